@@ -1,0 +1,99 @@
+//! A set of blocks within one unit: one bit per 4 KiB. Valid maps and dirty sets are made of these.
+
+use crate::units::{BLOCK, BLOCKS_PER_UNIT, UNIT};
+use core::ops::Range;
+
+/// Which of a unit's 256 blocks are in the set.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct BlockSet(pub [u64; 4]);
+
+impl BlockSet {
+    /// No block.
+    pub const EMPTY: BlockSet = BlockSet([0; 4]);
+    /// Every block.
+    pub const FULL: BlockSet = BlockSet([u64::MAX; 4]);
+
+    /// The blocks that `at..at + len` (bytes in the unit) touches, also in part.
+    pub fn touching(at: u32, len: u32) -> BlockSet {
+        assert!(at <= UNIT && len <= UNIT - at, "range {at}+{len} leaves the unit");
+        BlockSet::from_range(at / BLOCK..(at + len).div_ceil(BLOCK))
+    }
+
+    /// The blocks that `at..at + len` covers whole.
+    pub fn within(at: u32, len: u32) -> BlockSet {
+        assert!(at <= UNIT && len <= UNIT - at, "range {at}+{len} leaves the unit");
+        let (first, end) = (at.div_ceil(BLOCK), (at + len) / BLOCK);
+        BlockSet::from_range(first..end.max(first))
+    }
+
+    /// The blocks with these indices; `range.end` is at most 256.
+    pub fn from_range(range: Range<u32>) -> BlockSet {
+        let below = |n: u32| -> [u64; 4] {
+            core::array::from_fn(|i| match n.saturating_sub(i as u32 * 64) {
+                0 => 0,
+                k if k >= 64 => u64::MAX,
+                k => (1 << k) - 1,
+            })
+        };
+        let (start, end) = (below(range.start), below(range.end));
+        BlockSet(core::array::from_fn(|i| end[i] & !start[i]))
+    }
+
+    /// True when block `i` is in.
+    pub fn contains(&self, i: u32) -> bool {
+        self.0[i as usize / 64] >> (i % 64) & 1 == 1
+    }
+
+    /// How many blocks are in.
+    pub fn len(&self) -> u32 {
+        self.0.iter().map(|w| w.count_ones()).sum()
+    }
+
+    /// True when no block is in.
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; 4]
+    }
+
+    /// Adds the other's blocks.
+    pub fn insert(&mut self, other: BlockSet) {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a |= b);
+    }
+
+    /// Takes the other's blocks out.
+    pub fn remove(&mut self, other: BlockSet) {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a &= !b);
+    }
+
+    /// The blocks that are in both.
+    pub fn and(&self, other: BlockSet) -> BlockSet {
+        BlockSet(core::array::from_fn(|i| self.0[i] & other.0[i]))
+    }
+
+    /// True when every block of `other` is in.
+    pub fn contains_all(&self, other: BlockSet) -> bool {
+        self.and(other) == other
+    }
+
+    /// The first run of blocks that are in, as indices.
+    pub fn first_run(&self) -> Option<Range<u32>> {
+        let start = (0..BLOCKS_PER_UNIT).find(|i| self.contains(*i))?;
+        let end = (start..BLOCKS_PER_UNIT).find(|i| !self.contains(*i));
+        Some(start..end.unwrap_or(BLOCKS_PER_UNIT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_touch_and_cover() {
+        assert_eq!(BlockSet::touching(4095, 2), BlockSet::from_range(0..2));
+        assert_eq!(BlockSet::within(4095, 2), BlockSet::EMPTY);
+        assert_eq!(BlockSet::within(1, 3 * 4096), BlockSet::from_range(1..3));
+        assert_eq!(BlockSet::touching(0, UNIT), BlockSet::FULL);
+        assert_eq!(BlockSet::touching(UNIT, 0), BlockSet::EMPTY);
+        assert_eq!(BlockSet::from_range(60..70).first_run(), Some(60..70));
+        assert_eq!(BlockSet::from_range(60..70).len(), 10);
+    }
+}

@@ -1,0 +1,29 @@
+//! The vocabulary of every crate: ids, units, time, random numbers, checksums, limits.
+//!
+//! Nothing here knows a cluster, a protocol or a driver. Everything is `no_std`, except [`crc`]:
+//! its library picks the processor's fastest instructions at run time, for which it needs `std`
+//! (twice as fast per 4 KiB as a portable table; see `docs/design/0001-foundations.md`).
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+pub mod blocks;
+pub mod crc;
+pub mod ids;
+pub mod limits;
+pub mod map;
+pub mod mutant;
+pub mod prng;
+pub mod slab;
+pub mod time;
+pub mod units;
+
+pub use blocks::BlockSet;
+pub use ids::*;
+pub use limits::Limits;
+pub use map::Map;
+pub use mutant::Mutant;
+pub use prng::Prng;
+pub use slab::Slab;
+pub use time::Time;
+pub use units::*;

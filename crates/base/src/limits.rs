@@ -1,0 +1,96 @@
+//! Every bound of the system in one place. Two profiles: what ships, and what makes rare paths
+//! common in the simulator ([`Limits::TEST_MIN`]).
+
+use core::time::Duration;
+
+/// The bounds that a process runs with. All queues and tables take their capacity from here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest body of a frame between our own processes, in bytes.
+    pub frame_body: u32,
+    /// Operations that one client may have outstanding at one shard.
+    pub client_ops: u32,
+    /// Payload bytes that one client may have outstanding at one shard.
+    pub client_bytes: u32,
+    /// Operations that a shard works on at once, its clients' and its own.
+    pub shard_ops: u32,
+    /// Block requests that an SDC works on at once.
+    pub sdc_requests: u32,
+    /// Bytes that may wait in one link's send queue before the link is given up as stuck.
+    pub link_queue: u64,
+    /// Groups per device that placement aims for.
+    pub groups_per_device: u32,
+    /// Groups that one volume is striped over, at most.
+    pub stripe_width: u32,
+    /// How often a node sends a beacon to each peer that it needs a lease from.
+    pub beacon_every: Duration,
+    /// How long a granted lease lets the primary serve reads, from the beacon's send.
+    pub lease: Duration,
+    /// How long the granter keeps its promise, from the beacon's receipt: 1.25 leases.
+    pub grace: Duration,
+    /// How often a server tells the MDM that it lives.
+    pub heartbeat_every: Duration,
+    /// Silence after which the MDM, or a peer that waits for grants, takes a server for lost.
+    pub suspect_after: Duration,
+    /// The first delay before a failed dial is tried again; doubles up to `redial_max`.
+    pub redial_min: Duration,
+    /// The longest delay between dials.
+    pub redial_max: Duration,
+    /// How long a client lets an operation wait before it asks the MDM for a newer map.
+    pub stuck_after: Duration,
+    /// Resync copies that one shard has in flight.
+    pub copies: u32,
+    /// Bytes of one resync copy; a multiple of 4 KiB, at most 1 MiB.
+    pub copy_bytes: u32,
+    /// Log bytes after which the MDM writes a snapshot.
+    pub mdm_log: u64,
+    /// The largest NBD request that is accepted, in bytes.
+    pub nbd_payload: u32,
+    /// Requests of one NBD connection that are worked on at once.
+    pub nbd_requests: u32,
+}
+
+impl Limits {
+    /// What ships.
+    pub const SHIPPED: Limits = Limits {
+        frame_body: 4 << 20,
+        client_ops: 1024,
+        client_bytes: 64 << 20,
+        shard_ops: 16384,
+        sdc_requests: 16384,
+        link_queue: 256 << 20,
+        groups_per_device: 256,
+        stripe_width: 512,
+        beacon_every: Duration::from_millis(200),
+        lease: Duration::from_millis(1000),
+        grace: Duration::from_millis(1250),
+        heartbeat_every: Duration::from_millis(200),
+        suspect_after: Duration::from_millis(1000),
+        redial_min: Duration::from_millis(5),
+        redial_max: Duration::from_millis(500),
+        stuck_after: Duration::from_millis(100),
+        copies: 16,
+        copy_bytes: 128 << 10,
+        mdm_log: 64 << 20,
+        nbd_payload: 32 << 20,
+        nbd_requests: 256,
+    };
+
+    /// As small as the protocol allows, so that a short run meets every bound.
+    pub const TEST_MIN: Limits = Limits {
+        frame_body: 2 << 20,
+        client_ops: 4,
+        client_bytes: 2 << 20,
+        shard_ops: 64,
+        sdc_requests: 16,
+        link_queue: 64 << 20,
+        groups_per_device: 4,
+        stripe_width: 4,
+        copies: 2,
+        copy_bytes: 8 << 10,
+        mdm_log: 4 << 10,
+        nbd_payload: 1 << 20,
+        nbd_requests: 4,
+        ..Limits::SHIPPED
+    };
+}

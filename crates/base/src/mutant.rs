@@ -1,0 +1,125 @@
+//! Switches that take one protocol rule out, so that the simulator can show that it would notice.
+//!
+//! Compiled in with the feature `mutants` only (the simulator's builds); elsewhere [`on`] is a
+//! constant `false` and leaves no trace in the code.
+
+/// One removed rule of `docs/internals/protocol.md`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Mutant {
+    /// R1: the primary acks when its own copy is durable and the peer merely seems down.
+    AckAlone = 1,
+    /// R1: the primary acks before its own copy is durable.
+    AckBeforeLocal,
+    /// R2: the secondary does not check the epoch of replicated writes.
+    ReplicaEpoch,
+    /// R2: a restarted replica acts again in the epoch that it acted in before.
+    ResumeSameEpoch,
+    /// R3: reads are served without a lease.
+    NoLease,
+    /// R3: reads are not held back behind an overlapping write in flight.
+    ReadInFlight,
+    /// R3: the primary counts the lease from the grant's arrival, not from the beacon's send.
+    LeaseFromGrant,
+    /// R3: a restarted secondary does not wait out the leases that it granted before.
+    NoRestartGrace,
+    /// R4: a promoted secondary acts at once, while its grants to the old primary still run.
+    NoGiveUp,
+    /// R4: a grant counts although the granter knows a newer map than the primary.
+    GrantOldMap,
+    /// R4: the MDM promotes a replica outside the in-sync set.
+    PromoteAny,
+    /// R4: the MDM changes a group without comparing the epoch.
+    NoCompareAndSwap,
+    /// R5: the mark of an uncertain write is lost in a restart.
+    VolatileDirty,
+    /// R5: what the survivor wrote alone is not recorded.
+    NoSoloDirty,
+    /// R6: a new epoch starts active, without settling.
+    NoSettle,
+    /// R6: settling forgets the secondary's own uncertain writes.
+    IgnorePeerDirty,
+    /// R7: the target answers a flush or a FUA write before the write is durable.
+    AckBeforeReply,
+    /// R8: an I/O of an older session is executed.
+    NoSession,
+    /// R8: an I/O of an older epoch is executed.
+    NoClientEpoch,
+    /// R8: a retry of an executed write is executed again.
+    NoDedupe,
+    /// R9: units of a deleted volume stay on a node that was away.
+    NoLiveList,
+    /// R9: a discard is not replicated.
+    LocalTrim,
+    /// R10: when no in-sync replica is left, the group starts again empty.
+    ReviveEmpty,
+    /// R11: the joiner's own uncertain writes are not overwritten.
+    IgnoreJoinerDirty,
+    /// R11: the primary acks without the joiner although it has asked for its admission.
+    NoLimbo,
+    /// R11: admission is asked for although a copy or a write has not reached the joiner.
+    NoDrain,
+    /// R11: a copy does not hold back the writes of its range.
+    CopyUnlocked,
+    /// R11: a returning replica that was away for more than the survivor remembers gets only the delta.
+    IgnoreBase,
+    /// Not a rule: a frame's body is not checked.
+    NoBodyCheck,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: &[Mutant] = &[
+        Mutant::AckAlone,
+        Mutant::AckBeforeLocal,
+        Mutant::ReplicaEpoch,
+        Mutant::ResumeSameEpoch,
+        Mutant::NoLease,
+        Mutant::ReadInFlight,
+        Mutant::LeaseFromGrant,
+        Mutant::NoRestartGrace,
+        Mutant::NoGiveUp,
+        Mutant::GrantOldMap,
+        Mutant::PromoteAny,
+        Mutant::NoCompareAndSwap,
+        Mutant::VolatileDirty,
+        Mutant::NoSoloDirty,
+        Mutant::NoSettle,
+        Mutant::IgnorePeerDirty,
+        Mutant::AckBeforeReply,
+        Mutant::NoSession,
+        Mutant::NoClientEpoch,
+        Mutant::NoDedupe,
+        Mutant::NoLiveList,
+        Mutant::LocalTrim,
+        Mutant::ReviveEmpty,
+        Mutant::IgnoreJoinerDirty,
+        Mutant::NoLimbo,
+        Mutant::NoDrain,
+        Mutant::CopyUnlocked,
+        Mutant::IgnoreBase,
+        Mutant::NoBodyCheck,
+    ];
+}
+
+/// True when this mutant is switched on. A constant `false` without the feature `mutants`.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn on(_: Mutant) -> bool {
+    false
+}
+
+#[cfg(feature = "mutants")]
+static CHOSEN: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+
+/// True when this mutant is switched on.
+#[cfg(feature = "mutants")]
+pub fn on(m: Mutant) -> bool {
+    CHOSEN.load(core::sync::atomic::Ordering::Relaxed) == m as u32
+}
+
+/// Switches one mutant on, for the whole process; `None` switches all off.
+#[cfg(feature = "mutants")]
+pub fn choose(m: Option<Mutant>) {
+    CHOSEN.store(m.map_or(0, |m| m as u32), core::sync::atomic::Ordering::Relaxed);
+}

@@ -1,0 +1,20 @@
+//! Sizes that are part of the format, in bytes.
+
+/// The smallest addressable piece of a volume.
+pub const SECTOR: u32 = 512;
+/// The piece that has a valid bit, a dirty bit and a checksum of its own.
+pub const BLOCK: u32 = 4096;
+/// The piece that is placed and allocated.
+pub const UNIT: u32 = 1 << 20;
+/// Blocks in a unit.
+pub const BLOCKS_PER_UNIT: u32 = UNIT / BLOCK;
+/// One binary kilobyte.
+pub const KIB: u64 = 1 << 10;
+/// One binary megabyte.
+pub const MIB: u64 = 1 << 20;
+/// One binary gigabyte.
+pub const GIB: u64 = 1 << 30;
+/// One binary terabyte.
+pub const TIB: u64 = 1 << 40;
+/// The largest volume: unit indices are 32 bits wide.
+pub const MAX_VOLUME_BYTES: u64 = (u32::MAX as u64) * UNIT as u64;

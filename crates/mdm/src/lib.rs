@@ -1,0 +1,1 @@
+//! The metadata manager: replicated state, failure detector, controller.

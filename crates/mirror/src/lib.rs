@@ -1,0 +1,1 @@
+//! The replication protocol: primary, secondary, settle, resync, client sessions.

@@ -1,0 +1,1 @@
+//! The three roles, composed from the cores: SDS, SDC, MDM.

@@ -1,0 +1,1 @@
+//! Which device holds which group: an explicit, balanced table.

@@ -1,0 +1,1 @@
+//! The driver that runs nodes on real sockets, devices and clocks.

@@ -1,0 +1,77 @@
+//! Block requests: what a program asks of a volume, whatever protocol it came by.
+
+use crate::buf::Buf;
+use base::VolumeId;
+use core::fmt;
+
+/// What to do with a range of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockKind {
+    /// Read; the reply's buffer holds `len` bytes.
+    Read,
+    /// Write `body`, which is `len` bytes long. Durable when answered (rule R7).
+    Write,
+    /// Make the range read as zeros. With `hole`, its space may be given back.
+    Zero {
+        /// True when space may be given back.
+        hole: bool,
+    },
+    /// Everything that was answered is durable already; answered at once (rule R7).
+    Flush,
+    /// Which 4 KiB blocks of the range hold data: one bit per block that the range touches, lowest
+    /// bit first, in the reply's buffer.
+    Extents,
+}
+
+/// One request. `at` and `len` are bytes, multiples of 512.
+#[derive(Clone, Debug)]
+pub struct BlockRequest {
+    /// The volume.
+    pub volume: VolumeId,
+    /// What to do.
+    pub kind: BlockKind,
+    /// Where the range starts, in bytes.
+    pub at: u64,
+    /// How long it is, in bytes.
+    pub len: u32,
+    /// The data of a write; empty otherwise.
+    pub body: Buf,
+}
+
+/// Why a request failed. What can heal by itself is not here: such requests wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockError {
+    /// The volume does not exist (any more).
+    NoSuchVolume,
+    /// The range leaves the volume.
+    OutOfRange,
+    /// `at` or `len` is not a multiple of 512, or the body's length is not `len`.
+    Misaligned,
+    /// Larger than this process accepts in one request.
+    TooBig,
+    /// The pool has no space for new data.
+    Full,
+    /// Every copy of this range is lost (rule R10).
+    Lost,
+    /// The device failed to read or write.
+    Media,
+    /// More requests at once than `Limits::sdc_requests`.
+    Busy,
+}
+
+impl fmt::Display for BlockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BlockError::NoSuchVolume => "no such volume: it was deleted, or never made",
+            BlockError::OutOfRange => "the range leaves the volume",
+            BlockError::Misaligned => "offset and length must be multiples of 512 bytes",
+            BlockError::TooBig => "the request is larger than one request may be",
+            BlockError::Full => "the storage pool is full: add a device, or delete or discard data",
+            BlockError::Lost => "every copy of this range is lost; see `gabion status`",
+            BlockError::Media => "the device failed",
+            BlockError::Busy => "too many requests at once",
+        })
+    }
+}
+
+impl core::error::Error for BlockError {}

@@ -1,0 +1,1 @@
+//! What a driver promises to a node, and the tests of it.

@@ -1,0 +1,30 @@
+//! The trait of everything that decides.
+
+use crate::effect::Effects;
+use crate::event::Event;
+use crate::framer::Framer;
+use crate::Port;
+use base::Time;
+
+/// A state machine that a driver runs.
+///
+/// **Architecture invariant:** nothing behind this trait reads a clock, a random source, the
+/// environment, or a map with random order; the same events give the same effects.
+pub trait Node {
+    /// Cuts this node's links into frames.
+    type Framer: Framer;
+
+    /// The framer for a new link of this protocol.
+    fn framer(&mut self, port: Port) -> Self::Framer;
+
+    /// Consumes one event. Never blocks, does bounded work. `now` is never earlier than the moment
+    /// at which the event's data arrived in this process: a lease check against `now` counts.
+    fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects);
+
+    /// Ends a batch of events: sends what `on` put off, so that batching is a property of the core
+    /// and the simulator tests it. Called at least once after each batch, before the driver waits.
+    fn flush(&mut self, now: Time, out: &mut Effects);
+
+    /// When the driver must deliver [`Event::Tick`] next; it asks after each `flush`. Never early.
+    fn wake_at(&self) -> Option<Time>;
+}

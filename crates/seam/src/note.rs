@@ -1,0 +1,142 @@
+//! What a core reports instead of logging. `rt` turns notes into counters and log lines, `sim` into
+//! its trace and its marks of which rare paths a campaign has met.
+
+use crate::framer::FrameError;
+use base::{DeviceId, Epoch, GroupId, LinkId, Lsn, MapVersion, VolumeId};
+
+/// One thing worth knowing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Note {
+    /// A link was closed because of what came on it.
+    Refused {
+        /// Which link.
+        link: LinkId,
+        /// In a few words.
+        why: &'static str,
+    },
+    /// A link's stream could not be cut into frames.
+    Garbage {
+        /// Which link.
+        link: LinkId,
+        /// Why.
+        why: FrameError,
+    },
+    /// A body did not match its checksum.
+    BadBody {
+        /// Which link.
+        link: LinkId,
+    },
+    /// A newer map was taken over.
+    Map {
+        /// Its version.
+        version: MapVersion,
+    },
+    /// This replica became primary of a group.
+    Primary {
+        /// Which group.
+        group: GroupId,
+        /// Since which epoch.
+        epoch: Epoch,
+    },
+    /// A primary began to serve in a new epoch.
+    Active {
+        /// Which group.
+        group: GroupId,
+        /// In which epoch.
+        epoch: Epoch,
+        /// True when it serves alone.
+        alone: bool,
+    },
+    /// A replica refused a message of another epoch.
+    StaleEpoch {
+        /// Which group.
+        group: GroupId,
+        /// The epoch here.
+        have: Epoch,
+        /// The message's.
+        got: Epoch,
+    },
+    /// Settling or a resync began.
+    SyncStart {
+        /// Which group.
+        group: GroupId,
+        /// With whom.
+        peer: DeviceId,
+        /// Bytes to compare or copy.
+        bytes: u64,
+        /// True when everything is copied, not only what changed.
+        full: bool,
+    },
+    /// A resync moved data.
+    Copied {
+        /// Which group.
+        group: GroupId,
+        /// To whom.
+        peer: DeviceId,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Two replicas are equal up to this stamp.
+    Sealed {
+        /// Which group.
+        group: GroupId,
+        /// With whom.
+        peer: DeviceId,
+        /// Up to here.
+        lsn: Lsn,
+    },
+    /// A read had to wait for a lease.
+    LeaseWait {
+        /// Which group.
+        group: GroupId,
+    },
+    /// A promoted replica waits until its own old promises have run out.
+    GraceWait {
+        /// Which group.
+        group: GroupId,
+    },
+    /// A retried write had been executed already.
+    Deduped {
+        /// Which group.
+        group: GroupId,
+    },
+    /// A frame of an older client session was dropped.
+    OldSession {
+        /// Which link.
+        link: LinkId,
+    },
+    /// A write found no space.
+    Full {
+        /// Which device.
+        device: DeviceId,
+    },
+    /// Units of a volume that is gone were dropped.
+    Dropped {
+        /// Which volume.
+        volume: VolumeId,
+        /// How many units.
+        units: u32,
+    },
+    /// The MDM took a server for lost.
+    DeviceDown {
+        /// Whose device.
+        device: DeviceId,
+        /// True when its process is known to be dead.
+        proof: bool,
+    },
+    /// The MDM saw a server (again).
+    DeviceUp {
+        /// Whose device.
+        device: DeviceId,
+    },
+    /// The MDM wrote a snapshot of its state.
+    Snapshot {
+        /// Of which version.
+        version: MapVersion,
+    },
+    /// A client retried operations.
+    Retried {
+        /// How many.
+        ops: u32,
+    },
+}

@@ -1,0 +1,1 @@
+//! The driver that runs nodes in virtual time under faults, and judges them.

@@ -1,0 +1,1 @@
+//! What a device holds: unit map, valid blocks, free space.

@@ -1,0 +1,1 @@
+//! Sans-I/O sessions of the standard block protocols.

@@ -1,0 +1,1 @@
+//! The wire format: one fixed header, its bodies, and their golden bytes.
