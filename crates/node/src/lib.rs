@@ -1,1 +1,8 @@
-//! The three roles, composed from the cores: SDS, SDC, MDM.
+//! The three roles, composed from the cores. `Node::on` of a role is the only place with control
+//! flow across machines; the machines return values and never call back.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+pub mod links;
+pub mod mapview;

@@ -1,1 +1,16 @@
 //! Which device holds which group: an explicit, balanced table.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+/// Which of a volume's `slots` its unit `unit` belongs to.
+///
+/// Each run of `slots` consecutive units uses every slot once, in an order that differs from run to
+/// run, so that neither a sequential stream nor a stride keeps hitting the same group.
+/// Part of the format: it may never change for existing volumes. Panics when `slots` is 0.
+#[inline]
+pub fn slot_of(unit: u32, slots: usize) -> usize {
+    let slots = slots as u64;
+    let (run, place) = (u64::from(unit) / slots, u64::from(unit) % slots);
+    ((place + base::prng::mix(run) % slots) % slots) as usize
+}

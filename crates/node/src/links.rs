@@ -1,0 +1,182 @@
+//! Connections that a role wants, and the handshake on them.
+//!
+//! A [`Dialer`] keeps one wanted connection: it dials, greets, and dials again with growing delays.
+//! It doesn't know what the link is for. The answering side uses [`check_hello`].
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{ClusterId, LinkId, Limits, Prng, Time};
+use core::net::SocketAddr;
+use core::time::Duration;
+use seam::{DialId, Effect, Effects, Port};
+use wire::control::{Hello, Refusal, RefusalCode, Role, Welcome};
+use wire::{Header, Kind, control_frame};
+
+/// Where a wanted connection stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Not there; to be dialled at this time.
+    Down { retry_at: Time },
+    /// Being dialled.
+    Dialing,
+    /// There; our hello is out.
+    Greeting(LinkId),
+    /// There, and welcomed.
+    Up(LinkId),
+}
+
+/// One wanted connection.
+#[derive(Debug)]
+pub struct Dialer {
+    to: SocketAddr,
+    state: State,
+    delay: Duration,
+    min: Duration,
+    max: Duration,
+}
+
+impl Dialer {
+    /// A connection to `to`, to be dialled at once.
+    pub fn new(to: SocketAddr, limits: &Limits) -> Dialer {
+        let (min, max) = (limits.redial_min, limits.redial_max);
+        Dialer { to, state: State::Down { retry_at: Time::ZERO }, delay: min, min, max }
+    }
+
+    /// Where it goes.
+    pub fn address(&self) -> SocketAddr {
+        self.to
+    }
+
+    /// Dials when it is time to. `dial` names the attempt; pass one that was never used.
+    /// True when it dialled.
+    pub fn poll(&mut self, now: Time, dial: DialId, out: &mut Effects) -> bool {
+        match self.state {
+            State::Down { retry_at } if retry_at <= now => {
+                self.state = State::Dialing;
+                out.push(Effect::Dial { dial, to: self.to, port: Port::Peer });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// When `poll` has something to do; `None` while it is up or on the way.
+    pub fn wake_at(&self) -> Option<Time> {
+        match self.state {
+            State::Down { retry_at } => Some(retry_at),
+            _ => None,
+        }
+    }
+
+    /// The dial ended in this link: greets.
+    pub fn link_up(&mut self, link: LinkId, hello: &Hello, out: &mut Effects) {
+        self.state = State::Greeting(link);
+        send_control(link, Header::new(Kind::Hello), hello, out);
+    }
+
+    /// The other side answered `Welcome`.
+    pub fn welcomed(&mut self) {
+        if let State::Greeting(link) = self.state {
+            self.state = State::Up(link);
+            self.delay = self.min;
+        }
+    }
+
+    /// The dial failed, or the link is down: tries again later. The delay doubles each time and is
+    /// spread by up to a half, so that many clients of one dead server don't come back at once.
+    pub fn lost(&mut self, now: Time, prng: &mut Prng) {
+        let spread = prng.below(self.delay.as_nanos() as u64 / 2 + 1);
+        self.state = State::Down { retry_at: now + self.delay + Duration::from_nanos(spread) };
+        self.delay = (self.delay * 2).min(self.max);
+    }
+
+    /// Something new is known about the other side: tries at once.
+    pub fn hurry(&mut self) {
+        self.delay = self.min;
+        if let State::Down { retry_at } = &mut self.state {
+            *retry_at = Time::ZERO;
+        }
+    }
+
+    /// The welcomed link.
+    pub fn up(&self) -> Option<LinkId> {
+        match self.state {
+            State::Up(link) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// The link, welcomed or not yet.
+    pub fn link(&self) -> Option<LinkId> {
+        match self.state {
+            State::Greeting(link) | State::Up(link) => Some(link),
+            _ => None,
+        }
+    }
+}
+
+/// Sends a control message.
+pub fn send_control(link: LinkId, header: Header, message: &impl prost::Message, out: &mut Effects) {
+    let (head, body) = control_frame(header, message, out.pool());
+    out.send(link, head, body);
+}
+
+/// A hello with the parts that are the same for every role.
+pub fn hello(cluster: ClusterId, role: Role, name: &str) -> Hello {
+    Hello {
+        cluster: cluster.0,
+        role: role as i32,
+        version_min: u32::from(wire::VERSION_MIN),
+        version_max: u32::from(wire::VERSION),
+        name: String::from(name),
+        auth: Vec::new(),
+        ..Hello::default()
+    }
+}
+
+/// What every role checks of a hello: cluster and version.
+pub fn check_hello(hello: &Hello, cluster: ClusterId) -> Result<(), Refusal> {
+    if hello.cluster != 0 && cluster.0 != 0 && hello.cluster != cluster.0 {
+        let text = format!(
+            "this is cluster {:016x}, and `{}` belongs to cluster {:016x}: \
+             check the MDM address in its configuration",
+            cluster.0, hello.name, hello.cluster
+        );
+        return Err(refusal(RefusalCode::WrongCluster, text));
+    }
+    let ours = u32::from(wire::VERSION_MIN)..=u32::from(wire::VERSION);
+    if hello.version_max < *ours.start() || hello.version_min > *ours.end() {
+        let text = format!(
+            "this side speaks protocol versions {} to {}, `{}` speaks {} to {}: update the older one",
+            ours.start(),
+            ours.end(),
+            hello.name,
+            hello.version_min,
+            hello.version_max
+        );
+        return Err(refusal(RefusalCode::WrongVersion, text));
+    }
+    Ok(())
+}
+
+/// A refusal.
+pub fn refusal(code: RefusalCode, text: impl Into<String>) -> Refusal {
+    Refusal { code: code as i32, text: text.into() }
+}
+
+/// Sends a refusal and closes the link behind it.
+pub fn refuse(link: LinkId, refusal: &Refusal, out: &mut Effects) {
+    send_control(link, Header::new(Kind::Refusal), refusal, out);
+    out.push(Effect::Close { link });
+}
+
+/// A welcome with the parts that are the same for every role.
+pub fn welcome(cluster: ClusterId, role: Role) -> Welcome {
+    Welcome {
+        cluster: cluster.0,
+        role: role as i32,
+        version: u32::from(wire::VERSION),
+        ..Welcome::default()
+    }
+}

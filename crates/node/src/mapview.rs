@@ -1,0 +1,191 @@
+//! A process's copy of the cluster map: pulled in pages from the MDM, replaced as a whole.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{ClusterId, DeviceId, Epoch, GroupId, Incarnation, Map, MapVersion, SdsId, UnitKey, VolumeId};
+use core::net::SocketAddr;
+use wire::control::{DeviceInfo, DeviceKind, GroupInfo, MapPage, VolumeInfo};
+
+/// A device as the map has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The server.
+    pub sds: SdsId,
+    /// Where its shard listens; `None` when the map's text is no address (never seen in practice).
+    pub address: Option<SocketAddr>,
+    /// The life that the map knows.
+    pub incarnation: Incarnation,
+    /// Thought to be alive.
+    pub up: bool,
+    /// Known to be dead.
+    pub dead: bool,
+    /// What it is.
+    pub kind: DeviceKind,
+}
+
+/// A group's configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Group {
+    /// Its number.
+    pub epoch: Epoch,
+    /// Who serves; `None` when no in-sync replica is up.
+    pub primary: Option<DeviceId>,
+    /// Members, the preferred primary first.
+    pub replicas: Vec<DeviceId>,
+    /// Those that hold every acknowledged write.
+    pub in_sync: Vec<DeviceId>,
+    /// Those that are being brought up to date.
+    pub joiners: Vec<DeviceId>,
+    /// Every copy is gone.
+    pub lost: bool,
+}
+
+/// A volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// For fencing.
+    pub generation: u32,
+    /// The groups of its units.
+    pub slots: Vec<GroupId>,
+}
+
+/// What an applied map changed.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Devices that are new or different.
+    pub devices: Vec<DeviceId>,
+    /// Groups that are new or different.
+    pub groups: Vec<GroupId>,
+    /// Volumes that are gone.
+    pub deleted: Vec<VolumeId>,
+}
+
+/// The map.
+#[derive(Debug, Default)]
+pub struct MapView {
+    /// Its version; 0 before the first pull.
+    pub version: MapVersion,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Devices by id.
+    pub devices: BTreeMap<DeviceId, Device>,
+    /// Groups by id. Looked up for every I/O, iterated never.
+    groups: Map<GroupId, Group>,
+    /// Volumes by id. Looked up for every I/O.
+    pub volumes: BTreeMap<VolumeId, Volume>,
+    /// Ids below this one that are not in `volumes` are gone for ever.
+    pub next_volume: VolumeId,
+    pages: Vec<MapPage>,
+}
+
+impl MapView {
+    /// Takes in one page; at the last one replaces what changed and tells what that was. Pages of a
+    /// map that isn't newer change nothing.
+    pub fn page(&mut self, page: MapPage) -> Option<Changes> {
+        let last = page.last;
+        self.pages.push(page);
+        if !last {
+            return None;
+        }
+        let pages = core::mem::take(&mut self.pages);
+        let version = MapVersion(pages.last()?.version);
+        if version <= self.version || pages.iter().any(|p| p.version != version.0) {
+            return None;
+        }
+        self.version = version;
+        let mut changes = Changes::default();
+        for page in pages {
+            self.apply(page, &mut changes);
+        }
+        Some(changes)
+    }
+
+    /// A link broke in the middle of an answer: forget its first pages.
+    pub fn forget_pages(&mut self) {
+        self.pages.clear();
+    }
+
+    fn apply(&mut self, page: MapPage, changes: &mut Changes) {
+        self.cluster = ClusterId(page.cluster);
+        for info in page.devices {
+            changes.devices.push(DeviceId(info.id));
+            self.devices.insert(DeviceId(info.id), device(info));
+        }
+        for info in page.groups {
+            changes.groups.push(GroupId(info.id));
+            self.groups.insert(GroupId(info.id), group(info));
+        }
+        for info in page.volumes {
+            self.volumes.insert(VolumeId(info.id), volume(info));
+        }
+        if page.last {
+            let live: BTreeSet<u32> = page.live.into_iter().collect();
+            self.next_volume = VolumeId(page.next_volume);
+            self.volumes.retain(|id, _| {
+                let keep = live.contains(&id.0);
+                if !keep {
+                    changes.deleted.push(*id);
+                }
+                keep
+            });
+        }
+    }
+
+    /// A group's configuration.
+    #[inline]
+    pub fn group(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(&id)
+    }
+
+    /// The group of a unit, when its volume is known.
+    #[inline]
+    pub fn group_of(&self, unit: UnitKey) -> Option<GroupId> {
+        let volume = self.volumes.get(&unit.volume)?;
+        Some(volume.slots[placement::slot_of(unit.index, volume.slots.len())])
+    }
+
+    /// True when this volume existed and is gone for ever.
+    pub fn is_deleted(&self, volume: VolumeId) -> bool {
+        volume < self.next_volume && !self.volumes.contains_key(&volume)
+    }
+}
+
+fn ids(of: Vec<u32>) -> Vec<DeviceId> {
+    of.into_iter().map(DeviceId).collect()
+}
+
+fn device(info: DeviceInfo) -> Device {
+    Device {
+        sds: SdsId(info.sds),
+        address: info.address.parse().ok(),
+        incarnation: Incarnation(info.incarnation),
+        up: info.up,
+        dead: info.dead,
+        kind: info.kind(),
+    }
+}
+
+fn group(info: GroupInfo) -> Group {
+    Group {
+        epoch: Epoch(info.epoch),
+        primary: Some(DeviceId(info.primary)).filter(|p| p.0 != 0),
+        replicas: ids(info.replicas),
+        in_sync: ids(info.in_sync),
+        joiners: ids(info.joiners),
+        lost: info.lost,
+    }
+}
+
+fn volume(info: VolumeInfo) -> Volume {
+    Volume {
+        name: info.name,
+        size: info.size,
+        generation: info.generation,
+        slots: info.slots.into_iter().map(GroupId).collect(),
+    }
+}

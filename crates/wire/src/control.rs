@@ -1,0 +1,590 @@
+//! Control messages: Protocol Buffers (proto3), so that fields can be added and old builds skip them.
+//! Tags are part of the format: never reuse one.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Who a process is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+pub enum Role {
+    /// Nobody we know.
+    Unknown = 0,
+    /// A metadata manager.
+    Mdm = 1,
+    /// One shard of a data server.
+    Sds = 2,
+    /// A data client.
+    Sdc = 3,
+    /// A command line or a gateway.
+    Admin = 4,
+}
+
+/// The first frame on a link, by the side that dialled.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Hello {
+    /// The cluster that the sender belongs to; 0 when it does not know yet.
+    #[prost(uint64, tag = "1")]
+    pub cluster: u64,
+    /// What the sender is.
+    #[prost(enumeration = "Role", tag = "2")]
+    pub role: i32,
+    /// Its device id (SDS) or SDC id; 0 when it has none yet.
+    #[prost(uint32, tag = "3")]
+    pub id: u32,
+    /// Its incarnation; 0 when it has none yet.
+    #[prost(uint64, tag = "4")]
+    pub incarnation: u64,
+    /// The number of this connection in its incarnation: a higher one ends all lower ones (rule R8).
+    #[prost(uint64, tag = "5")]
+    pub session: u64,
+    /// The oldest protocol version that it speaks.
+    #[prost(uint32, tag = "6")]
+    pub version_min: u32,
+    /// The newest.
+    #[prost(uint32, tag = "7")]
+    pub version_max: u32,
+    /// The version of its map.
+    #[prost(uint64, tag = "8")]
+    pub map: u64,
+    /// For authentication; empty for now.
+    #[prost(bytes = "vec", tag = "9")]
+    pub auth: Vec<u8>,
+    /// Its name, for people.
+    #[prost(string, tag = "10")]
+    pub name: String,
+}
+
+/// The answer to a hello.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Welcome {
+    /// The receiver's cluster.
+    #[prost(uint64, tag = "1")]
+    pub cluster: u64,
+    /// What the receiver is.
+    #[prost(enumeration = "Role", tag = "2")]
+    pub role: i32,
+    /// Its device id (SDS).
+    #[prost(uint32, tag = "3")]
+    pub id: u32,
+    /// Its incarnation.
+    #[prost(uint64, tag = "4")]
+    pub incarnation: u64,
+    /// The protocol version to speak on this link.
+    #[prost(uint32, tag = "5")]
+    pub version: u32,
+    /// The version of its map.
+    #[prost(uint64, tag = "6")]
+    pub map: u64,
+    /// Operations that the client may have outstanding here.
+    #[prost(uint32, tag = "7")]
+    pub credit_ops: u32,
+    /// Payload bytes that the client may have outstanding here.
+    #[prost(uint32, tag = "8")]
+    pub credit_bytes: u32,
+    /// For authentication; empty for now.
+    #[prost(bytes = "vec", tag = "9")]
+    pub auth: Vec<u8>,
+}
+
+/// Why a link is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+pub enum RefusalCode {
+    /// A reason that this build does not know.
+    Unknown = 0,
+    /// The other side belongs to another cluster.
+    WrongCluster = 1,
+    /// No protocol version in common.
+    WrongVersion = 2,
+    /// A newer incarnation of the same process is here.
+    Superseded = 3,
+    /// The dialled process is not the one that was meant (another device, another role).
+    NotMe = 4,
+    /// The first frame was not a hello, or a frame that this role does not take.
+    Unexpected = 5,
+}
+
+/// The answer to a hello that is not welcome.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Refusal {
+    /// Why, for programs.
+    #[prost(enumeration = "RefusalCode", tag = "1")]
+    pub code: i32,
+    /// Why and what to do, for people.
+    #[prost(string, tag = "2")]
+    pub text: String,
+}
+
+/// What a device keeps its data in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+pub enum DeviceKind {
+    /// Not known to this build.
+    Unknown = 0,
+    /// Memory: empty once the process has died.
+    Ram = 1,
+    /// Nothing: keeps no data, for measuring.
+    Null = 2,
+    /// A file or a block device: survives.
+    Durable = 3,
+}
+
+/// An SDS shard reports to the MDM.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Register {
+    /// The server's name; with `shard` it names the device until ids are given.
+    #[prost(string, tag = "1")]
+    pub sds: String,
+    /// Which shard of the server, from 0.
+    #[prost(uint32, tag = "2")]
+    pub shard: u32,
+    /// Where this shard listens, `ip:port`.
+    #[prost(string, tag = "3")]
+    pub address: String,
+    /// Drawn at process start: tells a returning process from a new one.
+    #[prost(uint64, tag = "4")]
+    pub nonce: u64,
+    /// Drawn when the store was made (RAM: at process start): tells kept data from an empty device.
+    #[prost(uint64, tag = "5")]
+    pub store: u64,
+    /// Bytes for data.
+    #[prost(uint64, tag = "6")]
+    pub capacity: u64,
+    /// What it is.
+    #[prost(enumeration = "DeviceKind", tag = "7")]
+    pub kind: i32,
+    /// The process, for people.
+    #[prost(uint32, tag = "8")]
+    pub pid: u32,
+    /// The highest epoch in which any of its replicas acted (rule R2).
+    #[prost(uint64, tag = "9")]
+    pub acted: u64,
+}
+
+/// An SDC reports to the MDM.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RegisterSdc {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Drawn at process start.
+    #[prost(uint64, tag = "2")]
+    pub nonce: u64,
+    /// The process, for people.
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    /// NBD addresses that it serves, as URIs without an export name, for people and `status`.
+    #[prost(string, repeated, tag = "4")]
+    pub nbd: Vec<String>,
+}
+
+/// The MDM's answer to both.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Registered {
+    /// The cluster.
+    #[prost(uint64, tag = "1")]
+    pub cluster: u64,
+    /// The device id or SDC id.
+    #[prost(uint32, tag = "2")]
+    pub id: u32,
+    /// The incarnation of this life.
+    #[prost(uint64, tag = "3")]
+    pub incarnation: u64,
+    /// The map version at which this life is known: act on no older map.
+    #[prost(uint64, tag = "4")]
+    pub map: u64,
+}
+
+/// "I live", with what the MDM shows to people.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Heartbeat {
+    /// Bytes of units allocated (SDS).
+    #[prost(uint64, tag = "1")]
+    pub used: u64,
+    /// Bytes that primaries here still have to copy to joiners.
+    #[prost(uint64, tag = "2")]
+    pub resync_remaining: u64,
+    /// Bytes that primaries here have copied to joiners since the process started.
+    #[prost(uint64, tag = "3")]
+    pub resync_moved: u64,
+    /// Client operations served since the process started.
+    #[prost(uint64, tag = "4")]
+    pub ops: u64,
+    /// True when a write was refused for lack of space in the last seconds.
+    #[prost(bool, tag = "5")]
+    pub full: bool,
+    /// NBD connections (SDC).
+    #[prost(uint32, tag = "6")]
+    pub connections: u32,
+}
+
+/// A device in the map.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceInfo {
+    /// Its id.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// The server that serves it.
+    #[prost(uint32, tag = "2")]
+    pub sds: u32,
+    /// Where, `ip:port`.
+    #[prost(string, tag = "3")]
+    pub address: String,
+    /// The server process's life.
+    #[prost(uint64, tag = "4")]
+    pub incarnation: u64,
+    /// True when it is thought to be alive.
+    #[prost(bool, tag = "5")]
+    pub up: bool,
+    /// Down, and its process is known to be dead: its leases and promises are void (rule R3).
+    #[prost(bool, tag = "6")]
+    pub dead: bool,
+    /// What it is.
+    #[prost(enumeration = "DeviceKind", tag = "7")]
+    pub kind: i32,
+    /// Bytes for data.
+    #[prost(uint64, tag = "8")]
+    pub capacity: u64,
+}
+
+/// A group in the map. Room for three replicas from the first day.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct GroupInfo {
+    /// Its id.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// The number of this configuration.
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// Who serves; 0 when no in-sync replica is up.
+    #[prost(uint32, tag = "3")]
+    pub primary: u32,
+    /// Devices that belong to the group, the preferred primary first.
+    #[prost(uint32, repeated, tag = "4")]
+    pub replicas: Vec<u32>,
+    /// Those that hold every acknowledged write.
+    #[prost(uint32, repeated, tag = "5")]
+    pub in_sync: Vec<u32>,
+    /// Those that are being brought up to date.
+    #[prost(uint32, repeated, tag = "6")]
+    pub joiners: Vec<u32>,
+    /// Every copy is gone: reads and writes are errors (rule R10).
+    #[prost(bool, tag = "7")]
+    pub lost: bool,
+}
+
+/// A volume in the map.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct VolumeInfo {
+    /// Its id.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// Its name, 1 to 31 characters.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Bytes, a multiple of 1 MiB.
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+    /// Rises when I/O of before must be refused (rule R8).
+    #[prost(uint32, tag = "4")]
+    pub generation: u32,
+    /// The groups that its units go to: unit u belongs to `slots[perm(u) % slots.len()]`
+    /// (`placement::slot_of`).
+    #[prost(uint32, repeated, tag = "5")]
+    pub slots: Vec<u32>,
+}
+
+/// A part of what is newer than the puller's map. The parts of one answer come in a row on one link;
+/// the puller applies them together, at the last one.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MapPage {
+    /// The version that the map has after the last part.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// True in the last part.
+    #[prost(bool, tag = "2")]
+    pub last: bool,
+    /// The cluster.
+    #[prost(uint64, tag = "3")]
+    pub cluster: u64,
+    /// Devices that changed.
+    #[prost(message, repeated, tag = "4")]
+    pub devices: Vec<DeviceInfo>,
+    /// Groups that changed.
+    #[prost(message, repeated, tag = "5")]
+    pub groups: Vec<GroupInfo>,
+    /// Volumes that changed.
+    #[prost(message, repeated, tag = "6")]
+    pub volumes: Vec<VolumeInfo>,
+    /// Last part: all volumes that exist (rule R9).
+    #[prost(uint32, repeated, tag = "7")]
+    pub live: Vec<u32>,
+    /// Last part: ids below this one that are not in `live` are gone for ever.
+    #[prost(uint32, tag = "8")]
+    pub next_volume: u32,
+}
+
+/// One group whose joiner has everything.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Admission {
+    /// The group.
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// The epoch that is compared (rule R4).
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// The joiner.
+    #[prost(uint32, tag = "3")]
+    pub device: u32,
+}
+
+/// What an SDS wants changed. Safe to repeat; its effect shows in the map.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Proposal {
+    /// The proposing device.
+    #[prost(uint32, tag = "1")]
+    pub device: u32,
+    /// Its incarnation.
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+    /// Devices that do not answer: take them out of the in-sync sets of the groups that I lead.
+    #[prost(uint32, repeated, tag = "3")]
+    pub suspects: Vec<u32>,
+    /// Devices that answer again: name them joiners in the groups that I lead.
+    #[prost(uint32, repeated, tag = "4")]
+    pub join: Vec<u32>,
+    /// Joiners that have everything: take them into the in-sync set.
+    #[prost(message, repeated, tag = "5")]
+    pub admit: Vec<Admission>,
+    /// Devices whose address refuses connections: evidence that the process is dead.
+    #[prost(uint32, repeated, tag = "6")]
+    pub refused: Vec<u32>,
+}
+
+/// What a person or program asks of the cluster.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AdminRequest {
+    /// The question or order.
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4")]
+    pub ask: Option<Ask>,
+}
+
+/// Kinds of [`AdminRequest`].
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Ask {
+    /// How is everything? Answered by `StatusInfo`.
+    #[prost(message, tag = "1")]
+    Status(StatusAsk),
+    /// Make a volume.
+    #[prost(message, tag = "2")]
+    CreateVolume(CreateVolume),
+    /// Grow a volume.
+    #[prost(message, tag = "3")]
+    ResizeVolume(ResizeVolume),
+    /// Delete a volume and its data.
+    #[prost(message, tag = "4")]
+    DeleteVolume(DeleteVolume),
+}
+
+/// "How is everything?"
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StatusAsk {}
+
+/// "Make a volume."
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CreateVolume {
+    /// 1 to 31 characters: letters, digits, `-`, `_`, `.`.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Bytes; rounded up to 1 MiB.
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+}
+
+/// "Grow a volume."
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ResizeVolume {
+    /// Which.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Its new size in bytes, not below the present one; rounded up to 1 MiB.
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+}
+
+/// "Delete a volume."
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeleteVolume {
+    /// Which.
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+/// Why an order is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+pub enum AdminError {
+    /// It is not: done.
+    None = 0,
+    /// A reason that this build does not know; see the text.
+    Other = 1,
+    /// No such volume.
+    NotFound = 2,
+    /// The name is taken.
+    NameTaken = 3,
+    /// The name, the size or another value is not allowed.
+    Invalid = 4,
+    /// Not enough servers to keep two copies apart.
+    TooFewServers = 5,
+    /// The MDM could not write its log.
+    Log = 6,
+}
+
+/// The answer to an [`AdminRequest`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AdminReply {
+    /// Why not, for programs.
+    #[prost(enumeration = "AdminError", tag = "1")]
+    pub error: i32,
+    /// Why not and what to do, for people.
+    #[prost(string, tag = "2")]
+    pub text: String,
+    /// The log index at which the order took effect.
+    #[prost(uint64, tag = "3")]
+    pub applied: u64,
+    /// The answer to `Status`.
+    #[prost(message, optional, tag = "4")]
+    pub status: Option<StatusInfo>,
+    /// The volume that was made or grown.
+    #[prost(message, optional, tag = "5")]
+    pub volume: Option<VolumeStatus>,
+}
+
+/// How everything is.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StatusInfo {
+    /// The cluster.
+    #[prost(uint64, tag = "1")]
+    pub cluster: u64,
+    /// The map's version.
+    #[prost(uint64, tag = "2")]
+    pub map: u64,
+    /// Groups in all.
+    #[prost(uint32, tag = "3")]
+    pub groups: u32,
+    /// Groups with fewer in-sync copies than wanted.
+    #[prost(uint32, tag = "4")]
+    pub groups_degraded: u32,
+    /// Groups without any copy that may serve.
+    #[prost(uint32, tag = "5")]
+    pub groups_failed: u32,
+    /// Every device (shard) of every server.
+    #[prost(message, repeated, tag = "6")]
+    pub devices: Vec<DeviceStatus>,
+    /// Every volume.
+    #[prost(message, repeated, tag = "7")]
+    pub volumes: Vec<VolumeStatus>,
+    /// Every client.
+    #[prost(message, repeated, tag = "8")]
+    pub sdcs: Vec<SdcStatus>,
+    /// Raw bytes (all copies) of allocated units whose group is whole.
+    #[prost(uint64, tag = "9")]
+    pub bytes_protected: u64,
+    /// Raw bytes in groups that lack a copy.
+    #[prost(uint64, tag = "10")]
+    pub bytes_degraded: u64,
+    /// Raw bytes in groups without a copy.
+    #[prost(uint64, tag = "11")]
+    pub bytes_failed: u64,
+    /// Bytes still to be copied.
+    #[prost(uint64, tag = "12")]
+    pub resync_remaining: u64,
+    /// Bytes copied since the servers started.
+    #[prost(uint64, tag = "13")]
+    pub resync_moved: u64,
+    /// Bytes per second copied lately.
+    #[prost(uint64, tag = "14")]
+    pub resync_rate: u64,
+    /// The MDM's process.
+    #[prost(uint32, tag = "15")]
+    pub mdm_pid: u32,
+    /// Bytes for data on devices that are up.
+    #[prost(uint64, tag = "16")]
+    pub bytes_capacity: u64,
+}
+
+/// One device of one server.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceStatus {
+    /// As in the map.
+    #[prost(message, optional, tag = "1")]
+    pub info: Option<DeviceInfo>,
+    /// The server's name.
+    #[prost(string, tag = "2")]
+    pub sds: String,
+    /// The shard in the server.
+    #[prost(uint32, tag = "3")]
+    pub shard: u32,
+    /// The process.
+    #[prost(uint32, tag = "4")]
+    pub pid: u32,
+    /// True when it has a session with the MDM.
+    #[prost(bool, tag = "5")]
+    pub connected: bool,
+    /// The last heartbeat.
+    #[prost(message, optional, tag = "6")]
+    pub heartbeat: Option<Heartbeat>,
+    /// Groups that it leads.
+    #[prost(uint32, tag = "7")]
+    pub primaries: u32,
+    /// Groups that it belongs to.
+    #[prost(uint32, tag = "8")]
+    pub replicas: u32,
+}
+
+/// One volume.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct VolumeStatus {
+    /// Its id.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Its size in bytes.
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+    /// How many of its groups lack a copy.
+    #[prost(uint32, tag = "4")]
+    pub groups_degraded: u32,
+    /// How many of its groups have no copy.
+    #[prost(uint32, tag = "5")]
+    pub groups_failed: u32,
+    /// How many groups it is striped over.
+    #[prost(uint32, tag = "6")]
+    pub groups: u32,
+}
+
+/// One client.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SdcStatus {
+    /// Its id.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// The process.
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    /// True when it has a session with the MDM.
+    #[prost(bool, tag = "4")]
+    pub connected: bool,
+    /// NBD addresses, as URIs without an export name.
+    #[prost(string, repeated, tag = "5")]
+    pub nbd: Vec<String>,
+    /// NBD connections.
+    #[prost(uint32, tag = "6")]
+    pub connections: u32,
+}

@@ -1,0 +1,168 @@
+//! Making and checking frames.
+
+use crate::header::{HEADER, Header, Kind, MAGIC, flag};
+use crate::{VERSION, VERSION_MIN};
+use base::crc::crc32c;
+use prost::Message;
+use seam::{Buf, BufPool, FrameError, Framer, Framing, Head};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+impl Header {
+    /// A header of this kind, all else zero.
+    pub fn new(kind: Kind) -> Header {
+        let mut header = Header::new_zeroed();
+        header.magic = MAGIC;
+        header.version = VERSION.into();
+        header.kind = kind as u8;
+        header
+    }
+
+    /// The kind, when this build knows it.
+    pub fn kind(&self) -> Option<Kind> {
+        Kind::from_code(self.kind)
+    }
+
+    /// True when the flag is set.
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// Seals a header for a body whose `body_len` and `body_crc` are set already (zero for no body):
+/// a primary forwards a client's body without summing it again.
+#[inline]
+pub fn seal(mut header: Header) -> Head {
+    header.crc = crc32c(&header.as_bytes()[8..]).into();
+    Head::new(header.as_bytes())
+}
+
+/// Completes a header for this body: length, checksums.
+#[inline]
+pub fn frame(mut header: Header, body: &[u8]) -> Head {
+    header.body_len = (body.len() as u32).into();
+    header.body_crc = if header.has(flag::NO_BODY_CRC) || body.is_empty() { 0 } else { crc32c(body) }.into();
+    seal(header)
+}
+
+/// A frame with a control message as its body.
+pub fn control_frame(header: Header, message: &impl Message, pool: &BufPool) -> (Head, Buf) {
+    let mut body = pool.alloc(message.encoded_len());
+    message.encode(&mut body.as_mut()).expect("the buffer has the encoded length");
+    (frame(header, &body), body)
+}
+
+/// The header of a frame that a [`PeerFramer`] cut.
+#[inline]
+pub fn parse(head: &[u8]) -> Header {
+    Header::read_from_bytes(head).expect("the framer cuts heads of 128 bytes")
+}
+
+/// True when the body is the one that was sent.
+#[inline]
+pub fn body_ok(header: &Header, body: &[u8]) -> bool {
+    base::mutant::on(base::Mutant::NoBodyCheck)
+        || body.is_empty()
+        || header.has(flag::NO_BODY_CRC)
+        || crc32c(body) == header.body_crc.get()
+}
+
+/// Cuts a link between our own processes into frames.
+#[derive(Clone, Debug)]
+pub struct PeerFramer {
+    max_body: u32,
+}
+
+impl PeerFramer {
+    /// Refuses bodies beyond `max_body` bytes.
+    pub fn new(max_body: u32) -> PeerFramer {
+        PeerFramer { max_body }
+    }
+}
+
+impl Framer for PeerFramer {
+    #[inline]
+    fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError> {
+        if start.get(..4).is_some_and(|magic| magic != MAGIC) {
+            return Err(FrameError::BadMagic);
+        }
+        let Some(head) = start.get(..HEADER) else { return Ok(Framing::Need(HEADER)) };
+        let header = parse(head);
+        if crc32c(&head[8..]) != header.crc.get() {
+            return Err(FrameError::BadHead);
+        }
+        if !(VERSION_MIN..=VERSION).contains(&header.version.get()) {
+            return Err(FrameError::Version);
+        }
+        if header.body_len.get() > self.max_body {
+            return Err(FrameError::TooLong);
+        }
+        Ok(Framing::Frame { head: HEADER, body: header.body_len.get() as usize })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The format, byte by byte. A change here is a new protocol version.
+    #[test]
+    fn golden_header() {
+        let mut h = Header::new(Kind::Write);
+        h.flags = flag::RETRY;
+        h.status = 0x0102.into();
+        h.op = 0x1112_1314_1516_1718.into();
+        h.group = 0x2122_2324.into();
+        h.volume = 0x3132_3334.into();
+        h.epoch = 4.into();
+        h.lsn = 5.into();
+        h.commit = 6.into();
+        h.seq = 7.into();
+        h.floor = 8.into();
+        h.unit = 9.into();
+        h.at = 10.into();
+        h.len = 11.into();
+        h.sdc = 12.into();
+        h.incarnation = 13.into();
+        h.map = 14.into();
+        h.sent = 15.into();
+        h.generation = 16.into();
+        let head = frame(h, b"gabion");
+        let hex: alloc::string::String =
+            head.as_slice().iter().map(|b| alloc::format!("{b:02x}")).collect();
+        let golden = concat!(
+            "4741424e", "d8edc805", "31c1f59c", "06000000", "01000b04", "02010000",
+            "1817161514131211", "24232221", "34333231", "0400000000000000", "0500000000000000",
+            "0600000000000000", "0700000000000000", "0800000000000000", "09000000", "0a000000",
+            "0b000000", "0c000000", "0d00000000000000", "0e00000000000000", "0f00000000000000",
+            "10000000", "00000000",
+        );
+        assert_eq!(hex, golden);
+        let parsed = parse(head.as_slice());
+        assert_eq!((parsed.kind(), parsed.len.get()), (Some(Kind::Write), 11));
+        assert!(body_ok(&parsed, b"gabion") && !body_ok(&parsed, b"gabiom"));
+    }
+
+    #[test]
+    fn every_damaged_bit_of_a_header_is_noticed() {
+        let head = frame(Header::new(Kind::Read), b"");
+        let mut framer = PeerFramer::new(1 << 20);
+        assert_eq!(framer.frame(head.as_slice()), Ok(Framing::Frame { head: 128, body: 0 }));
+        for bit in 0..HEADER * 8 {
+            let mut bytes = [0u8; HEADER];
+            bytes.copy_from_slice(head.as_slice());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(framer.frame(&bytes).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn strangers_versions_and_giants_are_told_apart() {
+        let mut framer = PeerFramer::new(100);
+        assert_eq!(framer.frame(b"GET / HTTP"), Err(FrameError::BadMagic));
+        assert_eq!(framer.frame(b"GAB"), Ok(Framing::Need(HEADER)));
+        let mut h = Header::new(Kind::Read);
+        h.version = (VERSION + 1).into();
+        assert_eq!(framer.frame(frame(h, b"").as_slice()), Err(FrameError::Version));
+        assert_eq!(framer.frame(frame(Header::new(Kind::Write), &[0; 101]).as_slice()), Err(FrameError::TooLong));
+    }
+}
