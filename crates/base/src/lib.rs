@@ -25,5 +25,5 @@ pub use map::Map;
 pub use mutant::Mutant;
 pub use prng::Prng;
 pub use slab::Slab;
-pub use time::Time;
+pub use time::{Duration, Time};
 pub use units::*;

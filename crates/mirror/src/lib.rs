@@ -1,1 +1,30 @@
 //! The replication protocol: primary, secondary, settle, resync, client sessions.
+//!
+//! `docs/internals/protocol.md` says what these machines do and why it is safe. They know neither
+//! connections nor disk formats: whoever owns a [`Mirror`] tells it which link belongs to whom, and
+//! gives it a [`Media`].
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+pub mod client;
+mod dirty;
+mod executed;
+mod lease;
+mod lock;
+mod media;
+mod mirror;
+mod op;
+mod primary;
+mod replica;
+mod secondary;
+mod sync;
+mod watch;
+
+pub use dirty::Dirty;
+pub use executed::ExecutedList;
+pub use lease::{Fate, Leases};
+pub use lock::{Locks, Range};
+pub use media::{Job, Media, Started};
+pub use mirror::{GroupView, Mirror, Stats};
+pub use replica::{GroupConfig, Record};

@@ -24,22 +24,7 @@ pub struct Device {
     pub kind: DeviceKind,
 }
 
-/// A group's configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Group {
-    /// Its number.
-    pub epoch: Epoch,
-    /// Who serves; `None` when no in-sync replica is up.
-    pub primary: Option<DeviceId>,
-    /// Members, the preferred primary first.
-    pub replicas: Vec<DeviceId>,
-    /// Those that hold every acknowledged write.
-    pub in_sync: Vec<DeviceId>,
-    /// Those that are being brought up to date.
-    pub joiners: Vec<DeviceId>,
-    /// Every copy is gone.
-    pub lost: bool,
-}
+pub use mirror::GroupConfig as Group;
 
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +125,14 @@ impl MapView {
     #[inline]
     pub fn group(&self, id: GroupId) -> Option<&Group> {
         self.groups.get(&id)
+    }
+
+    /// Every group that has this device among its replicas, in order.
+    pub fn groups_of(&self, device: DeviceId) -> Vec<GroupId> {
+        let mut groups: Vec<GroupId> =
+            self.groups.iter().filter(|(_, g)| g.replicas.contains(&device)).map(|(id, _)| *id).collect();
+        groups.sort_unstable();
+        groups
     }
 
     /// The group of a unit, when its volume is known.

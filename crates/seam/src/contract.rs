@@ -1,1 +1,200 @@
 //! What a driver promises to a node, and the tests of it.
+//!
+//! Every driver (`rt` on io_uring, `rt` on epoll, `sim`) runs the same [`SCENARIOS`] through a
+//! [`Harness`]. They close the gap that other simulators leave below the message bus: what the
+//! simulator shows about the cores counts on real machines only as far as both drivers keep the same
+//! promises.
+//!
+//! # The promises
+//! 1. **Time.** `now` never goes back, and is never earlier than the arrival of the event's data.
+//!    `Tick` comes once [`Node::wake_at`](crate::Node::wake_at) is reached, never early. `wake_at` is
+//!    asked after each `flush`, also before the first event.
+//! 2. **Batches.** Each batch of events ends with a `flush`, before the driver waits. Answers that a
+//!    driver knows at once come as events of their own: `on` is never entered from within `on`.
+//! 3. **Frames** of one link arrive whole and in order, whatever the sizes and however the stream is
+//!    cut. The framer answers [`Framing::Frame`](crate::Framing::Frame) once per delivered frame.
+//! 4. **Links.** Ids are never reused. First `LinkUp`, at last at most one `LinkDown`; nothing about a
+//!    link after its `LinkDown`, nothing after the node's own `Close`. Frames that arrived whole come
+//!    before the `LinkDown` of an orderly end. Effects on a link that is gone are ignored.
+//! 5. **Close** comes after what was sent before: that arrives.
+//! 6. **Pause** stops frames, apart from those that were received already; after **Resume** they go
+//!    on, and none is lost.
+//! 7. **A dial** ends exactly once, in `LinkUp` or `DialFailed`, within about two seconds.
+//!    `Refused` only if the host is there and nobody listens.
+//! 8. **Bounds.** A peer that does not read ends in `LinkDown` with `Stuck` at the configured number
+//!    of queued bytes. A framer's error ends in `LinkDown` with `Garbage`.
+//! 9. **Devices.** Each operation ends in exactly one `DiskDone`. A read sees every write that had
+//!    ended before it was emitted. `Flush` makes durable what had ended before it was emitted.
+//!
+//! The scenarios assume a network that works: switch faults off in the simulator for them.
+
+mod check;
+mod probe;
+mod roles;
+
+pub use check::Place;
+pub use probe::{Probe, ProbeFramer};
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+use roles::{Churner, Closer, Dialer, Flooder, Pauser, Stream, Teller, Ticker, Torn, Writer};
+
+/// How long a harness lets one scenario run, in the driver's own time.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How a scenario wants its drivers configured.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// `Limits::link_queue` of every driver.
+    pub link_queue: u64,
+    /// Each probe gets the device that the probe at the same place had in the last run, as a crash
+    /// of its host would leave it. Otherwise devices are new: they read as zeros.
+    pub keep_disks: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { link_queue: 256 << 20, keep_disks: false }
+    }
+}
+
+/// Runs probes on one driver.
+pub trait Harness {
+    /// Runs each probe as a node of its own until all are done ([`Probe::is_done`]) or [`DEADLINE`]
+    /// has passed, and gives them back in the same order.
+    ///
+    /// Each gets one listener for [`crate::Port::Peer`] and one device of at least 64 MiB. All
+    /// listen, and each has been told its [`Place`] by [`Probe::meet`], before the first one runs.
+    fn run(&mut self, setup: &Setup, probes: Vec<Probe>) -> Vec<Probe>;
+
+    /// True when `keep_disks` is possible.
+    fn keeps_disks(&self) -> bool {
+        false
+    }
+}
+
+/// One scenario: it panics when a promise is broken.
+pub struct Scenario {
+    /// What is promised.
+    pub name: &'static str,
+    run: fn(&mut dyn Harness),
+}
+
+impl Scenario {
+    /// Plays it.
+    pub fn check(&self, harness: &mut dyn Harness) {
+        (self.run)(harness);
+    }
+}
+
+/// Plays all of them.
+pub fn check_all(harness: &mut dyn Harness) {
+    SCENARIOS.iter().for_each(|s| s.check(harness));
+}
+
+macro_rules! scenario {
+    ($name:ident) => {
+        Scenario { name: stringify!($name), run: $name }
+    };
+}
+
+/// All scenarios.
+pub const SCENARIOS: &[Scenario] = &[
+    scenario!(frames_arrive_whole_and_in_order),
+    scenario!(frames_of_many_links_do_not_mix),
+    scenario!(thousands_of_small_frames_arrive),
+    scenario!(links_come_and_go),
+    scenario!(data_sent_before_close_arrives_and_silence_follows),
+    scenario!(half_a_frame_is_no_frame),
+    scenario!(garbage_ends_the_link),
+    scenario!(dialing_nobody_is_refused),
+    scenario!(ticks_are_never_early_and_always_come),
+    scenario!(a_paused_link_is_silent_and_loses_nothing),
+    scenario!(a_peer_that_never_reads_is_stuck),
+    scenario!(device_operations_end_once_and_are_seen),
+    scenario!(flushed_writes_survive),
+];
+
+fn play(harness: &mut dyn Harness, name: &str, setup: Setup, roles: Vec<Box<dyn roles::Role>>) {
+    let probes = roles.into_iter().map(Probe::new).collect();
+    let faults: Vec<String> = harness
+        .run(&setup, probes)
+        .iter()
+        .enumerate()
+        .flat_map(|(i, p)| p.faults().into_iter().map(move |f| format!("\n  probe {i}: {f}")))
+        .collect();
+    assert!(faults.is_empty(), "driver contract, {name}:{}", faults.concat());
+}
+
+macro_rules! play {
+    ($harness:ident, $name:ident, $setup:expr, $($role:expr),+) => {
+        play($harness, stringify!($name), $setup, alloc::vec![$(Box::new($role) as Box<dyn roles::Role>),+])
+    };
+}
+
+fn frames_arrive_whole_and_in_order(h: &mut dyn Harness) {
+    let mixed = || Stream::new(1, 400, Stream::MIXED);
+    play!(h, frames_arrive_whole_and_in_order, Setup::default(), mixed().dialing(1, 1), mixed());
+}
+
+fn frames_of_many_links_do_not_mix(h: &mut dyn Harness) {
+    let some = || Stream::new(30, 60, Stream::MEDIUM);
+    play!(h, frames_of_many_links_do_not_mix, Setup::default(), some().dialing(1, 30), some());
+}
+
+fn thousands_of_small_frames_arrive(h: &mut dyn Harness) {
+    let many = || Stream::new(1, 8000, Stream::SMALL);
+    play!(h, thousands_of_small_frames_arrive, Setup::default(), many().dialing(1, 1), many());
+}
+
+fn links_come_and_go(h: &mut dyn Harness) {
+    play!(h, links_come_and_go, Setup::default(), Churner::dialing(1, 150), Churner::accepting(150));
+}
+
+fn data_sent_before_close_arrives_and_silence_follows(h: &mut dyn Harness) {
+    let name = "data_sent_before_close_arrives_and_silence_follows";
+    let roles: Vec<Box<dyn roles::Role>> =
+        alloc::vec![Box::new(Closer::new(1, 300)), Box::new(Teller::new(100, 300))];
+    play(h, name, Setup::default(), roles);
+}
+
+fn half_a_frame_is_no_frame(h: &mut dyn Harness) {
+    play!(h, half_a_frame_is_no_frame, Setup::default(), Torn::half(1), Torn::victim(crate::DownReason::Closed));
+}
+
+fn garbage_ends_the_link(h: &mut dyn Harness) {
+    play!(h, garbage_ends_the_link, Setup::default(), Torn::garbage(1), Torn::victim(crate::DownReason::Garbage));
+}
+
+fn dialing_nobody_is_refused(h: &mut dyn Harness) {
+    play!(h, dialing_nobody_is_refused, Setup::default(), Dialer::new(20));
+}
+
+fn ticks_are_never_early_and_always_come(h: &mut dyn Harness) {
+    play!(h, ticks_are_never_early_and_always_come, Setup::default(), Ticker::new());
+}
+
+fn a_paused_link_is_silent_and_loses_nothing(h: &mut dyn Harness) {
+    let sender = Stream::new(1, 3000, Stream::BLOCKS).dialing(1, 1).one_way();
+    play!(h, a_paused_link_is_silent_and_loses_nothing, Setup::default(), sender, Pauser::new(3000));
+}
+
+fn a_peer_that_never_reads_is_stuck(h: &mut dyn Harness) {
+    let setup = Setup { link_queue: 1 << 20, ..Setup::default() };
+    play!(h, a_peer_that_never_reads_is_stuck, setup, Flooder::new(1, 1 << 20), Pauser::forever());
+}
+
+fn device_operations_end_once_and_are_seen(h: &mut dyn Harness) {
+    play!(h, device_operations_end_once_and_are_seen, Setup::default(), Writer::new(200, false));
+}
+
+fn flushed_writes_survive(h: &mut dyn Harness) {
+    if h.keeps_disks() {
+        play!(h, flushed_writes_survive, Setup::default(), Writer::new(50, false));
+        let again = Setup { keep_disks: true, ..Setup::default() };
+        play!(h, flushed_writes_survive, again, Writer::new(50, true));
+    }
+}

@@ -134,6 +134,10 @@ pub enum Note {
         /// Of which version.
         version: MapVersion,
     },
+    /// A newer process serves in this one's name: this one must end.
+    Superseded,
+    /// The device failed in a way that this process can't go on from: it must end.
+    DeviceFailed,
     /// A client retried operations.
     Retried {
         /// How many.

@@ -1,0 +1,93 @@
+//! One operation: what is asked of one primary about one unit.
+
+use base::{DeviceId, Epoch, GroupId, Time};
+use seam::{BlockKind, BlockRequest};
+use wire::{Header, Kind, flag};
+
+/// Where an operation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// On its way to one of the others.
+    Loose,
+    /// Waits for the device's link or credit.
+    Queued(DeviceId),
+    /// Sent, and not answered.
+    Sent(DeviceId),
+    /// Waits for a newer map, or for this time.
+    Waiting(Time),
+}
+
+/// An operation.
+#[derive(Debug)]
+pub(super) struct Op {
+    /// The key of its request.
+    pub(super) request: u64,
+    /// Where its range begins in the request.
+    pub(super) offset: u32,
+    pub(super) unit: u32,
+    pub(super) at: u32,
+    pub(super) len: u32,
+    /// Changes the volume.
+    pub(super) writes: bool,
+    /// Payload bytes that it takes of the device's credit.
+    pub(super) cost: u32,
+    pub(super) group: GroupId,
+    /// Its number; 0 before it is sent.
+    pub(super) seq: u64,
+    /// In which epoch it was sent, or is about to be. Follows the group's epoch as long as we know
+    /// that the device has led all the time.
+    pub(super) epoch: Epoch,
+    pub(super) place: Place,
+    /// Since when it is under way.
+    pub(super) since: Time,
+    /// Where, and in which session, it may still be outstanding although it was given up there.
+    pub(super) ghost: Option<(DeviceId, u64)>,
+    /// Since when we don't know whether the device still works on it.
+    pub(super) doubt: Option<Time>,
+    /// How often it was put off.
+    pub(super) delays: u8,
+}
+
+impl Op {
+    pub(super) fn new(kind: BlockKind, request: u64, since: Time) -> Op {
+        Op {
+            request,
+            offset: 0,
+            unit: 0,
+            at: 0,
+            len: 0,
+            writes: matches!(kind, BlockKind::Write | BlockKind::Zero { .. }),
+            cost: 0,
+            group: GroupId(0),
+            seq: 0,
+            epoch: Epoch(0),
+            place: Place::Loose,
+            since,
+            ghost: None,
+            doubt: None,
+            delays: 0,
+        }
+    }
+
+    /// The header that asks for it, but for what is the same for all of a client's operations.
+    pub(super) fn header(&self, request: &BlockRequest, generation: u32) -> Header {
+        let (kind, flags) = match request.kind {
+            BlockKind::Read => (Kind::Read, 0),
+            BlockKind::Write => (Kind::Write, 0),
+            BlockKind::Zero { hole } => (Kind::Zero, if hole { flag::HOLE } else { 0 }),
+            BlockKind::Extents => (Kind::Extents, 0),
+            BlockKind::Flush => unreachable!("a flush is answered at once"),
+        };
+        let mut header = Header::new(kind);
+        header.flags = flags;
+        header.group = self.group.0.into();
+        header.volume = request.volume.0.into();
+        header.epoch = self.epoch.0.into();
+        header.seq = self.seq.into();
+        header.unit = self.unit.into();
+        header.at = self.at.into();
+        header.len = self.len.into();
+        header.generation = generation.into();
+        header
+    }
+}

@@ -1,0 +1,67 @@
+//! Which operation numbers are out, in order: for the floor (rule R8).
+//!
+//! A ring in order of the numbers. What is done is noticed when it comes to the front, and the ring
+//! is tidied when most of it is done, so it stays within twice the operations that there are, also
+//! while the oldest one waits for a group that is down.
+
+use super::Op;
+use alloc::collections::VecDeque;
+use base::Slab;
+
+/// Entries that the ring may have before it is worth tidying.
+const SLACK: usize = 64;
+
+/// The numbers that may still be retried, and some that are done.
+#[derive(Debug, Default)]
+pub(super) struct Outstanding {
+    ring: VecDeque<(u64, u64)>,
+}
+
+impl Outstanding {
+    /// Adds a number, higher than all before, and the operation's key.
+    pub(super) fn push(&mut self, seq: u64, key: u64, ops: &Slab<Op>) {
+        if self.ring.len() >= ops.len() * 2 + SLACK {
+            self.ring.retain(|(_, key)| ops.get(*key).is_some());
+        }
+        self.ring.push_back((seq, key));
+    }
+
+    /// The lowest number that may still be retried; `next` when there is none.
+    pub(super) fn floor(&mut self, next: u64, ops: &Slab<Op>) -> u64 {
+        while let Some((seq, key)) = self.ring.front() {
+            if ops.get(*key).is_some() {
+                return *seq;
+            }
+            self.ring.pop_front();
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Time;
+    use seam::BlockKind;
+
+    #[test]
+    fn floor_is_the_lowest_number_alive_and_the_ring_stays_small() {
+        let mut ops = Slab::new(10);
+        let mut out = Outstanding::default();
+        let mut add = |ops: &mut Slab<Op>, out: &mut Outstanding, seq| {
+            let key = ops.insert(Op::new(BlockKind::Read, 0, Time::ZERO)).unwrap();
+            out.push(seq, key, ops);
+            key
+        };
+        let old = add(&mut ops, &mut out, 1);
+        for seq in 2..1000 {
+            let key = add(&mut ops, &mut out, seq);
+            assert_eq!(out.floor(seq + 1, &ops), 1);
+            ops.remove(key);
+        }
+        assert!(out.ring.len() <= SLACK + 4, "{}", out.ring.len());
+        ops.remove(old);
+        assert_eq!(out.floor(1000, &ops), 1000);
+        assert!(out.ring.is_empty());
+    }
+}

@@ -1,0 +1,129 @@
+//! What each answer of a primary means for the operation.
+
+use super::op::Place;
+use super::{Client, Hangup, Hint, Leader, Topology, Turn};
+use base::{DeviceId, Epoch, MapVersion};
+use seam::{BlockError, Buf};
+use wire::{Header, Status};
+
+/// `Header::len` of a `Stale` answer whose sender leads the group in the epoch that it names.
+pub const I_LEAD: u32 = 1;
+
+impl<T: Copy> Client<T> {
+    /// Takes a frame of kind `Reply` that came on the device's present link.
+    pub fn reply<M: Topology>(
+        &mut self,
+        device: DeviceId,
+        header: &Header,
+        body: Buf,
+        turn: &mut Turn<'_, M, T>,
+    ) {
+        if !wire::body_ok(header, &body) {
+            self.hang_up(device, Hangup::BadBody, turn);
+        } else {
+            self.answered(device, header, body, turn);
+        }
+        self.work(turn);
+        self.pump(device, turn);
+    }
+
+    fn answered<M: Topology>(
+        &mut self,
+        device: DeviceId,
+        header: &Header,
+        body: Buf,
+        turn: &mut Turn<'_, M, T>,
+    ) {
+        let key = header.op.get();
+        let Some(op) = self.ops.get_mut(key) else { return }; // Its request is over.
+        if op.place != Place::Sent(device) {
+            let session = self.devices.get(&device).map_or(0, |d| d.session);
+            op.ghost = op.ghost.filter(|ghost| *ghost != (device, session));
+            return;
+        }
+        let request = self.requests.get(op.request).expect("operations end before their request");
+        let Some(status) = Status::from_code(header.status.get()) else {
+            self.free(key);
+            return self.put_off(key, turn.now);
+        };
+        if status == Status::Ok {
+            if body.len() != request.answer_len(op) {
+                return self.hang_up(device, Hangup::Nonsense, turn);
+            }
+            return self.finish(key, Ok(body), turn);
+        }
+        let failed = request.error;
+        self.free(key);
+        if let Some(error) = failed {
+            return self.finish(key, Err(error), turn);
+        }
+        self.refused(key, device, status, header, turn);
+    }
+
+    /// It was not done: for good, or for now?
+    fn refused<M: Topology>(
+        &mut self,
+        key: u64,
+        device: DeviceId,
+        status: Status,
+        header: &Header,
+        turn: &mut Turn<'_, M, T>,
+    ) {
+        match status {
+            Status::Ok => unreachable!("dealt with"),
+            Status::Full => self.finish(key, Err(BlockError::Full), turn),
+            Status::Lost => self.finish(key, Err(BlockError::Lost), turn),
+            Status::Media => self.finish(key, Err(BlockError::Media), turn),
+            Status::Behind | Status::Busy => self.put_off(key, turn.now),
+            Status::Damaged => self.again(key, turn),
+            Status::Stale => self.stale(key, device, header, turn),
+            Status::NoVolume | Status::OutOfRange => match self.verdict(key, turn.map) {
+                Some(error) => self.finish(key, Err(error), turn),
+                None => {
+                    self.need_map(MapVersion(header.map.get()), turn);
+                    self.put_off(key, turn.now);
+                }
+            },
+        }
+    }
+
+    /// Sends at once what arrived damaged; if that happens again, not quite at once.
+    fn again<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
+        let op = self.ops.get_mut(key).expect("it was just answered");
+        if op.delays == 0 {
+            op.delays = 1;
+            self.loose.push_back(key);
+        } else {
+            self.put_off(key, turn.now);
+        }
+    }
+
+    /// What our own map says about the volume and range of an operation that a device doesn't know.
+    fn verdict(&self, key: u64, map: &impl Topology) -> Option<BlockError> {
+        let request = self.requests.get(self.ops.get(key)?.request)?;
+        super::request::place(&request.request, map).err()
+    }
+
+    /// The device doesn't serve the group in the epoch that we named.
+    fn stale<M: Topology>(
+        &mut self,
+        key: u64,
+        device: DeviceId,
+        header: &Header,
+        turn: &mut Turn<'_, M, T>,
+    ) {
+        let op = self.ops.get(key).expect("it was just answered");
+        let (group, asked) = (op.group, op.epoch);
+        let (epoch, map) = (Epoch(header.epoch.get()), MapVersion(header.map.get()));
+        if epoch > asked && header.len.get() == I_LEAD {
+            self.take_hint(group, Hint { device, epoch, map });
+        } else if self.hints.get(&group).is_some_and(|h| (h.device, h.epoch) == (device, asked)) {
+            self.hints.remove(&group); // It said so itself, and has changed its mind.
+        }
+        self.need_map(map, turn);
+        match self.leader(group, turn.map) {
+            Leader::At(at, epoch) if (at, epoch) == (device, asked) => self.put_off(key, turn.now),
+            _ => self.loose.push_back(key),
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Where operations go, and when again.
+//!
+//! Whoever sets an operation free makes it `Loose` and puts it in a list; `work` finds each a place.
+//! So nothing here recurses, however much one lost link or one new map sets free.
+
+use super::op::Place;
+use super::request::WINDOW;
+use super::{Action, Client, Hangup, Hint, Leader, Op, Topology, Turn};
+use base::mutant::{self, Mutant};
+use base::time::Duration;
+use base::{DeviceId, GroupId, MapVersion, Time};
+use seam::{BlockError, BlockKind, Buf};
+use wire::flag;
+
+/// The first delay before an operation that was put off is sent again; doubles up to the second.
+pub(super) const DELAY_MIN: Duration = Duration::from_millis(2);
+const DELAY_MAX: Duration = Duration::from_millis(50);
+
+impl<T: Copy> Client<T> {
+    /// Who serves the group, as far as we know.
+    pub(super) fn leader(&self, group: GroupId, map: &impl Topology) -> Leader {
+        let known = map.leader(group);
+        match (self.hints.get(&group), known) {
+            (Some(hint), Leader::At(_, epoch)) if hint.epoch <= epoch => known,
+            (Some(hint), Leader::At(..) | Leader::Nobody) => Leader::At(hint.device, hint.epoch),
+            _ => known,
+        }
+    }
+
+    /// A device says that it leads the group in this epoch.
+    pub(super) fn take_hint(&mut self, group: GroupId, hint: Hint) {
+        let held = self.hints.entry(group).or_insert(hint);
+        if held.epoch < hint.epoch {
+            *held = hint;
+        }
+    }
+
+    /// Starts as many operations of the request as may be under way, or answers it.
+    pub(super) fn proceed<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
+        loop {
+            let extra = self.ops.len().saturating_sub(self.requests.len());
+            let Some(request) = self.requests.get_mut(key) else { return };
+            if request.is_over() {
+                return self.answer(key, turn);
+            }
+            let crowded = request.live >= WINDOW || extra >= self.extra;
+            let all = request.next == request.request.len || request.error.is_some();
+            if all || (crowded && request.live > 0) {
+                return;
+            }
+            let piece = request.piece();
+            let Some(group) = turn.map.group_of(request.unit_key(piece)) else {
+                request.error = Some(BlockError::NoSuchVolume);
+                continue;
+            };
+            let kind = request.request.kind;
+            let mut op = Op::new(kind, key, turn.now);
+            (op.group, op.offset) = (group, request.next);
+            (op.unit, op.at, op.len) = (piece.unit, piece.at, piece.len);
+            if matches!(kind, BlockKind::Read | BlockKind::Write) {
+                op.cost = piece.len;
+            }
+            request.next += piece.len;
+            request.live += 1;
+            let op = self.ops.insert(op).expect("one per request, and the extra ones, fit");
+            self.loose.push_back(op);
+            if self.sweep_at.is_none() {
+                self.sweep_at = Some(turn.now + self.stuck_after);
+            }
+        }
+    }
+
+    fn answer<M>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
+        let Some(request) = self.requests.remove(key) else { return };
+        if !request.answered {
+            let (origin, result) = request.result();
+            turn.out.push(Action::Done { origin, result });
+        }
+    }
+
+    /// Ends an operation, and with its last one the request.
+    pub(super) fn finish<M: Topology>(
+        &mut self,
+        key: u64,
+        result: Result<Buf, BlockError>,
+        turn: &mut Turn<'_, M, T>,
+    ) {
+        self.free(key);
+        let Some(op) = self.ops.remove(key) else { return };
+        let Some(request) = self.requests.get_mut(op.request) else { return };
+        request.live -= 1;
+        match result {
+            Ok(body) => request.gather(&op, body, turn.pool),
+            Err(error) if request.error.is_none() => {
+                request.error = Some(error);
+                if request.live > 0 {
+                    self.drop_unsent(op.request);
+                }
+            }
+            Err(_) => {}
+        }
+        self.proceed(op.request, turn);
+    }
+
+    /// Forgets those operations of a failed request that no device works on.
+    fn drop_unsent(&mut self, request: u64) {
+        for key in self.keys(|op| op.request == request && !matches!(op.place, Place::Sent(_))) {
+            self.ops.remove(key);
+            if let Some(request) = self.requests.get_mut(request) {
+                request.live -= 1;
+            }
+        }
+    }
+
+    /// Takes an operation away from where it is, with its credit.
+    pub(super) fn free(&mut self, key: u64) {
+        let Some(op) = self.ops.get_mut(key) else { return };
+        if let Place::Sent(device) = core::mem::replace(&mut op.place, Place::Loose) {
+            self.devices.get_mut(&device).expect("it was sent there").give(op.cost);
+        }
+    }
+
+    /// Finds a place for every loose operation.
+    pub(super) fn work<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
+        while let Some(key) = self.loose.pop_front() {
+            self.route(key, turn);
+        }
+    }
+
+    fn route<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
+        let Some(op) = self.ops.get(key) else { return };
+        if op.place != Place::Loose {
+            return;
+        }
+        if let Some(error) = self.requests.get(op.request).and_then(|r| r.error) {
+            return self.finish(key, Err(error), turn);
+        }
+        let (device, epoch) = match self.leader(op.group, turn.map) {
+            Leader::At(device, epoch) => (device, epoch),
+            Leader::Lost => return self.finish(key, Err(BlockError::Lost), turn),
+            Leader::Nobody => {
+                self.need_map(MapVersion(turn.map.version().0 + 1), turn);
+                return self.wait(key, Time::NEVER);
+            }
+        };
+        if let Some((at, session)) = op.ghost
+            && at == device
+        {
+            self.end_ghost(at, session, turn);
+        }
+        let Some(op) = self.ops.get_mut(key) else { return };
+        (op.place, op.epoch, op.doubt) = (Place::Queued(device), epoch, None);
+        let there = self.devices.entry(device).or_default();
+        there.queue.push_back(key);
+        if !there.wanted {
+            there.wanted = true;
+            turn.out.push(Action::Dial { device });
+        }
+        self.pump(device, turn);
+    }
+
+    /// Sends what waits for the device, as far as its credit goes.
+    pub(super) fn pump<M: Topology>(&mut self, device: DeviceId, turn: &mut Turn<'_, M, T>) {
+        while let Some(key) = self.take_queued(device) {
+            self.send(key, device, turn);
+        }
+    }
+
+    /// The next operation in the device's queue, with credit for it.
+    fn take_queued(&mut self, device: DeviceId) -> Option<u64> {
+        let there = self.devices.get_mut(&device).filter(|d| d.up)?;
+        loop {
+            let key = *there.queue.front()?;
+            let op = self.ops.get(key).filter(|op| op.place == Place::Queued(device));
+            if op.is_some_and(|op| !there.take(op.cost)) {
+                return None;
+            }
+            there.queue.pop_front();
+            if op.is_some() {
+                return Some(key);
+            }
+        }
+    }
+
+    fn send<M: Topology>(&mut self, key: u64, device: DeviceId, turn: &mut Turn<'_, M, T>) {
+        let (sdc, incarnation) = self.me.expect("a link needs an identity");
+        let op = self.ops.get_mut(key).expect("it was queued");
+        let request =
+            self.requests.get_mut(op.request).expect("operations end before their request");
+        let first = op.seq == 0;
+        if first {
+            self.seq += 1;
+            op.seq = self.seq;
+        }
+        op.place = Place::Sent(device);
+        let mut header = op.header(&request.request, request.generation);
+        let body = match request.request.kind {
+            BlockKind::Write => {
+                request.request.body.slice(op.offset as usize..(op.offset + op.len) as usize)
+            }
+            _ => Buf::EMPTY,
+        };
+        if mutant::on(Mutant::AckBeforeReply) && op.writes && first {
+            request.sent += op.len;
+            if request.sent == request.request.len {
+                request.answered = true;
+                turn.out.push(Action::Done { origin: request.origin, result: Ok(Buf::EMPTY) });
+            }
+        }
+        if first {
+            self.outstanding.push(self.seq, key, &self.ops);
+        } else {
+            header.flags |= flag::RETRY;
+            self.retried += 1;
+        }
+        header.op = key.into();
+        header.floor = self.outstanding.floor(self.seq, &self.ops).into();
+        header.sdc = sdc.0.into();
+        header.incarnation = incarnation.0.into();
+        header.map = turn.map.version().0.into();
+        turn.out.push(Action::Send { device, header, body });
+    }
+
+    /// Puts an operation off until this time; a new map ends the wait, too.
+    pub(super) fn wait(&mut self, key: u64, until: Time) {
+        let Some(op) = self.ops.get_mut(key) else { return };
+        op.place = Place::Waiting(until);
+        self.waiting.push(key);
+        if until != Time::NEVER {
+            self.due = Time::earliest(self.due, Some(until));
+        }
+    }
+
+    /// Puts an operation off for longer each time.
+    pub(super) fn put_off(&mut self, key: u64, now: Time) {
+        let Some(op) = self.ops.get_mut(key) else { return };
+        let delay = (DELAY_MIN * (1 << op.delays.min(8))).min(DELAY_MAX);
+        op.delays = op.delays.saturating_add(1);
+        self.wait(key, now + delay);
+    }
+
+    /// Sets free what has waited long enough.
+    pub(super) fn release_due(&mut self, now: Time) {
+        let mut due = None;
+        let (ops, loose) = (&mut self.ops, &mut self.loose);
+        self.waiting.retain(|key| {
+            let Some(op) = ops.get_mut(*key) else { return false };
+            let Place::Waiting(until) = op.place else { return false };
+            if until <= now {
+                op.place = Place::Loose;
+                loose.push_back(*key);
+                return false;
+            }
+            if until != Time::NEVER {
+                due = Time::earliest(due, Some(until));
+            }
+            true
+        });
+        self.due = due;
+    }
+
+    pub(super) fn need_map<M: Topology>(&self, version: MapVersion, turn: &mut Turn<'_, M, T>) {
+        if version > turn.map.version() {
+            turn.out.push(Action::NeedMap { version });
+        }
+    }
+
+    /// The device's session is over: what was sent in it, then what has waited, is free again.
+    pub(super) fn session_over<M: Topology>(
+        &mut self,
+        device: DeviceId,
+        turn: &mut Turn<'_, M, T>,
+    ) {
+        let Some(there) = self.devices.get_mut(&device) else { return };
+        there.up = false;
+        let queue = core::mem::take(&mut there.queue);
+        let mut keys = self.keys(|op| op.place == Place::Sent(device));
+        let waits =
+            |key: &u64| self.ops.get(*key).is_some_and(|op| op.place == Place::Queued(device));
+        keys.extend(queue.into_iter().filter(waits));
+        for key in &keys {
+            self.set_free(*key);
+        }
+        if !keys.is_empty() {
+            // A dead device shows in the next map.
+            self.need_map(MapVersion(turn.map.version().0 + 1), turn);
+        }
+    }
+
+    fn set_free(&mut self, key: u64) {
+        self.free(key);
+        if let Some(op) = self.ops.get_mut(key) {
+            op.place = Place::Loose;
+            self.loose.push_back(key);
+        }
+    }
+
+    /// Ends the device's session from our side.
+    pub(super) fn hang_up<M: Topology>(
+        &mut self,
+        device: DeviceId,
+        why: Hangup,
+        turn: &mut Turn<'_, M, T>,
+    ) {
+        turn.out.push(Action::Hangup { device, why });
+        self.session_over(device, turn);
+    }
+
+    /// If that session still goes on, ends it.
+    fn end_ghost<M: Topology>(
+        &mut self,
+        device: DeviceId,
+        session: u64,
+        turn: &mut Turn<'_, M, T>,
+    ) {
+        if self.devices.get(&device).is_some_and(|d| d.up && d.session == session) {
+            self.hang_up(device, Hangup::Unanswered, turn);
+        }
+    }
+
+    /// Looks at an operation in the light of a new map.
+    pub(super) fn review<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
+        let Some(op) = self.ops.get(key) else { return };
+        let Some(request) = self.requests.get_mut(op.request) else { return };
+        let Some((_, generation)) = turn.map.volume(request.request.volume) else {
+            return self.finish(key, Err(BlockError::NoSuchVolume), turn);
+        };
+        request.generation = generation;
+        let leader = self.leader(op.group, turn.map);
+        let Place::Sent(device) = op.place else { return self.set_free(key) };
+        let op = self.ops.get_mut(key).expect("just seen");
+        match leader {
+            Leader::Lost => self.finish(key, Err(BlockError::Lost), turn),
+            Leader::At(at, epoch) if at == device => {
+                if epoch == op.epoch.next() {
+                    op.epoch = epoch; // It stayed primary, and works on.
+                } else if epoch > op.epoch && op.doubt.is_none() {
+                    op.doubt = Some(turn.now);
+                }
+            }
+            Leader::At(..) => self.abandon(key, device, turn),
+            // Its primary answers it, if it comes back.
+            Leader::Nobody => self.need_map(MapVersion(turn.map.version().0 + 1), turn),
+        }
+    }
+
+    /// Gives up on an operation that was sent to a device that doesn't lead its group any more.
+    fn abandon<M: Topology>(&mut self, key: u64, device: DeviceId, turn: &mut Turn<'_, M, T>) {
+        let session = self.devices.get(&device).expect("it was sent there").session;
+        let op = self.ops.get_mut(key).expect("just seen");
+        let older = if op.writes { op.ghost.replace((device, session)) } else { None };
+        self.set_free(key);
+        if let Some((at, of)) = older
+            && (at, of) != (device, session)
+        {
+            self.end_ghost(at, of, turn);
+        }
+    }
+
+    /// Now and then: is anything stuck, and what do we doubt?
+    pub(super) fn sweep<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
+        let old = |since: Time| turn.now.since(since) >= self.stuck_after;
+        self.stuck = self.ops.iter().any(|(_, op)| old(op.since));
+        for key in self.keys(|op| op.doubt.is_some_and(old)) {
+            let Some(op) = self.ops.get(key) else { continue };
+            match op.place {
+                Place::Sent(_) if !op.writes => self.set_free(key),
+                Place::Sent(device) => self.hang_up(device, Hangup::Unanswered, turn),
+                _ => {}
+            }
+        }
+        self.sweep_at = (!self.ops.is_empty()).then(|| turn.now + self.stuck_after / 2);
+    }
+}

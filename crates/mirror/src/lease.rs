@@ -1,0 +1,177 @@
+//! Leases between pairs of devices (rule R3): as a primary I hold them, as a secondary I grant them.
+//!
+//! A lease says: "until then I won't act for a group that you lead". It holds on the primary's clock
+//! from the moment its beacon left, on the secondary's until 1.25 leases after the beacon came, so
+//! clocks may differ in rate by a fifth, and need not agree on the time at all.
+
+use alloc::collections::BTreeMap;
+use base::{DeviceId, Duration, Incarnation, Limits, MapVersion, Mutant, Time, mutant};
+use core::net::SocketAddr;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    until: Time,
+    heard: Time,
+    needed_since: Option<Time>,
+    beacon_due: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Granted {
+    until: Time,
+    incarnation: Incarnation,
+    address: Option<SocketAddr>,
+    map: MapVersion,
+}
+
+/// All leases of one device.
+#[derive(Debug)]
+pub struct Leases {
+    held: BTreeMap<DeviceId, Held>,
+    granted: BTreeMap<DeviceId, Granted>,
+    boot: Time,
+    lease: Duration,
+    grace: Duration,
+    every: Duration,
+    suspect_after: Duration,
+}
+
+/// What the map says of the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fate {
+    /// The life that the map knows.
+    pub incarnation: Incarnation,
+    /// That life's process is known to be dead.
+    pub dead: bool,
+    /// Where it listens.
+    pub address: Option<SocketAddr>,
+}
+
+impl Leases {
+    /// None held; of what an earlier life granted nothing is known.
+    pub fn new(boot: Time, limits: &Limits) -> Leases {
+        Leases {
+            held: BTreeMap::new(),
+            granted: BTreeMap::new(),
+            boot,
+            lease: limits.lease,
+            grace: limits.grace,
+            every: limits.beacon_every,
+            suspect_after: limits.suspect_after,
+        }
+    }
+
+    /// From now on exactly these devices' leases are needed.
+    pub fn need(&mut self, now: Time, devices: &alloc::collections::BTreeSet<DeviceId>) {
+        for (device, held) in &mut self.held {
+            if !devices.contains(device) {
+                held.needed_since = None;
+            }
+        }
+        for device in devices {
+            let held = self.held.entry(*device).or_default();
+            if held.needed_since.is_none() {
+                held.needed_since = Some(now);
+                held.beacon_due = now;
+            }
+        }
+    }
+
+    /// The devices whose beacons are due; counts them as sent.
+    pub fn due(&mut self, now: Time, mut beacon: impl FnMut(DeviceId)) {
+        for (device, held) in &mut self.held {
+            if held.needed_since.is_some() && held.beacon_due <= now {
+                held.beacon_due = now + self.every;
+                beacon(*device);
+            }
+        }
+    }
+
+    /// When `due` has something to do.
+    pub fn wake_at(&self) -> Option<Time> {
+        self.held.values().filter(|h| h.needed_since.is_some()).map(|h| h.beacon_due).min()
+    }
+
+    /// A beacon to this device would get through now: send it at the next occasion.
+    pub fn hurry(&mut self, device: DeviceId) {
+        if let Some(held) = self.held.get_mut(&device) {
+            held.beacon_due = Time::ZERO;
+        }
+    }
+
+    /// A grant came, for a beacon that left at `sent`. Counts only if this side's map is at least as
+    /// new as the granter's (rule R4: the granter may lead one of my groups in a map I don't have).
+    pub fn granted(&mut self, now: Time, by: DeviceId, sent: Time, by_map: MapVersion, my_map: MapVersion) {
+        let held = self.held.entry(by).or_default();
+        held.heard = now;
+        if by_map > my_map && !mutant::on(Mutant::GrantOldMap) {
+            return;
+        }
+        let from = if mutant::on(Mutant::LeaseFromGrant) { now } else { sent.min(now) };
+        held.until = held.until.max(from + self.lease);
+    }
+
+    /// True while this device's lease lets me read.
+    #[inline]
+    pub fn holds(&self, now: Time, of: DeviceId) -> bool {
+        mutant::on(Mutant::NoLease) || self.held.get(&of).is_some_and(|h| now < h.until)
+    }
+
+    /// Devices that are needed and have not granted for too long.
+    pub fn silent(&self, now: Time) -> impl Iterator<Item = DeviceId> {
+        self.held.iter().filter_map(move |(device, held)| {
+            let since = held.needed_since?.max(held.heard);
+            (now.since(since) > self.suspect_after).then_some(*device)
+        })
+    }
+
+    /// True when the device has granted within the last three beacons.
+    pub fn answers(&self, now: Time, device: DeviceId) -> bool {
+        let heard = self.held.get(&device).map_or(Time::ZERO, |h| h.heard);
+        heard > Time::ZERO && now.since(heard) < self.every * 3
+    }
+
+    /// I grant a lease to a primary whose beacon came now.
+    pub fn grant(&mut self, now: Time, to: DeviceId, fate: Fate, their_map: MapVersion) {
+        let known = self.granted.get(&to).map_or(MapVersion(0), |g| g.map);
+        let granted = Granted {
+            until: now + self.grace,
+            incarnation: fate.incarnation,
+            address: fate.address,
+            map: known.max(their_map),
+        };
+        self.granted.insert(to, granted);
+    }
+
+    /// Any frame tells how new the sender's map is.
+    pub fn heard(&mut self, now: Time, from: DeviceId, map: MapVersion) {
+        let entry = self.granted.entry(from).or_insert(Granted {
+            until: now.min(self.boot),
+            incarnation: Incarnation(0),
+            address: None,
+            map,
+        });
+        entry.map = entry.map.max(map);
+    }
+
+    /// True when `device` can't serve reads any more by a lease of mine, in a group that I lead since
+    /// `map`: it knows, or it is dead, or the lease is over. Else the time at which it is.
+    pub fn is_over(&self, now: Time, device: DeviceId, map: MapVersion, fate: Option<Fate>) -> Result<(), Time> {
+        if mutant::on(Mutant::NoGiveUp) {
+            return Ok(());
+        }
+        let granted = self.granted.get(&device);
+        if granted.is_some_and(|g| g.map >= map) {
+            return Ok(());
+        }
+        // An earlier life of mine may have granted until a full grace after this one's start.
+        let boot = if mutant::on(Mutant::NoRestartGrace) { Time::ZERO } else { self.boot + self.grace };
+        let until = granted.map_or(boot, |g| g.until.max(boot));
+        let dead = fate.zip(granted).is_some_and(|(fate, granted)| {
+            (fate.dead && fate.incarnation >= granted.incarnation)
+                || (fate.incarnation > granted.incarnation && granted.address.is_some() && fate.address == granted.address)
+        });
+        let dead = dead || (granted.is_none() && fate.is_some_and(|f| f.dead));
+        if dead || until <= now { Ok(()) } else { Err(until) }
+    }
+}

@@ -1,0 +1,517 @@
+//! The replicas of one shard: takes over configurations, starts and ends operations.
+//!
+//! `primary`, `secondary` and `sync` hold the parts of the protocol; this file holds what they share:
+//! operations, range locks, media jobs, and the change from one configuration to the next.
+//!
+//! Invariants: an operation changes the media only while it holds its range lock; a new configuration is
+//! entered only when no job of the group runs; from the moment it is known, nothing is answered under
+//! the old one.
+
+use crate::lease::{Fate, Leases};
+use crate::lock::{Locks, Range};
+use crate::media::{Job, Media, Started};
+use crate::op::{Asker, Local, Op, OpKind};
+use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
+use crate::secondary::Secondary;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use base::{
+    BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, Map, MapVersion, Mutant, Slab, Time, VolumeId, mutant,
+};
+use seam::{Buf, DiskError, DiskOp, Effects, Head, Note};
+use wire::{Header, Kind, Status, flag};
+
+/// Where an answer goes: the link, the asker's name for the operation, and what it is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    pub link: LinkId,
+    pub op: u64,
+    pub group: GroupId,
+}
+
+/// Counters that status views show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Client operations answered.
+    pub ops: u64,
+    /// Bytes copied to joiners and in settling.
+    pub moved: u64,
+    /// When a write last found no space.
+    pub full_at: Option<Time>,
+}
+
+/// What a group looks like from here, for status, tests and the simulator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupView {
+    /// Which group.
+    pub group: GroupId,
+    /// The configuration that is in force here.
+    pub config: GroupConfig,
+    /// Leads.
+    pub primary: bool,
+    /// Leads and serves.
+    pub active: bool,
+    /// Blocks that may differ from the other copy, in bytes, without what is in flight.
+    pub dirty_bytes: u64,
+    /// Bytes that a running sync still has to move.
+    pub todo_bytes: u64,
+}
+
+/// All replicas of one shard.
+pub struct Mirror<M> {
+    pub(crate) me: DeviceId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) limits: Limits,
+    pub(crate) media: M,
+    pub(crate) replicas: Map<GroupId, Replica>,
+    pub(crate) ops: Slab<Op>,
+    pub(crate) leases: Leases,
+    pub(crate) map: MapVersion,
+    /// Links that I dialled to the other members, as far as they are welcomed.
+    pub(crate) peers: BTreeMap<DeviceId, LinkId>,
+    pub(crate) fates: BTreeMap<DeviceId, Fate>,
+    /// Operations that have their lock and can start.
+    pub(crate) ready: VecDeque<u64>,
+    /// Groups with blocks to copy, served in turn.
+    pub(crate) copy_queue: VecDeque<GroupId>,
+    pub(crate) copies: u32,
+    /// Groups that wait until a promise of mine runs out.
+    pub(crate) waiting_grace: BTreeMap<GroupId, Time>,
+    /// Groups with reads that wait for a lease.
+    pub(crate) parked: BTreeSet<GroupId>,
+    /// Groups whose sync asks again.
+    pub(crate) asking: BTreeMap<GroupId, Time>,
+    /// Groups whose commit point the secondaries don't know yet.
+    pub(crate) untold: BTreeSet<GroupId>,
+    pub(crate) suspects: BTreeSet<DeviceId>,
+    pub(crate) ready_to_admit: bool,
+    dropping: BTreeSet<VolumeId>,
+    pub(crate) stats: Stats,
+    failed: bool,
+}
+
+impl<M: Media> Mirror<M> {
+    /// The replicas of a device. `records` is what an earlier life left; empty for a new device.
+    pub fn new(
+        me: DeviceId,
+        incarnation: Incarnation,
+        limits: Limits,
+        media: M,
+        records: BTreeMap<GroupId, Record>,
+        boot: Time,
+    ) -> Mirror<M> {
+        let replicas = records.into_iter().map(|(group, record)| (group, Replica::new(record))).collect();
+        Mirror {
+            me,
+            incarnation,
+            media,
+            replicas,
+            ops: Slab::new(limits.shard_ops as usize),
+            leases: Leases::new(boot, &limits),
+            limits,
+            map: MapVersion(0),
+            peers: BTreeMap::new(),
+            fates: BTreeMap::new(),
+            ready: VecDeque::new(),
+            copy_queue: VecDeque::new(),
+            copies: 0,
+            waiting_grace: BTreeMap::new(),
+            parked: BTreeSet::new(),
+            asking: BTreeMap::new(),
+            untold: BTreeSet::new(),
+            suspects: BTreeSet::new(),
+            ready_to_admit: false,
+            dropping: BTreeSet::new(),
+            stats: Stats::default(),
+            failed: false,
+        }
+    }
+
+    /// The device's content.
+    pub fn media(&self) -> &M {
+        &self.media
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// The device failed in a way that this process can't go on from: it must stop.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Operations in flight.
+    pub fn in_flight(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// What would be found after a crash that leaves the device's content: the media, and the records
+    /// with all that was uncertain in them (rule R5: one atomic step with the data).
+    pub fn into_durable(mut self) -> (M, BTreeMap<GroupId, Record>) {
+        let groups: Vec<GroupId> = self.replicas.keys().copied().collect();
+        for group in groups {
+            self.fold_uncertain(group);
+        }
+        let volatile = mutant::on(Mutant::VolatileDirty);
+        let records = self.replicas.into_iter().map(|(group, mut replica)| {
+            if volatile {
+                replica.record.dirty.clear();
+            }
+            (group, replica.record)
+        });
+        let records = records.collect();
+        (self.media, records)
+    }
+
+    /// Every group with a replica here, in order.
+    pub fn groups(&self) -> Vec<GroupId> {
+        let mut groups: Vec<GroupId> = self.replicas.keys().copied().collect();
+        groups.sort_unstable();
+        groups
+    }
+
+    /// What a group looks like from here.
+    pub fn view(&self, group: GroupId) -> Option<GroupView> {
+        let replica = self.replicas.get(&group)?;
+        let (primary, active, todo_bytes) = match &replica.role {
+            Role::Primary(p) => (true, p.active, p.sync.as_ref().map_or(0, |s| s.todo.bytes())),
+            _ => (false, false, 0),
+        };
+        let (config, dirty_bytes) = (replica.config.clone(), replica.record.dirty.bytes());
+        Some(GroupView { group, config, primary, active, dirty_bytes, todo_bytes })
+    }
+
+    /// Bytes that syncs here still have to move.
+    pub fn resync_remaining(&self) -> u64 {
+        let todo = |r: &Replica| match &r.role {
+            Role::Primary(Primary { sync: Some(sync), .. }) => sync.todo.bytes(),
+            _ => 0,
+        };
+        self.replicas.values().map(todo).sum()
+    }
+
+    // ---- configurations ----
+
+    /// A newer map is there. Call before `configure`, once per map.
+    pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, Fate>) {
+        self.map = map;
+        self.fates = fates;
+    }
+
+    /// Takes over a group's configuration, if it is newer than the one in force.
+    pub fn configure(&mut self, now: Time, group: GroupId, config: &GroupConfig, out: &mut Effects) {
+        let member = config.replicas.contains(&self.me);
+        if !member && !self.replicas.contains_key(&group) {
+            return;
+        }
+        let replica = self.replicas.entry(group).or_insert_with(|| Replica::new(Record::default()));
+        let known = replica.next.as_ref().map_or(replica.config.epoch, |(next, _)| next.epoch);
+        if config.epoch <= known {
+            return;
+        }
+        let old_epoch = config.epoch <= replica.record.acted && !mutant::on(Mutant::ResumeSameEpoch);
+        if old_epoch && replica.config.epoch.0 == 0 {
+            return; // R2: after a restart only a newer epoch counts
+        }
+        self.stop(group, config, out);
+        let map = self.map;
+        if let Some(replica) = self.replicas.get_mut(&group) {
+            replica.next = Some((config.clone(), map));
+        }
+        self.enter(now, group, out);
+    }
+
+    /// Nothing is answered under the present configuration any more.
+    fn stop(&mut self, group: GroupId, next: &GroupConfig, out: &mut Effects) {
+        self.fold_admitted(group, next);
+        self.fold_uncertain(group);
+        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let role = core::mem::replace(&mut replica.role, Role::Out);
+        let locks = core::mem::take(&mut replica.locks);
+        let mut ops: Vec<u64> = locks.ops().collect();
+        if let Role::Primary(primary) = role {
+            ops.extend(primary.held);
+            ops.extend(primary.stream.iter().filter(|e| !e.done).map(|e| e.op));
+        }
+        ops.sort_unstable();
+        ops.dedup();
+        for key in ops {
+            self.abort(key, next, out);
+        }
+        self.waiting_grace.remove(&group);
+        self.asking.remove(&group);
+        self.parked.remove(&group);
+        self.untold.remove(&group);
+    }
+
+    /// A joiner whose admission was asked for, and is granted, has all that I have but for what is in
+    /// flight: the blocks that it had missed are not dirty any more.
+    fn fold_admitted(&mut self, group: GroupId, next: &GroupConfig) {
+        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role else { return };
+        if sync.in_limbo() && next.in_sync.contains(&sync.peer) && next.in_sync.contains(&self.me) {
+            replica.record.dirty.clear();
+            replica.record.base = replica.config.epoch;
+        }
+    }
+
+    /// What is in flight is uncertain: puts it into the dirty set.
+    fn fold_uncertain(&mut self, group: GroupId) {
+        if !self.media.keeps_data() {
+            return;
+        }
+        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        match &mut replica.role {
+            Role::Primary(primary) => {
+                for entry in primary.stream.iter().filter(|e| !e.done) {
+                    let op = self.ops.get(entry.op).expect("an operation of the stream lives");
+                    replica.record.dirty.insert(op.unit, BlockSet::touching(op.at, op.len));
+                }
+            }
+            Role::Secondary(secondary) => secondary.fold(&mut replica.record.dirty),
+            Role::Out => {}
+        }
+    }
+
+    /// Ends an operation without doing it, or leaves only its media job.
+    fn abort(&mut self, key: u64, next: &GroupConfig, out: &mut Effects) {
+        let Some(op) = self.ops.get_mut(key) else { return };
+        let (group, unit) = (op.group, op.unit);
+        let asker = core::mem::replace(&mut op.asker, Asker::Nobody);
+        if op.kind == OpKind::Copy {
+            self.copies -= 1;
+        }
+        if core::mem::take(&mut op.reserved) {
+            self.media.release(group, unit);
+        }
+        if op.local != Local::Running {
+            self.ops.remove(key);
+        }
+        if let Asker::Client { link, op } = asker {
+            let leads = next.primary == Some(self.me);
+            self.reply_stale(Caller { link, op, group }, next.epoch, leads, out);
+        }
+    }
+
+    /// Enters the next configuration, once no job of the last one runs.
+    pub(crate) fn enter(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        if replica.local > 0 {
+            return;
+        }
+        let Some((config, map)) = replica.next.take() else { return };
+        replica.config = config;
+        (replica.map, replica.locks) = (map, Locks::default());
+        let config = &replica.config;
+        let me = self.me;
+        if config.lost || config.primary.is_none() {
+            return;
+        }
+        if config.primary == Some(me) {
+            assert!(config.in_sync.contains(&me), "{group} is led from outside its in-sync set");
+            replica.record.acted = config.epoch;
+            replica.role = Role::Primary(Primary::default());
+            out.note(Note::Primary { group, epoch: config.epoch });
+            self.begin(now, group, out);
+        } else if config.in_sync.contains(&me) || config.joiners.contains(&me) {
+            let joiner = !config.in_sync.contains(&me);
+            let primary = config.primary.expect("checked above");
+            replica.record.acted = config.epoch;
+            replica.role = Role::Secondary(Secondary::new(primary, joiner));
+        }
+    }
+
+    /// The devices whose lease, or whose answers, groups that I lead need; and those to be brought back.
+    pub fn wanted(&self) -> (BTreeSet<DeviceId>, BTreeSet<DeviceId>) {
+        let (mut needed, mut out_of_sync) = (BTreeSet::new(), BTreeSet::new());
+        let configs = self.replicas.values().map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
+        for config in configs.filter(|c| c.primary == Some(self.me)) {
+            for device in config.replicas.iter().filter(|d| **d != self.me) {
+                let member = config.in_sync.contains(device) || config.joiners.contains(device);
+                (if member { &mut needed } else { &mut out_of_sync }).insert(*device);
+            }
+        }
+        (needed, out_of_sync)
+    }
+
+    /// Drops a volume that is gone for ever (rule R9).
+    pub fn drop_volume(&mut self, volume: VolumeId, out: &mut Effects) {
+        for replica in self.replicas.values_mut() {
+            replica.record.dirty.drop_volume(volume);
+            if let Role::Primary(Primary { sync: Some(sync), .. }) = &mut replica.role {
+                sync.todo.drop_volume(volume);
+            }
+        }
+        let (units, busy) = self.media.drop_volume(volume);
+        if units > 0 {
+            out.note(Note::Dropped { volume, units });
+        }
+        if busy {
+            self.dropping.insert(volume);
+        } else {
+            self.dropping.remove(&volume);
+        }
+    }
+
+    /// Volumes that were busy when they were to be dropped.
+    pub(crate) fn drop_rest(&mut self, out: &mut Effects) {
+        for volume in self.dropping.clone() {
+            self.drop_volume(volume, out);
+        }
+    }
+
+    // ---- operations ----
+
+    /// Puts an operation in line for its range.
+    pub(crate) fn queue(&mut self, key: u64) {
+        let op = self.ops.get(key).expect("queued operations live");
+        let exclusive = !matches!(op.kind, OpKind::Read | OpKind::Extents);
+        let exclusive = exclusive && !(op.kind == OpKind::Copy && mutant::on(Mutant::CopyUnlocked));
+        if !exclusive && mutant::on(Mutant::ReadInFlight) || op.kind == OpKind::Copy && !exclusive {
+            self.ready.push_back(key);
+            return;
+        }
+        let range = Range::new(op.unit, op.at, op.len, exclusive);
+        let replica = self.replicas.get_mut(&op.group).expect("the operation's replica is here");
+        if replica.locks.lock(key, range) {
+            self.ready.push_back(key);
+        }
+    }
+
+    pub(crate) fn unlock(&mut self, group: GroupId, key: u64) {
+        let ready = &mut self.ready;
+        if let Some(replica) = self.replicas.get_mut(&group) {
+            replica.locks.unlock(key, |op| ready.push_back(op));
+        }
+    }
+
+    /// Starts what can start, until nothing can.
+    pub(crate) fn pump(&mut self, now: Time, out: &mut Effects) {
+        loop {
+            while let Some(key) = self.ready.pop_front() {
+                let Some(op) = self.ops.get(key) else { continue };
+                match (op.kind, op.asker) {
+                    (_, Asker::Nobody) => {}
+                    (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
+                    (OpKind::Copy, _) => self.start_copy(now, key, out),
+                    (_, Asker::Client { .. }) => self.start_write(now, key, out),
+                    _ => self.start_job(now, key, out),
+                }
+            }
+            self.start_copies();
+            if self.ready.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Starts an operation's job on the media.
+    pub(crate) fn start_job(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("the operation lives");
+        op.local = Local::Running;
+        let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
+        let job = match op.kind {
+            OpKind::Write => Job::Write { at, body: op.body.clone() },
+            OpKind::Zero => Job::Zero { at, len },
+            OpKind::Read | OpKind::Copy | OpKind::Extents => Job::Read { at, len },
+        };
+        let reserved = core::mem::take(&mut op.reserved);
+        self.replicas.get_mut(&group).expect("the operation's replica is here").local += 1;
+        let started = self.media.start(key, group, unit, job, out);
+        if reserved {
+            self.media.release(group, unit);
+        }
+        match started {
+            Started::Pending => {}
+            Started::Done(data) => self.job_done(now, key, Ok(data), out),
+            Started::Full => self.job_full(now, key, out),
+        }
+    }
+
+    /// A device operation ended.
+    pub fn disk_done(&mut self, now: Time, op: DiskOp, result: Result<Buf, DiskError>, out: &mut Effects) {
+        if let Some((key, result)) = self.media.disk_done(op, result) {
+            self.job_done(now, key, result, out);
+            self.pump(now, out);
+        }
+    }
+
+    fn job_done(&mut self, now: Time, key: u64, result: Result<Buf, DiskError>, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
+        op.local = Local::Done;
+        let (group, kind, asker, client, lsn) = (op.group, op.kind, op.asker, op.client, op.lsn);
+        let replica = self.replicas.get_mut(&group).expect("the operation's replica is here");
+        replica.local -= 1;
+        let Ok(data) = result else {
+            // Memory does not fail. A device that does must not go on: its content is unknown.
+            self.failed = true;
+            return;
+        };
+        if client.sdc.0 != 0 && matches!(kind, OpKind::Write | OpKind::Zero) {
+            replica.record.executed.record(client.sdc, client.incarnation, client.seq, client.floor);
+        }
+        match (asker, kind) {
+            (Asker::Nobody, _) => {
+                self.ops.remove(key);
+                self.unlock(group, key);
+                self.enter(now, group, out);
+            }
+            (_, OpKind::Read) => self.finish_read(key, data, out),
+            (_, OpKind::Copy) => self.send_copy(key, data, out),
+            (Asker::Primary { .. }, _) => self.replicated_here(key, lsn, out),
+            _ => self.check_write(now, key, out),
+        }
+    }
+
+    /// A job without a reservation found no space: only a secondary's.
+    fn job_full(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("the operation lives");
+        op.local = Local::NotStarted;
+        let group = op.group;
+        self.replicas.get_mut(&group).expect("the operation's replica is here").local -= 1;
+        self.stats.full_at = Some(now);
+        out.note(Note::Full { device: self.me });
+        self.refuse_full(key, out);
+    }
+
+    // ---- frames ----
+
+    /// A header of ours about a group.
+    pub(crate) fn header(&self, kind: Kind, group: GroupId) -> Header {
+        let mut header = Header::new(kind);
+        header.group = group.0.into();
+        header.map = self.map.0.into();
+        header.incarnation = self.incarnation.0.into();
+        if let Some(replica) = self.replicas.get(&group) {
+            header.epoch = replica.config.epoch.0.into();
+        }
+        header
+    }
+
+    pub(crate) fn send_peer(&self, device: DeviceId, head: Head, body: Buf, out: &mut Effects) {
+        if let Some(link) = self.peers.get(&device) {
+            out.send(*link, head, body);
+        }
+    }
+
+    pub(crate) fn reply(&mut self, to: Caller, status: Status, body: Buf, out: &mut Effects) {
+        let mut header = self.header(Kind::Reply, to.group);
+        header.op = to.op.into();
+        header.status = (status as u16).into();
+        header.flags = if self.media.keeps_data() { 0 } else { flag::NO_BODY_CRC };
+        self.stats.ops += 1;
+        out.send(to.link, wire::frame(header, &body), body);
+    }
+
+    /// "Your epoch is old": with the one that is in force here, and whether I lead it.
+    pub(crate) fn reply_stale(&self, to: Caller, epoch: Epoch, leads: bool, out: &mut Effects) {
+        let mut header = self.header(Kind::Reply, to.group);
+        header.op = to.op.into();
+        header.status = (Status::Stale as u16).into();
+        header.epoch = epoch.0.into();
+        header.len = u32::from(leads).into();
+        out.send(to.link, wire::frame(header, &[]), Buf::EMPTY);
+    }
+}

@@ -1,0 +1,74 @@
+//! One operation in flight at a shard.
+
+use crate::replica::Members;
+use base::{GroupId, Incarnation, LinkId, Lsn, SdcId, UnitKey};
+use seam::Buf;
+
+/// What an operation does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OpKind {
+    /// A client reads.
+    Read,
+    /// A client asks for the valid blocks.
+    Extents,
+    /// A client writes, or a replicated write.
+    Write,
+    /// A client zeroes, or a replicated zeroing.
+    Zero,
+    /// A resync copies the range to the peer of the group's sync.
+    Copy,
+}
+
+/// Who asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asker {
+    /// A client: answer on this link, with its own name for the operation.
+    Client { link: LinkId, op: u64 },
+    /// The group's primary: likewise.
+    Primary { link: LinkId, op: u64 },
+    /// A sync of ours.
+    Sync,
+    /// Nobody any more: the configuration changed; only its media job is left.
+    Nobody,
+}
+
+/// The client's name for a write (rule R8).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ClientSeq {
+    pub sdc: SdcId,
+    pub incarnation: Incarnation,
+    pub seq: u64,
+    pub floor: u64,
+}
+
+/// One operation. Lives from its arrival until it is done here and at every member that it was sent to.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub group: GroupId,
+    pub kind: OpKind,
+    pub unit: UnitKey,
+    pub at: u32,
+    pub len: u32,
+    pub asker: Asker,
+    pub client: ClientSeq,
+    pub flags: u8,
+    pub body: Buf,
+    pub body_crc: u32,
+    /// Its place in the group's stream; 0 before it has one.
+    pub lsn: Lsn,
+    /// Holds space on the media until its job starts.
+    pub reserved: bool,
+    pub local: Local,
+    pub sent: Members,
+    pub acked: Members,
+    /// The asker has its answer, and the range is free.
+    pub answered: bool,
+}
+
+/// Where the media job stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Local {
+    NotStarted,
+    Running,
+    Done,
+}

@@ -1,0 +1,437 @@
+//! The primary: client operations from arrival to answer (rules R1, R3, R8).
+
+use crate::media::Media;
+use crate::mirror::{Caller, Mirror};
+use crate::op::{Asker, ClientSeq, Local, Op, OpKind};
+use crate::replica::{Members, Primary, Role};
+use crate::sync::Phase;
+use base::{
+    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SECTOR, SdcId, Time, UNIT, UnitKey,
+    VolumeId, mutant,
+};
+use seam::{Buf, Effects, Note};
+use wire::{Header, Kind, Status, flag};
+
+/// How long a joiner without space is left alone.
+const FULL_AGAIN: Duration = Duration::from_secs(1);
+
+impl<M: Media> Mirror<M> {
+    /// A client's operation came. The caller has checked the session, and the volume against the map.
+    pub fn client(&mut self, now: Time, link: LinkId, h: &Header, body: Buf, out: &mut Effects) {
+        let group = GroupId(h.group.get());
+        let caller = Caller { link, op: h.op.get(), group };
+        match self.admit(h, &body) {
+            Ok(kind) => self.accept(link, h, kind, body),
+            Err(Status::Stale) => {
+                let config = self.replicas.get(&group).map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
+                let (epoch, leads) =
+                    config.map_or((Epoch(0), false), |c| (c.epoch, c.primary == Some(self.me)));
+                out.note(Note::StaleEpoch { group, have: epoch, got: Epoch(h.epoch.get()) });
+                self.reply_stale(caller, epoch, leads, out);
+            }
+            Err(status) => self.reply(caller, status, Buf::EMPTY, out),
+        }
+        self.pump(now, out);
+    }
+
+    /// Whether the operation is one for this replica, now.
+    fn admit(&self, h: &Header, body: &Buf) -> Result<OpKind, Status> {
+        let epoch = Epoch(h.epoch.get());
+        let Some(replica) = self.replicas.get(&GroupId(h.group.get())) else {
+            return Err(if h.map.get() > self.map.0 { Status::Behind } else { Status::Stale });
+        };
+        let config = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
+        if config.lost {
+            return Err(Status::Lost);
+        }
+        if epoch > config.epoch {
+            return Err(Status::Behind);
+        }
+        if config.primary != Some(self.me) || (epoch < config.epoch && !mutant::on(Mutant::NoClientEpoch)) {
+            return Err(Status::Stale);
+        }
+        if replica.next.is_some() || !matches!(replica.role, Role::Primary(_)) {
+            return Err(Status::Behind);
+        }
+        let (at, len) = (h.at.get(), h.len.get());
+        if len == 0 || at >= UNIT || len > UNIT - at || !at.is_multiple_of(SECTOR) || !len.is_multiple_of(SECTOR) {
+            return Err(Status::OutOfRange);
+        }
+        let kind = match h.kind() {
+            Some(Kind::Read) => OpKind::Read,
+            Some(Kind::Extents) => OpKind::Extents,
+            Some(Kind::Write) if body.len() == len as usize => OpKind::Write,
+            Some(Kind::Zero) => OpKind::Zero,
+            _ => return Err(Status::OutOfRange),
+        };
+        if self.ops.is_full() || h.sdc.get() == 0 {
+            return Err(Status::Busy);
+        }
+        Ok(kind)
+    }
+
+    fn accept(&mut self, link: LinkId, h: &Header, kind: OpKind, body: Buf) {
+        let group = GroupId(h.group.get());
+        let op = Op {
+            group,
+            kind,
+            unit: UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() },
+            at: h.at.get(),
+            len: h.len.get(),
+            asker: Asker::Client { link, op: h.op.get() },
+            client: ClientSeq {
+                sdc: SdcId(h.sdc.get()),
+                incarnation: Incarnation(h.incarnation.get()),
+                seq: h.seq.get(),
+                floor: h.floor.get(),
+            },
+            flags: h.flags,
+            body,
+            body_crc: h.body_crc.get(),
+            lsn: Lsn(0),
+            reserved: false,
+            local: Local::NotStarted,
+            sent: Members::default(),
+            acked: Members::default(),
+            answered: false,
+        };
+        let key = self.ops.insert(op).unwrap_or_else(|_| unreachable!("`admit` saw a free place"));
+        let primary = self.replicas.get_mut(&group).and_then(|r| r.primary()).expect("`admit` saw a primary");
+        if primary.active {
+            self.queue(key);
+        } else {
+            primary.held.push_back(key);
+        }
+    }
+
+    // ---- reads ----
+
+    /// True when every member that could be promoted has promised not to be, for now (rule R3).
+    fn may_read(&self, now: Time, group: GroupId) -> bool {
+        let replica = &self.replicas[&group];
+        let needed = replica.needed(self.me);
+        needed.is_empty() || replica.config.devices(needed).all(|device| self.leases.holds(now, device))
+    }
+
+    pub(crate) fn start_read(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get(key).expect("the operation lives");
+        let group = op.group;
+        if !self.may_read(now, group) {
+            out.note(Note::LeaseWait { group });
+            self.park(group, key);
+        } else if op.kind == OpKind::Extents {
+            self.finish_extents(key, out);
+        } else {
+            self.start_job(now, key, out);
+        }
+    }
+
+    pub(crate) fn park(&mut self, group: GroupId, key: u64) {
+        if let Some(primary) = self.replicas.get_mut(&group).and_then(|r| r.primary()) {
+            primary.parked.push(key);
+            self.parked.insert(group);
+        }
+    }
+
+    /// Something changed that parked operations may have waited for.
+    pub(crate) fn unpark(&mut self, group: GroupId) {
+        self.parked.remove(&group);
+        if let Some(primary) = self.replicas.get_mut(&group).and_then(|r| r.primary()) {
+            self.ready.extend(primary.parked.drain(..));
+        }
+    }
+
+    pub(crate) fn finish_read(&mut self, key: u64, data: Buf, out: &mut Effects) {
+        let op = self.ops.remove(key).expect("the operation lives");
+        self.unlock(op.group, key);
+        if let Asker::Client { link, op: name } = op.asker {
+            self.reply(Caller { link, op: name, group: op.group }, Status::Ok, data, out);
+        }
+    }
+
+    fn finish_extents(&mut self, key: u64, out: &mut Effects) {
+        let (first, end, valid) = {
+            let op = self.ops.get(key).expect("the operation lives");
+            (op.at / BLOCK, (op.at + op.len).div_ceil(BLOCK), self.media.valid(op.group, op.unit))
+        };
+        let mut bits = out.pool().zeroed((end - first).div_ceil(8) as usize);
+        let bytes = bits.as_mut();
+        for block in (first..end).filter(|b| valid.contains(*b)) {
+            bytes[((block - first) / 8) as usize] |= 1 << ((block - first) % 8);
+        }
+        self.finish_read(key, bits, out);
+    }
+
+    // ---- writes ----
+
+    /// The write has its range: gives it its place in the stream, sends it out, and writes it here.
+    pub(crate) fn start_write(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get(key).expect("the operation lives");
+        let (group, unit) = (op.group, op.unit);
+        let replica = self.replicas.get_mut(&group).expect("the operation's replica is here");
+        let client = op.client;
+        if op.flags & flag::RETRY != 0
+            && !mutant::on(Mutant::NoDedupe)
+            && replica.record.executed.contains(client.sdc, client.incarnation, client.seq)
+        {
+            out.note(Note::Deduped { group });
+            return self.finish_client(key, Status::Ok, out);
+        }
+        let sealing = replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
+        if sealing {
+            return self.park(group, key);
+        }
+        let needs_space = op.kind == OpKind::Write && !self.media.has_space_for(group, unit);
+        if needs_space && (!self.media.reserve(group, unit) || out.chaos("no space")) {
+            if self.media.has_space_for(group, unit) {
+                self.media.release(group, unit);
+            }
+            self.stats.full_at = Some(now);
+            out.note(Note::Full { device: self.me });
+            return self.finish_client(key, Status::Full, out);
+        }
+        self.ops.get_mut(key).expect("the operation lives").reserved = needs_space;
+        self.send_write(key, out);
+        // First write to a unit: a secondary without space must be able to refuse before anything is
+        // changed here. All others: in parallel.
+        let alone = self.replicas[&group].needed(self.me).is_empty();
+        if !needs_space || alone {
+            self.start_job(now, key, out);
+        }
+    }
+
+    /// Gives an operation its lsn and sends it to all that need it.
+    pub(crate) fn send_write(&mut self, key: u64, out: &mut Effects) {
+        let me = self.me;
+        let op = self.ops.get_mut(key).expect("the operation lives");
+        let replica = self.replicas.get_mut(&op.group).expect("the operation's replica is here");
+        let to = replica.recipients(me);
+        let primary = replica.primary().expect("only a primary sends writes");
+        op.lsn = primary.enter(key);
+        primary.told = primary.commit;
+        op.sent = to;
+        if mutant::on(Mutant::LocalTrim) && op.kind == OpKind::Zero {
+            op.acked = to;
+            return;
+        }
+        self.replicate(key, to, out);
+    }
+
+    /// Sends an operation of the stream to these members.
+    pub(crate) fn replicate(&self, key: u64, to: Members, out: &mut Effects) {
+        if to.is_empty() {
+            return;
+        }
+        let op = self.ops.get(key).expect("the operation lives");
+        let replica = &self.replicas[&op.group];
+        let mut h = self.header(Kind::Replicate, op.group);
+        h.op = key.into();
+        h.volume = op.unit.volume.0.into();
+        (h.unit, h.at, h.len) = (op.unit.index.into(), op.at.into(), op.len.into());
+        h.lsn = op.lsn.0.into();
+        if let Role::Primary(primary) = &replica.role {
+            h.commit = primary.commit.0.into();
+        }
+        (h.sdc, h.seq, h.floor) = (op.client.sdc.0.into(), op.client.seq.into(), op.client.floor.into());
+        h.incarnation = op.client.incarnation.0.into();
+        let zero = op.kind == OpKind::Zero || op.body.is_empty();
+        let copy = op.kind == OpKind::Copy;
+        h.flags = (op.flags & flag::NO_BODY_CRC)
+            | if zero { flag::ZERO } else { 0 }
+            | if copy { flag::COPY } else { 0 };
+        (h.body_len, h.body_crc) = ((op.body.len() as u32).into(), op.body_crc.into());
+        let head = wire::frame::seal(h);
+        for device in replica.config.devices(to) {
+            self.send_peer(device, head, op.body.clone(), out);
+        }
+    }
+
+    /// A member answered a `Replicate`.
+    pub fn replicated(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
+        let (key, group) = (h.op.get(), GroupId(h.group.get()));
+        let Some(op) = self.ops.get_mut(key) else { return };
+        if op.group != group || op.lsn.0 != h.lsn.get() || matches!(op.asker, Asker::Nobody) {
+            return;
+        }
+        let Some(replica) = self.replicas.get(&group) else { return };
+        if replica.config.epoch.0 != h.epoch.get() {
+            return;
+        }
+        let member = replica.config.member(from);
+        match Status::from_code(h.status.get()) {
+            Some(Status::Ok) => {
+                op.acked.insert(member);
+                self.check_write(now, key, out);
+            }
+            Some(Status::Full) => self.refused(now, key, from, member, out),
+            _ if replica.config.joiners.contains(&from) => self.cut(now, group, out),
+            _ => {}
+        }
+        self.pump(now, out);
+    }
+
+    /// A member has no space for it.
+    fn refused(&mut self, now: Time, key: u64, from: DeviceId, member: Members, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("the operation lives");
+        let (group, unit) = (op.group, op.unit);
+        let required = self.replicas[&group].needed(self.me).intersects(member);
+        out.note(Note::Full { device: from });
+        if !required {
+            // A joiner lacks it, and maybe more: starts over when it may have space.
+            self.cut(now, group, out);
+            self.asking.insert(group, now + FULL_AGAIN);
+            return;
+        }
+        if op.kind != OpKind::Copy && op.reserved && op.local == Local::NotStarted && !op.answered {
+            self.stats.full_at = Some(now);
+            self.media.release(group, unit);
+            let op = self.ops.get_mut(key).expect("the operation lives");
+            op.reserved = false;
+            let lsn = op.lsn;
+            self.finish_client(key, Status::Full, out);
+            return self.leave_stream(now, group, lsn, out);
+        }
+        self.suspects.insert(from);
+    }
+
+    /// Goes on with a write after its local job or a member's answer: answers it when R1 is met, and
+    /// forgets it when nothing is left to do.
+    pub(crate) fn check_write(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let Some(op) = self.ops.get(key) else { return };
+        if op.kind == OpKind::Copy {
+            return self.check_copy(now, key, out);
+        }
+        let (group, reserved) = (op.group, op.reserved);
+        let replica = &self.replicas[&group];
+        let mut needed = replica.needed(self.me);
+        if mutant::on(Mutant::NoLimbo) {
+            needed = replica.config.members(&replica.config.in_sync);
+            needed.remove(replica.config.member(self.me));
+        }
+        if mutant::on(Mutant::AckAlone) {
+            let up = replica.config.devices(needed).all(|d| self.peers.contains_key(&d));
+            needed = if up { needed } else { Members::default() };
+        }
+        let met = op.acked.contains_all(needed);
+        if met && reserved && op.local == Local::NotStarted {
+            return self.start_job(now, key, out);
+        }
+        let here = op.local == Local::Done || (mutant::on(Mutant::AckBeforeLocal) && op.local == Local::Running);
+        if met && here && !op.answered {
+            self.answer_write(key, out);
+        }
+        let op = self.ops.get(key).expect("the operation lives");
+        if op.answered && op.local == Local::Done && op.acked.contains_all(op.sent) {
+            let lsn = op.lsn;
+            self.ops.remove(key);
+            self.leave_stream(now, group, lsn, out);
+        }
+    }
+
+    /// R1 is met. While any member of the group lacks the write, its blocks are dirty.
+    fn answer_write(&mut self, key: u64, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("the operation lives");
+        op.answered = true;
+        let (group, asker) = (op.group, op.asker);
+        let (unit, blocks, acked) = (op.unit, BlockSet::touching(op.at, op.len), op.acked);
+        let replica = self.replicas.get_mut(&group).expect("the operation's replica is here");
+        let missed = !acked.contains_all(replica.others(self.me));
+        if missed && self.media.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
+            replica.record.dirty.insert(unit, blocks);
+        }
+        self.unlock(group, key);
+        if let Asker::Client { link, op } = asker {
+            self.reply(Caller { link, op, group }, Status::Ok, Buf::EMPTY, out);
+        }
+    }
+
+    /// Ends a client operation that has nothing (left) to do.
+    fn finish_client(&mut self, key: u64, status: Status, out: &mut Effects) {
+        let op = self.ops.remove(key).expect("the operation lives");
+        self.unlock(op.group, key);
+        if let Asker::Client { link, op: name } = op.asker {
+            self.reply(Caller { link, op: name, group: op.group }, status, Buf::EMPTY, out);
+        }
+    }
+
+    /// An operation of the stream is finished everywhere.
+    pub(crate) fn leave_stream(&mut self, now: Time, group: GroupId, lsn: Lsn, out: &mut Effects) {
+        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Some(primary) = replica.primary() else { return };
+        primary.leave(lsn);
+        let drained = primary.stream.is_empty();
+        let draining = primary.sync.as_ref().is_some_and(|s| s.phase == Phase::Drain);
+        if primary.commit > primary.told && !replica.needed(self.me).is_empty() {
+            self.untold.insert(group);
+        }
+        if drained && draining {
+            self.seal(now, group, out);
+        }
+    }
+
+    /// Tells secondaries the commit points that no write has carried to them.
+    pub(crate) fn tell_commits(&mut self, out: &mut Effects) {
+        while let Some(group) = self.untold.pop_first() {
+            let mut header = self.header(Kind::Commit, group);
+            let me = self.me;
+            let Some(replica) = self.replicas.get_mut(&group) else { continue };
+            let needed = replica.needed(me);
+            let Some(primary) = replica.primary() else { continue };
+            primary.told = primary.commit;
+            header.commit = primary.commit.0.into();
+            let head = wire::frame(header, &[]);
+            for device in self.replicas[&group].config.devices(needed) {
+                self.send_peer(device, head, Buf::EMPTY, out);
+            }
+        }
+    }
+
+    // ---- activity ----
+
+    /// A new epoch under my lead: settles with the other in-sync members, then serves.
+    pub(crate) fn begin(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        let me = self.me;
+        let replica = self.replicas.get(&group).expect("the caller has it");
+        let peer = replica.config.in_sync.iter().copied().find(|d| *d != me);
+        match peer {
+            Some(peer) => self.ask(now, group, peer, false, out),
+            _ => self.activate(now, group, out),
+        }
+    }
+
+    /// Serves, as soon as no promise of mine to a former leader runs (rule R4).
+    pub(crate) fn activate(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        let replica = self.replicas.get(&group).expect("the caller has it");
+        let over = |device: &DeviceId| {
+            self.leases.is_over(now, *device, replica.map, self.fates.get(device).copied())
+        };
+        let wait = replica.config.replicas.iter().filter(|d| **d != self.me).filter_map(|d| over(d).err()).max();
+        if let Some(until) = wait {
+            out.note(Note::GraceWait { group });
+            self.waiting_grace.insert(group, until);
+            return;
+        }
+        self.waiting_grace.remove(&group);
+        let (epoch, alone) = (replica.config.epoch, replica.config.in_sync.len() == 1);
+        let joiner = replica.config.joiners.first().copied();
+        let replica = self.replicas.get_mut(&group).expect("as above");
+        let primary = replica.primary().expect("only a primary gets active");
+        primary.active = true;
+        out.note(Note::Active { group, epoch, alone });
+        for key in core::mem::take(&mut primary.held) {
+            self.queue(key);
+        }
+        if let Some(joiner) = joiner {
+            self.ask(now, group, joiner, true, out);
+        }
+        self.pump(now, out);
+    }
+
+    /// The groups that I lead, in order.
+    pub(crate) fn led(&self) -> alloc::vec::Vec<GroupId> {
+        let mut led: alloc::vec::Vec<GroupId> =
+            self.replicas.iter().filter(|(_, r)| matches!(r.role, Role::Primary(Primary { .. }))).map(|(g, _)| *g).collect();
+        led.sort_unstable();
+        led
+    }
+}

@@ -1,0 +1,210 @@
+//! One replica of one group: its configuration, what it must remember, and the part that it plays.
+
+use crate::dirty::Dirty;
+use crate::executed::ExecutedList;
+use crate::lock::Locks;
+use crate::secondary::Secondary;
+use crate::sync::Sync;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use base::{DeviceId, Epoch, Lsn, MapVersion};
+
+/// A group's configuration, as the map has it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct GroupConfig {
+    /// Its number.
+    pub epoch: Epoch,
+    /// Who serves; `None` when no in-sync replica is up.
+    pub primary: Option<DeviceId>,
+    /// Members, the preferred primary first; at most 8.
+    pub replicas: Vec<DeviceId>,
+    /// Those that hold every acknowledged write.
+    pub in_sync: Vec<DeviceId>,
+    /// Those that are being brought up to date.
+    pub joiners: Vec<DeviceId>,
+    /// Every copy is gone (rule R10).
+    pub lost: bool,
+}
+
+/// Some of a group's members, one bit by place in `GroupConfig::replicas`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Members(pub u8);
+
+impl Members {
+    pub fn contains_all(self, other: Members) -> bool {
+        other.0 & !self.0 == 0
+    }
+
+    pub fn insert(&mut self, other: Members) {
+        self.0 |= other.0;
+    }
+
+    pub fn remove(&mut self, other: Members) {
+        self.0 &= !other.0;
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn intersects(self, other: Members) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl GroupConfig {
+    /// The bit of a member; none for a stranger.
+    pub(crate) fn member(&self, device: DeviceId) -> Members {
+        Members(self.replicas.iter().position(|r| *r == device).map_or(0, |i| 1 << i))
+    }
+
+    pub(crate) fn members(&self, devices: &[DeviceId]) -> Members {
+        Members(devices.iter().fold(0, |bits, d| bits | self.member(*d).0))
+    }
+
+    pub(crate) fn devices(&self, members: Members) -> impl Iterator<Item = DeviceId> {
+        self.replicas.iter().enumerate().filter(move |(i, _)| members.0 >> i & 1 == 1).map(|(_, d)| *d)
+    }
+}
+
+/// What a replica must remember over a restart, together with its content (rule R5).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The highest epoch in which it took part; after a restart it never takes part in it again (R2).
+    pub acted: Epoch,
+    /// The last epoch at whose seal it was equal to another in-sync member.
+    pub base: Epoch,
+    /// Blocks that may differ from the other copy.
+    pub dirty: Dirty,
+    /// Client writes that the content includes.
+    pub executed: ExecutedList,
+}
+
+/// The part that a replica plays in its present epoch.
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// None: not in sync, or the group is down, or the configuration is about to change.
+    Out,
+    Primary(Primary),
+    Secondary(Secondary),
+}
+
+/// A leader's state in one epoch.
+#[derive(Debug, Default)]
+pub(crate) struct Primary {
+    /// Serving. Before: settling, or waiting for old promises to run out.
+    pub active: bool,
+    /// The last lsn given out.
+    pub last: Lsn,
+    /// Operations with an lsn, from the oldest that is not finished; lsns are consecutive.
+    pub stream: VecDeque<StreamEntry>,
+    /// Operations that wait for `active`, in order of arrival, without locks.
+    pub held: VecDeque<u64>,
+    /// Operations that have their lock and wait for a lease, or for a seal to end.
+    pub parked: Vec<u64>,
+    /// Up to here every write is on all in-sync members; what they were told of it.
+    pub commit: Lsn,
+    pub told: Lsn,
+    /// Settling or bringing a joiner up to date.
+    pub sync: Option<Sync>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamEntry {
+    pub lsn: Lsn,
+    pub op: u64,
+    pub done: bool,
+}
+
+impl Primary {
+    /// Gives out the next lsn.
+    pub fn enter(&mut self, op: u64) -> Lsn {
+        self.last = self.last.next();
+        self.stream.push_back(StreamEntry { lsn: self.last, op, done: false });
+        self.last
+    }
+
+    /// An operation is finished everywhere: the commit point moves when it was the oldest.
+    pub fn leave(&mut self, lsn: Lsn) {
+        let Some(front) = self.stream.front() else { return };
+        let index = (lsn.0 - front.lsn.0) as usize;
+        self.stream[index].done = true;
+        while self.stream.front().is_some_and(|e| e.done) {
+            self.stream.pop_front();
+        }
+        self.commit = self.stream.front().map_or(self.last, |e| Lsn(e.lsn.0 - 1));
+    }
+}
+
+/// One replica of one group.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    pub config: GroupConfig,
+    /// The map that the configuration came with.
+    pub map: MapVersion,
+    pub record: Record,
+    pub role: Role,
+    pub locks: Locks,
+    /// Jobs that run on the media.
+    pub local: u32,
+    /// What comes next, as soon as no job runs.
+    pub next: Option<(GroupConfig, MapVersion)>,
+}
+
+impl Replica {
+    pub fn new(record: Record) -> Replica {
+        Replica {
+            config: GroupConfig::default(),
+            map: MapVersion(0),
+            record,
+            role: Role::Out,
+            locks: Locks::default(),
+            local: 0,
+            next: None,
+        }
+    }
+
+    pub fn primary(&mut self) -> Option<&mut Primary> {
+        match &mut self.role {
+            Role::Primary(primary) => Some(primary),
+            _ => None,
+        }
+    }
+
+    pub fn secondary(&mut self) -> Option<&mut Secondary> {
+        match &mut self.role {
+            Role::Secondary(secondary) => Some(secondary),
+            _ => None,
+        }
+    }
+
+    /// The members whose answer an acknowledgement needs, and whose lease a read needs.
+    pub fn needed(&self, me: DeviceId) -> Members {
+        let mut needed = self.config.members(&self.config.in_sync);
+        needed.remove(self.config.member(me));
+        if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
+            && sync.in_limbo()
+        {
+            needed.insert(self.config.member(sync.peer));
+        }
+        needed
+    }
+
+    /// The members that get every new write.
+    pub fn recipients(&self, me: DeviceId) -> Members {
+        let mut to = self.needed(me);
+        if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
+            && sync.streaming
+        {
+            to.insert(self.config.member(sync.peer));
+        }
+        to
+    }
+
+    /// All members but me.
+    pub fn others(&self, me: DeviceId) -> Members {
+        let mut others = self.config.members(&self.config.replicas);
+        others.remove(self.config.member(me));
+        others
+    }
+}

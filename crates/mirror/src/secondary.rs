@@ -1,0 +1,325 @@
+//! The secondary and the joiner: take a primary's stream, in order, and tell what is uncertain.
+
+use crate::dirty::Dirty;
+use crate::media::Media;
+use crate::mirror::Mirror;
+use crate::op::{Asker, ClientSeq, Local, Op, OpKind};
+use crate::replica::{Members, Role};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use base::{
+    BlockSet, DeviceId, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SdcId, Time, UNIT, UnitKey, VolumeId, mutant,
+};
+use seam::{Buf, Effect, Effects, Note};
+use wire::records::{self, Executed, UnitBlocks};
+use wire::{Header, Kind, Status, flag};
+use zerocopy::IntoBytes;
+
+/// A joiner's uncertain writes beyond this number are kept as dirty blocks instead.
+const UNCERTAIN_MAX: usize = 256;
+
+/// A follower's state in one epoch.
+#[derive(Debug)]
+pub(crate) struct Secondary {
+    primary: DeviceId,
+    /// Not sealed yet: nothing is certain, whatever the commit point says.
+    joiner: bool,
+    /// The primary has asked for our state in this epoch: its stream may come.
+    started: bool,
+    /// The last lsn that came.
+    last: Lsn,
+    /// Writes above the commit point, in order.
+    uncertain: VecDeque<(Lsn, UnitKey, BlockSet)>,
+    /// Writes that are not durable yet.
+    running: Vec<(Lsn, u64)>,
+    /// Writes that found no space.
+    refused: Vec<Lsn>,
+    sealed: Option<Lsn>,
+    /// The primary wants everything forgotten, as soon as no job runs.
+    wipe: Option<LinkId>,
+}
+
+impl Secondary {
+    pub fn new(primary: DeviceId, joiner: bool) -> Secondary {
+        Secondary {
+            primary,
+            joiner,
+            started: false,
+            last: Lsn(0),
+            uncertain: VecDeque::new(),
+            running: Vec::new(),
+            refused: Vec::new(),
+            sealed: None,
+            wipe: None,
+        }
+    }
+
+    /// Moves everything uncertain into the dirty set.
+    pub fn fold(&mut self, dirty: &mut Dirty) {
+        self.uncertain.drain(..).for_each(|(_, unit, blocks)| dirty.insert(unit, blocks));
+    }
+
+    fn commit(&mut self, commit: Lsn) {
+        if self.joiner {
+            return;
+        }
+        while self.uncertain.front().is_some_and(|(lsn, ..)| *lsn <= commit) {
+            self.uncertain.pop_front();
+        }
+        self.refused.retain(|lsn| *lsn > commit);
+    }
+}
+
+impl<M: Media> Mirror<M> {
+    /// Whether a frame is from the leader of this very epoch; if not, what to answer.
+    fn check_leader(&self, from: DeviceId, h: &Header) -> Result<(), Status> {
+        let Some(replica) = self.replicas.get(&GroupId(h.group.get())) else { return Err(Status::Behind) };
+        let have = replica.next.as_ref().map_or(replica.config.epoch, |(next, _)| next.epoch);
+        let got = Epoch(h.epoch.get());
+        match &replica.role {
+            _ if got < have => Err(Status::Stale),
+            Role::Secondary(s) if got == have && s.primary == from && replica.next.is_none() => Ok(()),
+            _ => Err(Status::Behind),
+        }
+    }
+
+    fn answer(&self, link: LinkId, kind: Kind, h: &Header, status: Status, out: &mut Effects) {
+        let mut header = self.header(kind, GroupId(h.group.get()));
+        (header.op, header.lsn, header.epoch) = (h.op, h.lsn, h.epoch);
+        header.status = (status as u16).into();
+        out.send(link, wire::frame(header, &[]), Buf::EMPTY);
+    }
+
+    /// A write of the stream came.
+    pub fn replicate_in(&mut self, now: Time, link: LinkId, from: DeviceId, h: &Header, body: Buf, out: &mut Effects) {
+        let group = GroupId(h.group.get());
+        if let Err(status) = self.check_leader(from, h) {
+            if mutant::on(Mutant::ReplicaEpoch) && status == Status::Stale {
+                return self.replicate_blindly(now, link, h, body, out);
+            }
+            let have = self.replicas.get(&group).map_or(Epoch(0), |r| r.config.epoch);
+            out.note(Note::StaleEpoch { group, have, got: Epoch(h.epoch.get()) });
+            return self.answer(link, Kind::Replicated, h, status, out);
+        }
+        let (at, len) = (h.at.get(), h.len.get());
+        let fits = len > 0 && at < UNIT && len <= UNIT - at && (h.has(flag::ZERO) || body.len() == len as usize);
+        let lsn = Lsn(h.lsn.get());
+        let secondary = self.replicas.get_mut(&group).and_then(|r| r.secondary()).expect("checked");
+        if !secondary.started {
+            return self.answer(link, Kind::Replicated, h, Status::Behind, out);
+        }
+        if lsn <= secondary.last {
+            return self.replicate_again(link, h, lsn, out);
+        }
+        if lsn != secondary.last.next() || !fits || self.ops.is_full() {
+            // A gap: this stream is not the one that was agreed on. The primary sends again.
+            out.note(Note::Refused { link, why: "a gap in the stream of replicated writes" });
+            return out.push(Effect::Close { link });
+        }
+        secondary.last = lsn;
+        secondary.commit(Lsn(h.commit.get()));
+        let blocks = BlockSet::touching(at, len);
+        let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
+        if self.media.keeps_data() {
+            secondary.uncertain.push_back((lsn, unit, blocks));
+        }
+        let key = self.insert_replicated(link, h, unit, body);
+        let replica = self.replicas.get_mut(&group).expect("checked");
+        let secondary = replica.secondary().expect("checked");
+        secondary.running.push((lsn, key));
+        if secondary.joiner && secondary.uncertain.len() > UNCERTAIN_MAX {
+            let Role::Secondary(secondary) = &mut replica.role else { unreachable!() };
+            secondary.fold(&mut replica.record.dirty);
+        }
+        self.queue(key);
+        self.pump(now, out);
+    }
+
+    fn insert_replicated(&mut self, link: LinkId, h: &Header, unit: UnitKey, body: Buf) -> u64 {
+        let zero = h.has(flag::ZERO);
+        let op = Op {
+            group: GroupId(h.group.get()),
+            kind: if zero { OpKind::Zero } else { OpKind::Write },
+            unit,
+            at: h.at.get(),
+            len: h.len.get(),
+            asker: Asker::Primary { link, op: h.op.get() },
+            client: ClientSeq {
+                sdc: SdcId(h.sdc.get()),
+                incarnation: Incarnation(h.incarnation.get()),
+                seq: h.seq.get(),
+                floor: h.floor.get(),
+            },
+            flags: h.flags,
+            body,
+            body_crc: h.body_crc.get(),
+            lsn: Lsn(h.lsn.get()),
+            reserved: false,
+            local: Local::NotStarted,
+            sent: Members::default(),
+            acked: Members::default(),
+            answered: false,
+        };
+        self.ops.insert(op).unwrap_or_else(|_| unreachable!("the caller saw a free place"))
+    }
+
+    /// The mutant's way: whatever comes is written.
+    fn replicate_blindly(&mut self, now: Time, link: LinkId, h: &Header, body: Buf, out: &mut Effects) {
+        if self.ops.is_full() {
+            return;
+        }
+        let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
+        let key = self.insert_replicated(link, h, unit, body);
+        self.queue(key);
+        self.pump(now, out);
+    }
+
+    /// A write came a second time: its link broke. Answers it, now or when it is durable.
+    fn replicate_again(&mut self, link: LinkId, h: &Header, lsn: Lsn, out: &mut Effects) {
+        let group = GroupId(h.group.get());
+        let secondary = self.replicas.get_mut(&group).and_then(|r| r.secondary()).expect("checked");
+        let running = secondary.running.iter().find(|(l, _)| *l == lsn).map(|(_, key)| *key);
+        let refused = secondary.refused.contains(&lsn);
+        match running.and_then(|key| self.ops.get_mut(key)) {
+            Some(op) => op.asker = Asker::Primary { link, op: h.op.get() },
+            None => {
+                let status = if refused { Status::Full } else { Status::Ok };
+                self.answer(link, Kind::Replicated, h, status, out);
+            }
+        }
+    }
+
+    /// A replicated write is durable here.
+    pub(crate) fn replicated_here(&mut self, key: u64, lsn: Lsn, out: &mut Effects) {
+        self.end_replicated(key, lsn, Status::Ok, out);
+    }
+
+    /// A replicated write found no space; nothing was changed.
+    pub(crate) fn refuse_full(&mut self, key: u64, out: &mut Effects) {
+        let lsn = self.ops.get(key).expect("the operation lives").lsn;
+        let group = self.ops.get(key).expect("the operation lives").group;
+        if let Some(secondary) = self.replicas.get_mut(&group).and_then(|r| r.secondary()) {
+            secondary.refused.push(lsn);
+        }
+        self.end_replicated(key, lsn, Status::Full, out);
+    }
+
+    fn end_replicated(&mut self, key: u64, lsn: Lsn, status: Status, out: &mut Effects) {
+        let op = self.ops.remove(key).expect("the operation lives");
+        self.unlock(op.group, key);
+        if let Some(secondary) = self.replicas.get_mut(&op.group).and_then(|r| r.secondary()) {
+            secondary.running.retain(|(l, _)| *l != lsn);
+        }
+        if let Asker::Primary { link, op: name } = op.asker {
+            let mut header = self.header(Kind::Replicated, op.group);
+            (header.op, header.lsn) = (name.into(), lsn.0.into());
+            header.status = (status as u16).into();
+            out.send(link, wire::frame(header, &[]), Buf::EMPTY);
+        }
+        self.wipe_if_idle(op.group, out);
+    }
+
+    /// The commit point moved.
+    pub fn commit_in(&mut self, from: DeviceId, h: &Header) {
+        if self.check_leader(from, h).is_ok()
+            && let Some(secondary) = self.replicas.get_mut(&GroupId(h.group.get())).and_then(|r| r.secondary())
+        {
+            secondary.commit(Lsn(h.commit.get()));
+        }
+    }
+
+    /// The primary asks for our state, and begins its stream after `lsn`.
+    pub fn sync_start_in(&mut self, link: LinkId, from: DeviceId, h: &Header, out: &mut Effects) {
+        if let Err(status) = self.check_leader(from, h) {
+            return self.answer(link, Kind::SyncState, h, status, out);
+        }
+        let replica = self.replicas.get_mut(&GroupId(h.group.get())).expect("checked");
+        let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
+        secondary.fold(&mut replica.record.dirty);
+        secondary.started = true;
+        secondary.sealed = None;
+        secondary.last = Lsn(h.lsn.get());
+        secondary.refused.clear();
+        self.send_state(link, h, out);
+    }
+
+    fn send_state(&self, link: LinkId, h: &Header, out: &mut Effects) {
+        let group = GroupId(h.group.get());
+        let replica = &self.replicas[&group];
+        let dirty = &replica.record.dirty;
+        let size = size_of::<UnitBlocks>();
+        let fits = dirty.units() * size <= self.limits.frame_body as usize;
+        let mut header = self.header(Kind::SyncState, group);
+        (header.op, header.epoch) = (h.op, h.epoch);
+        // A list that is too long for a frame is told as "nothing is known".
+        header.lsn = if fits { replica.record.base.0 } else { 0 }.into();
+        if dirty.is_empty() && self.media.units(group).is_empty() {
+            header.flags = flag::FULL;
+        }
+        let mut body = out.alloc(if fits { dirty.units() * size } else { 0 });
+        for (bytes, (unit, blocks)) in body.as_mut().chunks_exact_mut(size).zip(dirty.iter()) {
+            bytes.copy_from_slice(UnitBlocks::new(unit, blocks).as_bytes());
+        }
+        out.send(link, wire::frame(header, &body), body);
+    }
+
+    /// The primary wants us to start from nothing.
+    pub fn sync_wipe_in(&mut self, link: LinkId, from: DeviceId, h: &Header, out: &mut Effects) {
+        if let Err(status) = self.check_leader(from, h) {
+            return self.answer(link, Kind::SyncState, h, status, out);
+        }
+        let group = GroupId(h.group.get());
+        let replica = self.replicas.get_mut(&group).expect("checked");
+        assert!(!replica.config.in_sync.contains(&self.me), "{group}: an in-sync replica is never wiped");
+        let secondary = replica.secondary().expect("checked");
+        secondary.started = false;
+        secondary.wipe = Some(link);
+        self.wipe_if_idle(group, out);
+    }
+
+    fn wipe_if_idle(&mut self, group: GroupId, out: &mut Effects) {
+        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        if replica.local > 0 || !replica.locks.is_empty() || replica.next.is_some() {
+            return;
+        }
+        let epoch = replica.config.epoch;
+        let Some(secondary) = replica.secondary() else { return };
+        let Some(link) = secondary.wipe.take() else { return };
+        secondary.uncertain.clear();
+        replica.record.dirty.clear();
+        replica.record.executed.clear();
+        replica.record.base = Epoch(0);
+        self.media.wipe(group);
+        let mut h = Header::new(Kind::SyncWipe);
+        (h.group, h.epoch) = (group.0.into(), epoch.0.into());
+        self.send_state(link, &h, out);
+    }
+
+    /// We are equal to the primary up to `lsn`, which is all that came.
+    pub fn seal_in(&mut self, link: LinkId, from: DeviceId, h: &Header, body: &Buf, out: &mut Effects) {
+        let lsn = Lsn(h.lsn.get());
+        let (Ok(()), Some(list)) = (self.check_leader(from, h), records::read::<Executed>(body)) else {
+            return self.answer(link, Kind::Sealed, h, Status::Stale, out);
+        };
+        let group = GroupId(h.group.get());
+        let replica = self.replicas.get_mut(&group).expect("checked");
+        let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
+        if secondary.sealed != Some(lsn) {
+            if !secondary.started || secondary.last != lsn {
+                return self.answer(link, Kind::Sealed, h, Status::Behind, out);
+            }
+            secondary.sealed = Some(lsn);
+            secondary.joiner = false;
+            secondary.uncertain.clear();
+            replica.record.dirty.clear();
+            replica.record.base = replica.config.epoch;
+            replica.record.executed.clear();
+            for entry in list {
+                let (sdc, life) = (SdcId(entry.sdc.get()), Incarnation(entry.incarnation.get()));
+                replica.record.executed.record(sdc, life, entry.seq.get(), 0);
+            }
+            out.note(Note::Sealed { group, peer: from, lsn });
+        }
+        self.answer(link, Kind::Sealed, h, Status::Ok, out);
+    }
+}

@@ -1,0 +1,466 @@
+//! Settling and resync: one machine that makes a peer equal (rules R6 and R11).
+//!
+//! The primary asks the peer what it holds, copies what may differ as writes of its own stream, and
+//! seals. Settling does it with an in-sync member before the epoch is served; a join does it while
+//! clients write, and ends in limbo: acknowledgements need the joiner although it isn't in the set yet.
+
+use crate::dirty::Dirty;
+use crate::media::Media;
+use crate::mirror::Mirror;
+use crate::op::{Asker, ClientSeq, Local, Op, OpKind};
+use crate::replica::{Members, Primary, Role};
+use alloc::vec::Vec;
+use base::{BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, mutant};
+use seam::{Buf, Effects, Note};
+use wire::records::{self, Executed, UnitBlocks};
+use wire::{Header, Kind, Status, flag};
+use zerocopy::IntoBytes;
+
+/// How long until an unanswered or refused question is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(10);
+
+/// How far a sync is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// The peer was asked for its state.
+    Ask,
+    /// The peer was asked to forget everything.
+    Wipe,
+    /// Blocks are being copied.
+    Copy,
+    /// All is sent; waiting until all of it is there. New writes wait.
+    Drain,
+    /// "You are equal": waiting for the peer to have noted it. New writes wait.
+    Seal(Lsn),
+    /// A joiner's admission is asked for: limbo.
+    Admit,
+}
+
+/// One sync with one peer.
+#[derive(Debug)]
+pub(crate) struct Sync {
+    pub peer: DeviceId,
+    pub joiner: bool,
+    pub phase: Phase,
+    /// The peer gets every new write.
+    pub streaming: bool,
+    /// The last lsn when the peer was asked: its stream begins behind it.
+    asked: Lsn,
+    /// What is still to be copied.
+    pub todo: Dirty,
+    /// Copies in flight.
+    copying: u32,
+    queued: bool,
+}
+
+impl Sync {
+    /// Acknowledgements and reads need the joiner.
+    pub fn in_limbo(&self) -> bool {
+        self.joiner && self.phase == Phase::Admit
+    }
+
+    /// New writes wait for the seal.
+    pub fn holds_writes(&self) -> bool {
+        matches!(self.phase, Phase::Drain | Phase::Seal(_))
+    }
+}
+
+impl<M: Media> Mirror<M> {
+    fn sync_mut(&mut self, group: GroupId) -> Option<&mut Sync> {
+        self.replicas.get_mut(&group)?.primary()?.sync.as_mut()
+    }
+
+    /// Starts a sync, or starts it over.
+    pub(crate) fn ask(&mut self, now: Time, group: GroupId, peer: DeviceId, joiner: bool, out: &mut Effects) {
+        let streaming = self.peers.contains_key(&peer);
+        let Some(primary) = self.replicas.get_mut(&group).and_then(|r| r.primary()) else { return };
+        let sync = Sync {
+            peer,
+            joiner,
+            phase: Phase::Ask,
+            streaming,
+            asked: primary.last,
+            todo: Dirty::default(),
+            copying: 0,
+            queued: false,
+        };
+        primary.sync = Some(sync);
+        self.asking.insert(group, now + ASK_AGAIN);
+        self.send_question(group, out);
+    }
+
+    /// Sends, or sends again, what the present phase waits for.
+    fn send_question(&mut self, group: GroupId, out: &mut Effects) {
+        let Some(replica) = self.replicas.get(&group) else { return };
+        let Role::Primary(Primary { sync: Some(sync), last, .. }) = &replica.role else { return };
+        let (peer, last) = (sync.peer, *last);
+        let (mut header, body) = match sync.phase {
+            Phase::Ask => {
+                let mut header = self.header(Kind::SyncStart, group);
+                header.flags = if sync.joiner { flag::JOINER } else { 0 };
+                header.lsn = last.0.into();
+                (header, Buf::EMPTY)
+            }
+            Phase::Wipe => (self.header(Kind::SyncWipe, group), Buf::EMPTY),
+            Phase::Seal(lsn) => {
+                let records = replica.record.executed.iter().map(|(sdc, life, seq)| Executed::new(sdc, life, seq));
+                let records: Vec<Executed> = records.collect();
+                let mut header = self.header(Kind::Seal, group);
+                header.lsn = lsn.0.into();
+                (header, out.copy(records.as_bytes()))
+            }
+            Phase::Copy | Phase::Drain | Phase::Admit => return,
+        };
+        header.op = last.0.into();
+        self.send_peer(peer, wire::frame(header, &body), body, out);
+    }
+
+    /// The joiner can't follow: from now on it gets nothing, and everything that it misses is dirty.
+    /// Clients don't notice. Asks again.
+    pub(crate) fn cut(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Role::Primary(primary) = &mut replica.role else { return };
+        let Some(sync) = &mut primary.sync else { return };
+        if !sync.joiner || sync.phase == Phase::Admit || !sync.streaming {
+            return;
+        }
+        let peer = sync.peer;
+        let member = replica.config.member(peer);
+        sync.streaming = false;
+        sync.phase = Phase::Ask;
+        let pending: Vec<u64> = primary.stream.iter().filter(|e| !e.done).map(|e| e.op).collect();
+        for key in pending {
+            let op = self.ops.get_mut(key).expect("an operation of the stream lives");
+            op.sent.remove(member);
+            self.check_write(now, key, out);
+        }
+        self.asking.insert(group, now + ASK_AGAIN);
+        self.unpark(group);
+    }
+
+    /// Asks again where no answer came.
+    pub(crate) fn ask_again(&mut self, now: Time, out: &mut Effects) {
+        let due: Vec<GroupId> = self.asking.iter().filter(|(_, at)| **at <= now).map(|(g, _)| *g).collect();
+        for group in due {
+            self.asking.insert(group, now + ASK_AGAIN * 10);
+            let Some(sync) = self.sync_mut(group) else {
+                self.asking.remove(&group);
+                continue;
+            };
+            let (phase, peer, joiner, idle) = (sync.phase, sync.peer, sync.joiner, sync.copying == 0);
+            if !self.peers.contains_key(&peer) {
+                continue;
+            }
+            match phase {
+                Phase::Ask if idle => {
+                    self.cut(now, group, out);
+                    self.ask(now, group, peer, joiner, out);
+                }
+                Phase::Ask => {}
+                Phase::Wipe | Phase::Seal(_) => self.send_question(group, out),
+                Phase::Copy | Phase::Drain | Phase::Admit => drop(self.asking.remove(&group)),
+            }
+        }
+    }
+
+    /// The peer told its state.
+    pub fn sync_state_in(&mut self, now: Time, from: DeviceId, h: &Header, body: &Buf, out: &mut Effects) {
+        let group = GroupId(h.group.get());
+        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        if replica.config.epoch.0 != h.epoch.get() {
+            return;
+        }
+        let Role::Primary(primary) = &mut replica.role else { return };
+        let Some(sync) = primary.sync.as_mut().filter(|s| s.peer == from) else { return };
+        let Some(list) = records::read::<UnitBlocks>(body) else { return };
+        if h.status.get() != Status::Ok as u16 {
+            if sync.joiner {
+                self.cut(now, group, out);
+            }
+            return; // it doesn't know this epoch yet: `ask_again`
+        }
+        match sync.phase {
+            Phase::Wipe => {
+                let (peer, joiner) = (sync.peer, sync.joiner);
+                return self.ask(now, group, peer, joiner, out);
+            }
+            // An answer to an older question says nothing of this stream.
+            Phase::Ask if sync.streaming && h.op.get() == sync.asked.0 => {}
+            _ => return,
+        }
+        let empty = h.has(flag::FULL);
+        let reaches = !sync.joiner || Epoch(h.lsn.get()) >= replica.record.base || mutant::on(Mutant::IgnoreBase);
+        if !reaches && !empty {
+            self.cut(now, group, out);
+            if let Some(sync) = self.sync_mut(group) {
+                sync.phase = Phase::Wipe;
+            }
+            return self.send_question(group, out);
+        }
+        sync.phase = Phase::Copy;
+        let forget = mutant::on(if sync.joiner { Mutant::IgnoreJoinerDirty } else { Mutant::IgnorePeerDirty });
+        for entry in list.iter().filter(|_| !forget) {
+            sync.todo.insert(entry.key(), entry.set());
+        }
+        if reaches {
+            sync.todo.extend(&replica.record.dirty);
+        } else {
+            for unit in self.media.units(group) {
+                sync.todo.insert(unit, self.media.valid(group, unit));
+            }
+        }
+        if mutant::on(Mutant::NoSettle) && !sync.joiner {
+            sync.todo.clear();
+        }
+        // What is in flight and was not sent to the peer is in no dirty set yet.
+        let member = replica.config.member(from);
+        for entry in primary.stream.iter().filter(|e| !e.done) {
+            let op = self.ops.get(entry.op).expect("an operation of the stream lives");
+            if !op.sent.intersects(member) {
+                sync.todo.insert(op.unit, BlockSet::touching(op.at, op.len));
+            }
+        }
+        out.note(Note::SyncStart { group, peer: from, bytes: sync.todo.bytes(), full: !reaches });
+        self.asking.remove(&group);
+        self.advance(now, group, out);
+        self.pump(now, out);
+    }
+
+    /// Goes on when a phase may be over.
+    fn advance(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        let Some(primary) = self.replicas.get_mut(&group).and_then(|r| r.primary()) else { return };
+        let drained = primary.stream.is_empty();
+        let Some(sync) = &mut primary.sync else { return };
+        if sync.phase != Phase::Copy {
+            return;
+        }
+        if !sync.todo.is_empty() {
+            if !core::mem::replace(&mut sync.queued, true) {
+                self.copy_queue.push_back(group);
+            }
+            return;
+        }
+        if mutant::on(Mutant::NoDrain) && sync.joiner {
+            sync.phase = Phase::Admit;
+            return;
+        }
+        if sync.copying > 0 {
+            return;
+        }
+        sync.phase = Phase::Drain;
+        if drained {
+            self.seal(now, group, out);
+        }
+    }
+
+    /// Everything that was sent is there.
+    pub(crate) fn seal(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        let Some(primary) = self.replicas.get_mut(&group).and_then(|r| r.primary()) else { return };
+        let last = primary.last;
+        let Some(sync) = &mut primary.sync else { return };
+        sync.phase = Phase::Seal(last);
+        self.asking.insert(group, now + ASK_AGAIN);
+        self.send_question(group, out);
+    }
+
+    /// The peer has noted that it is equal.
+    pub fn sealed_in(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
+        let group = GroupId(h.group.get());
+        let me = self.me;
+        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        if replica.config.epoch.0 != h.epoch.get() || h.status.get() != Status::Ok as u16 {
+            return;
+        }
+        let Role::Primary(primary) = &mut replica.role else { return };
+        let Some(sync) = primary.sync.as_mut().filter(|s| s.peer == from) else { return };
+        if sync.phase != Phase::Seal(Lsn(h.lsn.get())) {
+            return;
+        }
+        self.asking.remove(&group);
+        out.note(Note::Sealed { group, peer: from, lsn: Lsn(h.lsn.get()) });
+        if sync.joiner {
+            sync.phase = Phase::Admit;
+            self.ready_to_admit = true;
+            self.unpark(group);
+            return self.pump(now, out);
+        }
+        primary.sync = None;
+        let place = replica.config.in_sync.iter().position(|d| *d == from).map_or(0, |i| i + 1);
+        let next = replica.config.in_sync.iter().copied().skip(place).find(|d| *d != me);
+        if let Some(next) = next {
+            return self.ask(now, group, next, false, out);
+        }
+        replica.record.base = replica.config.epoch;
+        if replica.config.in_sync.len() == replica.config.replicas.len() {
+            replica.record.dirty.clear();
+        }
+        self.activate(now, group, out);
+    }
+
+    /// Groups whose joiners wait to be admitted, with epoch and joiner.
+    pub fn admissions(&self) -> Vec<(GroupId, Epoch, DeviceId)> {
+        let limbo = |r: &crate::replica::Replica| match &r.role {
+            Role::Primary(Primary { sync: Some(sync), .. }) if sync.in_limbo() => Some((r.config.epoch, sync.peer)),
+            _ => None,
+        };
+        let mut all: Vec<_> =
+            self.replicas.iter().filter_map(|(group, r)| limbo(r).map(|(epoch, peer)| (*group, epoch, peer))).collect();
+        all.sort_unstable();
+        all
+    }
+
+    // ---- copies ----
+
+    /// Starts copies, group by group in turn, as far as the limit allows.
+    pub(crate) fn start_copies(&mut self) {
+        let most = (self.limits.copy_bytes / BLOCK).max(1);
+        while self.copies < self.limits.copies && !self.ops.is_full() {
+            let Some(group) = self.copy_queue.pop_front() else { return };
+            let Some(sync) = self.sync_mut(group) else { continue };
+            sync.queued = false;
+            if sync.phase != Phase::Copy {
+                continue;
+            }
+            let Some((unit, run)) = sync.todo.pop_run(most) else { continue };
+            sync.copying += 1;
+            if !sync.todo.is_empty() {
+                sync.queued = true;
+                self.copy_queue.push_back(group);
+            }
+            self.copies += 1;
+            let op = copy(group, unit, run.start * BLOCK, (run.end - run.start) * BLOCK);
+            let key = self.ops.insert(op).unwrap_or_else(|_| unreachable!("checked above"));
+            self.queue(key);
+        }
+    }
+
+    /// A copy has its range. Blocks without data are sent as zeros; a mixed run is split.
+    pub(crate) fn start_copy(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("the operation lives");
+        let (group, unit, first) = (op.group, op.unit, op.at / BLOCK);
+        let end = (op.at + op.len) / BLOCK;
+        let valid = self.media.valid(group, unit);
+        let data = valid.contains(first);
+        let split = (first..end).find(|b| valid.contains(*b) != data).unwrap_or(end);
+        op.len = (split - first) * BLOCK;
+        if let Some(sync) = self.sync_mut(group) {
+            sync.todo.insert(unit, BlockSet::from_range(split..end));
+        }
+        if data {
+            self.start_job(now, key, out);
+        } else {
+            self.ops.get_mut(key).expect("the operation lives").local = Local::Done;
+            self.send_copy(key, Buf::EMPTY, out);
+        }
+    }
+
+    /// The copy's data is here (empty: zeros): it takes its place in the stream.
+    pub(crate) fn send_copy(&mut self, key: u64, data: Buf, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("the operation lives");
+        op.body_crc = if data.is_empty() { 0 } else { base::crc::crc32c(&data) };
+        op.body = data;
+        let replica = self.replicas.get_mut(&op.group).expect("the operation's replica is here");
+        let Role::Primary(primary) = &mut replica.role else { return };
+        let Some(sync) = &primary.sync else { return };
+        let to = if sync.streaming { replica.config.member(sync.peer) } else { Members::default() };
+        if to.is_empty() {
+            // Cut off while the data was read: start over with the next question.
+            return self.drop_copy(key);
+        }
+        op.lsn = primary.enter(key);
+        op.sent = to;
+        self.replicate(key, to, out);
+    }
+
+    fn drop_copy(&mut self, key: u64) {
+        let op = self.ops.remove(key).expect("the operation lives");
+        self.copies -= 1;
+        self.unlock(op.group, key);
+        if let Some(sync) = self.sync_mut(op.group) {
+            sync.copying -= 1;
+        }
+    }
+
+    /// A copy may be there now.
+    pub(crate) fn check_copy(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get(key).expect("the operation lives");
+        if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {
+            return;
+        }
+        let (group, lsn, moved) = (op.group, op.lsn, op.body.len() as u64);
+        let arrived = !op.sent.is_empty();
+        self.drop_copy(key);
+        let peer = self.sync_mut(group).map(|s| s.peer);
+        if let Some(peer) = peer.filter(|_| arrived && moved > 0) {
+            self.stats.moved += moved;
+            out.note(Note::Copied { group, peer, bytes: moved });
+        }
+        self.leave_stream(now, group, lsn, out);
+        self.advance(now, group, out);
+    }
+
+    // ---- peers ----
+
+    /// A link that I dialled to a member is welcomed: sends again what it may not have.
+    pub fn peer_up(&mut self, now: Time, device: DeviceId, link: base::LinkId, out: &mut Effects) {
+        self.peers.insert(device, link);
+        self.leases.hurry(device);
+        for group in self.led() {
+            let replica = self.replicas.get(&group).expect("listed");
+            let member = replica.config.member(device);
+            let Role::Primary(primary) = &replica.role else { continue };
+            let mine = primary.sync.as_ref().is_some_and(|s| s.peer == device);
+            if mine {
+                let asks = primary.sync.as_ref().is_some_and(|s| s.phase == Phase::Ask);
+                self.asking.insert(group, now);
+                if !asks {
+                    self.send_question(group, out);
+                }
+            }
+            let replica = self.replicas.get(&group).expect("listed");
+            let Role::Primary(primary) = &replica.role else { continue };
+            let again = primary.stream.iter().filter(|e| !e.done).map(|e| e.op);
+            for key in again.collect::<Vec<u64>>() {
+                let op = self.ops.get(key).expect("an operation of the stream lives");
+                if op.sent.intersects(member) && !op.acked.intersects(member) {
+                    self.replicate(key, member, out);
+                }
+            }
+        }
+        self.ask_again(now, out);
+        self.pump(now, out);
+    }
+
+    /// That link is gone. A joiner is cut off, so that clients don't wait for it; an in-sync member is
+    /// waited for.
+    pub fn peer_down(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
+        self.peers.remove(&device);
+        for group in self.led() {
+            if self.sync_mut(group).is_some_and(|s| s.peer == device && s.joiner) {
+                self.cut(now, group, out);
+            }
+        }
+        self.pump(now, out);
+    }
+}
+
+fn copy(group: GroupId, unit: UnitKey, at: u32, len: u32) -> Op {
+    Op {
+        group,
+        kind: OpKind::Copy,
+        unit,
+        at,
+        len,
+        asker: Asker::Sync,
+        client: ClientSeq::default(),
+        flags: 0,
+        body: Buf::EMPTY,
+        body_crc: 0,
+        lsn: Lsn(0),
+        reserved: false,
+        local: Local::NotStarted,
+        sent: Members::default(),
+        acked: Members::default(),
+        answered: false,
+    }
+}

@@ -1,0 +1,96 @@
+//! What happens by the clock: beacons and leases, questions that are asked again, promises that run
+//! out, and what is to be proposed to the MDM.
+
+use crate::lease::Fate;
+use crate::media::Media;
+use crate::mirror::Mirror;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use base::{DeviceId, GroupId, LinkId, MapVersion, Time};
+use seam::{Buf, Effects};
+use wire::{Header, Kind};
+
+impl<M: Media> Mirror<M> {
+    /// Does what is due. Call at `wake_at`, and after a new map.
+    pub fn tick(&mut self, now: Time, out: &mut Effects) {
+        let mut due = Vec::new();
+        self.leases.due(now, |device| due.push(device));
+        if !due.is_empty() {
+            self.tell_commits(out);
+            self.drop_rest(out);
+        }
+        for device in due {
+            let mut beacon = self.header(Kind::Beacon, GroupId(0));
+            (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
+            self.send_peer(device, wire::frame(beacon, &[]), Buf::EMPTY, out);
+        }
+        self.ask_again(now, out);
+        self.try_waiting(now, out);
+        self.pump(now, out);
+    }
+
+    /// When `tick` has something to do.
+    pub fn wake_at(&self) -> Option<Time> {
+        let asking = self.asking.values().min().copied();
+        let grace = self.waiting_grace.values().min().copied();
+        Time::earliest(self.leases.wake_at(), Time::earliest(asking, grace))
+    }
+
+    fn try_waiting(&mut self, now: Time, out: &mut Effects) {
+        let waiting: Vec<GroupId> = self.waiting_grace.keys().copied().collect();
+        for group in waiting {
+            self.activate(now, group, out);
+        }
+    }
+
+    /// The map has changed what is needed of whom. Beacons go to the `courted` devices, too: those
+    /// that may come back.
+    pub fn need_leases(&mut self, now: Time, needed: &BTreeSet<DeviceId>, courted: &BTreeSet<DeviceId>) {
+        self.leases.need(now, &needed.union(courted).copied().collect());
+        self.suspects.retain(|device| needed.contains(device));
+    }
+
+    /// True when the device has answered a beacon lately.
+    pub fn answers(&self, now: Time, device: DeviceId) -> bool {
+        self.leases.answers(now, device)
+    }
+
+    /// True once after joiners have become ready to be admitted.
+    pub fn take_ready_to_admit(&mut self) -> bool {
+        core::mem::take(&mut self.ready_to_admit)
+    }
+
+    /// A primary asks for a lease, on the link that it dialled.
+    pub fn beacon_in(&mut self, now: Time, link: LinkId, from: DeviceId, h: &Header, out: &mut Effects) {
+        let unknown = Fate { incarnation: base::Incarnation(0), dead: false, address: None };
+        let fate = self.fates.get(&from).copied().unwrap_or(unknown);
+        let fate = Fate { incarnation: fate.incarnation.max(base::Incarnation(h.incarnation.get())), ..fate };
+        self.leases.grant(now, from, fate, MapVersion(h.map.get()));
+        let mut grant = self.header(Kind::Grant, GroupId(0));
+        (grant.sent, grant.epoch) = (h.sent, 0.into());
+        out.send(link, wire::frame(grant, &[]), Buf::EMPTY);
+        self.try_waiting(now, out);
+    }
+
+    /// A lease came.
+    pub fn grant_in(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
+        self.leases.granted(now, from, Time(h.sent.get()), MapVersion(h.map.get()), self.map);
+        while let Some(group) = self.parked.pop_first() {
+            self.unpark(group);
+        }
+        self.pump(now, out);
+    }
+
+    /// Any frame of another device tells how new its map is.
+    pub fn heard(&mut self, now: Time, from: DeviceId, map: MapVersion, out: &mut Effects) {
+        self.leases.heard(now, from, map);
+        if !self.waiting_grace.is_empty() {
+            self.try_waiting(now, out);
+        }
+    }
+
+    /// Devices that groups here need and that do not answer.
+    pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {
+        self.leases.silent(now).chain(self.suspects.iter().copied()).collect()
+    }
+}

@@ -1,0 +1,243 @@
+//! One table: what each answer does to an operation; and what is refused before it becomes one.
+
+use crate::rig::{LIFE, Rig, SDC, VOLUME};
+use base::time::Duration;
+use base::{DeviceId, Limits, MapVersion, UNIT};
+use mirror::client::{I_LEAD, Leader};
+use seam::{BlockError, BlockKind, Buf};
+use wire::{Kind, Status, flag};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_write_names_all_that_a_primary_checks() {
+    let mut rig = Rig::up(2);
+    rig.write(1, MIB + 512, &[9; 4096]);
+    let sent = rig.one();
+    let h = sent.header;
+    assert_eq!((sent.device, h.kind(), h.flags), (DeviceId(2), Some(Kind::Write), 0));
+    assert_eq!((h.group.get(), h.volume.get(), h.epoch.get()), (1, VOLUME.0, 10));
+    assert_eq!((h.unit.get(), h.at.get(), h.len.get()), (1, 512, 4096));
+    assert_eq!((h.seq.get(), h.floor.get()), (1, 1));
+    assert_eq!((h.sdc.get(), h.incarnation.get()), (SDC.0, LIFE.0));
+    assert_eq!((h.map.get(), h.generation.get()), (5, 2));
+    assert_eq!(&sent.body[..], &[9; 4096]);
+    rig.answer(&sent, Status::Ok, b"");
+    assert_eq!(rig.result().map(|b| b.len()), Ok(0));
+    assert_eq!(rig.client.outstanding(), 0);
+}
+
+/// (status, the answer to the program if there is one, ms until the next send, wants a map)
+type Row = (Status, Option<BlockError>, Option<u64>, bool);
+
+#[test]
+fn every_status_has_its_meaning() {
+    let table: &[Row] = &[
+        (Status::Stale, None, Some(2), true),
+        (Status::Behind, None, Some(2), false),
+        (Status::Busy, None, Some(2), false),
+        (Status::Damaged, None, Some(0), false),
+        (Status::NoVolume, None, Some(2), true),
+        (Status::OutOfRange, None, Some(2), true),
+        (Status::Full, Some(BlockError::Full), None, false),
+        (Status::Lost, Some(BlockError::Lost), None, false),
+        (Status::Media, Some(BlockError::Media), None, false),
+    ];
+    for (status, error, resend_ms, wants_map) in table {
+        let mut rig = Rig::up(1);
+        rig.write(1, 0, &[1; 512]);
+        let sent = rig.one();
+        rig.answer_with(&sent, *status, b"", |h| {
+            h.map = 9.into();
+            h.epoch = 11.into();
+        });
+        assert_eq!(rig.done.first().map(|d| d.1.clone().unwrap_err()), *error, "{status:?}");
+        assert_eq!(rig.needs.is_some(), *wants_map, "{status:?}");
+        if let Some(ms) = resend_ms {
+            if *ms > 0 {
+                rig.pass(Duration::from_millis(ms - 1));
+                assert!(rig.sent.is_empty(), "{status:?}");
+                rig.pass(Duration::from_millis(1));
+            }
+            let again = rig.one();
+            assert_eq!((again.header.seq, again.header.op), (sent.header.seq, sent.header.op));
+            assert_eq!(
+                (again.header.flags, &again.body[..]),
+                (flag::RETRY, &[1; 512][..]),
+                "{status:?}"
+            );
+            rig.answer(&again, Status::Ok, b"");
+            assert!(rig.result().is_ok());
+            assert_eq!(rig.client.take_retried(), 1);
+        }
+        assert_eq!(rig.client.outstanding(), 0, "{status:?}");
+    }
+}
+
+#[test]
+fn waits_grow_to_fifty_milliseconds() {
+    let mut rig = Rig::up(1);
+    rig.read(1, 0, 512);
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        let sent = rig.one();
+        rig.answer(&sent, Status::Busy, b"");
+        let mut ms = 0;
+        while rig.sent.is_empty() {
+            rig.pass(Duration::from_millis(1));
+            ms += 1;
+        }
+        waits.push(ms);
+    }
+    assert_eq!(waits, [2, 4, 8, 16, 32, 50, 50, 50]);
+}
+
+#[test]
+fn an_answer_of_a_later_version_is_a_reason_to_try_again() {
+    let mut rig = Rig::up(1);
+    rig.read(1, 0, 512);
+    let sent = rig.one();
+    rig.answer_with(&sent, Status::Ok, b"", |h| h.status = 999.into());
+    rig.pass(Duration::from_millis(2));
+    assert_eq!(rig.one().header.op, sent.header.op);
+}
+
+#[test]
+fn volume_and_range_are_errors_only_when_our_map_agrees() {
+    let mut rig = Rig::up(1);
+    rig.read(1, 15 * MIB, 4096);
+    let sent = rig.one();
+    rig.map.volumes.insert(VOLUME, (MIB, 2));
+    rig.answer(&sent, Status::OutOfRange, b"");
+    assert_eq!(rig.result().unwrap_err(), BlockError::OutOfRange);
+    rig.read(1, 0, 4096);
+    let sent = rig.one();
+    rig.map.volumes.clear();
+    rig.answer(&sent, Status::NoVolume, b"");
+    assert_eq!(rig.result().unwrap_err(), BlockError::NoSuchVolume);
+}
+
+#[test]
+fn a_primary_that_names_itself_is_asked_at_once_until_the_map_knows() {
+    let mut rig = Rig::up(3);
+    rig.write(1, 0, &[1; 512]);
+    let sent = rig.one();
+    // Device 1 has stepped down; the map names device 2 in epoch 11; device 2 already leads in 12.
+    rig.answer_with(&sent, Status::Stale, b"", |h| (h.epoch, h.map) = (11.into(), 6.into()));
+    assert_eq!(rig.needs, Some(MapVersion(6)));
+    rig.lead(0, 2, 11);
+    let sent = rig.one();
+    assert_eq!((sent.device, sent.header.epoch.get()), (DeviceId(2), 11));
+    rig.answer_with(&sent, Status::Stale, b"", |h| {
+        (h.epoch, h.map, h.len) = (12.into(), 9.into(), I_LEAD.into());
+    });
+    let sent = rig.one();
+    assert_eq!(
+        (sent.device, sent.header.epoch.get(), rig.needs),
+        (DeviceId(2), 12, Some(MapVersion(9)))
+    );
+    // A map that is too old to know doesn't end the hint, one that is new enough does.
+    rig.new_map(|_| {});
+    rig.read(2, 0, 512);
+    assert_eq!(rig.one().header.epoch.get(), 12);
+    rig.map.version = 8;
+    rig.lead(0, 3, 13);
+    assert_eq!(
+        rig.sent.iter().map(|s| (s.device.0, s.header.epoch.get())).collect::<Vec<_>>(),
+        [(3, 13); 2]
+    );
+}
+
+#[test]
+fn a_stale_that_teaches_nothing_does_not_spin() {
+    let mut rig = Rig::up(1);
+    rig.read(1, 0, 512);
+    let sent = rig.one();
+    rig.answer(&sent, Status::Stale, b""); // Same map, same epoch: it has restarted, and waits.
+    assert!(rig.sent.is_empty());
+    rig.pass(Duration::from_millis(2));
+    assert_eq!(rig.sent.len(), 1);
+}
+
+#[test]
+fn damaged_bodies_and_wrong_lengths_end_the_link_and_are_asked_again() {
+    for (body, damage) in
+        [(&[0u8; 4096][..], true), (&[0; 4095], false), (&[0; 4097], false), (&[], false)]
+    {
+        let mut rig = Rig::up(1);
+        rig.read(1, 0, 4096);
+        let sent = rig.one();
+        let flip = u32::from(damage);
+        let mut header = crate::rig::reply(&sent.header, Status::Ok, 5);
+        header = wire::parse(wire::frame(header, body).as_slice());
+        header.body_crc = (header.body_crc.get() ^ flip).into();
+        let body = rig.pool.copy(body);
+        rig.frame(sent.device, header, body);
+        assert_eq!((rig.hangups.len(), rig.sent.len(), rig.done.len()), (1, 0, 0));
+        rig.link_up(1);
+        let again = rig.one();
+        assert_eq!((again.header.flags, again.header.seq), (flag::RETRY, sent.header.seq));
+        rig.answer(&again, Status::Ok, &[3; 4096]);
+        assert_eq!(&rig.result().unwrap()[..], &[3; 4096]);
+    }
+}
+
+#[test]
+fn requests_that_are_not_in_order_are_refused() {
+    let limits = Limits { sdc_requests: 2, ..Limits::SHIPPED };
+    let mut rig = Rig::new(1, &limits);
+    let big = limits.nbd_payload + 512;
+    let table = [
+        (BlockKind::Read, 1, 512, BlockError::Misaligned),
+        (BlockKind::Read, 0, 100, BlockError::Misaligned),
+        (BlockKind::Write, 0, 512, BlockError::Misaligned), // Without a body.
+        (BlockKind::Read, 0, big, BlockError::TooBig),
+        (BlockKind::Read, 16 * MIB, 512, BlockError::OutOfRange),
+        (BlockKind::Read, 16 * MIB - 512, 1024, BlockError::OutOfRange),
+        (BlockKind::Zero { hole: true }, u64::MAX - 511, 512, BlockError::OutOfRange),
+    ];
+    for (kind, at, len, error) in table {
+        rig.ask(1, kind, at, len, Buf::EMPTY);
+        assert_eq!(rig.result().unwrap_err(), error, "{kind:?} {at} {len}");
+    }
+    rig.read(1, 0, 512);
+    rig.read(2, 0, 512);
+    rig.read(3, 0, 512);
+    assert_eq!((rig.done[0].0, rig.result().unwrap_err()), (3, BlockError::Busy));
+    rig.ask(4, BlockKind::Flush, 0, 0, Buf::EMPTY);
+    assert!(rig.result().is_ok(), "a flush needs no place");
+    rig.map.volumes.clear();
+    rig.ask(5, BlockKind::Flush, 0, 0, Buf::EMPTY);
+    assert_eq!(rig.result().unwrap_err(), BlockError::NoSuchVolume);
+}
+
+#[test]
+fn lost_groups_fail_at_once_and_deleted_volumes_too() {
+    let mut rig = Rig::up(2);
+    rig.write(1, 0, &[1; 512]);
+    rig.read(2, MIB, 512);
+    rig.new_map(|map| map.groups[0] = Leader::Lost);
+    assert_eq!((rig.done[0].0, rig.result().unwrap_err()), (1, BlockError::Lost));
+    rig.read(3, 512, 512);
+    assert_eq!(rig.result().unwrap_err(), BlockError::Lost);
+    let late = rig.sent.remove(0);
+    rig.new_map(|map| map.volumes.clear());
+    assert_eq!((rig.done[0].0, rig.result().unwrap_err()), (2, BlockError::NoSuchVolume));
+    rig.answer(&late, Status::Ok, b"");
+    assert_eq!((rig.done.len(), rig.client.outstanding()), (0, 0));
+}
+
+#[test]
+fn one_bad_piece_fails_the_request_once() {
+    let mut rig = Rig::up(4);
+    rig.read(1, 0, 4 * UNIT);
+    assert_eq!(rig.sent.len(), 4);
+    let sent: Vec<_> = rig.sent.drain(..).collect();
+    rig.answer(&sent[2], Status::Media, b"");
+    rig.answer(&sent[0], Status::Busy, b"");
+    rig.answer(&sent[1], Status::Ok, &vec![0; UNIT as usize]);
+    assert!(rig.done.is_empty(), "one is still out");
+    rig.link_down(sent[3].device);
+    assert_eq!(rig.result().unwrap_err(), BlockError::Media);
+    assert_eq!((rig.sent.len(), rig.client.outstanding()), (0, 0));
+}

@@ -1,0 +1,210 @@
+//! A client, a map, and what the client asked for last.
+
+use base::{
+    DeviceId, Epoch, GroupId, Incarnation, Limits, MapVersion, SdcId, Time, UNIT, UnitKey, VolumeId,
+};
+use core::time::Duration;
+use mirror::client::{Action, Client, Leader, Topology, Turn};
+use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
+use std::collections::BTreeMap;
+use wire::{Header, Kind, Status};
+
+pub const VOLUME: VolumeId = VolumeId(7);
+pub const SDC: SdcId = SdcId(3);
+pub const LIFE: Incarnation = Incarnation(44);
+
+/// A map: unit u of every volume belongs to group u % groups.
+#[derive(Clone, Debug)]
+pub struct FakeMap {
+    pub version: u64,
+    pub volumes: BTreeMap<VolumeId, (u64, u32)>,
+    pub groups: Vec<Leader>,
+}
+
+impl FakeMap {
+    /// Volume 7 with 16 units; group i is led by device i + 1 in epoch 10.
+    pub fn new(groups: u32) -> FakeMap {
+        let lead = |i| Leader::At(DeviceId(i + 1), Epoch(10));
+        FakeMap {
+            version: 5,
+            volumes: BTreeMap::from([(VOLUME, (16 * u64::from(UNIT), 2))]),
+            groups: (0..groups).map(lead).collect(),
+        }
+    }
+}
+
+impl Topology for FakeMap {
+    fn version(&self) -> MapVersion {
+        MapVersion(self.version)
+    }
+    fn volume(&self, id: VolumeId) -> Option<(u64, u32)> {
+        self.volumes.get(&id).copied()
+    }
+    fn group_of(&self, unit: UnitKey) -> Option<GroupId> {
+        self.volume(unit.volume)?;
+        Some(GroupId(unit.index % self.groups.len() as u32))
+    }
+    fn leader(&self, group: GroupId) -> Leader {
+        self.groups[group.0 as usize]
+    }
+}
+
+/// A frame that the client sent.
+#[derive(Debug)]
+pub struct Sent {
+    pub device: DeviceId,
+    pub header: Header,
+    pub body: Buf,
+}
+
+pub type Answer = (u64, Result<Buf, BlockError>);
+
+pub struct Rig {
+    pub client: Client<u64>,
+    pub map: FakeMap,
+    pub now: Time,
+    pub pool: BufPool,
+    pub sent: Vec<Sent>,
+    pub done: Vec<Answer>,
+    pub dials: Vec<DeviceId>,
+    pub hangups: Vec<DeviceId>,
+    pub needs: Option<MapVersion>,
+}
+
+impl Rig {
+    /// A named client with nothing to do; no device is up.
+    pub fn new(groups: u32, limits: &Limits) -> Rig {
+        let mut client = Client::new(limits);
+        client.named(SDC, LIFE);
+        Rig {
+            client,
+            map: FakeMap::new(groups),
+            now: Time(1_000_000_000),
+            pool: BufPool::new(64 << 20),
+            sent: Vec::new(),
+            done: Vec::new(),
+            dials: Vec::new(),
+            hangups: Vec::new(),
+            needs: None,
+        }
+    }
+
+    /// A client that every device has welcomed.
+    pub fn up(groups: u32) -> Rig {
+        let mut rig = Rig::new(groups, &Limits::SHIPPED);
+        (1..=groups).for_each(|d| rig.link_up(d));
+        rig
+    }
+
+    fn turn(&mut self, call: impl FnOnce(&mut Client<u64>, &mut Turn<'_, FakeMap, u64>)) {
+        let mut out = Vec::new();
+        let mut turn = Turn { now: self.now, map: &self.map, pool: &self.pool, out: &mut out };
+        call(&mut self.client, &mut turn);
+        for action in out {
+            match action {
+                Action::Send { device, header, body } => {
+                    self.sent.push(Sent { device, header, body })
+                }
+                Action::Dial { device } => self.dials.push(device),
+                Action::Hangup { device, .. } => {
+                    // What is on its way there may still arrive; the owner of the rig decides.
+                    self.hangups.push(device);
+                }
+                Action::NeedMap { version } => self.needs = self.needs.max(Some(version)),
+                Action::Done { origin, result } => self.done.push((origin, result)),
+            }
+        }
+    }
+
+    pub fn ask(&mut self, origin: u64, kind: BlockKind, at: u64, len: u32, body: Buf) {
+        let request = BlockRequest { volume: VOLUME, kind, at, len, body };
+        self.turn(|c, t| c.request(origin, request, t));
+    }
+
+    pub fn read(&mut self, origin: u64, at: u64, len: u32) {
+        self.ask(origin, BlockKind::Read, at, len, Buf::EMPTY);
+    }
+
+    pub fn write(&mut self, origin: u64, at: u64, data: &[u8]) {
+        let body = self.pool.copy(data);
+        self.ask(origin, BlockKind::Write, at, data.len() as u32, body);
+    }
+
+    pub fn link_up(&mut self, device: u32) {
+        self.turn(|c, t| c.link_up(DeviceId(device), 1024, 64 << 20, t));
+    }
+
+    pub fn link_up_with(&mut self, device: u32, ops: u32, bytes: u32) {
+        self.turn(|c, t| c.link_up(DeviceId(device), ops, bytes, t));
+    }
+
+    pub fn link_down(&mut self, device: DeviceId) {
+        self.turn(|c, t| c.link_down(device, t));
+    }
+
+    pub fn new_map(&mut self, change: impl FnOnce(&mut FakeMap)) {
+        self.map.version += 1;
+        change(&mut self.map);
+        self.needs = None;
+        self.turn(|c, t| c.map_changed(t));
+    }
+
+    pub fn lead(&mut self, group: u32, device: u32, epoch: u64) {
+        self.new_map(|map| map.groups[group as usize] = Leader::At(DeviceId(device), Epoch(epoch)));
+    }
+
+    /// Lets time pass and delivers the ticks that are asked for on the way.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.client.wake_at().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.turn(|c, t| c.tick(t));
+        }
+        self.now = end;
+    }
+
+    /// Takes the only frame that was sent.
+    pub fn one(&mut self) -> Sent {
+        assert_eq!(self.sent.len(), 1, "{:?}", self.sent);
+        self.sent.pop().expect("one")
+    }
+
+    pub fn frame(&mut self, from: DeviceId, header: Header, body: Buf) {
+        self.turn(|c, t| c.reply(from, &header, body, t));
+    }
+
+    /// Answers a frame as its device would.
+    pub fn answer(&mut self, to: &Sent, status: Status, body: &[u8]) {
+        self.answer_with(to, status, body, |_| {});
+    }
+
+    pub fn answer_with(
+        &mut self,
+        to: &Sent,
+        status: Status,
+        body: &[u8],
+        change: impl FnOnce(&mut Header),
+    ) {
+        let mut header = reply(&to.header, status, self.map.version);
+        change(&mut header);
+        let header = wire::parse(wire::frame(header, body).as_slice());
+        let body = self.pool.copy(body);
+        self.frame(to.device, header, body);
+    }
+
+    /// Takes the only answer that there is.
+    pub fn result(&mut self) -> Result<Buf, BlockError> {
+        assert_eq!(self.done.len(), 1, "{:?}", self.done);
+        self.done.pop().expect("one").1
+    }
+}
+
+pub fn reply(to: &Header, status: Status, map: u64) -> Header {
+    let mut header = Header::new(Kind::Reply);
+    header.op = to.op;
+    header.group = to.group;
+    header.epoch = to.epoch;
+    header.map = map.into();
+    header.status = (status as u16).into();
+    header
+}

@@ -1,0 +1,352 @@
+//! Two replicas of one group, wired to each other by hand: the protocol's main road, step by step.
+//! The simulator walks the side roads.
+
+use base::{
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, MapVersion, Prng, Time, UNIT, UnitKey,
+    VolumeId,
+};
+use mirror::{GroupConfig, Job, Media, Mirror, Started};
+use seam::{Buf, BufPool, DiskError, DiskOp, Effect, Effects};
+use std::collections::BTreeMap;
+use wire::{Header, Kind, Status, flag};
+
+const GROUP: GroupId = GroupId(3);
+const CLIENT: LinkId = LinkId(1000);
+const UNIT0: UnitKey = UnitKey { volume: VolumeId(1), index: 0 };
+
+/// Memory that answers at once, with room for `room` units.
+#[derive(Default)]
+struct Memory {
+    units: BTreeMap<UnitKey, (BlockSet, Vec<u8>)>,
+    room: usize,
+}
+
+impl Media for Memory {
+    fn start(&mut self, _: u64, _: GroupId, unit: UnitKey, job: Job, out: &mut Effects) -> Started {
+        if let Job::Write { .. } = job
+            && !self.reserve(GROUP, unit)
+        {
+            return Started::Full;
+        }
+        let Some((valid, data)) = self.units.get_mut(&unit) else {
+            return match job {
+                Job::Read { len, .. } => Started::Done(out.pool().zeroed(len as usize)),
+                _ => Started::Done(Buf::EMPTY),
+            };
+        };
+        match job {
+            Job::Read { at, len } => return Started::Done(out.copy(&data[at as usize..(at + len) as usize])),
+            Job::Write { at, body } => {
+                data[at as usize..at as usize + body.len()].copy_from_slice(&body);
+                valid.insert(BlockSet::touching(at, body.len() as u32));
+            }
+            Job::Zero { at, len } => {
+                data[at as usize..(at + len) as usize].fill(0);
+                valid.remove(BlockSet::within(at, len));
+            }
+        }
+        Started::Done(Buf::EMPTY)
+    }
+    fn disk_done(&mut self, _: DiskOp, _: Result<Buf, DiskError>) -> Option<(u64, Result<Buf, DiskError>)> {
+        None
+    }
+    fn has_space_for(&self, _: GroupId, unit: UnitKey) -> bool {
+        self.units.contains_key(&unit)
+    }
+    fn reserve(&mut self, _: GroupId, unit: UnitKey) -> bool {
+        if self.units.len() >= self.room && !self.units.contains_key(&unit) {
+            return false;
+        }
+        self.units.entry(unit).or_insert_with(|| (BlockSet::EMPTY, vec![0; UNIT as usize]));
+        true
+    }
+    fn release(&mut self, _: GroupId, unit: UnitKey) {
+        if self.units.get(&unit).is_some_and(|(valid, _)| valid.is_empty()) {
+            self.units.remove(&unit);
+        }
+    }
+    fn valid(&self, _: GroupId, unit: UnitKey) -> BlockSet {
+        self.units.get(&unit).map_or(BlockSet::EMPTY, |u| u.0)
+    }
+    fn units(&self, _: GroupId) -> Vec<UnitKey> {
+        self.units.keys().copied().collect()
+    }
+    fn wipe(&mut self, _: GroupId) {
+        self.units.clear();
+    }
+    fn drop_volume(&mut self, _: VolumeId) -> (u32, bool) {
+        (0, false)
+    }
+    fn keeps_data(&self) -> bool {
+        true
+    }
+}
+
+/// Two devices, 1 and 2; device d dials the other on link d * 10.
+struct Pair {
+    mirrors: [Mirror<Memory>; 2],
+    outs: [Effects; 2],
+    now: Time,
+    epoch: u64,
+    /// Frames between the two are delivered.
+    connected: bool,
+    replies: Vec<Header>,
+    bodies: Vec<Buf>,
+    seq: u64,
+}
+
+impl Pair {
+    fn new(rooms: [usize; 2]) -> Pair {
+        let pool = BufPool::new(1 << 24);
+        let mirror = |i: usize| {
+            let (me, media) = (DeviceId(i as u32 + 1), Memory { room: rooms[i], ..Memory::default() });
+            Mirror::new(me, Incarnation(7), Limits::TEST_MIN, media, BTreeMap::new(), Time::ZERO)
+        };
+        Pair {
+            mirrors: [mirror(0), mirror(1)],
+            outs: [(); 2].map(|()| Effects::new(pool.clone(), Prng::new(1), None)),
+            now: Time(10_000_000_000),
+            epoch: 0,
+            connected: true,
+            replies: Vec::new(),
+            bodies: Vec::new(),
+            seq: 0,
+        }
+    }
+
+    /// A new configuration, learned by the devices in `by`.
+    fn configure(&mut self, primary: u32, in_sync: &[u32], joiners: &[u32], by: &[usize]) {
+        self.epoch += 1;
+        let devices = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>();
+        let config = GroupConfig {
+            epoch: Epoch(self.epoch),
+            primary: Some(DeviceId(primary)),
+            replicas: devices(&[1, 2]),
+            in_sync: devices(in_sync),
+            joiners: devices(joiners),
+            lost: false,
+        };
+        for i in by {
+            let (mirror, out) = (&mut self.mirrors[*i], &mut self.outs[*i]);
+            mirror.set_map(MapVersion(self.epoch), BTreeMap::new());
+            mirror.configure(self.now, GROUP, &config, out);
+            let (needed, courted) = mirror.wanted();
+            mirror.need_leases(self.now, &needed, &courted);
+        }
+        self.run();
+    }
+
+    fn connect(&mut self, connected: bool) {
+        self.connected = connected;
+        for i in 0..2 {
+            let (other, link) = (DeviceId(2 - i as u32), LinkId(10 * (i as u64 + 1)));
+            let (mirror, out) = (&mut self.mirrors[i], &mut self.outs[i]);
+            if connected {
+                mirror.peer_up(self.now, other, link, out);
+            } else {
+                mirror.peer_down(self.now, other, out);
+            }
+        }
+        self.run();
+    }
+
+    /// Lets time pass: ticks and delivers.
+    fn wait(&mut self, ms: u64) {
+        for _ in 0..ms / 50 {
+            self.now = Time(self.now.0 + 50_000_000);
+            for i in 0..2 {
+                self.mirrors[i].tick(self.now, &mut self.outs[i]);
+            }
+            self.run();
+        }
+    }
+
+    fn run(&mut self) {
+        loop {
+            let mut idle = true;
+            for i in 0..2 {
+                for effect in self.outs[i].drain().collect::<Vec<_>>() {
+                    idle = false;
+                    if let Effect::Send { link, head, body } = effect {
+                        let h = wire::parse(head.as_slice());
+                        self.deliver(i, link, &h, body);
+                    }
+                }
+            }
+            if idle {
+                return;
+            }
+        }
+    }
+
+    fn deliver(&mut self, from: usize, link: LinkId, h: &Header, body: Buf) {
+        if link == CLIENT {
+            self.replies.push(*h);
+            return self.bodies.push(body);
+        }
+        if !self.connected {
+            return;
+        }
+        let (now, to, sender) = (self.now, 1 - from, DeviceId(from as u32 + 1));
+        let (mirror, out) = (&mut self.mirrors[to], &mut self.outs[to]);
+        mirror.heard(now, sender, MapVersion(h.map.get()), out);
+        match h.kind().unwrap() {
+            Kind::Replicate => mirror.replicate_in(now, link, sender, h, body, out),
+            Kind::Beacon => mirror.beacon_in(now, link, sender, h, out),
+            Kind::Commit => mirror.commit_in(sender, h),
+            Kind::SyncStart => mirror.sync_start_in(link, sender, h, out),
+            Kind::SyncWipe => mirror.sync_wipe_in(link, sender, h, out),
+            Kind::Seal => mirror.seal_in(link, sender, h, &body, out),
+            Kind::Replicated => mirror.replicated(now, sender, h, out),
+            Kind::Grant => mirror.grant_in(now, sender, h, out),
+            Kind::SyncState => mirror.sync_state_in(now, sender, h, &body, out),
+            Kind::Sealed => mirror.sealed_in(now, sender, h, out),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn client(&mut self, to: usize, kind: Kind, unit: u32, at: u32, len: u32, fill: u8, flags: u8) -> Option<Status> {
+        if flags & flag::RETRY == 0 {
+            self.seq += 1;
+        }
+        let mut h = Header::new(kind);
+        (h.op, h.seq, h.floor, h.sdc, h.incarnation) = (self.seq.into(), self.seq.into(), 1.into(), 5.into(), 1.into());
+        (h.group, h.epoch, h.volume, h.unit) = (GROUP.0.into(), self.epoch.into(), 1.into(), unit.into());
+        (h.at, h.len, h.flags) = (at.into(), len.into(), flags);
+        let body = if kind == Kind::Write { vec![fill; len as usize] } else { vec![] };
+        let h = wire::parse(wire::frame(h, &body).as_slice());
+        let body = self.outs[to].copy(&body);
+        self.mirrors[to].client(self.now, CLIENT, &h, body, &mut self.outs[to]);
+        let before = self.replies.len();
+        self.run();
+        (self.replies.len() > before).then(|| Status::from_code(self.replies[before].status.get()).unwrap())
+    }
+
+    fn write(&mut self, to: usize, block: u32, fill: u8) -> Option<Status> {
+        self.client(to, Kind::Write, 0, block * BLOCK, BLOCK, fill, 0)
+    }
+
+    fn read(&mut self, to: usize, block: u32) -> Option<u8> {
+        let status = self.client(to, Kind::Read, 0, block * BLOCK, BLOCK, 0, 0)?;
+        assert_eq!(status, Status::Ok);
+        Some(self.bodies.last().unwrap()[0])
+    }
+
+    fn assert_equal(&self) {
+        let [a, b] = self.mirrors.each_ref().map(|m| &m.media().units);
+        assert!(a == b, "the copies differ");
+    }
+}
+
+fn settled() -> Pair {
+    let mut pair = Pair::new([4, 4]);
+    pair.connect(true);
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(500);
+    assert!(pair.mirrors[0].view(GROUP).unwrap().active);
+    pair
+}
+
+#[test]
+fn writes_reach_both_copies_and_reads_need_a_lease() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
+    pair.assert_equal();
+    assert_eq!(pair.read(0, 0), Some(7));
+    pair.connected = false;
+    pair.wait(1100);
+    assert_eq!(pair.read(0, 0), None, "no lease, no read");
+    assert_eq!(pair.write(0, 1, 8), None, "no second copy, no answer");
+    assert!(pair.mirrors[0].suspects(pair.now).contains(&DeviceId(2)));
+}
+
+#[test]
+fn a_returning_copy_gets_what_it_missed_and_no_more() {
+    let mut pair = settled();
+    (0..8).for_each(|b| assert_eq!(pair.write(0, b, 1), Some(Status::Ok)));
+    pair.wait(500); // the last commit point is told
+    pair.connect(false);
+    pair.configure(1, &[1], &[], &[0]);
+    assert_eq!(pair.write(0, 3, 2), Some(Status::Ok));
+    assert_eq!(pair.client(0, Kind::Zero, 0, 5 * BLOCK, BLOCK, 0, flag::HOLE), Some(Status::Ok));
+    assert_eq!(pair.read(0, 3), Some(2));
+    pair.connect(true);
+    let before = pair.mirrors[0].stats().moved;
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(500);
+    assert_eq!(pair.mirrors[0].admissions(), [(GROUP, Epoch(pair.epoch), DeviceId(2))]);
+    assert_eq!(pair.mirrors[0].stats().moved - before, u64::from(BLOCK), "one block of data, one of zeros");
+    assert_eq!(pair.write(0, 6, 3), Some(Status::Ok), "in limbo");
+    pair.assert_equal();
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(500);
+    assert_eq!(pair.mirrors[0].view(GROUP).unwrap().dirty_bytes, 0);
+    assert_eq!((pair.read(0, 3), pair.read(0, 5)), (Some(2), Some(0)));
+    pair.assert_equal();
+}
+
+#[test]
+fn a_promoted_secondary_waits_out_its_promises_and_dedupes_retries() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
+    pair.wait(200);
+    pair.connect(false);
+    pair.configure(2, &[2], &[], &[1]);
+    assert_eq!(pair.client(1, Kind::Write, 0, 0, BLOCK, 7, flag::RETRY), None, "held: a lease still runs");
+    pair.wait(1300);
+    assert_eq!(pair.replies.last().unwrap().status.get(), Status::Ok as u16);
+    assert_eq!(pair.write(1, 0, 8), Some(Status::Ok));
+    let seq = std::mem::replace(&mut pair.seq, 1);
+    assert_eq!(pair.client(1, Kind::Write, 0, 0, BLOCK, 7, flag::RETRY), Some(Status::Ok));
+    pair.seq = seq;
+    assert_eq!(pair.read(1, 0), Some(8), "the retry was not executed again");
+    assert_ne!(pair.write(0, 0, 9), Some(Status::Ok), "the old leader can't answer");
+}
+
+#[test]
+fn an_empty_joiner_gets_everything_and_a_stranger_is_wiped_first() {
+    let mut pair = settled();
+    (0..5).for_each(|b| assert_eq!(pair.write(0, b, 1), Some(Status::Ok)));
+    pair.connect(false);
+    pair.configure(1, &[1], &[], &[0]);
+    // Device 2 comes back with foreign content, and without a record.
+    let media = Memory { room: 4, ..Memory::default() };
+    pair.mirrors[1] = Mirror::new(DeviceId(2), Incarnation(8), Limits::TEST_MIN, media, BTreeMap::new(), pair.now);
+    pair.connect(true);
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(500);
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(500);
+    pair.assert_equal();
+    assert_eq!(pair.read(0, 4), Some(1));
+}
+
+#[test]
+fn a_full_secondary_refuses_before_anything_changed() {
+    let mut pair = Pair::new([4, 1]);
+    pair.connect(true);
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(500);
+    assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
+    assert_eq!(pair.client(0, Kind::Write, 1, 0, BLOCK, 7, 0), Some(Status::Full));
+    pair.assert_equal();
+    assert_eq!(pair.write(0, 1, 8), Some(Status::Ok), "the stream goes on");
+    assert_eq!(pair.mirrors[0].media().units.keys().copied().collect::<Vec<_>>(), [UNIT0]);
+}
+
+#[test]
+fn the_new_leader_overwrites_what_was_never_acknowledged() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
+    pair.connected = false;
+    assert_eq!(pair.write(0, 0, 2), None, "written at the primary only");
+    pair.connect(false);
+    pair.configure(2, &[2], &[], &[1]);
+    pair.wait(1300);
+    assert_eq!(pair.read(1, 0), Some(1));
+    pair.connect(true);
+    pair.configure(2, &[2], &[1], &[0, 1]);
+    pair.wait(500);
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].media().units[&UNIT0].1[0], 1);
+}

@@ -1,0 +1,339 @@
+//! The MDM as a node: links, the log's disk, the detector and the state, composed.
+//!
+//! How a wish becomes true: a frame or a verdict is *taken in* as an input ([`intake`]); `flush` turns
+//! inputs into commands against the newest state, applies them and appends them as one batch; when the
+//! batch is durable, everything that it made visible is *let out*: answers, map pages, welcomes.
+//!
+//! Invariants:
+//! - Nothing that isn't durable leaves: between append and durable no answer and no page is sent. One
+//!   batch is under way at a time, so "the log is idle" means "all of the state is durable".
+//! - Before the log is read and the cluster formed, nobody is answered; one hello per link is kept.
+//! - After the log failed, nothing changes any more: orders are answered with the error, new servers
+//!   and clients are turned away, those that are here go on with the map that they have.
+//! - A bad frame ends its link, nothing else. Queues are bounded; what doesn't fit is repeated by its
+//!   sender (proposals, heartbeats, registrations) or told to try again (orders).
+//!
+//! It never pushes maps to those who don't ask, and it keeps no connection to an SDS of its own: its
+//! dials only find out whether somebody listens.
+
+mod greet;
+mod intake;
+mod outlet;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use base::{ClusterId, DeviceId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
+use mdm::detector::{Detector, Verdict};
+use mdm::log::{Io, Log, Progress};
+use mdm::state::State;
+use mdm::status::Observed;
+use seam::{BlockError, Buf, DialError, DialId, DiskId, DiskOp, Effect, Effects, Event, Node, Note, Port};
+use wire::PeerFramer;
+use wire::control::{Hello, Role};
+
+use intake::Input;
+use outlet::{Answer, Pages};
+
+/// How many links the MDM keeps open.
+const LINKS: usize = 8192;
+/// How many inputs wait for the disk.
+const INPUTS: usize = 4096;
+/// How many inputs of one link wait for the disk.
+const INPUTS_PER_LINK: u32 = 16;
+
+/// What an MDM is told at its start.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its name, for people.
+    pub name: String,
+    /// The cluster that its log must belong to, or that a new log begins; `None`: any, or drawn.
+    pub cluster: Option<ClusterId>,
+    /// Its bounds.
+    pub limits: Limits,
+    /// Its process, for people.
+    pub pid: u32,
+}
+
+/// Who is at the other end of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Peer {
+    /// Has not been welcomed.
+    Stranger,
+    /// Has been welcomed in this role.
+    Guest(Role),
+    /// This life of a device.
+    Device(DeviceId, Incarnation),
+    /// This life of a client.
+    Sdc(SdcId, Incarnation),
+}
+
+/// A "send me what is newer".
+#[derive(Clone, Copy, Debug)]
+struct Pull {
+    have: MapVersion,
+    op: u64,
+    wait: bool,
+}
+
+#[derive(Debug)]
+struct Link {
+    /// The how-manieth link: a process's later link has a higher number.
+    opened: u64,
+    peer: Peer,
+    /// Kept until the MDM is ready.
+    hello: Option<Hello>,
+    parked: Option<Pull>,
+    /// Its inputs that wait.
+    queued: u32,
+}
+
+/// The link on which the present life of a process registered.
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    link: LinkId,
+    opened: u64,
+}
+
+/// The MDM.
+pub struct Mdm {
+    config: Config,
+    log: Log,
+    state: State,
+    /// The log is read and the cluster formed.
+    ready: bool,
+    failed: Option<String>,
+    detector: Detector,
+    observed: Observed,
+    links: BTreeMap<LinkId, Link>,
+    devices: BTreeMap<DeviceId, Session>,
+    sdcs: BTreeMap<SdcId, Session>,
+    inputs: VecDeque<Input>,
+    /// Devices that are down and gave a sign of life.
+    revived: BTreeSet<DeviceId>,
+    answers: Vec<Answer>,
+    pages: Pages,
+    opened: u64,
+    dials: u64,
+    ops: u64,
+}
+
+impl Mdm {
+    /// An MDM that begins with reading its log.
+    pub fn new(config: Config) -> Mdm {
+        Mdm {
+            log: Log::new(config.limits.mdm_log),
+            detector: Detector::new(&config.limits),
+            config,
+            state: State::new(),
+            ready: false,
+            failed: None,
+            observed: Observed::default(),
+            links: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            sdcs: BTreeMap::new(),
+            inputs: VecDeque::new(),
+            revived: BTreeSet::new(),
+            answers: Vec::new(),
+            pages: Pages::default(),
+            opened: 0,
+            dials: 0,
+            ops: 0,
+        }
+    }
+
+    /// The state, for oracles: when [`Mdm::is_settled`], all of it is durable.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// True when it serves.
+    pub fn is_ready(&self) -> bool {
+        self.ready && self.failed.is_none()
+    }
+
+    /// True when nothing waits for the disk.
+    pub fn is_settled(&self) -> bool {
+        self.is_ready() && self.log.is_idle() && self.inputs.is_empty() && self.revived.is_empty()
+    }
+
+    /// Why it doesn't serve (any more) and what to do; the process may as well end with this text.
+    pub fn failed(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    fn link_up(&mut self, link: LinkId, dial: Option<DialId>, out: &mut Effects) {
+        if let Some(dial) = dial {
+            // Somebody listens; that was the question.
+            self.detector.probe_over(dial.0);
+            out.push(Effect::Close { link });
+        } else if self.links.len() >= LINKS {
+            out.note(Note::Refused { link, why: "too many links" });
+            out.push(Effect::Close { link });
+        } else {
+            self.opened += 1;
+            let link_state =
+                Link { opened: self.opened, peer: Peer::Stranger, hello: None, parked: None, queued: 0 };
+            self.links.insert(link, link_state);
+        }
+    }
+
+    /// The link is gone, or about to be closed.
+    fn forget(&mut self, link: LinkId, out: &mut Effects) {
+        let Some(gone) = self.links.remove(&link) else { return };
+        match gone.peer {
+            Peer::Device(device, _) if self.devices.get(&device).is_some_and(|s| s.link == link) => {
+                self.devices.remove(&device);
+                self.observed.devices.entry(device).or_default().connected = false;
+                self.probe(device, out);
+            }
+            Peer::Sdc(sdc, _) if self.sdcs.get(&sdc).is_some_and(|s| s.link == link) => {
+                self.sdcs.remove(&sdc);
+                self.observed.sdcs.entry(sdc).or_default().connected = false;
+            }
+            _ => {}
+        }
+    }
+
+    /// Finds out whether somebody listens at the device's address, unless its death is known.
+    fn probe(&mut self, device: DeviceId, out: &mut Effects) {
+        let Some(entry) = self.state.devices.get(&device).filter(|d| !d.dead && self.is_ready()) else { return };
+        let Ok(to) = entry.address.parse() else { return };
+        if self.detector.probe(device, self.dials) {
+            out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
+            self.dials += 1;
+        }
+    }
+
+    fn dial_failed(&mut self, now: Time, dial: DialId, why: DialError) {
+        if why != DialError::Refused {
+            return self.detector.probe_over(dial.0);
+        }
+        let Some(verdict) = self.detector.refused(dial.0) else { return };
+        // A process that has just told us that it lives isn't dead; maybe it doesn't listen yet. If it
+        // is dead all the same, its link breaks, and that is a reason to dial again.
+        let here = self.devices.contains_key(&verdict.device) && self.state.is_up(verdict.device);
+        let silent = Verdict { dead: false, ..verdict };
+        if !here || self.detector.still_silent(now, &silent) {
+            self.push(Input::Verdict(verdict));
+        }
+    }
+
+    /// Queues an input of our own; those are few and never dropped.
+    fn push(&mut self, input: Input) {
+        self.inputs.push_back(input);
+    }
+
+    fn disk_done(&mut self, op: DiskOp, result: Result<Buf, seam::DiskError>, out: &mut Effects) {
+        assert_eq!(op.0, self.ops, "one operation at a time");
+        let progress = match &result {
+            Ok(data) => self.log.done(Ok(data)),
+            Err(why) => self.log.done(Err(*why)),
+        };
+        match progress {
+            Progress::More | Progress::Durable => {}
+            Progress::Switched => out.note(Note::Snapshot { version: self.state.version }),
+            Progress::Recovered(state) => self.recovered(*state, out),
+            Progress::Failed => {
+                let why = self.log.failed().expect("it says so").to_string();
+                self.fail(why, out);
+            }
+        }
+    }
+
+    fn recovered(&mut self, state: State, out: &mut Effects) {
+        self.state = state;
+        let have = self.state.cluster;
+        match self.config.cluster {
+            Some(want) if have.0 != 0 && want != have => {
+                let text = format!(
+                    "this log belongs to cluster {:016x}, and cluster {:016x} is configured: \
+                     check which file the MDM was given",
+                    have.0, want.0
+                );
+                return self.fail(text, out);
+            }
+            want if have.0 == 0 => {
+                let drawn = ClusterId(out.prng().next_u64() | 1);
+                self.push(Input::Form(want.filter(|c| c.0 != 0).unwrap_or(drawn)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Who is thought to be alive has from now on to say so; what was before isn't known.
+    fn begin(&mut self, now: Time) {
+        self.ready = true;
+        self.detector.silent(now);
+        for (id, device) in &self.state.devices {
+            self.detector.watch(now, *id, device.incarnation);
+            if !device.up {
+                self.detector.unwatch(*id);
+            }
+        }
+    }
+
+    fn disk(&mut self, out: &mut Effects) {
+        let Some(io) = self.log.next() else { return };
+        self.ops += 1;
+        let (op, disk) = (DiskOp(self.ops), DiskId(0));
+        let effect = match io {
+            Io::Read { at, len } => Effect::Read { op, disk, at, len },
+            Io::Write { at, data } => Effect::Write { op, disk, at, body: out.copy(&data) },
+            Io::Flush => Effect::Flush { op, disk },
+        };
+        out.push(effect);
+    }
+}
+
+impl Node for Mdm {
+    type Framer = PeerFramer;
+
+    fn framer(&mut self, _: Port) -> PeerFramer {
+        PeerFramer::new(self.config.limits.frame_body)
+    }
+
+    fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
+        match event {
+            Event::Tick if self.is_ready() => {
+                let verdicts = self.detector.silent(now);
+                verdicts.into_iter().for_each(|v| self.push(Input::Verdict(v)));
+            }
+            Event::Tick => {}
+            Event::LinkUp { link, dial, .. } => self.link_up(link, dial, out),
+            Event::LinkDown { link, .. } => self.forget(link, out),
+            Event::DialFailed { dial, why } => self.dial_failed(now, dial, why),
+            Event::Frame { link, head, body } => self.frame(now, link, head, &body, out),
+            Event::DiskDone { op, result } => self.disk_done(op, result, out),
+            Event::Request { id, .. } => {
+                out.push(Effect::Reply { id, result: Err(BlockError::NoSuchVolume) });
+            }
+        }
+    }
+
+    fn flush(&mut self, now: Time, out: &mut Effects) {
+        if self.log.is_idle() && self.failed.is_none() {
+            self.let_out(now, out);
+            if self.log.wants_switch() {
+                self.log.switch(&self.state);
+            } else {
+                let batch = self.work(now, out);
+                if batch.is_empty() {
+                    self.let_out(now, out);
+                } else {
+                    self.log.append(batch);
+                }
+            }
+        }
+        self.disk(out);
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        match (self.ops, self.is_ready()) {
+            (0, _) => Some(Time::ZERO), // nothing has begun yet
+            (_, true) => self.detector.wake_at(),
+            (_, false) => None,
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Frames: who may say what. Decides which link goes on; queues what the state is asked.
+
+use super::intake::Input;
+use super::{INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
+use crate::links::{check_hello, refusal, refuse, send_control, welcome};
+use alloc::format;
+use alloc::string::String;
+use base::{DeviceId, LinkId, MapVersion, SdcId, Time};
+use mdm::controller::superseded;
+use prost::Message;
+use seam::{Effect, Effects, Note};
+use wire::control::{
+    AdminError, AdminReply, AdminRequest, Heartbeat, Hello, Proposal, Refusal, RefusalCode, Register,
+    RegisterSdc, Role,
+};
+use wire::{Header, Kind, flag};
+
+/// The longest control message that an MDM takes.
+const MESSAGE: usize = 512 << 10;
+
+impl Mdm {
+    pub(super) fn frame(&mut self, now: Time, link: LinkId, head: &[u8], body: &[u8], out: &mut Effects) {
+        if !self.links.contains_key(&link) {
+            return; // closed by us; this was on its way
+        }
+        let header = wire::parse(head);
+        if !wire::body_ok(&header, body) {
+            out.note(Note::BadBody { link });
+            out.push(Effect::Close { link });
+            return self.forget(link, out);
+        }
+        if let Err(why) = self.take(now, link, &header, body, out) {
+            self.refuse(link, &why, out);
+        }
+    }
+
+    /// Ends a link with a reason.
+    pub(super) fn refuse(&mut self, link: LinkId, why: &Refusal, out: &mut Effects) {
+        let note = match why.code() {
+            RefusalCode::Superseded => "superseded",
+            RefusalCode::WrongCluster => "wrong cluster",
+            RefusalCode::WrongVersion => "wrong version",
+            _ => "unexpected",
+        };
+        out.note(Note::Refused { link, why: note });
+        refuse(link, why, out);
+        self.forget(link, out);
+    }
+
+    fn take(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        header: &Header,
+        body: &[u8],
+        out: &mut Effects,
+    ) -> Result<(), Refusal> {
+        if body.len() > MESSAGE {
+            return Err(unexpected(format!("a control message has at most {MESSAGE} bytes")));
+        }
+        let peer = self.links[&link].peer;
+        let role = match peer {
+            Peer::Stranger => None,
+            Peer::Guest(role) => Some(role),
+            Peer::Device(..) => Some(Role::Sds),
+            Peer::Sdc(..) => Some(Role::Sdc),
+        };
+        match (header.kind(), role) {
+            (Some(Kind::Hello), None) => self.hello(link, decode(body)?, out),
+            (_, None) => Err(unexpected("the first frame must be a hello")),
+            (Some(Kind::Register), Some(Role::Sds)) => {
+                self.queue(link, Input::Register(link, decode::<Register>(body)?));
+                Ok(())
+            }
+            (Some(Kind::RegisterSdc), Some(Role::Sdc)) => {
+                self.queue(link, Input::RegisterSdc(link, decode::<RegisterSdc>(body)?));
+                Ok(())
+            }
+            (Some(Kind::Heartbeat), Some(Role::Sds | Role::Sdc)) => {
+                self.heartbeat(now, peer, decode(body)?)
+            }
+            (Some(Kind::MapPull), Some(_)) => {
+                let (have, op) = (MapVersion(header.map.get()), header.op.get());
+                let pull = Pull { have, op, wait: header.has(flag::WAIT) };
+                self.links.get_mut(&link).expect("looked up above").parked = Some(pull);
+                Ok(())
+            }
+            (Some(Kind::Proposal), Some(Role::Sds)) => self.proposal(now, link, decode(body)?, out),
+            (Some(Kind::Admin), Some(Role::Admin)) => {
+                self.order(link, header.op.get(), decode(body)?, out);
+                Ok(())
+            }
+            (Some(kind), Some(role)) => Err(unexpected(format!("an MDM takes no {kind:?} from an {role:?}"))),
+            (None, _) => Err(unexpected(format!("this MDM doesn't know frames of kind {}: update it", header.kind))),
+        }
+    }
+
+    fn hello(&mut self, link: LinkId, hello: Hello, out: &mut Effects) -> Result<(), Refusal> {
+        if self.failed.is_none() && !self.ready {
+            self.links.get_mut(&link).expect("looked up above").hello = Some(hello);
+            return Ok(());
+        }
+        self.greet(link, &hello, out)
+    }
+
+    /// Answers a hello.
+    pub(super) fn greet(&mut self, link: LinkId, hello: &Hello, out: &mut Effects) -> Result<(), Refusal> {
+        check_hello(hello, self.state.cluster)?;
+        let role = hello.role();
+        if let Some(why) = self.failed.as_ref().filter(|_| role != Role::Admin) {
+            return Err(refusal(RefusalCode::Unknown, why.clone()));
+        }
+        let newest = match role {
+            Role::Sds => self.state.devices.get(&DeviceId(hello.id)).map(|d| d.incarnation),
+            Role::Sdc => self.state.sdcs.get(&SdcId(hello.id)).map(|s| s.incarnation),
+            Role::Admin => None,
+            Role::Unknown | Role::Mdm => {
+                return Err(refusal(RefusalCode::NotMe, "this is an MDM; it serves SDSs, SDCs and orders"));
+            }
+        };
+        if hello.incarnation != 0 && newest.is_some_and(|i| hello.incarnation < i.0) {
+            return Err(refusal(RefusalCode::Superseded, superseded(&hello.name)));
+        }
+        self.links.get_mut(&link).expect("it said hello").peer = Peer::Guest(role);
+        let mut answer = welcome(self.state.cluster, Role::Mdm);
+        answer.map = self.state.version.0;
+        send_control(link, Header::new(Kind::Welcome), &answer, out);
+        Ok(())
+    }
+
+    fn heartbeat(&mut self, now: Time, peer: Peer, heartbeat: Heartbeat) -> Result<(), Refusal> {
+        match peer {
+            Peer::Device(device, life) => {
+                self.check_life(device, life.0)?;
+                self.detector.heard(now, device, life);
+                self.observed.devices.entry(device).or_default().beat(now, heartbeat);
+                if !self.state.is_up(device) {
+                    self.revived.insert(device);
+                }
+            }
+            Peer::Sdc(sdc, life) => {
+                let entry = &self.state.sdcs[&sdc];
+                if entry.incarnation != life {
+                    return Err(refusal(RefusalCode::Superseded, superseded(&entry.name)));
+                }
+                self.observed.sdcs.entry(sdc).or_default().beat(now, heartbeat);
+            }
+            // Its registration is on the way to the disk.
+            Peer::Stranger | Peer::Guest(_) => {}
+        }
+        Ok(())
+    }
+
+    /// A process whose life is over in the map ends.
+    fn check_life(&self, device: DeviceId, life: u64) -> Result<(), Refusal> {
+        let Some(entry) = self.state.devices.get(&device) else {
+            return Err(unexpected(format!("this cluster has no {device}: register first")));
+        };
+        if entry.incarnation.0 != life {
+            let name = self.state.servers.get(&entry.sds).map_or("?", |n| n);
+            return Err(refusal(RefusalCode::Superseded, superseded(name)));
+        }
+        Ok(())
+    }
+
+    fn proposal(&mut self, now: Time, link: LinkId, m: Proposal, out: &mut Effects) -> Result<(), Refusal> {
+        let Peer::Device(device, life) = self.links[&link].peer else { return Ok(()) };
+        self.check_life(device, life.0)?;
+        if (m.device, m.incarnation) != (device.0, life.0) {
+            return Err(unexpected(format!("{device} can't propose for dev{}", m.device)));
+        }
+        self.detector.heard(now, device, life);
+        for refused in m.refused.iter().take(self.state.devices.len()) {
+            self.probe(DeviceId(*refused), out);
+        }
+        self.queue(link, Input::Proposal(link, m));
+        Ok(())
+    }
+
+    fn order(&mut self, link: LinkId, op: u64, request: AdminRequest, out: &mut Effects) {
+        if self.queue(link, Input::Order(link, op, request.ask)) {
+            return;
+        }
+        let busy = (AdminError::Other, String::from("too many orders wait: try again in a moment"));
+        let (error, text) = self.failed.clone().map_or(busy, |why| (AdminError::Log, why));
+        let reply = AdminReply { error: error as i32, text, ..AdminReply::default() };
+        let mut header = Header::new(Kind::AdminReply);
+        header.op = op.into();
+        send_control(link, header, &reply, out);
+    }
+
+    /// Queues an input of this link; false when there is no room.
+    fn queue(&mut self, link: LinkId, input: Input) -> bool {
+        let Some(from) = self.links.get_mut(&link) else { return false };
+        if self.failed.is_some() || self.inputs.len() >= INPUTS || from.queued >= INPUTS_PER_LINK {
+            return false;
+        }
+        from.queued += 1;
+        self.inputs.push_back(input);
+        true
+    }
+}
+
+fn decode<M: Message + Default>(body: &[u8]) -> Result<M, Refusal> {
+    M::decode(body).map_err(|e| unexpected(format!("a control message is damaged ({e})")))
+}
+
+fn unexpected(text: impl Into<String>) -> Refusal {
+    refusal(RefusalCode::Unexpected, text)
+}

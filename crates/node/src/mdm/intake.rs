@@ -1,0 +1,232 @@
+//! Inputs become commands, against the state right after the command before.
+
+use super::outlet::Answer;
+use super::{Mdm, Peer, Session};
+use crate::links::refusal;
+use alloc::string::ToString;
+use base::{ClusterId, DeviceId, LinkId, SdcId, Time};
+use mdm::command::{self, Command};
+use mdm::controller::Registration;
+use mdm::detector::Verdict;
+use mdm::log::{BATCH_MAX, Batch};
+use mdm::state::{Outcome, State};
+use mdm::{Refused, status};
+use seam::{Effect, Effects, Note};
+use wire::control::{
+    AdminReply, Ask, Proposal, RefusalCode, Register, RegisterSdc, Registered,
+};
+use wire::{Header, Kind, control_frame};
+
+/// Something that may change the state.
+pub(super) enum Input {
+    /// The cluster begins.
+    Form(ClusterId),
+    /// An SDS reports.
+    Register(LinkId, Register),
+    /// An SDC reports.
+    RegisterSdc(LinkId, RegisterSdc),
+    /// The detector thinks that a device is gone.
+    Verdict(Verdict),
+    /// A primary wants something.
+    Proposal(LinkId, Proposal),
+    /// A person or program wants something; the second is its name for it.
+    Order(LinkId, u64, Option<Ask>),
+}
+
+impl Input {
+    fn link(&self) -> Option<LinkId> {
+        match self {
+            Input::Form(_) | Input::Verdict(_) => None,
+            Input::Register(link, _)
+            | Input::RegisterSdc(link, _)
+            | Input::Proposal(link, _)
+            | Input::Order(link, ..) => Some(*link),
+        }
+    }
+}
+
+impl Mdm {
+    /// Works on what waits, as much as fits into one batch; the state is ahead of the disk afterwards.
+    pub(super) fn work(&mut self, now: Time, out: &mut Effects) -> Batch {
+        let mut batch = Batch::default();
+        while let Some(device) = self.revived.pop_first() {
+            if let Some(command) = self.state.revive(device) {
+                self.execute(now, &command, &mut batch, out);
+            }
+        }
+        // A single input adds at most some more than half of a batch: it is bounded by the length of
+        // a control message, or, for a volume, by the number of devices.
+        while batch.bytes() < BATCH_MAX / 4 {
+            let Some(input) = self.inputs.pop_front() else { break };
+            if let Some(link) = input.link() {
+                match self.links.get_mut(&link) {
+                    Some(link) => link.queued -= 1,
+                    None => continue,
+                }
+            }
+            self.input(now, input, &mut batch, out);
+        }
+        batch
+    }
+
+    fn input(&mut self, now: Time, input: Input, batch: &mut Batch, out: &mut Effects) {
+        match input {
+            Input::Form(cluster) => {
+                let command = Command::FormCluster(command::FormCluster { cluster: cluster.0 });
+                self.execute(now, &command, batch, out);
+            }
+            Input::Register(link, m) => self.register(now, link, &m, batch, out),
+            Input::RegisterSdc(link, m) => self.register_sdc(now, link, &m, batch, out),
+            Input::Verdict(verdict) => self.verdict(now, verdict, batch, out),
+            Input::Proposal(_, m) => {
+                for command in State::proposed(&m) {
+                    self.execute(now, &command, batch, out);
+                }
+            }
+            Input::Order(link, op, ask) => self.obey(now, link, op, ask, batch, out),
+        }
+    }
+
+    /// Applies a command and puts it into the batch, if it changes anything.
+    fn execute(&mut self, now: Time, command: &Command, batch: &mut Batch, out: &mut Effects) -> bool {
+        if !self.state.would_change(command) {
+            return false;
+        }
+        assert!(batch.push(command), "a batch has room for one more input");
+        let outcome = self.state.apply(self.state.index + 1, command);
+        assert_eq!(outcome, Outcome::Changed, "{command:?}");
+        match command {
+            Command::DeviceUp(c) => {
+                let device = DeviceId(c.device);
+                self.detector.watch(now, device, self.state.devices[&device].incarnation);
+                out.note(Note::DeviceUp { device });
+            }
+            Command::DeviceDown(c) => {
+                let device = DeviceId(c.device);
+                self.detector.unwatch(device);
+                out.note(Note::DeviceDown { device, proof: c.dead });
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn verdict(&mut self, now: Time, v: Verdict, batch: &mut Batch, out: &mut Effects) {
+        if !v.dead && !self.detector.still_silent(now, &v) {
+            return;
+        }
+        let (device, incarnation) = (v.device.0, v.incarnation.0);
+        let command = Command::DeviceDown(command::DeviceDown { device, incarnation, dead: v.dead });
+        let done = self.execute(now, &command, batch, out);
+        if done && !v.dead {
+            // Silent, or dead? The answer ends leases early, and tells lost memory from a lost link.
+            self.probe(v.device, out);
+        }
+    }
+
+    fn register(&mut self, now: Time, link: LinkId, m: &Register, batch: &mut Batch, out: &mut Effects) {
+        let opened = self.links[&link].opened;
+        let session = self.state.device_of(&m.sds, m.shard).and_then(|(id, _)| self.devices.get(&id));
+        let device = match self.state.register(m, session.is_some_and(|s| s.opened > opened)) {
+            Registration::Known(id) => id,
+            Registration::New(id, command) => {
+                self.execute(now, &command, batch, out);
+                id
+            }
+            Registration::Superseded(text) => {
+                return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
+            }
+            Registration::Bad(text) => {
+                return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
+            }
+        };
+        let incarnation = self.state.devices[&device].incarnation;
+        self.detector.heard(now, device, incarnation);
+        self.observed.devices.entry(device).or_default().connected = true;
+        let before = self.devices.insert(device, Session { link, opened });
+        self.seat(link, Peer::Device(device, incarnation), before, out);
+        self.registered(link, device.0, incarnation.0, out);
+    }
+
+    fn register_sdc(&mut self, now: Time, link: LinkId, m: &RegisterSdc, batch: &mut Batch, out: &mut Effects) {
+        let opened = self.links[&link].opened;
+        let session = self.state.sdc_named(&m.name).and_then(|(id, _)| self.sdcs.get(&id));
+        let sdc: SdcId = match self.state.register_sdc(m, session.is_some_and(|s| s.opened > opened)) {
+            Registration::Known(id) => id,
+            Registration::New(id, command) => {
+                self.execute(now, &command, batch, out);
+                id
+            }
+            Registration::Superseded(text) => {
+                return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
+            }
+            Registration::Bad(text) => {
+                return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
+            }
+        };
+        let incarnation = self.state.sdcs[&sdc].incarnation;
+        self.observed.sdcs.entry(sdc).or_default().connected = true;
+        let before = self.sdcs.insert(sdc, Session { link, opened });
+        self.seat(link, Peer::Sdc(sdc, incarnation), before, out);
+        self.registered(link, sdc.0, incarnation.0, out);
+    }
+
+    /// The link speaks for this life from now on. The same life's earlier link is closed; an earlier
+    /// life's link stays until its process says something and is told that it is over.
+    fn seat(&mut self, link: LinkId, peer: Peer, before: Option<Session>, out: &mut Effects) {
+        self.links.get_mut(&link).expect("it registered").peer = peer;
+        let Some(old) = before.map(|s| s.link).filter(|l| *l != link) else { return };
+        if self.links.get(&old).is_some_and(|l| l.peer == peer) {
+            self.links.remove(&old);
+            out.push(Effect::Close { link: old });
+        }
+    }
+
+    fn registered(&mut self, link: LinkId, id: u32, incarnation: u64, out: &mut Effects) {
+        let (cluster, map) = (self.state.cluster.0, self.state.version.0);
+        let message = Registered { cluster, id, incarnation, map };
+        let (head, body) = control_frame(Header::new(Kind::Registered), &message, out.pool());
+        self.answers.push(Answer { link, order: None, head, body });
+    }
+
+    fn obey(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        op: u64,
+        ask: Option<Ask>,
+        batch: &mut Batch,
+        out: &mut Effects,
+    ) {
+        let limits = &self.config.limits;
+        let made = match &ask {
+            None => Err(Refused::Unknown),
+            Some(Ask::Status(_)) => Ok(None),
+            Some(Ask::CreateVolume(m)) => self.state.create_volume_command(&m.name, m.size, limits).map(Some),
+            Some(Ask::ResizeVolume(m)) => self.state.resize_volume_command(&m.name, m.size).map(Some),
+            Some(Ask::DeleteVolume(m)) => self.state.delete_volume_command(&m.name).map(Some),
+        };
+        let mut reply = AdminReply::default();
+        match made {
+            Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
+            Ok(None) => {
+                reply.status = Some(status::status(&self.state, &self.observed, now, self.config.pid));
+            }
+            Ok(Some(command)) => {
+                self.execute(now, &command, batch, out);
+                let name = match &ask {
+                    Some(Ask::CreateVolume(m)) => &m.name,
+                    Some(Ask::ResizeVolume(m)) => &m.name,
+                    _ => "",
+                };
+                let volume = self.state.volume_named(name);
+                reply.volume = volume.map(|(id, v)| status::volume(&self.state, id, v));
+            }
+        }
+        reply.applied = self.state.index;
+        let mut header = Header::new(Kind::AdminReply);
+        header.op = op.into();
+        let (head, body) = control_frame(header, &reply, out.pool());
+        self.answers.push(Answer { link, order: Some(op), head, body });
+    }
+}

@@ -1,0 +1,120 @@
+//! What leaves the MDM once it is durable: answers, map pages, welcomes. And what leaves it when the
+//! log has failed.
+
+use super::intake::Input;
+use super::{Mdm, Pull};
+use crate::links::send_control;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{LinkId, MapVersion, Time};
+use prost::Message;
+use seam::{Buf, Effects, Head, Note};
+use wire::control::{AdminError, AdminReply, MapPage};
+use wire::{Header, Kind, frame};
+
+/// A frame that waits for the disk.
+pub(super) struct Answer {
+    pub link: LinkId,
+    /// The order that it answers, if it is one.
+    pub order: Option<u64>,
+    pub head: Head,
+    pub body: Buf,
+}
+
+/// The pages of the last pull: most pullers have the same map and ask at the same time.
+#[derive(Default)]
+pub(super) struct Pages {
+    have: MapVersion,
+    version: MapVersion,
+    bodies: Vec<Buf>,
+    /// The version that was told to the driver.
+    noted: MapVersion,
+}
+
+impl Mdm {
+    /// Everything is durable: sends what waited for that.
+    pub(super) fn let_out(&mut self, now: Time, out: &mut Effects) {
+        if !self.ready {
+            if self.state.cluster.0 == 0 {
+                return;
+            }
+            self.begin(now);
+            self.welcome_all(out);
+        }
+        if self.pages.noted != self.state.version {
+            self.pages.noted = self.state.version;
+            out.note(Note::Map { version: self.state.version });
+        }
+        for answer in self.answers.drain(..) {
+            if self.links.contains_key(&answer.link) {
+                out.send(answer.link, answer.head, answer.body);
+            }
+        }
+        let version = self.state.version;
+        let due = |p: &Pull| !p.wait || p.have < version;
+        let pulls: Vec<(LinkId, Pull)> = self
+            .links
+            .iter_mut()
+            .filter_map(|(link, l)| Some((*link, l.parked.take_if(|p| due(p))?)))
+            .collect();
+        for (link, pull) in pulls {
+            self.send_pages(link, pull, out);
+        }
+    }
+
+    /// Answers the hellos that came before there was an answer.
+    fn welcome_all(&mut self, out: &mut Effects) {
+        let waiting: Vec<_> =
+            self.links.iter_mut().filter_map(|(link, l)| Some((*link, l.hello.take()?))).collect();
+        for (link, hello) in waiting {
+            if let Err(why) = self.greet(link, &hello, out) {
+                self.refuse(link, &why, out);
+            }
+        }
+    }
+
+    fn send_pages(&mut self, link: LinkId, pull: Pull, out: &mut Effects) {
+        let pages = &mut self.pages;
+        if (pages.have, pages.version) != (pull.have, self.state.version) || pages.bodies.is_empty() {
+            let mut list = self.state.pages_since(pull.have);
+            if list.is_empty() {
+                list.push(self.state.page_without_news());
+            }
+            (pages.have, pages.version) = (pull.have, self.state.version);
+            pages.bodies = list.iter().map(|page| encode(page, out)).collect();
+        }
+        for body in &pages.bodies {
+            let mut header = Header::new(Kind::MapPage);
+            header.op = pull.op.into();
+            header.map = self.state.version.0.into();
+            out.send(link, frame(header, body), body.clone());
+        }
+    }
+
+    /// The log can't go on: nothing changes any more.
+    pub(super) fn fail(&mut self, why: String, out: &mut Effects) {
+        let waiting = self.answers.drain(..).filter_map(|a| Some((a.link, a.order?)));
+        let mut orders: Vec<(LinkId, u64)> = waiting.collect();
+        for input in self.inputs.drain(..) {
+            if let Input::Order(link, op, _) = input {
+                orders.push((link, op));
+            }
+        }
+        let error = AdminError::Log as i32;
+        let reply = AdminReply { error, text: why.clone(), ..AdminReply::default() };
+        for (link, op) in orders.into_iter().filter(|(link, _)| self.links.contains_key(link)) {
+            let mut header = Header::new(Kind::AdminReply);
+            header.op = op.into();
+            send_control(link, header, &reply, out);
+        }
+        self.revived.clear();
+        self.failed = Some(why);
+        self.welcome_all(out);
+    }
+}
+
+fn encode(page: &MapPage, out: &mut Effects) -> Buf {
+    let mut body = out.alloc(page.encoded_len());
+    page.encode(&mut body.as_mut()).expect("the buffer has the encoded length");
+    body
+}

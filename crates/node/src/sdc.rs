@@ -1,0 +1,335 @@
+//! The client role: block requests, from programs and over NBD, to the primaries of their groups.
+//!
+//! [`mirror::client`] decides what is asked of whom; here are the links that it needs (one to each
+//! device that a request has gone to), the registration and the map (from the MDM), and the NBD
+//! sessions. I/O goes on while the MDM is away.
+//!
+//! Invariants:
+//! - Frames of a link count only while it is the present link of its device: what comes on one that
+//!   was given up finds nobody.
+//! - A link to a device carries I/O only after the welcome, by the device that was meant; each has a
+//!   higher session number than all before it (rule R8).
+//! - The identity that the MDM gave first stays for life. Operations are numbered under it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mdm` | the link to the MDM: registration, heartbeats, pulls |
+//! | `servers` | the links to devices |
+//! | `nbd` | the NBD sessions |
+//! | `framer` | the framers of both |
+
+mod framer;
+mod mdm;
+mod nbd;
+mod servers;
+mod topology;
+
+use crate::links;
+use crate::mapview::{MapView, Volume};
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{
+    ClusterId, DeviceId, Incarnation, Limits, LinkId, Map, MapVersion, SdcId, Time, VolumeId,
+};
+use core::net::SocketAddr;
+use mirror::client::{Action, Client, Hangup, Turn};
+use seam::{Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId};
+use wire::Header;
+use wire::control::Refusal;
+
+pub use framer::SdcFramer;
+
+/// What an SDC is started with.
+#[derive(Clone, Debug)]
+pub struct SdcConfig {
+    /// Its name, for people.
+    pub name: String,
+    /// Where the MDMs listen. They are tried in turn.
+    pub mdm: Vec<SocketAddr>,
+    /// Where it serves NBD, as URIs without an export name: for people, in `status`.
+    pub nbd_uris: Vec<String>,
+    /// Drawn at process start.
+    pub nonce: u64,
+    /// The process, for people.
+    pub pid: u32,
+    /// Its bounds.
+    pub limits: Limits,
+}
+
+/// Whose a request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    Program(RequestId),
+    Nbd { link: LinkId, tag: u64 },
+}
+
+/// Whom a link or a dial is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Peer {
+    Mdm,
+    Server(DeviceId),
+    Nbd,
+}
+
+/// A data client.
+#[derive(Debug)]
+pub struct Sdc {
+    config: SdcConfig,
+    cluster: ClusterId,
+    me: Option<(SdcId, Incarnation)>,
+    map: MapView,
+    client: Client<Origin>,
+    mdm: mdm::MdmLink,
+    servers: servers::Servers,
+    nbd: nbd::Sessions,
+    links: Map<LinkId, Peer>,
+    dials: Map<DialId, Peer>,
+    next_dial: u64,
+    /// The number that the last link to a server was greeted with.
+    session: u64,
+    /// Block requests that were answered.
+    served: u64,
+    actions: Vec<Action<Origin>>,
+    spare: Vec<Action<Origin>>,
+}
+
+impl Sdc {
+    /// An SDC that has just started. It dials the MDM at its first tick.
+    pub fn new(config: SdcConfig) -> Sdc {
+        Sdc {
+            cluster: ClusterId(0),
+            me: None,
+            map: MapView::default(),
+            client: Client::new(&config.limits),
+            mdm: mdm::MdmLink::new(&config.mdm, &config.limits),
+            servers: servers::Servers::default(),
+            nbd: nbd::Sessions::default(),
+            links: Map::default(),
+            dials: Map::default(),
+            next_dial: 0,
+            session: 0,
+            served: 0,
+            actions: Vec::new(),
+            spare: Vec::new(),
+            config,
+        }
+    }
+
+    /// Block requests that are not answered yet.
+    pub fn outstanding(&self) -> usize {
+        self.client.outstanding()
+    }
+
+    /// The version of the map; 0 before the first.
+    pub fn map_version(&self) -> MapVersion {
+        self.map.version
+    }
+
+    /// True when it has an identity, and a map that knows it. Requests that come earlier wait.
+    pub fn is_ready(&self) -> bool {
+        self.me.is_some()
+            && self.map.version >= self.mdm.known_at
+            && self.map.version > MapVersion(0)
+    }
+
+    /// The volume with this name, as the map has it.
+    pub fn volume_by_name(&self, name: &str) -> Option<(VolumeId, &Volume)> {
+        self.map.volumes.iter().find(|(_, v)| v.name == name).map(|(id, v)| (*id, v))
+    }
+
+    /// The map.
+    pub fn map(&self) -> &MapView {
+        &self.map
+    }
+
+    /// Who it is, once the MDM has said so.
+    pub fn identity(&self) -> Option<(SdcId, Incarnation)> {
+        self.me
+    }
+
+    /// NBD connections.
+    pub fn connections(&self) -> usize {
+        self.nbd.len()
+    }
+
+    /// Lets the client core act. What it wants done is done by `run`.
+    fn client<R>(
+        &mut self,
+        now: Time,
+        out: &Effects,
+        call: impl FnOnce(&mut Client<Origin>, &mut Turn<'_, MapView, Origin>) -> R,
+    ) -> R {
+        let (map, pool) = (&self.map, out.pool());
+        call(&mut self.client, &mut Turn { now, map, pool, out: &mut self.actions })
+    }
+
+    /// Does what the client core wants done, until nothing is left.
+    fn run(&mut self, now: Time, out: &mut Effects) {
+        while !self.actions.is_empty() {
+            let mut batch = core::mem::replace(&mut self.actions, core::mem::take(&mut self.spare));
+            for action in batch.drain(..) {
+                self.execute(now, action, out);
+            }
+            self.spare = batch;
+        }
+    }
+
+    fn execute(&mut self, now: Time, action: Action<Origin>, out: &mut Effects) {
+        match action {
+            Action::Send { device, header, body } => {
+                if let Some(link) = self.servers.up(device) {
+                    out.send(link, wire::frame(header, &body), body);
+                }
+            }
+            Action::Done { origin, result } => {
+                self.served += 1;
+                match origin {
+                    Origin::Program(id) => out.push(Effect::Reply { id, result }),
+                    Origin::Nbd { link, tag } => self.nbd_done(now, link, tag, result, out),
+                }
+            }
+            Action::Dial { device } => self.want_server(now, device, out),
+            Action::Hangup { device, why } => {
+                if let Some(link) = self.servers.up(device) {
+                    out.note(match why {
+                        Hangup::BadBody => Note::BadBody { link },
+                        Hangup::Nonsense => {
+                            Note::Refused { link, why: "an answer that fits no question" }
+                        }
+                        Hangup::Unanswered => {
+                            Note::Refused { link, why: "a write that may be alive there" }
+                        }
+                    });
+                }
+                self.drop_server(now, device, out);
+            }
+            Action::NeedMap { version } => self.mdm.want(version),
+        }
+    }
+
+    fn dial_id(&mut self, peer: Peer) -> DialId {
+        self.next_dial += 1;
+        let dial = DialId(self.next_dial);
+        self.dials.insert(dial, peer);
+        dial
+    }
+
+    fn link_up(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        port: Port,
+        dial: Option<DialId>,
+        out: &mut Effects,
+    ) {
+        match (port, dial.and_then(|dial| Some((dial, self.dials.remove(&dial)?)))) {
+            (Port::Nbd, None) if dial.is_none() => self.nbd_open(now, link, out),
+            (Port::Peer, Some((_, Peer::Mdm))) => self.greet_mdm(link, out),
+            (Port::Peer, Some((dial, Peer::Server(device)))) => {
+                self.greet_server(device, dial, link, out)
+            }
+            _ => out.push(Effect::Close { link }),
+        }
+    }
+
+    fn link_down(&mut self, now: Time, link: LinkId, out: &mut Effects) {
+        match self.links.remove(&link) {
+            Some(Peer::Mdm) => self.mdm_lost(now, out),
+            Some(Peer::Server(device)) => self.server_lost(now, device, out),
+            Some(Peer::Nbd) => self.nbd.remove(link),
+            None => {}
+        }
+    }
+
+    fn frame(&mut self, now: Time, link: LinkId, head: &[u8], body: Buf, out: &mut Effects) {
+        match self.links.get(&link) {
+            Some(Peer::Server(device)) => {
+                self.server_frame(now, *device, link, wire::parse(head), body, out)
+            }
+            Some(Peer::Nbd) => self.nbd_frame(now, link, head, body, out),
+            Some(Peer::Mdm) => self.mdm_frame(now, link, wire::parse(head), body, out),
+            None => {}
+        }
+    }
+
+    /// Closes a link because of what came on it, as if it had broken.
+    fn refuse(&mut self, now: Time, link: LinkId, why: &'static str, out: &mut Effects) {
+        out.note(Note::Refused { link, why });
+        out.push(Effect::Close { link });
+        self.link_down(now, link, out);
+    }
+}
+
+/// A control message, if the body is whole and is one.
+fn decode<M: prost::Message + Default>(header: &Header, body: &[u8]) -> Option<M> {
+    if wire::body_ok(header, body) { M::decode(body).ok() } else { None }
+}
+
+/// What a refusal means, in a few words.
+fn refusal_note(header: &Header, body: &[u8]) -> &'static str {
+    use wire::control::RefusalCode as Code;
+    match decode::<Refusal>(header, body).map(|r| r.code()) {
+        Some(Code::WrongCluster) => "refused: it belongs to another cluster",
+        Some(Code::WrongVersion) => "refused: it speaks another protocol version",
+        Some(Code::Superseded) => "refused: a newer process has this client's name",
+        Some(Code::NotMe) => "refused: another process listens at this address",
+        _ => "refused",
+    }
+}
+
+impl Node for Sdc {
+    type Framer = SdcFramer;
+
+    fn framer(&mut self, port: Port) -> SdcFramer {
+        SdcFramer::new(port, &self.config.limits)
+    }
+
+    fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
+        match event {
+            Event::Frame { link, head, body } => self.frame(now, link, head, body, out),
+            Event::Request { id, request } => {
+                self.client(now, out, |client, turn| {
+                    client.request(Origin::Program(id), request, turn)
+                });
+            }
+            Event::Tick => self.tick(now, out),
+            Event::LinkUp { link, port, dial } => self.link_up(now, link, port, dial, out),
+            Event::LinkDown { link, .. } => self.link_down(now, link, out),
+            Event::DialFailed { dial, .. } => match self.dials.remove(&dial) {
+                Some(Peer::Mdm) => self.mdm_lost(now, out),
+                Some(Peer::Server(device)) => self.dial_failed(now, device, dial, out),
+                Some(Peer::Nbd) | None => {}
+            },
+            Event::DiskDone { .. } => {}
+        }
+        self.run(now, out);
+    }
+
+    fn flush(&mut self, now: Time, out: &mut Effects) {
+        let retried = self.client.take_retried();
+        if retried > 0 {
+            out.note(Note::Retried { ops: retried });
+        }
+        self.pull(now, out);
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        let links = Time::earliest(self.mdm.wake_at(), self.servers.dial_at);
+        Time::earliest(links, Time::earliest(self.nbd.refresh_by, self.client.wake_at()))
+    }
+}
+
+impl Sdc {
+    fn tick(&mut self, now: Time, out: &mut Effects) {
+        if self.client.wake_at().is_some_and(|at| at <= now) {
+            self.client(now, out, |client, turn| client.tick(turn));
+        }
+        if self.servers.dial_at.is_some_and(|at| at <= now) {
+            self.dial_servers(now, out);
+        }
+        self.mdm_tick(now, out);
+        if self.nbd.refresh_by.is_some_and(|at| at <= now) {
+            self.nbd_refreshed(now, out);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The framers of an SDC's links.
+
+use base::Limits;
+use seam::{FrameError, Framer, Framing, Port};
+use target::nbd::NbdFramer;
+use wire::PeerFramer;
+
+/// Cuts one of an SDC's links into frames.
+#[derive(Clone, Debug)]
+pub enum SdcFramer {
+    /// To the MDM and to servers.
+    Peer(PeerFramer),
+    /// From an NBD client.
+    Nbd(NbdFramer),
+}
+
+impl SdcFramer {
+    /// The framer of a new link.
+    pub fn new(port: Port, limits: &Limits) -> SdcFramer {
+        match port {
+            Port::Peer => SdcFramer::Peer(PeerFramer::new(limits.frame_body)),
+            Port::Nbd => SdcFramer::Nbd(NbdFramer::new(limits)),
+        }
+    }
+}
+
+impl Framer for SdcFramer {
+    #[inline]
+    fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError> {
+        match self {
+            SdcFramer::Peer(framer) => framer.frame(start),
+            SdcFramer::Nbd(framer) => framer.frame(start),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The link to the MDM: registration, heartbeats, and when to pull the map.
+//!
+//! There are two kinds of pull. A *plain* one asks for what there is now: after registration, and for
+//! an NBD client that negotiates. A *parked* one waits at the MDM until there is something newer:
+//! while operations need a newer map, or are stuck. An MDM keeps one pull per link, the newest: so a
+//! plain one takes the place of a parked one, which is sent again after the answer. They are told
+//! apart by the header's `op`, which an answer carries back.
+
+use super::{Peer, Sdc, decode, links, refusal_note};
+use crate::links::{Dialer, send_control};
+use alloc::vec::Vec;
+use base::time::Duration;
+use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
+use core::net::SocketAddr;
+use seam::{Buf, Effects, Note};
+use wire::control::{Heartbeat, MapPage, RegisterSdc, Registered, Role, Welcome};
+use wire::{Header, Kind, flag};
+
+/// After this long without an answer a pull is sent again, if it is still wanted.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The link to the MDM.
+#[derive(Debug)]
+pub(super) struct MdmLink {
+    dialers: Vec<Dialer>,
+    /// The one that is tried, or used.
+    current: usize,
+    /// The link on which we are registered.
+    registered: Option<LinkId>,
+    /// The map version at which the MDM knew this life: older maps are not to be acted on.
+    pub(super) known_at: MapVersion,
+    heartbeat_at: Time,
+    /// A map of this version, or later, is needed.
+    wanted: MapVersion,
+    /// A plain pull is to be sent.
+    ask: bool,
+    /// `op` of the last pull.
+    pulls: u64,
+    /// The pull that the MDM has not answered.
+    out: Option<Pull>,
+}
+
+/// A pull.
+#[derive(Clone, Copy, Debug)]
+struct Pull {
+    op: u64,
+    parked: bool,
+    since: Time,
+}
+
+impl MdmLink {
+    pub(super) fn new(addresses: &[SocketAddr], limits: &Limits) -> MdmLink {
+        MdmLink {
+            dialers: addresses.iter().map(|to| Dialer::new(*to, limits)).collect(),
+            current: 0,
+            registered: None,
+            known_at: MapVersion(0),
+            heartbeat_at: Time::ZERO,
+            wanted: MapVersion(0),
+            ask: false,
+            pulls: 0,
+            out: None,
+        }
+    }
+
+    /// Operations need a map of this version or later.
+    pub(super) fn want(&mut self, version: MapVersion) {
+        self.wanted = self.wanted.max(version);
+    }
+
+    /// Somebody wants to know what there is now.
+    pub(super) fn ask(&mut self) {
+        self.ask = true;
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        let dial = self.dialers.get(self.current).and_then(Dialer::wake_at);
+        Time::earliest(dial, self.registered.map(|_| self.heartbeat_at))
+    }
+
+    /// Takes note of an answer with this `op`; true when it says what there is now.
+    fn answered(&mut self, op: u64) -> bool {
+        self.out.take_if(|pull| pull.op == op).is_some_and(|pull| !pull.parked)
+    }
+}
+
+impl Sdc {
+    pub(super) fn mdm_tick(&mut self, now: Time, out: &mut Effects) {
+        let due = self.mdm.dialers.get(self.mdm.current).and_then(Dialer::wake_at);
+        if due.is_some_and(|at| at <= now) {
+            let dial = self.dial_id(Peer::Mdm);
+            self.mdm.dialers[self.mdm.current].poll(now, dial, out);
+        }
+        if let Some(link) = self.mdm.registered
+            && self.mdm.heartbeat_at <= now
+        {
+            let ops = self.served;
+            let connections = self.nbd.len() as u32;
+            let heartbeat = Heartbeat { ops, connections, ..Heartbeat::default() };
+            send_control(link, self.mdm_header(Kind::Heartbeat), &heartbeat, out);
+            self.mdm.heartbeat_at = now + self.config.limits.heartbeat_every;
+        }
+    }
+
+    pub(super) fn greet_mdm(&mut self, link: LinkId, out: &mut Effects) {
+        let mut hello = links::hello(self.cluster, Role::Sdc, &self.config.name);
+        if let Some((sdc, incarnation)) = self.me {
+            (hello.id, hello.incarnation) = (sdc.0, incarnation.0);
+        }
+        self.session += 1;
+        (hello.session, hello.map) = (self.session, self.map.version.0);
+        self.mdm.dialers[self.mdm.current].link_up(link, &hello, out);
+        self.links.insert(link, Peer::Mdm);
+    }
+
+    /// The link is gone, or the dial came to nothing: tries the next MDM.
+    pub(super) fn mdm_lost(&mut self, now: Time, out: &mut Effects) {
+        let mdm = &mut self.mdm;
+        mdm.registered = None;
+        mdm.out = None;
+        mdm.dialers[mdm.current].lost(now, out.prng());
+        mdm.current = (mdm.current + 1) % mdm.dialers.len();
+        self.map.forget_pages();
+    }
+
+    pub(super) fn mdm_frame(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        header: Header,
+        body: Buf,
+        out: &mut Effects,
+    ) {
+        let known = match header.kind() {
+            Some(Kind::Welcome) => {
+                decode::<Welcome>(&header, &body).map(|w| self.mdm_welcome(now, link, &w, out))
+            }
+            Some(Kind::Registered) => {
+                decode::<Registered>(&header, &body).map(|r| self.registered(now, link, &r, out))
+            }
+            Some(Kind::MapPage) if self.mdm.registered == Some(link) => {
+                decode::<MapPage>(&header, &body)
+                    .map(|page| self.map_page(now, header.op.get(), page, out))
+            }
+            Some(Kind::Refusal) => Some(self.refuse(now, link, refusal_note(&header, &body), out)),
+            _ => None,
+        };
+        if known.is_none() {
+            self.refuse(now, link, "a frame that no MDM sends to a client", out);
+        }
+    }
+
+    fn mdm_welcome(&mut self, now: Time, link: LinkId, welcome: &Welcome, out: &mut Effects) {
+        let ours = self.cluster == ClusterId(0)
+            || welcome.cluster == 0
+            || ClusterId(welcome.cluster) == self.cluster;
+        if welcome.role() != Role::Mdm || !ours {
+            return self.refuse(now, link, "welcomed by something else than our MDM", out);
+        }
+        self.mdm.dialers[self.mdm.current].welcomed();
+        let register = RegisterSdc {
+            name: self.config.name.clone(),
+            nonce: self.config.nonce,
+            pid: self.config.pid,
+            nbd: self.config.nbd_uris.clone(),
+        };
+        send_control(link, self.mdm_header(Kind::RegisterSdc), &register, out);
+    }
+
+    fn registered(&mut self, now: Time, link: LinkId, registered: &Registered, out: &mut Effects) {
+        let me = (SdcId(registered.id), Incarnation(registered.incarnation));
+        if me.0 == SdcId(0) || self.me.is_some_and(|old| old != me) {
+            // What is outstanding would be another client's: go on as we are, without this MDM.
+            return self.refuse(now, link, "the MDM gives this process another identity", out);
+        }
+        if self.me.is_none() {
+            self.me = Some(me);
+            self.client.named(me.0, me.1);
+        }
+        self.cluster = ClusterId(registered.cluster);
+        self.mdm.registered = Some(link);
+        self.mdm.known_at = self.mdm.known_at.max(MapVersion(registered.map));
+        self.mdm.want(MapVersion(registered.map));
+        self.mdm.heartbeat_at = now;
+        self.mdm.ask();
+        self.dial_servers(now, out);
+    }
+
+    fn map_page(&mut self, now: Time, op: u64, page: MapPage, out: &mut Effects) {
+        let last = page.last;
+        if let Some(changes) = self.map.page(page) {
+            self.cluster = self.map.cluster;
+            out.note(Note::Map { version: self.map.version });
+            self.servers_changed(now, &changes.devices, out);
+            self.client(now, out, |client, turn| client.map_changed(turn));
+        }
+        if last && self.mdm.answered(op) {
+            self.nbd_refreshed(now, out);
+        }
+    }
+
+    /// Sends the pull that is due, if one is.
+    pub(super) fn pull(&mut self, now: Time, out: &mut Effects) {
+        let Some(link) = self.mdm.registered else { return };
+        let free = self.mdm.out.is_none_or(|pull| now.since(pull.since) >= AGAIN);
+        let wanted = self.mdm.wanted > self.map.version || self.client.is_stuck();
+        if !self.mdm.ask && !(wanted && free) {
+            return;
+        }
+        self.mdm.pulls += 1;
+        let pull = Pull { op: self.mdm.pulls, parked: !self.mdm.ask, since: now };
+        self.mdm.ask = false;
+        self.mdm.out = Some(pull);
+        let mut header = self.mdm_header(Kind::MapPull);
+        header.op = pull.op.into();
+        header.flags = if pull.parked { flag::WAIT } else { 0 };
+        out.send(link, wire::frame(header, b""), Buf::EMPTY);
+    }
+
+    /// A header for the MDM: who asks, and how old its map is.
+    fn mdm_header(&self, kind: Kind) -> Header {
+        let mut header = Header::new(kind);
+        header.map = self.map.version.0.into();
+        if let Some((sdc, incarnation)) = self.me {
+            header.sdc = sdc.0.into();
+            header.incarnation = incarnation.0.into();
+        }
+        header
+    }
+}

@@ -1,0 +1,133 @@
+//! The NBD sessions of an SDC: one per link.
+//!
+//! Requests go to the client core under the name (link, tag). When a link is gone its session is
+//! dropped; what it had asked for is done nevertheless, and the answers find nobody.
+
+use super::{Origin, Peer, Sdc};
+use alloc::vec::Vec;
+use base::time::Duration;
+use base::{LinkId, Map, Time};
+use seam::{BlockError, Buf, Effect, Effects, Note};
+use target::nbd::{Action, Session};
+
+/// How long a negotiation waits for a fresh map before it shows what is known.
+const REFRESH: Duration = Duration::from_millis(500);
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    sessions: Map<LinkId, Session>,
+    /// Links whose negotiation waits for a fresh map.
+    refreshing: Vec<LinkId>,
+    /// When the first of them has waited long enough: then all are answered.
+    pub(super) refresh_by: Option<Time>,
+    spare: Vec<Action>,
+}
+
+impl Sessions {
+    pub(super) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub(super) fn remove(&mut self, link: LinkId) {
+        self.sessions.remove(&link);
+        self.refreshing.retain(|l| *l != link);
+        if self.refreshing.is_empty() {
+            self.refresh_by = None;
+        }
+    }
+}
+
+impl Sdc {
+    pub(super) fn nbd_open(&mut self, now: Time, link: LinkId, out: &mut Effects) {
+        self.links.insert(link, Peer::Nbd);
+        self.nbd.sessions.insert(link, Session::new(&self.config.limits));
+        self.nbd_session(now, link, out, |session, _, actions| session.greet(actions));
+    }
+
+    pub(super) fn nbd_frame(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        head: &[u8],
+        body: Buf,
+        out: &mut Effects,
+    ) {
+        self.nbd_session(now, link, out, |session, out, actions| {
+            session.frame(head, body, out.pool(), actions);
+        });
+    }
+
+    pub(super) fn nbd_done(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        tag: u64,
+        result: Result<Buf, BlockError>,
+        out: &mut Effects,
+    ) {
+        self.nbd_session(now, link, out, |session, out, actions| {
+            session.done(tag, result, out.pool(), actions);
+        });
+    }
+
+    /// The map is as fresh as can be had: goes on with the negotiations that wait for it.
+    pub(super) fn nbd_refreshed(&mut self, now: Time, out: &mut Effects) {
+        self.nbd.refresh_by = None;
+        for link in core::mem::take(&mut self.nbd.refreshing) {
+            let Some(mut session) = self.nbd.sessions.remove(&link) else { continue };
+            let mut actions = core::mem::take(&mut self.nbd.spare);
+            session.refreshed(&self.map, out.pool(), &mut actions);
+            self.nbd.sessions.insert(link, session);
+            self.nbd_execute(now, link, actions, out);
+        }
+    }
+
+    /// Lets a session act, if it is still there, and does what it wants done.
+    fn nbd_session(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        out: &mut Effects,
+        call: impl FnOnce(&mut Session, &mut Effects, &mut Vec<Action>),
+    ) {
+        let Some(session) = self.nbd.sessions.get_mut(&link) else { return };
+        let mut actions = core::mem::take(&mut self.nbd.spare);
+        call(session, out, &mut actions);
+        self.nbd_execute(now, link, actions, out);
+    }
+
+    fn nbd_execute(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        mut actions: Vec<Action>,
+        out: &mut Effects,
+    ) {
+        for action in actions.drain(..) {
+            match action {
+                Action::Send { head, body } => out.send(link, head, body),
+                Action::Request { tag, request } => {
+                    let origin = Origin::Nbd { link, tag };
+                    self.client(now, out, |client, turn| client.request(origin, request, turn));
+                }
+                Action::Refresh => {
+                    self.nbd.refreshing.push(link);
+                    self.nbd.refresh_by = Time::earliest(self.nbd.refresh_by, Some(now + REFRESH));
+                    self.mdm.ask();
+                }
+                Action::Pause => out.push(Effect::Pause { link }),
+                Action::Resume => out.push(Effect::Resume { link }),
+                Action::Close { why } => {
+                    if let Some(why) = why {
+                        out.note(Note::Refused { link, why });
+                    }
+                    out.push(Effect::Close { link });
+                    self.links.remove(&link);
+                    self.nbd.remove(link);
+                }
+            }
+        }
+        self.nbd.spare = actions;
+    }
+}

@@ -1,0 +1,196 @@
+//! The links to devices: dialled when the client core first wants one, and kept.
+
+use super::{Peer, Sdc, decode, links, refusal_note};
+use crate::links::Dialer;
+use alloc::collections::BTreeMap;
+use base::{ClusterId, DeviceId, Incarnation, LinkId, Time};
+use seam::{Buf, DialId, Effect, Effects};
+use wire::control::{Role, Welcome};
+use wire::{Header, Kind};
+
+/// One wanted link.
+#[derive(Debug)]
+struct Server {
+    /// `None` as long as the map doesn't say where it is.
+    dialer: Option<Dialer>,
+    /// The attempt that counts.
+    dial: Option<DialId>,
+    /// The life that welcomed us.
+    life: Incarnation,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Servers {
+    servers: BTreeMap<DeviceId, Server>,
+    /// When the next is to be dialled.
+    pub(super) dial_at: Option<Time>,
+}
+
+impl Servers {
+    /// The welcomed link to this device.
+    #[inline]
+    pub(super) fn up(&self, device: DeviceId) -> Option<LinkId> {
+        self.servers.get(&device)?.dialer.as_ref()?.up()
+    }
+
+    fn dialer(&mut self, device: DeviceId) -> Option<&mut Dialer> {
+        self.servers.get_mut(&device)?.dialer.as_mut()
+    }
+}
+
+impl Sdc {
+    /// The client core has something for this device.
+    pub(super) fn want_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
+        let server = Server { dialer: None, dial: None, life: Incarnation(0) };
+        self.servers.servers.entry(device).or_insert(server);
+        self.locate_server(now, device, out);
+        self.dial_servers(now, out);
+    }
+
+    /// Looks at what the map says about a device: it may have moved, or begun a new life.
+    fn locate_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
+        let Some(entry) = self.map.devices.get(&device) else { return };
+        let (address, up) = (entry.address, entry.up);
+        let Some(server) = self.servers.servers.get(&device) else { return };
+        let moved = server.dialer.as_ref().map(Dialer::address) != address;
+        let known = server.life != Incarnation(0) && self.servers.up(device).is_some();
+        let over =
+            entry.incarnation > server.life || (entry.dead && entry.incarnation == server.life);
+        if moved || (known && over) {
+            self.drop_server(now, device, out);
+        }
+        let Some(server) = self.servers.servers.get_mut(&device) else { return };
+        if moved {
+            server.dial = None;
+            server.dialer = address.map(|to| Dialer::new(to, &self.config.limits));
+        } else if let Some(dialer) = server.dialer.as_mut().filter(|_| up) {
+            dialer.hurry();
+        }
+    }
+
+    /// The map has changed these devices.
+    pub(super) fn servers_changed(&mut self, now: Time, devices: &[DeviceId], out: &mut Effects) {
+        for device in devices {
+            self.locate_server(now, *device, out);
+        }
+        self.dial_servers(now, out);
+    }
+
+    /// Dials whoever is due.
+    pub(super) fn dial_servers(&mut self, now: Time, out: &mut Effects) {
+        self.servers.dial_at = None;
+        if self.me.is_none() {
+            return; // Nobody to say hello as. Registration calls again.
+        }
+        for (device, server) in &mut self.servers.servers {
+            let Some(dialer) = server.dialer.as_mut() else { continue };
+            let dial = DialId(self.next_dial + 1);
+            if dialer.poll(now, dial, out) {
+                self.next_dial = dial.0;
+                self.dials.insert(dial, Peer::Server(*device));
+                server.dial = Some(dial);
+            }
+            self.servers.dial_at = Time::earliest(self.servers.dial_at, dialer.wake_at());
+        }
+    }
+
+    pub(super) fn greet_server(
+        &mut self,
+        device: DeviceId,
+        dial: DialId,
+        link: LinkId,
+        out: &mut Effects,
+    ) {
+        let server = self.servers.servers.get_mut(&device).filter(|s| s.dial == Some(dial));
+        let Some((server, (sdc, incarnation))) = server.zip(self.me) else {
+            return out.push(Effect::Close { link }); // It has moved meanwhile.
+        };
+        let Some(dialer) = server.dialer.as_mut() else { return out.push(Effect::Close { link }) };
+        self.session += 1;
+        let mut hello = links::hello(self.cluster, Role::Sdc, &self.config.name);
+        (hello.id, hello.incarnation) = (sdc.0, incarnation.0);
+        (hello.session, hello.map) = (self.session, self.map.version.0);
+        dialer.link_up(link, &hello, out);
+        self.links.insert(link, Peer::Server(device));
+    }
+
+    pub(super) fn dial_failed(
+        &mut self,
+        now: Time,
+        device: DeviceId,
+        dial: DialId,
+        out: &mut Effects,
+    ) {
+        if self.servers.servers.get(&device).is_some_and(|s| s.dial == Some(dial)) {
+            self.server_lost(now, device, out);
+        }
+    }
+
+    /// There is no link to the device any more, or the dial came to nothing.
+    pub(super) fn server_lost(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
+        if let Some(dialer) = self.servers.dialer(device) {
+            dialer.lost(now, out.prng());
+            self.servers.dial_at =
+                Time::earliest(self.servers.dial_at, dialer_due(&self.servers, device));
+        }
+        self.client(now, out, |client, turn| client.link_down(device, turn));
+    }
+
+    /// Closes the link to the device, if there is one; it will be dialled again.
+    pub(super) fn drop_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
+        let Some(link) = self.servers.dialer(device).and_then(|d| d.link()) else { return };
+        out.push(Effect::Close { link });
+        self.links.remove(&link);
+        self.server_lost(now, device, out);
+    }
+
+    pub(super) fn server_frame(
+        &mut self,
+        now: Time,
+        device: DeviceId,
+        link: LinkId,
+        header: Header,
+        body: Buf,
+        out: &mut Effects,
+    ) {
+        let up = self.servers.up(device) == Some(link);
+        match header.kind() {
+            Some(Kind::Reply) if up => {
+                self.client(now, out, |client, turn| client.reply(device, &header, body, turn));
+            }
+            Some(Kind::Welcome) if !up => match decode::<Welcome>(&header, &body) {
+                Some(welcome) => self.server_welcome(now, device, link, &welcome, out),
+                None => self.refuse(now, link, "a welcome that can't be read", out),
+            },
+            Some(Kind::Refusal) if !up => self.refuse(now, link, refusal_note(&header, &body), out),
+            _ => self.refuse(now, link, "a frame that no server sends to a client", out),
+        }
+    }
+
+    fn server_welcome(
+        &mut self,
+        now: Time,
+        device: DeviceId,
+        link: LinkId,
+        welcome: &Welcome,
+        out: &mut Effects,
+    ) {
+        let meant = welcome.role() == Role::Sds && welcome.id == device.0;
+        if !meant || (welcome.cluster != 0 && ClusterId(welcome.cluster) != self.cluster) {
+            return self.refuse(now, link, "welcomed by somebody else than was dialled", out);
+        }
+        let Some(server) = self.servers.servers.get_mut(&device) else { return };
+        server.life = Incarnation(welcome.incarnation);
+        if let Some(dialer) = server.dialer.as_mut() {
+            dialer.welcomed();
+        }
+        let ops = if out.chaos("sdc.credit") { 1 } else { welcome.credit_ops };
+        let bytes = welcome.credit_bytes;
+        self.client(now, out, |client, turn| client.link_up(device, ops, bytes, turn));
+    }
+}
+
+fn dialer_due(servers: &Servers, device: DeviceId) -> Option<Time> {
+    servers.servers.get(&device)?.dialer.as_ref()?.wake_at()
+}

@@ -1,0 +1,232 @@
+//! A shard's dealings with the MDM: registration, heartbeats, the map, proposals.
+
+use super::{Durable, Follower, Sds, Who};
+use crate::links::{Dialer, hello, send_control};
+use crate::mapview::Changes;
+use alloc::collections::BTreeMap;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, MapVersion, Mutant, Time, VolumeId, mutant};
+use mirror::{Fate, Mirror};
+use prost::Message;
+use seam::{Buf, Effects, Note};
+use wire::control::{
+    Admission, Heartbeat, MapPage, Proposal, Refusal, RefusalCode, Register, Registered, Role, Welcome,
+};
+use wire::{Header, Kind, flag};
+
+/// How long after a write found no space the device counts as full.
+const FULL_FOR: Duration = Duration::from_secs(5);
+
+impl Sds {
+    /// Greets the MDM on a link that was dialled to it.
+    pub(super) fn greet_mdm(&mut self, link: LinkId, out: &mut Effects) {
+        self.links.insert(link, Who::Mdm);
+        let mut hello = hello(self.cluster, Role::Sds, &self.config.name);
+        (hello.id, hello.incarnation, hello.map) = (self.me.0, self.incarnation.0, self.map.version.0);
+        self.mdm.link_up(link, &hello, out);
+    }
+
+    /// A frame from the MDM.
+    pub(super) fn from_mdm(&mut self, now: Time, link: LinkId, h: &Header, body: &Buf, out: &mut Effects) {
+        let read = match h.kind() {
+            Some(Kind::Welcome) => Welcome::decode(&body[..]).map(|w| self.welcomed_by_mdm(now, link, &w, out)),
+            Some(Kind::Registered) => Registered::decode(&body[..]).map(|r| self.registered(now, link, &r, out)),
+            Some(Kind::MapPage) => MapPage::decode(&body[..]).map(|p| self.map_page(now, link, p, out)),
+            Some(Kind::Refusal) => Refusal::decode(&body[..]).map(|r| {
+                if r.code() == RefusalCode::Superseded {
+                    self.end(Note::Superseded, out);
+                }
+                out.note(Note::Refused { link, why: "the MDM refused this server: see its log" });
+                self.drop_link(now, link, out);
+            }),
+            _ => Ok(()),
+        };
+        if read.is_err() {
+            self.drop_link(now, link, out);
+        }
+    }
+
+    fn welcomed_by_mdm(&mut self, now: Time, link: LinkId, welcome: &Welcome, out: &mut Effects) {
+        if welcome.role() != Role::Mdm {
+            out.note(Note::Refused { link, why: "the MDM address is not an MDM's" });
+            return self.drop_link(now, link, out);
+        }
+        self.mdm.welcomed();
+        let config = &self.config;
+        let register = Register {
+            sds: config.name.clone(),
+            shard: config.shard,
+            address: config.address.to_string(),
+            nonce: config.nonce,
+            store: config.store,
+            capacity: config.capacity,
+            kind: config.kind as i32,
+            pid: config.pid,
+            acted: 0,
+        };
+        send_control(link, Header::new(Kind::Register), &register, out);
+        self.heartbeat_due = now + self.config.limits.heartbeat_every;
+    }
+
+    /// The MDM has named this life.
+    fn registered(&mut self, now: Time, link: LinkId, registered: &Registered, out: &mut Effects) {
+        self.cluster = ClusterId(registered.cluster);
+        let (id, incarnation) = (DeviceId(registered.id), Incarnation(registered.incarnation));
+        if let Some(Durable { media, records }) = self.unnamed.take() {
+            (self.me, self.incarnation) = (id, incarnation);
+            let boot = self.boot.unwrap_or(now);
+            self.mirror = Some(Mirror::new(id, incarnation, self.config.limits.clone(), media, records, boot));
+        } else if (self.me, self.incarnation) != (id, incarnation) {
+            // The MDM has forgotten, or mixes up, who this is: going on could only do harm.
+            return self.end(Note::Superseded, out);
+        }
+        self.pull(link, out);
+    }
+
+    fn pull(&mut self, link: LinkId, out: &mut Effects) {
+        let mut pull = Header::new(Kind::MapPull);
+        (pull.flags, pull.map) = (flag::WAIT, self.map.version.0.into());
+        out.send(link, wire::frame(pull, &[]), Buf::EMPTY);
+    }
+
+    fn map_page(&mut self, now: Time, link: LinkId, page: MapPage, out: &mut Effects) {
+        let last = page.last;
+        if let Some(changes) = self.map.page(page) {
+            self.map_changed(now, changes, out);
+        }
+        if last {
+            self.pull(link, out);
+        }
+    }
+
+    /// A newer map is there: everything that follows from it.
+    fn map_changed(&mut self, now: Time, changes: Changes, out: &mut Effects) {
+        out.note(Note::Map { version: self.map.version });
+        let Some(mirror) = &mut self.mirror else { return };
+        let fates: BTreeMap<DeviceId, Fate> = self
+            .map
+            .devices
+            .iter()
+            .map(|(id, d)| (*id, Fate { incarnation: d.incarnation, dead: d.dead && !d.up, address: d.address }))
+            .collect();
+        let known = self.map.devices.get(&self.me).map_or(Incarnation(0), |d| d.incarnation);
+        if known > self.incarnation {
+            return self.end(Note::Superseded, out);
+        }
+        mirror.set_map(self.map.version, fates);
+        if known < self.incarnation {
+            return; // R2: this map does not know this life yet
+        }
+        let first = !core::mem::replace(&mut self.named, true);
+        let groups = if first { self.map.groups_of(self.me) } else { changes.groups };
+        for group in groups {
+            if let Some(config) = self.map.group(group) {
+                mirror.configure(now, group, config, out);
+            }
+        }
+        let mut gone = changes.deleted;
+        if first {
+            let stored: Vec<VolumeId> = mirror.media().0.volumes();
+            gone.extend(stored.into_iter().filter(|v| self.map.is_deleted(*v)));
+        }
+        for volume in gone.into_iter().filter(|_| !mutant::on(Mutant::NoLiveList)) {
+            mirror.drop_volume(volume, out);
+        }
+        let (needed, out_of_sync) = mirror.wanted();
+        let up = |d: &DeviceId| self.map.devices.get(d).is_some_and(|d| d.up);
+        let courted = out_of_sync.into_iter().filter(up).collect();
+        mirror.need_leases(now, &needed, &courted);
+        mirror.tick(now, out);
+        let wanted: Vec<DeviceId> = needed.union(&courted).copied().collect();
+        self.want_followers(&wanted, &changes.devices);
+    }
+
+    /// Keeps a dialer for each device that is wanted, to where the map says that it is.
+    fn want_followers(&mut self, wanted: &[DeviceId], changed: &[DeviceId]) {
+        for device in wanted {
+            let Some(address) = self.map.devices.get(device).and_then(|d| d.address) else { continue };
+            let limits = &self.config.limits;
+            let make = || Follower { dialer: Dialer::new(address, limits), refused: false };
+            let follower = self.followers.entry(*device).or_insert_with(make);
+            if follower.dialer.address() != address && follower.dialer.link().is_none() {
+                *follower = make();
+            }
+            if changed.contains(device) {
+                follower.refused = false;
+                follower.dialer.hurry();
+            }
+        }
+    }
+
+    pub(super) fn heartbeat(&mut self, now: Time, out: &mut Effects) {
+        let (Some(link), Some(mirror)) = (self.mdm.up(), &self.mirror) else { return };
+        if self.heartbeat_due > now {
+            return;
+        }
+        self.heartbeat_due = now + self.config.limits.heartbeat_every;
+        let stats = mirror.stats();
+        let heartbeat = Heartbeat {
+            used: mirror.media().0.used(),
+            resync_remaining: mirror.resync_remaining(),
+            resync_moved: stats.moved,
+            ops: stats.ops,
+            full: stats.full_at.is_some_and(|at| now.since(at) < FULL_FOR),
+            connections: 0,
+        };
+        let mut header = Header::new(Kind::Heartbeat);
+        header.incarnation = self.incarnation.0.into();
+        send_control(link, header, &heartbeat, out);
+    }
+
+    /// Tells the MDM what should change. Repeated until the map shows it.
+    pub(super) fn propose(&mut self, now: Time, out: &mut Effects) {
+        if self.mirror.is_none() || self.proposal_due > now {
+            return;
+        }
+        self.proposal_due = now + self.config.limits.beacon_every;
+        let Some(proposal) = self.proposal(now) else { return };
+        if let Some(link) = self.mdm.up() {
+            send_control(link, Header::new(Kind::Proposal), &proposal, out);
+        }
+    }
+
+    fn proposal(&self, now: Time) -> Option<Proposal> {
+        let mirror = self.mirror.as_ref().filter(|_| self.named)?;
+        let (needed, out_of_sync) = mirror.wanted();
+        let refused: Vec<u32> = self
+            .followers
+            .iter()
+            .filter(|(d, f)| f.refused && f.dialer.link().is_none() && needed.contains(d))
+            .map(|(d, _)| d.0)
+            .collect();
+        let silent = mirror.suspects(now).into_iter().filter(|d| needed.contains(d)).map(|d| d.0);
+        let mut suspects: Vec<u32> = silent.chain(refused.iter().copied()).collect();
+        suspects.sort_unstable();
+        suspects.dedup();
+        let back = |d: &DeviceId| {
+            let linked = self.followers.get(d).is_some_and(|f| f.dialer.up().is_some());
+            linked && mirror.answers(now, *d) && self.map.devices.get(d).is_some_and(|d| d.up)
+        };
+        let admission = |(group, epoch, device): (base::GroupId, base::Epoch, DeviceId)| Admission {
+            group: group.0,
+            epoch: epoch.0,
+            device: device.0,
+        };
+        let proposal = Proposal {
+            device: self.me.0,
+            incarnation: self.incarnation.0,
+            suspects,
+            join: out_of_sync.iter().filter(|d| back(d)).map(|d| d.0).collect(),
+            admit: mirror.admissions().into_iter().map(admission).collect(),
+            refused,
+        };
+        let empty = proposal.suspects.is_empty() && proposal.join.is_empty() && proposal.admit.is_empty();
+        (!empty).then_some(proposal)
+    }
+
+    /// The version of the map that counts here: none before this life is in it.
+    pub(super) fn map_version(&self) -> MapVersion {
+        self.map.version
+    }
+}

@@ -1,0 +1,214 @@
+//! A shard's dealings with clients and other devices: handshakes, sessions, and which frame goes where.
+
+use super::{Sds, Session, Who};
+use crate::links::{check_hello, hello, refusal, refuse, send_control, welcome};
+use base::{DeviceId, GroupId, Incarnation, LinkId, MapVersion, Mutant, SdcId, Time, UNIT, UnitKey, VolumeId, mutant};
+use prost::Message;
+use seam::{Buf, DialId, Effect, Effects, Note};
+use wire::control::{Hello, Refusal, RefusalCode, Role, Welcome};
+use wire::{Header, Kind, Status};
+
+impl Sds {
+    pub(super) fn link_up(&mut self, now: Time, link: LinkId, dial: Option<DialId>, out: &mut Effects) {
+        match dial.map(|dial| self.dials.remove(&dial)) {
+            None => drop(self.links.insert(link, Who::Stranger)),
+            Some(Some(None)) => self.greet_mdm(link, out),
+            Some(Some(Some(device))) if self.followers.contains_key(&device) => {
+                self.links.insert(link, Who::Follower(device));
+                self.next_session += 1;
+                let mut hello = hello(self.cluster, Role::Sds, &self.config.name);
+                (hello.id, hello.incarnation) = (self.me.0, self.incarnation.0);
+                (hello.session, hello.map) = (self.next_session, self.map_version().0);
+                let follower = self.followers.get_mut(&device).expect("checked");
+                follower.refused = false;
+                follower.dialer.link_up(link, &hello, out);
+            }
+            Some(_) => self.drop_link(now, link, out),
+        }
+    }
+
+    pub(super) fn frame(&mut self, now: Time, link: LinkId, head: &[u8], body: Buf, out: &mut Effects) {
+        let h = wire::parse(head);
+        let Some(who) = self.links.get(&link).copied() else { return };
+        if !wire::body_ok(&h, &body) {
+            out.note(Note::BadBody { link });
+            return self.damaged(now, link, who, &h, out);
+        }
+        match who {
+            Who::Client(sdc) => self.from_client(now, link, sdc, h, body, out),
+            Who::Leader(device) => self.from_leader(now, link, device, &h, body, out),
+            Who::Follower(device) => self.from_follower(now, link, device, &h, &body, out),
+            Who::Mdm => self.from_mdm(now, link, &h, &body, out),
+            Who::Stranger => self.greeted(now, link, &h, &body, out),
+        }
+    }
+
+    /// A client can send its payload again; every other link starts over.
+    fn damaged(&mut self, now: Time, link: LinkId, who: Who, h: &Header, out: &mut Effects) {
+        if let (Who::Client(_), Some(Kind::Write)) = (who, h.kind()) {
+            return self.answer_client(link, h, Status::Damaged, out);
+        }
+        self.drop_link(now, link, out);
+    }
+
+    // ---- handshakes ----
+
+    fn greeted(&mut self, now: Time, link: LinkId, h: &Header, body: &Buf, out: &mut Effects) {
+        let hello = match (h.kind(), Hello::decode(&body[..])) {
+            (Some(Kind::Hello), Ok(hello)) => hello,
+            _ => {
+                out.note(Note::Refused { link, why: "the first frame was not a hello" });
+                self.links.remove(&link);
+                return refuse(link, &refusal(RefusalCode::Unexpected, "say hello first"), out);
+            }
+        };
+        if let Err(refusal) = self.take_hello(now, link, &hello, out) {
+            out.note(Note::Refused { link, why: "a hello was refused" });
+            self.links.remove(&link);
+            refuse(link, &refusal, out);
+        }
+    }
+
+    fn take_hello(&mut self, now: Time, link: LinkId, hello: &Hello, out: &mut Effects) -> Result<(), Refusal> {
+        check_hello(hello, self.cluster)?;
+        let Some(mirror) = &mut self.mirror else {
+            return Err(refusal(RefusalCode::Unknown, "this server is not registered with its MDM yet: try again"));
+        };
+        let incarnation = Incarnation(hello.incarnation);
+        let sessions_link = match hello.role() {
+            Role::Sdc => {
+                let sdc = SdcId(hello.id);
+                let old = self.clients.get(&sdc).copied();
+                let session = newer(old, incarnation, hello, link)?;
+                self.clients.insert(sdc, session);
+                self.links.insert(link, Who::Client(sdc));
+                old.and_then(|s| s.link)
+            }
+            Role::Sds => {
+                let device = DeviceId(hello.id);
+                let known = self.map.devices.get(&device).map_or(Incarnation(0), |d| d.incarnation);
+                if incarnation < known {
+                    let text = "a newer process serves in your name";
+                    return Err(refusal(RefusalCode::Superseded, text));
+                }
+                let old = self.leaders.get(&device).copied();
+                let session = newer(old, incarnation, hello, link)?;
+                self.leaders.insert(device, session);
+                self.links.insert(link, Who::Leader(device));
+                mirror.heard(now, device, MapVersion(hello.map), out);
+                old.and_then(|s| s.link)
+            }
+            _ => return Err(refusal(RefusalCode::Unexpected, "this is a data server: ask an MDM")),
+        };
+        // R8: what an older connection of the same sender still has under way does not count.
+        if let Some(old) = sessions_link.filter(|_| !mutant::on(Mutant::NoSession)) {
+            self.links.remove(&old);
+            out.note(Note::OldSession { link: old });
+            out.push(Effect::Close { link: old });
+        }
+        let mut welcome = welcome(self.cluster, Role::Sds);
+        (welcome.id, welcome.incarnation, welcome.map) = (self.me.0, self.incarnation.0, self.map.version.0);
+        welcome.credit_ops = self.config.limits.client_ops;
+        welcome.credit_bytes = self.config.limits.client_bytes;
+        send_control(link, Header::new(Kind::Welcome), &welcome, out);
+        Ok(())
+    }
+
+    // ---- frames ----
+
+    fn from_client(&mut self, now: Time, link: LinkId, sdc: SdcId, mut h: Header, body: Buf, out: &mut Effects) {
+        let Some(session) = self.clients.get(&sdc) else { return };
+        h.sdc = sdc.0.into();
+        h.incarnation = session.incarnation.0.into();
+        if !matches!(h.kind(), Some(Kind::Read | Kind::Write | Kind::Zero | Kind::Extents)) {
+            out.note(Note::Refused { link, why: "a client sent a frame that is not an I/O" });
+            return self.drop_link(now, link, out);
+        }
+        match self.check_volume(&h) {
+            Err(status) => self.answer_client(link, &h, status, out),
+            Ok(()) => {
+                let mirror = self.mirror.as_mut().expect("clients are welcomed by a named shard");
+                mirror.client(now, link, &h, body, out);
+            }
+        }
+    }
+
+    /// Whether the map has the volume, and the range in it, and the unit in this group.
+    fn check_volume(&self, h: &Header) -> Result<(), Status> {
+        let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
+        let newer = h.map.get() > self.map.version.0;
+        let Some(volume) = self.map.volumes.get(&unit.volume) else {
+            let gone = self.map.is_deleted(unit.volume);
+            return Err(if newer && !gone { Status::Behind } else { Status::NoVolume });
+        };
+        let end = u64::from(unit.index) * u64::from(UNIT) + u64::from(h.at.get()) + u64::from(h.len.get());
+        if end > volume.size {
+            return Err(if newer { Status::Behind } else { Status::OutOfRange });
+        }
+        if h.generation.get() < volume.generation {
+            return Err(Status::Stale);
+        }
+        if self.map.group_of(unit) != Some(GroupId(h.group.get())) {
+            return Err(Status::OutOfRange);
+        }
+        Ok(())
+    }
+
+    fn answer_client(&mut self, link: LinkId, h: &Header, status: Status, out: &mut Effects) {
+        let mut reply = Header::new(Kind::Reply);
+        (reply.op, reply.group, reply.map) = (h.op, h.group, self.map.version.0.into());
+        reply.status = (status as u16).into();
+        out.send(link, wire::frame(reply, &[]), Buf::EMPTY);
+    }
+
+    fn from_leader(&mut self, now: Time, link: LinkId, from: DeviceId, h: &Header, body: Buf, out: &mut Effects) {
+        let mirror = self.mirror.as_mut().expect("leaders are welcomed by a named shard");
+        match h.kind() {
+            Some(Kind::Replicate) => mirror.replicate_in(now, link, from, h, body, out),
+            Some(Kind::Beacon) => mirror.beacon_in(now, link, from, h, out),
+            Some(Kind::Commit) => mirror.commit_in(from, h),
+            Some(Kind::SyncStart) => mirror.sync_start_in(link, from, h, out),
+            Some(Kind::SyncWipe) => mirror.sync_wipe_in(link, from, h, out),
+            Some(Kind::Seal) => mirror.seal_in(link, from, h, &body, out),
+            _ => {
+                out.note(Note::Refused { link, why: "a server sent a frame that is not for a follower" });
+                self.drop_link(now, link, out);
+            }
+        }
+    }
+
+    fn from_follower(&mut self, now: Time, link: LinkId, from: DeviceId, h: &Header, body: &Buf, out: &mut Effects) {
+        let mirror = self.mirror.as_mut().expect("followers are dialled by a named shard");
+        if !matches!(h.kind(), Some(Kind::Welcome | Kind::Refusal)) {
+            mirror.heard(now, from, MapVersion(h.map.get()), out);
+        }
+        match h.kind() {
+            Some(Kind::Replicated) => mirror.replicated(now, from, h, out),
+            Some(Kind::Grant) => mirror.grant_in(now, from, h, out),
+            Some(Kind::SyncState) => mirror.sync_state_in(now, from, h, body, out),
+            Some(Kind::Sealed) => mirror.sealed_in(now, from, h, out),
+            Some(Kind::Welcome) => self.welcomed(now, link, from, body, out),
+            _ => self.drop_link(now, link, out),
+        }
+    }
+
+    fn welcomed(&mut self, now: Time, link: LinkId, device: DeviceId, body: &Buf, out: &mut Effects) {
+        let is_it = Welcome::decode(&body[..]).is_ok_and(|w| w.role() == Role::Sds && w.id == device.0);
+        let follower = self.followers.get_mut(&device).filter(|f| f.dialer.link() == Some(link));
+        let (true, Some(follower), Some(mirror)) = (is_it, follower, &mut self.mirror) else {
+            return self.drop_link(now, link, out);
+        };
+        follower.dialer.welcomed();
+        mirror.peer_up(now, device, link, out);
+    }
+}
+
+/// The session that this hello opens, if it is newer than the one that is known.
+fn newer(old: Option<Session>, incarnation: Incarnation, hello: &Hello, link: LinkId) -> Result<Session, Refusal> {
+    let stale = old.is_some_and(|s| (incarnation, hello.session) <= (s.incarnation, s.number));
+    if hello.id == 0 || incarnation.0 == 0 || (stale && !mutant::on(Mutant::NoSession)) {
+        let text = "a newer connection of the same process is here, or it has no id yet";
+        return Err(refusal(RefusalCode::Superseded, text));
+    }
+    Ok(Session { incarnation, number: hello.session, link: Some(link) })
+}

@@ -1,0 +1,118 @@
+//! What holds in every scenario, checked at every event: the ledger of links, dials and operations.
+
+use crate::effect::{Effect, Effects};
+use crate::event::Event;
+use crate::{DialId, DiskOp};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{LinkId, Time};
+use core::net::SocketAddr;
+
+/// What a probe is told about its surroundings.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Where the probes listen, itself included, in their order.
+    pub peers: Vec<SocketAddr>,
+    /// An address of a host that is there, where nobody listens.
+    pub nobody: SocketAddr,
+    /// The size of its device, if it has a fixed one: beyond it, `OutOfRange` is expected.
+    pub disk_bytes: Option<u64>,
+    /// All probes read the same clock, so that stamps of one mean something to the other.
+    pub same_clock: bool,
+}
+
+/// More faults than this help nobody.
+const MOST: usize = 20;
+
+#[derive(Default)]
+pub(super) struct Ledger {
+    pub(super) faults: Vec<String>,
+    now: Time,
+    seen: BTreeSet<LinkId>,
+    up: BTreeSet<LinkId>,
+    dials: BTreeSet<DialId>,
+    operations: BTreeMap<DiskOp, u32>,
+}
+
+impl Ledger {
+    pub(super) fn fault(&mut self, what: String) {
+        if self.faults.len() < MOST {
+            self.faults.push(what);
+        }
+    }
+
+    pub(super) fn check(&mut self, ok: bool, what: impl FnOnce() -> String) {
+        if !ok {
+            self.fault(what());
+        }
+    }
+
+    pub(super) fn time(&mut self, now: Time) {
+        let before = self.now;
+        self.check(now >= before, || format!("time went back from {before:?} to {now:?}"));
+        self.now = now;
+    }
+
+    /// Before the role sees the event.
+    pub(super) fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Tick | Event::Request { .. } => {}
+            Event::LinkUp { link, dial, .. } => {
+                let new = self.seen.insert(*link);
+                self.check(new, || format!("{link} was there before"));
+                self.up.insert(*link);
+                if let Some(dial) = dial {
+                    self.dial_ended(*dial);
+                }
+            }
+            Event::DialFailed { dial, .. } => self.dial_ended(*dial),
+            Event::LinkDown { link, .. } => {
+                let was = self.up.remove(link);
+                self.check(was, || format!("{link} went down but was not up"));
+            }
+            Event::Frame { link, .. } => {
+                let is = self.up.contains(link);
+                self.check(is, || format!("a frame on {link}, which is not up"));
+            }
+            Event::DiskDone { op, .. } => {
+                let open = self.operations.get_mut(op).is_some_and(|n| core::mem::replace(n, 0) == 1);
+                self.check(open, || format!("{op:?} ended, but was not open"));
+            }
+        }
+    }
+
+    fn dial_ended(&mut self, dial: DialId) {
+        let was = self.dials.remove(&dial);
+        self.check(was, || format!("{dial:?} ended, but was not open"));
+    }
+
+    /// What the role emits, on its way to the driver.
+    pub(super) fn effects(&mut self, out: &mut Effects) {
+        let mut effects = Vec::new();
+        out.swap(&mut effects);
+        for effect in effects {
+            match &effect {
+                Effect::Dial { dial, .. } => {
+                    self.dials.insert(*dial);
+                }
+                Effect::Close { link } => {
+                    self.up.remove(link);
+                }
+                Effect::Read { op, .. } | Effect::Write { op, .. } | Effect::Flush { op, .. } => {
+                    self.operations.insert(*op, 1);
+                }
+                _ => {}
+            }
+            out.push(effect);
+        }
+    }
+
+    /// At the end.
+    pub(super) fn open_ends(&self) -> Option<String> {
+        let operations = self.operations.values().filter(|n| **n > 0).count();
+        (operations + self.dials.len() > 0)
+            .then(|| format!("open at the end: {operations} operations, {} dials", self.dials.len()))
+    }
+}

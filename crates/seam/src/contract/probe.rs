@@ -1,0 +1,213 @@
+//! The node that all scenarios run: a role, and the ledger around it; and its protocol.
+
+use super::check::{Ledger, Place};
+use super::roles::Role;
+use crate::effect::{Effect, Effects, Head};
+use crate::event::Event;
+use crate::framer::{FrameError, Framer, Framing};
+use crate::node::Node;
+use crate::{Buf, Port};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{LinkId, Time};
+use core::cell::Cell;
+
+/// A node that plays a role in a scenario and notes what the driver does wrong.
+pub struct Probe {
+    role: Box<dyn Role>,
+    ledger: Ledger,
+    place: Option<Place>,
+    started: bool,
+    /// What the driver was last told.
+    told: Cell<Option<Time>>,
+}
+
+impl Probe {
+    pub(super) fn new(role: Box<dyn Role>) -> Probe {
+        Probe {
+            role,
+            ledger: Ledger::default(),
+            place: None,
+            started: false,
+            told: Cell::new(None),
+        }
+    }
+
+    /// Tells the probe about the others. For the harness, before any probe runs.
+    pub fn meet(&mut self, place: Place) {
+        self.place = Some(place);
+    }
+
+    /// True when its part is played. It may be asked at any time between two calls of the driver.
+    pub fn is_done(&self) -> bool {
+        self.started && self.role.is_done()
+    }
+
+    /// What went wrong so far; what is unfinished now counts.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = self.ledger.faults.clone();
+        if !self.is_done() {
+            faults.push(format!("not done in time: {}", self.role.status()));
+        } else {
+            faults.extend(self.ledger.open_ends());
+        }
+        faults
+    }
+}
+
+/// What a role may use while it handles an event.
+pub(super) struct Stage<'a> {
+    pub(super) now: Time,
+    pub(super) out: &'a mut Effects,
+    pub(super) place: &'a Place,
+    pub(super) ledger: &'a mut Ledger,
+}
+
+impl Stage<'_> {
+    pub(super) fn check(&mut self, ok: bool, what: impl FnOnce() -> String) {
+        self.ledger.check(ok, what);
+    }
+
+    pub(super) fn dial(&mut self, id: u64, peer: usize) {
+        let to = self.place.peers[peer];
+        self.out.push(Effect::Dial { dial: crate::DialId(id), to, port: Port::Peer });
+    }
+
+    /// Sends frame `seq` of a link with `len` bytes, in one piece or in two.
+    pub(super) fn send(&mut self, link: LinkId, seq: u32, len: usize) {
+        let head = head(seq, len, self.now);
+        let mut body = self.out.alloc(len);
+        body.as_mut().iter_mut().enumerate().for_each(|(i, b)| *b = pattern(seq, i));
+        if seq % 7 == 3 && len > 1 {
+            let cut = (seq as usize * 37) % len;
+            self.out.send(link, head, body.slice(0..cut));
+            self.out.send(link, Head::EMPTY, body.slice(cut..len));
+        } else {
+            self.out.send(link, head, body);
+        }
+    }
+
+    /// Checks a frame against what [`Stage::send`] sends as frame `seq`.
+    pub(super) fn verify(&mut self, link: LinkId, seq: u32, head: &[u8], body: &Buf) {
+        let Some(h) = parse(head) else {
+            return self.ledger.fault(format!("{link}: a head of {} bytes", head.len()));
+        };
+        let (now, same_clock) = (self.now, self.place.same_clock);
+        self.check(h.seq == seq, || format!("{link}: frame {} came instead of {seq}", h.seq));
+        self.check(h.body as usize == body.len(), || format!("{link}: a body of {} bytes", body.len()));
+        self.check(head.len() == head_len(seq), || format!("{link}: a head of {} bytes", head.len()));
+        let wrong = body.iter().enumerate().find(|(i, b)| **b != pattern(h.seq, *i));
+        self.check(wrong.is_none(), || format!("{link}: frame {seq} is damaged at {wrong:?}"));
+        self.check(!same_clock || now >= h.stamp, || {
+            format!("{link}: frame {seq} was sent at {:?}, and now is {now:?}", h.stamp)
+        });
+    }
+}
+
+/// The content of frame `seq`'s body.
+fn pattern(seq: u32, i: usize) -> u8 {
+    ((i as u32).wrapping_mul(0x9e37_79b1).wrapping_add(seq.wrapping_mul(0x85eb_ca6b)) >> 23) as u8
+}
+
+const MAGIC: u8 = 0xc7;
+const SHORTEST: usize = 18;
+
+struct Parsed {
+    seq: u32,
+    body: u32,
+    stamp: Time,
+}
+
+fn head_len(seq: u32) -> usize {
+    SHORTEST + seq as usize % (Head::MAX - SHORTEST + 1)
+}
+
+/// Frame `seq`'s head. Says more about the body than may follow: scenarios use that.
+pub(super) fn head(seq: u32, len: usize, now: Time) -> Head {
+    let mut h = [seq as u8; Head::MAX];
+    h[0] = MAGIC;
+    h[1] = head_len(seq) as u8;
+    h[2..6].copy_from_slice(&seq.to_le_bytes());
+    h[6..10].copy_from_slice(&(len as u32).to_le_bytes());
+    h[10..18].copy_from_slice(&now.0.to_le_bytes());
+    Head::new(&h[..head_len(seq)])
+}
+
+fn parse(head: &[u8]) -> Option<Parsed> {
+    let at = |from: usize| head.get(from..from + 4)?.try_into().ok().map(u32::from_le_bytes);
+    let stamp = u64::from(at(10)?) | u64::from(at(14)?) << 32;
+    Some(Parsed { seq: at(2)?, body: at(6)?, stamp: Time(stamp) })
+}
+
+/// Cuts probes' streams: heads of many lengths, and frames that are numbered from 0.
+#[derive(Default)]
+pub struct ProbeFramer {
+    next: u32,
+}
+
+impl Framer for ProbeFramer {
+    fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError> {
+        match start.first() {
+            None => return Ok(Framing::Need(1)),
+            Some(b) if *b != MAGIC => return Err(FrameError::BadMagic),
+            Some(_) => {}
+        }
+        // Its length is told before the head is there: the driver waits for the rest of it.
+        if start.len() < SHORTEST {
+            return Ok(Framing::Need(SHORTEST));
+        }
+        let head = parse(start).ok_or(FrameError::BadHead)?;
+        if head.seq != self.next {
+            return Err(FrameError::BadHead); // asked twice about one frame, or a frame is missing
+        }
+        self.next += 1;
+        Ok(Framing::Frame { head: start[1] as usize, body: head.body as usize })
+    }
+}
+
+impl Node for Probe {
+    type Framer = ProbeFramer;
+
+    fn framer(&mut self, port: Port) -> ProbeFramer {
+        self.ledger.check(port == Port::Peer, || "a framer for a port that nobody uses".into());
+        ProbeFramer::default()
+    }
+
+    fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
+        self.ledger.time(now);
+        self.ledger.event(&event);
+        let Some(place) = self.place.clone() else {
+            return self.ledger.fault("the harness has not called meet".into());
+        };
+        let ticked = matches!(event, Event::Tick);
+        if ticked {
+            let due = self.told.get();
+            self.ledger.check(due.is_some_and(|t| t <= now), || {
+                format!("a tick at {now:?}, asked for at {due:?}")
+            });
+        }
+        let mut stage = Stage { now, out, place: &place, ledger: &mut self.ledger };
+        if ticked && !core::mem::replace(&mut self.started, true) {
+            self.role.start(&mut stage);
+        } else {
+            self.role.on(event, &mut stage);
+        }
+        self.ledger.effects(out);
+    }
+
+    fn flush(&mut self, now: Time, out: &mut Effects) {
+        self.ledger.time(now);
+        if let (Some(place), true) = (self.place.clone(), self.started) {
+            self.role.flush(&mut Stage { now, out, place: &place, ledger: &mut self.ledger });
+            self.ledger.effects(out);
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        let at = if self.started { self.role.wake_at() } else { Some(Time::ZERO) };
+        self.told.set(at);
+        at
+    }
+}

@@ -1,0 +1,27 @@
+//! The parts that probes play.
+
+mod disk;
+mod link;
+mod stream;
+
+pub(super) use disk::Writer;
+pub(super) use link::{Churner, Closer, Dialer, Flooder, Teller, Ticker, Torn};
+pub(super) use stream::{Pauser, Stream};
+
+use super::probe::Stage;
+use crate::event::Event;
+use alloc::string::String;
+use base::Time;
+
+/// A part in a scenario. `start` comes with the first tick; links may come up before it.
+pub(super) trait Role: Send {
+    fn start(&mut self, _stage: &mut Stage<'_>) {}
+    fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>);
+    fn flush(&mut self, _stage: &mut Stage<'_>) {}
+    fn wake_at(&self) -> Option<Time> {
+        None
+    }
+    fn is_done(&self) -> bool;
+    /// In a few words, how far it is.
+    fn status(&self) -> String;
+}

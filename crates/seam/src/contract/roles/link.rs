@@ -1,0 +1,396 @@
+//! Roles about the life of links, dials and time.
+
+use super::Role;
+use crate::contract::probe::{Stage, head};
+use crate::effect::{Effect, Head};
+use crate::event::{DialError, DownReason, Event};
+use crate::{Buf, DialId, Port};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use base::{LinkId, Time};
+use core::time::Duration;
+
+/// How long silence is watched.
+const WATCH: Duration = Duration::from_millis(100);
+
+/// Dials, sends one frame and closes, many times; or takes the other side of it.
+pub(in crate::contract) struct Churner {
+    peer: Option<usize>,
+    links: u64,
+    begun: u64,
+    ended: u64,
+    got: BTreeMap<LinkId, u32>,
+}
+
+impl Churner {
+    pub(in crate::contract) fn dialing(peer: usize, links: u64) -> Churner {
+        Churner { peer: Some(peer), ..Churner::accepting(links) }
+    }
+
+    pub(in crate::contract) fn accepting(links: u64) -> Churner {
+        Churner { peer: None, links, begun: 0, ended: 0, got: BTreeMap::new() }
+    }
+
+    fn dial(&mut self, stage: &mut Stage<'_>) {
+        if let Some(peer) = self.peer
+            && self.begun < self.links
+        {
+            stage.dial(self.begun, peer);
+            self.begun += 1;
+        }
+    }
+}
+
+impl Role for Churner {
+    fn start(&mut self, stage: &mut Stage<'_>) {
+        (0..10).for_each(|_| self.dial(stage));
+    }
+
+    fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
+        match event {
+            Event::LinkUp { link, dial: Some(_), .. } => {
+                stage.send(link, 0, 3000);
+                stage.out.push(Effect::Close { link });
+                self.ended += 1;
+                self.dial(stage);
+            }
+            Event::LinkUp { link, dial: None, .. } => {
+                self.got.insert(link, 0);
+            }
+            Event::Frame { link, head, body } => {
+                let n = self.got.entry(link).or_insert(0);
+                stage.verify(link, *n, head, &body);
+                *n += 1;
+            }
+            Event::LinkDown { link, why } => {
+                let n = self.got.remove(&link);
+                stage.check(n == Some(1), || format!("{link}: {n:?} frames of 1 before its end"));
+                stage.check(why == DownReason::Closed, || format!("{link}: {why:?}"));
+                self.ended += 1;
+            }
+            other => stage.check(false, || format!("unexpected: {other:?}")),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.ended == self.links
+    }
+
+    fn status(&self) -> String {
+        format!("{} of {} links ended", self.ended, self.links)
+    }
+}
+
+/// Dials; at the first frame, sends many and closes. Afterwards it wants silence.
+pub(in crate::contract) struct Closer {
+    peer: usize,
+    frames: u32,
+    watch: Option<Time>,
+    done: bool,
+}
+
+impl Closer {
+    pub(in crate::contract) fn new(peer: usize, frames: u32) -> Closer {
+        Closer { peer, frames, watch: None, done: false }
+    }
+}
+
+impl Role for Closer {
+    fn start(&mut self, stage: &mut Stage<'_>) {
+        stage.dial(7, self.peer);
+    }
+
+    fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
+        match event {
+            Event::LinkUp { .. } => {}
+            Event::Frame { link, .. } => {
+                stage.check(self.watch.is_none(), || "a frame after Close".into());
+                (0..self.frames).for_each(|seq| stage.send(link, seq, 5000));
+                stage.out.push(Effect::Close { link });
+                // None of these means anything any more.
+                stage.out.push(Effect::Resume { link });
+                stage.send(link, self.frames, 10);
+                stage.out.push(Effect::Pause { link });
+                stage.out.push(Effect::Close { link });
+                self.watch = Some(stage.now + WATCH);
+            }
+            Event::Tick => self.done = self.watch.is_some(),
+            other => stage.check(false, || format!("unexpected: {other:?}")),
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        if self.done { None } else { self.watch }
+    }
+
+    fn is_done(&self) -> bool {
+        self.done
+    }
+
+    fn status(&self) -> String {
+        format!("closed: {}", self.watch.is_some())
+    }
+}
+
+/// Sends frames at once on the link that comes, and wants others until the end of it.
+pub(in crate::contract) struct Teller {
+    send: u32,
+    want: u32,
+    got: u32,
+    ended: Option<DownReason>,
+}
+
+impl Teller {
+    pub(in crate::contract) fn new(send: u32, want: u32) -> Teller {
+        Teller { send, want, got: 0, ended: None }
+    }
+}
+
+impl Role for Teller {
+    fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
+        match event {
+            Event::LinkUp { link, .. } => (0..self.send).for_each(|seq| stage.send(link, seq, 4096)),
+            Event::Frame { link, head, body } => {
+                stage.verify(link, self.got, head, &body);
+                self.got += 1;
+            }
+            Event::LinkDown { link, why } => {
+                let (got, want) = (self.got, self.want);
+                stage.check(got == want, || format!("{link} ended after {got} of {want} frames"));
+                stage.check(why == DownReason::Closed, || format!("{link}: {why:?}"));
+                stage.send(link, self.send, 10); // means nothing any more
+                self.ended = Some(why);
+            }
+            other => stage.check(false, || format!("unexpected: {other:?}")),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    fn status(&self) -> String {
+        format!("{} of {} frames", self.got, self.want)
+    }
+}
+
+/// Sends five frames, and then something that is none; or takes the other side of it.
+pub(in crate::contract) struct Torn {
+    part: Part,
+    got: u32,
+    done: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Half a frame, then the end.
+    Half(usize),
+    /// A head that is none.
+    Garbage(usize),
+    /// Wants five frames, and the link's end for this reason.
+    Victim(DownReason),
+}
+
+impl Torn {
+    pub(in crate::contract) fn half(peer: usize) -> Torn {
+        Torn { part: Part::Half(peer), got: 0, done: false }
+    }
+
+    pub(in crate::contract) fn garbage(peer: usize) -> Torn {
+        Torn { part: Part::Garbage(peer), got: 0, done: false }
+    }
+
+    pub(in crate::contract) fn victim(why: DownReason) -> Torn {
+        Torn { part: Part::Victim(why), got: 0, done: false }
+    }
+}
+
+impl Role for Torn {
+    fn start(&mut self, stage: &mut Stage<'_>) {
+        if let Part::Half(peer) | Part::Garbage(peer) = self.part {
+            stage.dial(1, peer);
+        }
+    }
+
+    fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
+        match (event, self.part) {
+            (Event::LinkUp { .. }, Part::Victim(_)) => {}
+            (Event::LinkUp { link, .. }, part) => {
+                (0..5).for_each(|seq| stage.send(link, seq, 1000));
+                if let Part::Half(_) = part {
+                    let body = stage.out.copy(&[0; 10]);
+                    stage.out.send(link, head(5, 100_000, stage.now), body);
+                    stage.out.push(Effect::Close { link });
+                    self.done = true;
+                } else {
+                    stage.out.send(link, Head::new(&[0xee; 40]), Buf::EMPTY);
+                }
+            }
+            (Event::Frame { link, head, body }, Part::Victim(_)) => {
+                stage.verify(link, self.got, head, &body);
+                self.got += 1;
+            }
+            (Event::LinkDown { why, .. }, Part::Victim(wanted)) => {
+                let got = self.got;
+                stage.check(got == 5, || format!("{got} frames of 5 came"));
+                stage.check(why == wanted, || format!("{why:?} instead of {wanted:?}"));
+                self.done = true;
+            }
+            (Event::LinkDown { why, .. }, Part::Garbage(_)) => {
+                let ok = matches!(why, DownReason::Closed | DownReason::Broken);
+                stage.check(ok, || format!("unexpected: {why:?}"));
+                self.done = true;
+            }
+            (other, _) => stage.check(false, || format!("unexpected: {other:?}")),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.done
+    }
+
+    fn status(&self) -> String {
+        format!("{} frames", self.got)
+    }
+}
+
+/// Dials an address where nobody listens.
+pub(in crate::contract) struct Dialer {
+    dials: u64,
+    refused: u64,
+}
+
+impl Dialer {
+    pub(in crate::contract) fn new(dials: u64) -> Dialer {
+        Dialer { dials, refused: 0 }
+    }
+}
+
+impl Role for Dialer {
+    fn start(&mut self, stage: &mut Stage<'_>) {
+        let to = stage.place.nobody;
+        (0..self.dials).for_each(|i| stage.out.push(Effect::Dial { dial: DialId(i), to, port: Port::Peer }));
+    }
+
+    fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
+        match event {
+            Event::DialFailed { why: DialError::Refused, .. } => self.refused += 1,
+            other => stage.check(false, || format!("unexpected: {other:?}")),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.refused == self.dials
+    }
+
+    fn status(&self) -> String {
+        format!("{} of {} refused", self.refused, self.dials)
+    }
+}
+
+/// Asks for ticks at all sorts of distances. That none is early is checked for all probes.
+pub(in crate::contract) struct Ticker {
+    wake: Option<Time>,
+    left: &'static [u64],
+}
+
+impl Ticker {
+    pub(in crate::contract) fn new() -> Ticker {
+        // In microseconds.
+        Ticker { wake: None, left: &[0, 1, 10, 99, 100, 999, 1001, 5000, 20_500, 60_000, 3, 0, 0] }
+    }
+}
+
+impl Role for Ticker {
+    fn start(&mut self, stage: &mut Stage<'_>) {
+        self.wake = Some(stage.now);
+    }
+
+    fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
+        match event {
+            Event::Tick => {
+                let due = self.wake.take();
+                stage.check(due.is_some(), || "a tick that nobody asked for".into());
+                let late = due.map(|t| stage.now.since(t));
+                stage.check(late < Some(Duration::from_secs(5)), || format!("a tick late by {late:?}"));
+                if let Some((us, left)) = self.left.split_first() {
+                    self.wake = Some(stage.now + Duration::from_micros(*us));
+                    self.left = left;
+                }
+            }
+            other => stage.check(false, || format!("unexpected: {other:?}")),
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        self.wake
+    }
+
+    fn is_done(&self) -> bool {
+        self.left.is_empty() && self.wake.is_none()
+    }
+
+    fn status(&self) -> String {
+        format!("{} ticks left, next at {:?}", self.left.len(), self.wake)
+    }
+}
+
+/// Sends to a peer that does not read, until it is told that this has no end.
+pub(in crate::contract) struct Flooder {
+    peer: usize,
+    queue: u64,
+    link: Option<LinkId>,
+    sent: u64,
+    seq: u32,
+    stuck: bool,
+}
+
+/// What a driver may have on its way besides its queue: the kernels' buffers.
+const ON_THE_WAY: u64 = 64 << 20;
+
+impl Flooder {
+    pub(in crate::contract) fn new(peer: usize, queue: u64) -> Flooder {
+        Flooder { peer, queue, link: None, sent: 0, seq: 0, stuck: false }
+    }
+}
+
+impl Role for Flooder {
+    fn start(&mut self, stage: &mut Stage<'_>) {
+        stage.dial(1, self.peer);
+    }
+
+    fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
+        match event {
+            Event::LinkUp { link, .. } => self.link = Some(link),
+            Event::Tick => {
+                let Some(link) = self.link else { return };
+                stage.send(link, self.seq, 100_000);
+                self.seq += 1;
+                self.sent += 100_000;
+                let (sent, most) = (self.sent, self.queue + ON_THE_WAY);
+                stage.check(sent < most, || format!("{sent} bytes are queued for one who does not read"));
+            }
+            Event::LinkDown { link, why } => {
+                let (sent, least) = (self.sent, self.queue);
+                stage.check(why == DownReason::Stuck, || format!("{why:?}"));
+                stage.check(sent >= least, || format!("stuck after {sent} of {least} bytes"));
+                stage.send(link, self.seq, 10); // means nothing any more
+                (self.stuck, self.link) = (true, None);
+            }
+            other => stage.check(false, || format!("unexpected: {other:?}")),
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        self.link.map(|_| Time::ZERO)
+    }
+
+    fn is_done(&self) -> bool {
+        self.stuck
+    }
+
+    fn status(&self) -> String {
+        format!("{} bytes sent", self.sent)
+    }
+}

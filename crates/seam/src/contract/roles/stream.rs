@@ -1,0 +1,193 @@
+//! Roles that send and receive many frames.
+
+use super::Role;
+use crate::contract::probe::Stage;
+use crate::effect::Effect;
+use crate::event::Event;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use base::{LinkId, Prng, Time};
+use core::time::Duration;
+
+/// Sends a number of frames on each of its links, and wants as many from the other side.
+pub(in crate::contract) struct Stream {
+    links: usize,
+    frames: u32,
+    sizes: &'static [usize],
+    dial: Option<(usize, u64)>,
+    one_way: bool,
+    flows: BTreeMap<LinkId, Flow>,
+}
+
+struct Flow {
+    rng: Prng,
+    sent: u32,
+    received: u32,
+}
+
+impl Stream {
+    pub(in crate::contract) const SMALL: &'static [usize] = &[0, 0, 1, 32, 100, 200];
+    pub(in crate::contract) const MEDIUM: &'static [usize] = &[0, 1, 512, 4096, 4097, 16384, 70_000];
+    pub(in crate::contract) const BLOCKS: &'static [usize] = &[4096, 8192];
+    pub(in crate::contract) const MIXED: &'static [usize] = &[
+        0, 0, 1, 2, 17, 100, 511, 512, 513, 4095, 4096, 4097, 16383, 16384, 65536, 100_000, 262_144,
+        1 << 20, (3 << 20) + 5,
+    ];
+
+    pub(in crate::contract) fn new(links: usize, frames: u32, sizes: &'static [usize]) -> Stream {
+        Stream { links, frames, sizes, dial: None, one_way: false, flows: BTreeMap::new() }
+    }
+
+    pub(in crate::contract) fn dialing(self, peer: usize, times: u64) -> Stream {
+        Stream { dial: Some((peer, times)), ..self }
+    }
+
+    pub(in crate::contract) fn one_way(self) -> Stream {
+        Stream { one_way: true, ..self }
+    }
+
+    fn wanted(&self) -> u32 {
+        if self.one_way { 0 } else { self.frames }
+    }
+
+    fn is_sent(&self) -> bool {
+        self.flows.values().all(|f| f.sent == self.frames)
+    }
+}
+
+impl Role for Stream {
+    fn start(&mut self, stage: &mut Stage<'_>) {
+        let (peer, times) = self.dial.unwrap_or((0, 0));
+        (0..times).for_each(|i| stage.dial(i, peer));
+    }
+
+    fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
+        match event {
+            Event::Tick => {}
+            Event::LinkUp { link, .. } => {
+                let rng = Prng::new(link.0 ^ 0x5eed);
+                self.flows.insert(link, Flow { rng, sent: 0, received: 0 });
+            }
+            Event::Frame { link, head, body } => {
+                let wanted = self.wanted();
+                let Some(flow) = self.flows.get_mut(&link) else { return };
+                stage.verify(link, flow.received, head, &body);
+                flow.received += 1;
+                let received = flow.received;
+                stage.check(received <= wanted, || format!("{link}: {received} frames, {wanted} were sent"));
+            }
+            other => stage.check(false, || format!("unexpected: {other:?}")),
+        }
+    }
+
+    /// A good part at once, then a few per batch, so that sends and receives are mixed.
+    fn flush(&mut self, stage: &mut Stage<'_>) {
+        for (link, flow) in &mut self.flows {
+            let some = if flow.sent == 0 { self.frames / 3 } else { 8 };
+            for _ in 0..some.max(1).min(self.frames - flow.sent) {
+                stage.send(*link, flow.sent, *flow.rng.pick(self.sizes));
+                flow.sent += 1;
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        (!self.is_sent()).then_some(Time::ZERO)
+    }
+
+    fn is_done(&self) -> bool {
+        let wanted = self.wanted();
+        self.flows.len() == self.links && self.is_sent() && self.flows.values().all(|f| f.received == wanted)
+    }
+
+    fn status(&self) -> String {
+        let sum = |f: fn(&Flow) -> u32| self.flows.values().map(f).sum::<u32>();
+        let (sent, received) = (sum(|f| f.sent), sum(|f| f.received));
+        format!("{} links, {sent} frames sent and {received} received", self.flows.len())
+    }
+}
+
+/// Receives a stream, and pauses in the middle of it; or pauses for ever.
+pub(in crate::contract) struct Pauser {
+    frames: u32,
+    received: u32,
+    link: Option<LinkId>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Reading,
+    /// Paused; what was received already may come until then.
+    Settling(Time),
+    /// Paused: nothing may come, until then.
+    Silent(Time),
+    Resumed,
+    Forever,
+}
+
+/// How long frames that were received already may take, and how long silence is watched.
+const SETTLE: Duration = Duration::from_millis(50);
+
+impl Pauser {
+    pub(in crate::contract) fn new(frames: u32) -> Pauser {
+        Pauser { frames, received: 0, link: None, phase: Phase::Reading }
+    }
+
+    pub(in crate::contract) fn forever() -> Pauser {
+        Pauser { frames: 0, received: 0, link: None, phase: Phase::Forever }
+    }
+}
+
+impl Role for Pauser {
+    fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
+        match (event, self.phase) {
+            (Event::LinkUp { link, .. }, phase) => {
+                self.link = Some(link);
+                stage.out.push(Effect::Resume { link }); // changes nothing
+                if phase == Phase::Forever {
+                    stage.out.push(Effect::Pause { link });
+                }
+            }
+            (Event::Frame { link, head, body }, phase) => {
+                stage.verify(link, self.received, head, &body);
+                stage.check(!matches!(phase, Phase::Silent(_)), || "a frame on a paused link".into());
+                self.received += 1;
+                if self.received == 10 && phase == Phase::Reading {
+                    stage.out.push(Effect::Pause { link });
+                    stage.out.push(Effect::Pause { link });
+                    self.phase = Phase::Settling(stage.now + SETTLE);
+                }
+            }
+            (Event::Tick, Phase::Settling(_)) => {
+                let all = self.received == self.frames;
+                stage.check(!all, || "everything came in spite of the pause: no proof".into());
+                self.phase = Phase::Silent(stage.now + SETTLE);
+            }
+            (Event::Tick, Phase::Silent(_)) => {
+                self.phase = Phase::Resumed;
+                if let Some(link) = self.link {
+                    stage.out.push(Effect::Resume { link });
+                }
+            }
+            (Event::Tick, _) | (Event::LinkDown { .. }, Phase::Forever) => {}
+            (other, _) => stage.check(false, || format!("unexpected: {other:?}")),
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        match self.phase {
+            Phase::Settling(t) | Phase::Silent(t) => Some(t),
+            _ => None,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.phase == Phase::Forever || (self.phase == Phase::Resumed && self.received == self.frames)
+    }
+
+    fn status(&self) -> String {
+        format!("{:?}, {} of {} frames received", self.phase, self.received, self.frames)
+    }
+}

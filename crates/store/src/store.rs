@@ -1,0 +1,518 @@
+//! Units of one device and the jobs that run on them.
+
+use crate::space::Space;
+use alloc::vec::Vec;
+use base::{BLOCK, BlockSet, GroupId, Map, Slab, UNIT, UnitKey, VolumeId};
+use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects};
+
+/// One thing to do to a unit. `at` and `len` are bytes in the unit.
+#[derive(Clone, Debug)]
+pub enum Job {
+    /// Read `len` bytes.
+    Read {
+        /// From here.
+        at: u32,
+        /// Bytes.
+        len: u32,
+    },
+    /// Write the body.
+    Write {
+        /// To here.
+        at: u32,
+        /// The data.
+        body: Buf,
+    },
+    /// Make the range read as zeros.
+    Zero {
+        /// From here.
+        at: u32,
+        /// Bytes.
+        len: u32,
+    },
+}
+
+/// What came of starting a job.
+#[derive(Debug)]
+pub enum Started {
+    /// It needed no device, and is done; a read's data is here.
+    Done(Buf),
+    /// `disk_done` will tell.
+    Pending,
+    /// No space; nothing was changed.
+    Full,
+}
+
+/// A job that ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// The caller's name for it.
+    pub token: u64,
+    /// A read's data, or why it failed.
+    pub result: Result<Buf, DiskError>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Unit {
+    slot: u64,
+    valid: BlockSet,
+    /// Jobs and reservations that need the slot.
+    pins: u32,
+}
+
+#[derive(Debug)]
+struct Running {
+    token: u64,
+    group: GroupId,
+    unit: UnitKey,
+    /// Device operations that have not ended.
+    left: u32,
+    result: Result<Buf, DiskError>,
+    change: Change,
+}
+
+/// What the end of a job does to the valid blocks.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    /// A read: nothing; these blocks of the answer, which starts at this byte, are zeros.
+    None { at: u32, invalid: BlockSet },
+    Set(BlockSet),
+    Clear(BlockSet),
+}
+
+/// Everything that one device holds. Cloning it is what a crash of a process that keeps its memory
+/// would leave (the simulator does that); jobs in flight are not cloned.
+#[derive(Debug)]
+pub struct Store {
+    disk: DiskId,
+    keeps: bool,
+    space: Space,
+    groups: Map<GroupId, Map<UnitKey, Unit>>,
+    running: Slab<Running>,
+}
+
+impl Clone for Store {
+    fn clone(&self) -> Store {
+        let mut copy = Store {
+            disk: self.disk,
+            keeps: self.keeps,
+            space: self.space.clone(),
+            groups: self.groups.clone(),
+            running: Slab::new(JOBS),
+        };
+        copy.forget_jobs();
+        copy
+    }
+}
+
+/// Jobs in flight; the callers bound theirs far below.
+const JOBS: usize = 1 << 20;
+
+impl Store {
+    /// An empty device of `capacity` bytes. One that doesn't keep data (NULL) has no metadata either:
+    /// every block counts as valid, and takes no space.
+    pub fn new(disk: DiskId, capacity: u64, keeps: bool) -> Store {
+        Store {
+            disk,
+            keeps,
+            space: Space::new(capacity / u64::from(UNIT)),
+            groups: Map::default(),
+            running: Slab::new(JOBS),
+        }
+    }
+
+    /// False for a NULL device.
+    pub fn keeps_data(&self) -> bool {
+        self.keeps
+    }
+
+    /// Bytes of slots in use.
+    pub fn used(&self) -> u64 {
+        self.space.used() * u64::from(UNIT)
+    }
+
+    /// True when a write to the unit needs no new space.
+    pub fn has_space_for(&self, group: GroupId, unit: UnitKey) -> bool {
+        !self.keeps || self.unit(group, unit).is_some()
+    }
+
+    /// The unit's valid blocks; all of them on a NULL device.
+    pub fn valid(&self, group: GroupId, unit: UnitKey) -> BlockSet {
+        match self.unit(group, unit) {
+            Some(unit) => unit.valid,
+            None if self.keeps => BlockSet::EMPTY,
+            None => BlockSet::FULL,
+        }
+    }
+
+    /// The group's units, in order.
+    pub fn units(&self, group: GroupId) -> Vec<UnitKey> {
+        let mut keys: Vec<UnitKey> = self.groups.get(&group).into_iter().flat_map(|u| u.keys().copied()).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Where the unit's bytes are on the device.
+    pub fn place(&self, group: GroupId, unit: UnitKey) -> Option<u64> {
+        self.unit(group, unit).map(|u| u.slot * u64::from(UNIT))
+    }
+
+    /// Makes sure that a later write to the unit finds space; `release` takes the promise back.
+    /// False when the device is full.
+    pub fn reserve(&mut self, group: GroupId, unit: UnitKey) -> bool {
+        !self.keeps || self.pin(group, unit, true)
+    }
+
+    /// Ends a reservation.
+    pub fn release(&mut self, group: GroupId, unit: UnitKey) {
+        if self.keeps {
+            self.unpin(group, unit, Change::Set(BlockSet::EMPTY));
+        }
+    }
+
+    /// Starts a job.
+    pub fn start(&mut self, token: u64, group: GroupId, unit: UnitKey, job: Job, out: &mut Effects) -> Started {
+        match job {
+            Job::Read { at, len } => self.read(token, group, unit, at, len, out),
+            Job::Write { at, body } => self.write(token, group, unit, at, body, out),
+            Job::Zero { at, len } => self.zero(token, group, unit, at, len, out),
+        }
+    }
+
+    fn read(&mut self, token: u64, group: GroupId, unit: UnitKey, at: u32, len: u32, out: &mut Effects) -> Started {
+        let touched = BlockSet::touching(at, len);
+        let mut invalid = touched;
+        invalid.remove(self.valid(group, unit));
+        if invalid == touched {
+            return Started::Done(out.pool().zeroed(len as usize));
+        }
+        self.pin(group, unit, false);
+        let place = self.device_byte(group, unit, at);
+        let op = self.run(token, group, unit, 1, Change::None { at, invalid });
+        out.push(Effect::Read { op, disk: self.disk, at: place, len });
+        Started::Pending
+    }
+
+    /// An edge block that is not valid yet is written whole, its rest as zeros.
+    fn write(&mut self, token: u64, group: GroupId, unit: UnitKey, at: u32, body: Buf, out: &mut Effects) -> Started {
+        let end = at + body.len() as u32;
+        if !self.pin(group, unit, true) {
+            return Started::Full;
+        }
+        let valid = self.valid(group, unit);
+        let (first, last) = (at / BLOCK, (end - 1) / BLOCK);
+        let from = if valid.contains(first) { at } else { first * BLOCK };
+        let to = if valid.contains(last) { end } else { (last + 1) * BLOCK };
+        let body = if (from, to) == (at, end) {
+            body
+        } else {
+            let mut whole = out.alloc((to - from) as usize);
+            let bytes = whole.as_mut();
+            bytes[..(at - from) as usize].fill(0);
+            bytes[(at - from) as usize..(end - from) as usize].copy_from_slice(&body);
+            bytes[(end - from) as usize..].fill(0);
+            whole
+        };
+        let place = self.device_byte(group, unit, from);
+        let op = self.run(token, group, unit, 1, Change::Set(BlockSet::touching(at, end - at)));
+        out.push(Effect::Write { op, disk: self.disk, at: place, body });
+        Started::Pending
+    }
+
+    /// Whole blocks lose their valid bit; parts of valid blocks at the edges are overwritten.
+    fn zero(&mut self, token: u64, group: GroupId, unit: UnitKey, at: u32, len: u32, out: &mut Effects) -> Started {
+        if !self.keeps || self.unit(group, unit).is_none() {
+            return Started::Done(Buf::EMPTY);
+        }
+        self.pin(group, unit, false);
+        let (end, valid) = (at + len, self.valid(group, unit));
+        let whole = BlockSet::within(at, len);
+        let parts = edges(at, end).into_iter().flatten().filter(|(from, _)| valid.contains(from / BLOCK));
+        let parts: [Option<(u32, u32)>; 2] = {
+            let mut parts = parts;
+            [parts.next(), parts.next()]
+        };
+        let left = parts.iter().flatten().count() as u32;
+        if left == 0 {
+            self.unpin(group, unit, Change::Clear(whole));
+            return Started::Done(Buf::EMPTY);
+        }
+        let op = self.run(token, group, unit, left, Change::Clear(whole));
+        for (from, to) in parts.into_iter().flatten() {
+            let (at, body) = (self.device_byte(group, unit, from), out.pool().zeroed((to - from) as usize));
+            out.push(Effect::Write { op, disk: self.disk, at, body });
+        }
+        Started::Pending
+    }
+
+    /// A device operation ended; tells the job when that was its last one.
+    pub fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>) -> Option<Finished> {
+        let running = self.running.get_mut(op.0)?;
+        running.left -= 1;
+        if running.result.is_ok() {
+            running.result = result;
+        }
+        if running.left > 0 {
+            return None;
+        }
+        let Running { token, group, unit, mut result, mut change, .. } = self.running.remove(op.0)?;
+        if let (Change::None { at, invalid }, Ok(data)) = (change, &mut result) {
+            blank(data, at, invalid);
+        }
+        if result.is_err() {
+            change = Change::Set(BlockSet::EMPTY);
+        }
+        self.unpin(group, unit, change);
+        Some(Finished { token, result })
+    }
+
+    /// Drops all of the group's units. No job or reservation may be on them.
+    pub fn wipe(&mut self, group: GroupId) {
+        for (unit, Unit { slot, pins, .. }) in self.groups.remove(&group).into_iter().flatten() {
+            assert_eq!(pins, 0, "{unit:?} of {group} is in use");
+            self.space.give(slot);
+        }
+    }
+
+    /// Drops the volume's units. Tells how many are gone, and whether some stay because jobs run on
+    /// them: ask again later.
+    pub fn drop_volume(&mut self, volume: VolumeId) -> (u32, bool) {
+        let (mut gone, mut busy) = (0, false);
+        let space = &mut self.space;
+        for units in self.groups.values_mut() {
+            let mut slots: Vec<u64> = Vec::new();
+            units.retain(|key, unit| {
+                let drop = key.volume == volume && unit.pins == 0;
+                busy |= key.volume == volume && unit.pins > 0;
+                if drop {
+                    slots.push(unit.slot);
+                }
+                !drop
+            });
+            slots.sort_unstable();
+            gone += slots.len() as u32;
+            slots.into_iter().for_each(|slot| space.give(slot));
+        }
+        (gone, busy)
+    }
+
+    /// Every volume that has a unit here, in order.
+    pub fn volumes(&self) -> Vec<VolumeId> {
+        let mut all: Vec<VolumeId> = self.groups.values().flat_map(|u| u.keys().map(|k| k.volume)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Forgets jobs and reservations of a process that is gone.
+    fn forget_jobs(&mut self) {
+        let space = &mut self.space;
+        for units in self.groups.values_mut() {
+            let mut slots: Vec<u64> = Vec::new();
+            units.retain(|_, unit| {
+                unit.pins = 0;
+                if unit.valid.is_empty() {
+                    slots.push(unit.slot);
+                }
+                !unit.valid.is_empty()
+            });
+            slots.sort_unstable();
+            slots.into_iter().for_each(|slot| space.give(slot));
+        }
+    }
+
+    fn unit(&self, group: GroupId, unit: UnitKey) -> Option<&Unit> {
+        self.groups.get(&group)?.get(&unit)
+    }
+
+    /// A NULL device has no slots: a unit lies where its volume has it.
+    fn device_byte(&self, group: GroupId, unit: UnitKey, at: u32) -> u64 {
+        match self.place(group, unit) {
+            Some(place) => place + u64::from(at),
+            None => u64::from(at),
+        }
+    }
+
+    fn run(&mut self, token: u64, group: GroupId, unit: UnitKey, left: u32, change: Change) -> DiskOp {
+        let running = Running { token, group, unit, left, result: Ok(Buf::EMPTY), change };
+        DiskOp(self.running.insert(running).expect("callers bound their jobs"))
+    }
+
+    /// Keeps the unit's slot; with `make`, takes one if there is none. False when there is none.
+    fn pin(&mut self, group: GroupId, key: UnitKey, make: bool) -> bool {
+        if !self.keeps {
+            return true;
+        }
+        let units = self.groups.entry(group).or_default();
+        if let Some(unit) = units.get_mut(&key) {
+            unit.pins += 1;
+            return true;
+        }
+        let slot = if make { self.space.take() } else { None };
+        let Some(slot) = slot else { return false };
+        units.insert(key, Unit { slot, valid: BlockSet::EMPTY, pins: 1 });
+        true
+    }
+
+    fn unpin(&mut self, group: GroupId, key: UnitKey, change: Change) {
+        if !self.keeps {
+            return;
+        }
+        let units = self.groups.get_mut(&group).expect("a pinned unit's group is there");
+        let unit = units.get_mut(&key).expect("a pinned unit is there");
+        match change {
+            Change::None { .. } => {}
+            Change::Set(blocks) => unit.valid.insert(blocks),
+            Change::Clear(blocks) => unit.valid.remove(blocks),
+        }
+        unit.pins -= 1;
+        if unit.pins == 0 && unit.valid.is_empty() {
+            let slot = unit.slot;
+            units.remove(&key);
+            self.space.give(slot);
+        }
+    }
+}
+
+/// The parts of blocks at the ends of a range that does not cover them whole.
+fn edges(at: u32, end: u32) -> [Option<(u32, u32)>; 2] {
+    let head = (!at.is_multiple_of(BLOCK)).then(|| (at, end.min(at.next_multiple_of(BLOCK))));
+    let tail_from = end - end % BLOCK;
+    let tail = (!end.is_multiple_of(BLOCK) && (tail_from > at || at.is_multiple_of(BLOCK))).then_some((tail_from.max(at), end));
+    [head, tail]
+}
+
+/// Zeros the parts of `data`, which starts at byte `at` of its unit, that lie in these blocks.
+fn blank(data: &mut Buf, at: u32, invalid: BlockSet) {
+    let mut rest = invalid;
+    let end = at + data.len() as u32;
+    while let Some(run) = rest.first_run() {
+        let (from, to) = ((run.start * BLOCK).max(at), (run.end * BLOCK).min(end));
+        data.as_mut()[(from - at) as usize..(to - at) as usize].fill(0);
+        rest.remove(BlockSet::from_range(run));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use base::Prng;
+    use seam::BufPool;
+
+    /// A device in memory that ends its operations in random order.
+    struct Rig {
+        store: Store,
+        out: Effects,
+        bytes: Vec<u8>,
+        open: Vec<Effect>,
+        prng: Prng,
+    }
+
+    const GROUP: GroupId = GroupId(1);
+
+    fn key(index: u32) -> UnitKey {
+        UnitKey { volume: VolumeId(1), index }
+    }
+
+    impl Rig {
+        fn new(slots: u64) -> Rig {
+            let capacity = slots * u64::from(UNIT);
+            Rig {
+                store: Store::new(DiskId(0), capacity, true),
+                out: Effects::new(BufPool::new(1 << 24), Prng::new(1), None),
+                bytes: vec![0xee; capacity as usize],
+                open: Vec::new(),
+                prng: Prng::new(2),
+            }
+        }
+
+        fn step(&mut self) -> Option<Finished> {
+            self.open.extend(self.out.drain());
+            let pick = self.prng.below(self.open.len() as u64) as usize;
+            match self.open.swap_remove(pick) {
+                Effect::Read { op, at, len, .. } => {
+                    let data = self.out.copy(&self.bytes[at as usize..at as usize + len as usize]);
+                    self.store.disk_done(op, Ok(data))
+                }
+                Effect::Write { op, at, body, .. } => {
+                    self.bytes[at as usize..at as usize + body.len()].copy_from_slice(&body);
+                    self.store.disk_done(op, Ok(Buf::EMPTY))
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn run(&mut self, unit: UnitKey, job: Job) -> Option<Buf> {
+            match self.store.start(9, GROUP, unit, job, &mut self.out) {
+                Started::Done(data) => Some(data),
+                Started::Full => None,
+                Started::Pending => loop {
+                    if let Some(done) = self.step() {
+                        assert_eq!(done.token, 9);
+                        return done.result.ok();
+                    }
+                },
+            }
+        }
+    }
+
+    #[test]
+    fn reads_equal_a_flat_array_whatever_the_slots_held() {
+        let mut rig = Rig::new(3);
+        let mut model = vec![vec![0u8; UNIT as usize]; 3];
+        let mut prng = Prng::new(3);
+        for round in 0..3000u32 {
+            let unit = prng.below(3) as usize;
+            let len = prng.range(1, 20) as u32 * 512;
+            let at = prng.below(u64::from(6 * BLOCK - 512) / 512) as u32 * 512;
+            let range = at as usize..(at + len) as usize;
+            match prng.below(4) {
+                0 => {
+                    let data = vec![round as u8 | 1; len as usize];
+                    model[unit][range].copy_from_slice(&data);
+                    let body = rig.out.copy(&data);
+                    assert!(rig.run(key(unit as u32), Job::Write { at, body }).is_some());
+                }
+                1 => {
+                    let (at, len) = if prng.chance(0.1) { (0, UNIT) } else { (at, len) };
+                    model[unit][at as usize..(at + len) as usize].fill(0);
+                    rig.run(key(unit as u32), Job::Zero { at, len }).unwrap();
+                }
+                _ => {
+                    let data = rig.run(key(unit as u32), Job::Read { at, len }).unwrap();
+                    assert_eq!(&data[..], &model[unit][range], "round {round}");
+                }
+            }
+        }
+        (0..3).for_each(|u| drop(rig.run(key(u), Job::Zero { at: 0, len: UNIT })));
+        assert_eq!((rig.store.used(), rig.out.pool().used()), (0, 0));
+    }
+
+    #[test]
+    fn a_full_device_changes_nothing_and_drains() {
+        let mut rig = Rig::new(1);
+        let write = |rig: &mut Rig| Job::Write { at: 0, body: rig.out.copy(&[1; 512]) };
+        let job = write(&mut rig);
+        assert!(rig.run(key(0), job).is_some());
+        let job = write(&mut rig);
+        assert!(rig.run(key(1), job).is_none());
+        assert!(!rig.store.reserve(GROUP, key(1)));
+        assert_eq!(rig.store.drop_volume(VolumeId(1)), (1, false));
+        assert!(rig.store.reserve(GROUP, key(1)));
+        rig.store.release(GROUP, key(1));
+        assert_eq!(rig.store.used(), 0);
+    }
+
+    #[test]
+    fn a_slot_stays_while_a_write_to_its_unit_runs() {
+        let mut rig = Rig::new(2);
+        let body = rig.out.copy(&[7; 4096]);
+        rig.run(key(0), Job::Write { at: 0, body: body.clone() });
+        let started = rig.store.start(5, GROUP, key(0), Job::Write { at: 8192, body }, &mut rig.out);
+        assert!(matches!(started, Started::Pending));
+        rig.store.start(6, GROUP, key(0), Job::Zero { at: 0, len: 4096 }, &mut rig.out);
+        assert_eq!(rig.store.used(), u64::from(UNIT), "the write in flight keeps the slot");
+        assert_eq!(rig.step().unwrap().token, 5);
+        assert_eq!(rig.run(key(0), Job::Read { at: 8192, len: 512 }).unwrap()[0], 7);
+    }
+}

@@ -1,0 +1,61 @@
+//! What the session wants to know about volumes. It asks anew whenever an option's answer depends
+//! on it, and keeps nothing but what it told the client. How names and ids come about is not its
+//! business.
+
+use alloc::string::String;
+use base::VolumeId;
+
+/// One volume as a client sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Export<'a> {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its size in bytes. What a last part of a sector would hold is not exported.
+    pub size: u64,
+    /// True when writes are refused.
+    pub read_only: bool,
+    /// Its name: 1 to 4096 bytes.
+    pub name: &'a str,
+    /// A line for people; may be empty. At most 4096 bytes.
+    pub description: &'a str,
+}
+
+/// The volumes that a client may attach.
+pub trait Exports {
+    /// The volume with this name; never asked for the empty name.
+    fn find(&self, name: &[u8]) -> Option<Export<'_>>;
+
+    /// Shows every volume once, in an order that the same state always gives.
+    fn each<'a>(&'a self, visit: &mut dyn FnMut(Export<'a>));
+}
+
+/// The export that a client means by `name`: the empty name means the only volume there is. If
+/// there is none to find, tells why, in a way that helps.
+pub(crate) fn resolve<'a>(exports: &'a dyn Exports, name: &[u8]) -> Result<Export<'a>, String> {
+    if !name.is_empty() {
+        return exports.find(name).ok_or_else(|| {
+            String::from(
+                "no volume has this name; the client's list function shows those there are",
+            )
+        });
+    }
+    let (mut count, mut only, mut names, mut cut) = (0usize, None, String::new(), false);
+    exports.each(&mut |export| {
+        count += 1;
+        only = Some(export);
+        // Leaves room for the words around the names: a message ends at 4096 bytes.
+        cut |= names.len() + export.name.len() > 3900;
+        if !cut {
+            names.push_str(if names.is_empty() { "" } else { ", " });
+            names.push_str(export.name);
+        }
+    });
+    let more = if cut { ", …" } else { "" };
+    match (count, only) {
+        (1, Some(export)) => Ok(export),
+        (0, _) => Err(String::from("there is no volume yet: create one, then connect again")),
+        _ => Err(alloc::format!(
+            "there are {count} volumes, so there is no default: connect to one by its name ({names}{more})"
+        )),
+    }
+}

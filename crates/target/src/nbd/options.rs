@@ -1,0 +1,175 @@
+//! The data of options, and the answers to them (spec: "Fixed newstyle negotiation", "Option
+//! types", "Option reply types").
+//!
+//! Invariants: data is taken only if it is exactly as long as its own lengths say; all replies to
+//! one option leave as one send, the last of them final. What an answer says about a volume comes
+//! from `export`; what it changes in the session, `session` decides. May allocate: negotiation is
+//! not the data path.
+
+use super::export::Export;
+use super::proto::*;
+use super::session::Action;
+use alloc::vec::Vec;
+use base::{BLOCK, SECTOR};
+use seam::{BufPool, Head};
+
+/// Takes an option's data apart; `None` as soon as it is too short.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take(2).map(|b| be16(b, 0))
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4).map(|b| be32(b, 0))
+    }
+
+    /// A string with its length in front.
+    fn string(&mut self) -> Option<&'a [u8]> {
+        let len = self.u32()? as usize;
+        if len > STRING_MAX { None } else { self.take(len) }
+    }
+}
+
+/// The data of `NBD_OPT_INFO` and `NBD_OPT_GO`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct InfoQuery<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) wants_name: bool,
+    pub(crate) wants_description: bool,
+}
+
+impl<'a> InfoQuery<'a> {
+    /// `None` when the data is malformed.
+    pub(crate) fn parse(data: &'a [u8]) -> Option<InfoQuery<'a>> {
+        let mut data = Cursor(data);
+        let mut query =
+            InfoQuery { name: data.string()?, wants_name: false, wants_description: false };
+        for _ in 0..data.u16()? {
+            match data.u16()? {
+                NBD_INFO_NAME => query.wants_name = true,
+                NBD_INFO_DESCRIPTION => query.wants_description = true,
+                _ => {} // The export and the block sizes are told in any case, others never.
+            }
+        }
+        data.0.is_empty().then_some(query)
+    }
+}
+
+/// The data of `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct MetaQuery<'a> {
+    pub(crate) name: &'a [u8],
+    /// A query names `base:allocation`, or, in a list, means it among others.
+    pub(crate) allocation: bool,
+}
+
+impl<'a> MetaQuery<'a> {
+    /// `None` when the data is malformed. `list`: no query at all, and `base:`, mean everything.
+    pub(crate) fn parse(data: &'a [u8], list: bool) -> Option<MetaQuery<'a>> {
+        let mut data = Cursor(data);
+        let name = data.string()?;
+        let queries = data.u32()?;
+        let mut allocation = list && queries == 0;
+        // Every query takes 4 bytes at least, so this ends soon whatever the number claims.
+        for _ in 0..queries {
+            let query = data.string()?;
+            allocation |= query == BASE_ALLOCATION || (list && query == b"base:");
+        }
+        data.0.is_empty().then_some(MetaQuery { name, allocation })
+    }
+}
+
+/// Collects the replies to one option.
+pub(crate) struct Answer {
+    option: u32,
+    bytes: Vec<u8>,
+}
+
+impl Answer {
+    /// An answer without a reply yet.
+    pub(crate) fn new(option: u32) -> Answer {
+        Answer { option, bytes: Vec::new() }
+    }
+
+    /// Adds a reply whose data is these parts in a row.
+    pub(crate) fn reply(&mut self, kind: u32, parts: &[&[u8]]) {
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        self.bytes.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
+        self.bytes.extend_from_slice(&self.option.to_be_bytes());
+        self.bytes.extend_from_slice(&kind.to_be_bytes());
+        self.bytes.extend_from_slice(&(len as u32).to_be_bytes());
+        parts.iter().for_each(|p| self.bytes.extend_from_slice(p));
+    }
+
+    /// Adds one export's line of a list.
+    pub(crate) fn server(&mut self, export: Export<'_>) {
+        let len = (export.name.len() as u32).to_be_bytes();
+        self.reply(NBD_REP_SERVER, &[&len, export.name.as_bytes(), export.description.as_bytes()]);
+    }
+
+    /// Adds what is to be told about an export. The block sizes always are, because ours aren't
+    /// the defaults ("Size constraints").
+    pub(crate) fn info(
+        &mut self,
+        query: &InfoQuery<'_>,
+        export: Export<'_>,
+        flags: u16,
+        payload: u32,
+    ) {
+        let size = exported_size(export.size).to_be_bytes();
+        self.reply(NBD_REP_INFO, &[&NBD_INFO_EXPORT.to_be_bytes(), &size, &flags.to_be_bytes()]);
+        if query.wants_name {
+            self.reply(NBD_REP_INFO, &[&NBD_INFO_NAME.to_be_bytes(), export.name.as_bytes()]);
+        }
+        if query.wants_description {
+            let text = export.description.as_bytes();
+            self.reply(NBD_REP_INFO, &[&NBD_INFO_DESCRIPTION.to_be_bytes(), text]);
+        }
+        let [min, preferred, max] = [SECTOR, BLOCK, payload].map(u32::to_be_bytes);
+        self.reply(NBD_REP_INFO, &[&NBD_INFO_BLOCK_SIZE.to_be_bytes(), &min, &preferred, &max]);
+    }
+
+    /// Adds the metadata context, under this number.
+    pub(crate) fn context(&mut self, id: u32) {
+        self.reply(NBD_REP_META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION]);
+    }
+
+    /// Ends the answer: success.
+    pub(crate) fn ack(self, pool: &BufPool, out: &mut Vec<Action>) {
+        self.finish(NBD_REP_ACK, "", pool, out);
+    }
+
+    /// Ends the answer with this final reply, and sends all of it.
+    pub(crate) fn finish(mut self, kind: u32, text: &str, pool: &BufPool, out: &mut Vec<Action>) {
+        self.reply(kind, &[text.as_bytes()]);
+        let (head, body) = self.bytes.split_at(self.bytes.len().min(Head::MAX));
+        out.push(Action::Send { head: Head::new(head), body: pool.copy(body) });
+    }
+}
+
+/// What of a volume's size a client can address.
+pub(crate) fn exported_size(bytes: u64) -> u64 {
+    bytes - bytes % u64::from(SECTOR)
+}
+
+/// What an export allows ("Transmission flags"). Many connections see one state, because an answer
+/// means durable and visible (rule R7); for the same reason flush and FUA cost nothing. Zeroing
+/// changes metadata only, hence is always fast.
+pub(crate) fn transmission_flags(read_only: bool, structured: bool) -> u16 {
+    let mut flags =
+        NBD_FLAG_HAS_FLAGS | NBD_FLAG_SEND_FLUSH | NBD_FLAG_SEND_FUA | NBD_FLAG_CAN_MULTI_CONN;
+    flags |= if read_only {
+        NBD_FLAG_READ_ONLY
+    } else {
+        NBD_FLAG_SEND_TRIM | NBD_FLAG_SEND_WRITE_ZEROES | NBD_FLAG_SEND_FAST_ZERO
+    };
+    if structured { flags | NBD_FLAG_SEND_DF } else { flags }
+}

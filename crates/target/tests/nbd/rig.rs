@@ -1,0 +1,294 @@
+//! A client at one end and an owner at the other: feeds bytes through the framer into a session,
+//! executes its actions, and keeps what was sent and asked.
+
+use base::{Limits, VolumeId};
+use seam::{BlockError, BlockRequest, Buf, BufPool, FrameError, Framer, Framing};
+use target::nbd::proto::*;
+use target::nbd::{Action, Export, Exports, NbdFramer, Session};
+
+/// Volumes: id, size, read-only, name, description.
+#[derive(Clone)]
+pub struct Volumes(pub Vec<(u32, u64, bool, &'static str, &'static str)>);
+
+impl Exports for Volumes {
+    fn find(&self, name: &[u8]) -> Option<Export<'_>> {
+        let mut found = None;
+        self.each(&mut |e| found = if e.name.as_bytes() == name { Some(e) } else { found });
+        found
+    }
+
+    fn each<'a>(&'a self, visit: &mut dyn FnMut(Export<'a>)) {
+        for &(id, size, read_only, name, description) in &self.0 {
+            visit(Export { volume: VolumeId(id), size, read_only, name, description });
+        }
+    }
+}
+
+/// What an owner was told besides sends and requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    Refresh,
+    Pause,
+    Resume,
+    Close(Option<&'static str>),
+}
+
+pub struct Rig {
+    pub session: Session,
+    pub framer: NbdFramer,
+    pub pool: BufPool,
+    pub volumes: Volumes,
+    /// Answers `Refresh` at once.
+    pub refreshes: bool,
+    pub asked: Vec<(u64, BlockRequest)>,
+    pub told: Vec<Told>,
+    pub garbage: Option<FrameError>,
+    input: Vec<u8>,
+    sent: Vec<u8>,
+    out: Vec<Action>,
+}
+
+impl Rig {
+    /// A connection before its greeting, to a server with one volume `a` of 16 MiB.
+    pub fn new(limits: &Limits) -> Rig {
+        Rig {
+            session: Session::new(limits),
+            framer: NbdFramer::new(limits),
+            pool: BufPool::new(1 << 20),
+            volumes: Volumes(vec![(7, 16 << 20, false, "a", "")]),
+            refreshes: true,
+            asked: Vec::new(),
+            told: Vec::new(),
+            garbage: None,
+            input: Vec::new(),
+            sent: Vec::new(),
+            out: Vec::new(),
+        }
+    }
+
+    /// In option haggling.
+    pub fn haggling() -> Rig {
+        let mut rig = Rig::new(&Limits::SHIPPED);
+        rig.greet();
+        rig.feed(&[0, 0, 0, 3]);
+        rig.sent();
+        rig.told.clear();
+        rig
+    }
+
+    /// In transmission with volume `a`; `structured` includes `base:allocation`.
+    pub fn serving(structured: bool, limits: &Limits) -> Rig {
+        let mut rig = Rig::new(limits);
+        rig.greet();
+        rig.feed(&[0, 0, 0, 3]);
+        rig.serve(structured);
+        rig
+    }
+
+    pub fn serve(&mut self, structured: bool) {
+        if structured {
+            self.feed(&option(NBD_OPT_STRUCTURED_REPLY, &[]));
+            let data = meta(b"a", &[b"base:allocation"]);
+            self.feed(&option(NBD_OPT_SET_META_CONTEXT, &data));
+        }
+        self.feed(&option(NBD_OPT_GO, &info(b"a", &[])));
+        self.sent();
+        self.told.clear();
+        assert!(self.session.attached().is_some());
+    }
+
+    pub fn greet(&mut self) {
+        self.session.greet(&mut self.out);
+        self.act();
+    }
+
+    /// What the client received since the last call.
+    pub fn sent(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.sent)
+    }
+
+    pub fn told(&mut self) -> Vec<Told> {
+        std::mem::take(&mut self.told)
+    }
+
+    /// The client sends bytes.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.input.extend_from_slice(bytes);
+        while self.garbage.is_none() {
+            match self.framer.frame(&self.input) {
+                Ok(Framing::Frame { head, body }) => {
+                    if self.input.len() < head + body {
+                        // The framer was told that the frame is delivered, so wait for the rest here.
+                        panic!("tests feed whole frames");
+                    }
+                    let frame: Vec<u8> = self.input.drain(..head + body).collect();
+                    let (head, body) = frame.split_at(head);
+                    let body = self.pool.copy(body);
+                    self.session.frame(head, body, &self.pool, &mut self.out);
+                    self.act();
+                }
+                Ok(Framing::Need(n)) => {
+                    assert!(n > self.input.len() && n <= 128);
+                    break;
+                }
+                Err(why) => self.garbage = Some(why),
+            }
+        }
+    }
+
+    /// The owner has fresh exports.
+    pub fn refresh(&mut self) {
+        let volumes = self.volumes.clone();
+        self.session.refreshed(&volumes, &self.pool, &mut self.out);
+        self.act();
+    }
+
+    /// The core answers the request that was asked first.
+    pub fn done(&mut self, result: Result<&[u8], BlockError>) {
+        let (tag, _) = self.asked.remove(0);
+        self.done_tag(tag, result);
+    }
+
+    pub fn done_tag(&mut self, tag: u64, result: Result<&[u8], BlockError>) {
+        let result = result.map(|data| self.pool.copy(data));
+        self.session.done(tag, result, &self.pool, &mut self.out);
+        self.act();
+    }
+
+    pub fn shutdown(&mut self) {
+        self.session.shutdown(&self.pool, &mut self.out);
+        self.act();
+    }
+
+    /// One request and what the client gets without the core's help.
+    pub fn ask(&mut self, request: &[u8]) -> Vec<u8> {
+        self.feed(request);
+        self.sent()
+    }
+
+    /// A frame that no framer has seen.
+    pub fn raw(&mut self, head: &[u8], body: &[u8]) {
+        let body = if body.is_empty() { Buf::EMPTY } else { self.pool.copy(body) };
+        self.session.frame(head, body, &self.pool, &mut self.out);
+        self.act();
+    }
+
+    fn act(&mut self) {
+        let mut refresh = false;
+        for action in self.out.drain(..) {
+            assert!(
+                !matches!(self.told.last(), Some(Told::Close(_))),
+                "{action:?} after the connection was closed"
+            );
+            match action {
+                Action::Send { head, body } => {
+                    self.sent.extend_from_slice(head.as_slice());
+                    self.sent.extend_from_slice(&body);
+                }
+                Action::Request { tag, request } => self.asked.push((tag, request)),
+                Action::Refresh => {
+                    self.told.push(Told::Refresh);
+                    refresh = true;
+                }
+                Action::Pause => self.told.push(Told::Pause),
+                Action::Resume => self.told.push(Told::Resume),
+                Action::Close { why } => self.told.push(Told::Close(why)),
+            }
+        }
+        if refresh && self.refreshes {
+            self.refresh();
+        }
+    }
+}
+
+/// An option as a client sends it.
+pub fn option(option: u32, data: &[u8]) -> Vec<u8> {
+    [b"IHAVEOPT", &option.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+/// The data of `NBD_OPT_INFO` and `NBD_OPT_GO`.
+pub fn info(name: &[u8], wants: &[u16]) -> Vec<u8> {
+    let mut data = [&(name.len() as u32).to_be_bytes()[..], name].concat();
+    data.extend_from_slice(&(wants.len() as u16).to_be_bytes());
+    wants.iter().for_each(|w| data.extend_from_slice(&w.to_be_bytes()));
+    data
+}
+
+/// The data of the two options on metadata contexts.
+pub fn meta(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
+    let mut data = [&(name.len() as u32).to_be_bytes()[..], name].concat();
+    data.extend_from_slice(&(queries.len() as u32).to_be_bytes());
+    for query in queries {
+        data.extend_from_slice(&(query.len() as u32).to_be_bytes());
+        data.extend_from_slice(query);
+    }
+    data
+}
+
+/// A request as a client sends it; a write carries `len` times `w`.
+pub fn request(flags: u16, command: u16, cookie: u64, at: u64, len: u32) -> Vec<u8> {
+    let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&flags.to_be_bytes());
+    bytes.extend_from_slice(&command.to_be_bytes());
+    bytes.extend_from_slice(&cookie.to_be_bytes());
+    bytes.extend_from_slice(&at.to_be_bytes());
+    bytes.extend_from_slice(&len.to_be_bytes());
+    if command == NBD_CMD_WRITE {
+        bytes.resize(bytes.len() + len as usize, b'w');
+    }
+    bytes
+}
+
+/// Bytes from hexadecimal digits; spaces don't count.
+pub fn hex(digits: &str) -> Vec<u8> {
+    let digits: Vec<u8> = digits.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    let digit = |d: u8| (d as char).to_digit(16).expect("a hexadecimal digit") as u8;
+    digits.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+}
+
+/// A reply to an option.
+pub fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
+    let head = hex("0003e889045565a9");
+    let len = (data.len() as u32).to_be_bytes();
+    [&head[..], &option.to_be_bytes(), &kind.to_be_bytes(), &len, data].concat()
+}
+
+/// The structured error chunk.
+pub fn error_chunk(cookie: u64, error: u32, why: &str) -> Vec<u8> {
+    let mut bytes = hex("668e33ef 0001 8001");
+    bytes.extend_from_slice(&cookie.to_be_bytes());
+    bytes.extend_from_slice(&(6 + why.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(&error.to_be_bytes());
+    bytes.extend_from_slice(&(why.len() as u16).to_be_bytes());
+    bytes.extend_from_slice(why.as_bytes());
+    bytes
+}
+
+/// One reply in a server's stream of transmission.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reply {
+    pub cookie: u64,
+    pub error: u32,
+    pub len: usize,
+}
+
+/// Takes a server's stream apart; `read_len` tells the length of a simple reply's data.
+pub fn replies(mut bytes: &[u8], read_len: &dyn Fn(u64) -> usize) -> Vec<Reply> {
+    let mut list = Vec::new();
+    let u32_at = |b: &[u8], at: usize| u32::from_be_bytes(b[at..at + 4].try_into().unwrap());
+    while !bytes.is_empty() {
+        let magic = u32_at(bytes, 0);
+        let cookie = u64::from_be_bytes(bytes[8..16].try_into().unwrap());
+        let (error, head, len) = if magic == NBD_SIMPLE_REPLY_MAGIC {
+            let error = u32_at(bytes, 4);
+            (error, 16, if error == 0 { read_len(cookie) } else { 0 })
+        } else {
+            assert_eq!((magic, &bytes[4..6]), (NBD_STRUCTURED_REPLY_MAGIC, &[0u8, 1][..]));
+            let failed = bytes[6] & 0x80 != 0;
+            (if failed { u32_at(bytes, 20) } else { 0 }, 20, u32_at(bytes, 16) as usize)
+        };
+        list.push(Reply { cookie, error, len });
+        bytes = &bytes[head + len..];
+    }
+    list
+}

@@ -1,0 +1,215 @@
+//! Any bytes as an NBD client's stream, in any pieces, with any order of completions.
+//!
+//! Checked: no panic; the framer keeps its contract and doesn't depend on the pieces; nothing after
+//! a close; the limits hold; every request gets exactly one reply; all memory comes back.
+//!
+//! Input: one byte of mode, then a script of (control byte, bytes of the stream). Not checked here:
+//! what the replies say (`crates/target/tests/nbd` does).
+#![no_main]
+
+use base::{Limits, VolumeId};
+use libfuzzer_sys::fuzz_target;
+use seam::{BlockError, BlockKind, BlockRequest, BufPool, Framer, Framing};
+use target::nbd::{Action, Export, Exports, NbdFramer, Session};
+
+struct Volumes(u8);
+
+impl Exports for Volumes {
+    fn find(&self, name: &[u8]) -> Option<Export<'_>> {
+        let mut found = None;
+        self.each(&mut |e| found = if e.name.as_bytes() == name { Some(e) } else { found });
+        found
+    }
+
+    fn each<'a>(&'a self, visit: &mut dyn FnMut(Export<'a>)) {
+        for (i, name) in ["a", "b"].into_iter().enumerate().take(self.0 as usize) {
+            let (volume, size) = (VolumeId(i as u32 + 1), 16 << 20);
+            visit(Export { volume, size, read_only: i == 1, name, description: "words" });
+        }
+    }
+}
+
+struct Owner {
+    session: Session,
+    pool: BufPool,
+    volumes: Volumes,
+    limits: Limits,
+    out: Vec<Action>,
+    asked: Vec<(u64, BlockRequest)>,
+    wants_refresh: bool,
+    paused: bool,
+    closed: bool,
+    sends: usize,
+}
+
+impl Owner {
+    fn act(&mut self) {
+        for action in self.out.drain(..) {
+            assert!(!self.closed, "{action:?} after the close");
+            match action {
+                Action::Send { head, body } => {
+                    assert!(!head.as_slice().is_empty() || body.is_empty());
+                    self.sends += 1;
+                }
+                Action::Request { tag, request } => {
+                    let end = request.at + u64::from(request.len);
+                    assert!(end <= 16 << 20 && end % 512 == 0 && request.at % 512 == 0);
+                    let body = if request.kind == BlockKind::Write { request.len } else { 0 };
+                    assert_eq!(request.body.len(), body as usize);
+                    self.asked.push((tag, request));
+                }
+                Action::Refresh => {
+                    assert!(!self.wants_refresh);
+                    self.wants_refresh = true;
+                }
+                Action::Pause => assert!(!std::mem::replace(&mut self.paused, true)),
+                Action::Resume => assert!(std::mem::replace(&mut self.paused, false)),
+                Action::Close { .. } => self.closed = true,
+            }
+        }
+        assert!(self.closed || self.session.in_flight() == self.asked.len());
+        assert!(self.asked.len() <= self.limits.nbd_requests as usize);
+    }
+
+    fn frame(&mut self, head: &[u8], body: &[u8]) {
+        let body = self.pool.copy(body);
+        self.session.frame(head, body, &self.pool, &mut self.out);
+        self.act();
+    }
+
+    fn refresh(&mut self) {
+        self.wants_refresh = false;
+        self.session.refreshed(&self.volumes, &self.pool, &mut self.out);
+        self.act();
+    }
+
+    fn done(&mut self, pick: u8) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let (tag, request) = self.asked.swap_remove(pick as usize % self.asked.len());
+        let result = match (pick % 16, request.kind) {
+            (15, _) => Err(BlockError::Lost),
+            (14, _) => Ok(self.pool.zeroed(3)),
+            (_, BlockKind::Read) => Ok(self.pool.alloc(request.len as usize)),
+            (_, BlockKind::Extents) => {
+                Ok(self.pool.copy(&vec![pick; request.len as usize / 4096 / 8 + 2]))
+            }
+            _ => Ok(seam::Buf::EMPTY),
+        };
+        drop(request);
+        self.session.done(tag, result, &self.pool, &mut self.out);
+        self.act();
+    }
+}
+
+/// The next frame's lengths, asked for with ever more bytes; the answer must not depend on how many.
+fn cut(framer: &mut NbdFramer, stream: &[u8], piece: usize) -> Option<(usize, usize)> {
+    let whole = framer.clone().frame(stream);
+    let mut there = 0;
+    loop {
+        match framer.frame(&stream[..there]) {
+            Ok(Framing::Need(n)) => {
+                assert!(n > there && n <= 128);
+                if there == stream.len() {
+                    assert!(matches!(whole, Ok(Framing::Need(_))));
+                    return None;
+                }
+                there = (there + piece).min(stream.len());
+            }
+            Ok(Framing::Frame { head, body }) => {
+                assert_eq!(whole, Ok(Framing::Frame { head, body }));
+                assert!(head <= there && (1..=128).contains(&head) && body <= 1 << 20);
+                return Some((head, body));
+            }
+            Err(why) => {
+                assert_eq!(whole, Err(why));
+                return None;
+            }
+        }
+    }
+}
+
+/// Brings the session to transmission, with all there is to negotiate.
+fn enter(owner: &mut Owner, framer: &mut NbdFramer, structured: bool) {
+    let option = |number: u8, data: &[u8]| {
+        let lengths = [0, 0, 0, number, 0, 0, 0, data.len() as u8];
+        [b"IHAVEOPT", &lengths[..], data].concat()
+    };
+    let mut stream = vec![0, 0, 0, 3];
+    if structured {
+        stream.extend(option(8, b""));
+        stream.extend(option(10, b"\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation"));
+    }
+    stream.extend(option(7, b"\0\0\0\x01a\0\0"));
+    while let Some((head, body)) = cut(framer, &stream, 128) {
+        let frame: Vec<u8> = stream.drain(..head + body).collect();
+        owner.frame(&frame[..head], &frame[head..]);
+        if owner.wants_refresh {
+            owner.refresh();
+        }
+    }
+    assert!(owner.session.attached().is_some());
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&mode, script)) = input.split_first() else { return };
+    let limits = Limits::TEST_MIN;
+    let mut framer = NbdFramer::new(&limits);
+    let pool = BufPool::new(1 << 20);
+    let mut owner = Owner {
+        session: Session::new(&limits),
+        pool: pool.clone(),
+        volumes: Volumes(mode >> 6),
+        limits,
+        out: Vec::new(),
+        asked: Vec::new(),
+        wants_refresh: false,
+        paused: false,
+        closed: false,
+        sends: 0,
+    };
+    owner.session.greet(&mut owner.out);
+    owner.act();
+    let serves = mode & 3 != 0 && mode >> 6 != 0;
+    if serves {
+        enter(&mut owner, &mut framer, mode & 1 != 0);
+    }
+    let (before, mut requests) = (owner.sends, 0);
+    let mut rest = script;
+    while let Some((&control, stream)) = rest.split_first() {
+        rest = stream;
+        match control >> 6 {
+            0 => owner.done(control),
+            1 if owner.wants_refresh => owner.refresh(),
+            1 if control == 0x7f => {
+                owner.session.shutdown(&owner.pool, &mut owner.out);
+                owner.act();
+            }
+            _ => {
+                let piece = 1 + (control & 63) as usize;
+                let Some((head, body)) = cut(&mut framer, stream, piece) else { break };
+                if head + body > stream.len() {
+                    break; // The client went away within a frame.
+                }
+                let (frame, behind) = stream.split_at(head + body);
+                // What a client sends behind its DISC, or after the close, is nobody's request.
+                requests += usize::from(head == 28 && !owner.closed && frame[6..8] != [0, 2]);
+                owner.frame(&frame[..head], &frame[head..]);
+                if head == 28 && frame[6..8] == [0, 2] {
+                    break;
+                }
+                rest = behind;
+            }
+        }
+    }
+    while !owner.asked.is_empty() {
+        owner.done(13);
+    }
+    if serves && !owner.closed {
+        assert_eq!(owner.sends - before, requests, "one reply per request");
+        assert!(!owner.paused);
+    }
+    drop(owner);
+    assert_eq!(pool.used(), 0);
+});
