@@ -1,1 +1,30 @@
-//! The metadata manager: replicated state, failure detector, controller.
+//! The metadata manager: the cluster's state, and what changes it.
+//!
+//! - [`command`]: what a log entry can say; [`state`]: what it means ([`State::apply`]).
+//! - [`controller`]: wishes and observations become commands, or a refusal; nothing else makes them.
+//! - [`detector`]: who lives. [`log`]: how commands survive. [`publish`], [`snapshot`], [`status`]:
+//!   the state as map pages, as bytes, and for people.
+//!
+//! **Architecture invariant:** all is decided in `apply`, by the state and the command alone; the
+//! log replays to the same state in every build. What may be chosen better one day (placement, which
+//! groups a volume gets) is therefore chosen by the controller and written into the command.
+//!
+//! Nothing here knows links, frames or time-outs of links: `node::mdm` composes it.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+pub mod command;
+pub mod controller;
+pub mod detector;
+pub mod group;
+pub mod log;
+pub mod publish;
+pub mod refused;
+pub mod snapshot;
+pub mod state;
+pub mod status;
+
+pub use command::Command;
+pub use refused::Refused;
+pub use state::{Outcome, State};

@@ -101,7 +101,14 @@ impl Leases {
 
     /// A grant came, for a beacon that left at `sent`. Counts only if this side's map is at least as
     /// new as the granter's (rule R4: the granter may lead one of my groups in a map I don't have).
-    pub fn granted(&mut self, now: Time, by: DeviceId, sent: Time, by_map: MapVersion, my_map: MapVersion) {
+    pub fn granted(
+        &mut self,
+        now: Time,
+        by: DeviceId,
+        sent: Time,
+        by_map: MapVersion,
+        my_map: MapVersion,
+    ) {
         let held = self.held.entry(by).or_default();
         held.heard = now;
         if by_map > my_map && !mutant::on(Mutant::GrantOldMap) {
@@ -156,7 +163,13 @@ impl Leases {
 
     /// True when `device` can't serve reads any more by a lease of mine, in a group that I lead since
     /// `map`: it knows, or it is dead, or the lease is over. Else the time at which it is.
-    pub fn is_over(&self, now: Time, device: DeviceId, map: MapVersion, fate: Option<Fate>) -> Result<(), Time> {
+    pub fn is_over(
+        &self,
+        now: Time,
+        device: DeviceId,
+        map: MapVersion,
+        fate: Option<Fate>,
+    ) -> Result<(), Time> {
         if mutant::on(Mutant::NoGiveUp) {
             return Ok(());
         }
@@ -165,11 +178,14 @@ impl Leases {
             return Ok(());
         }
         // An earlier life of mine may have granted until a full grace after this one's start.
-        let boot = if mutant::on(Mutant::NoRestartGrace) { Time::ZERO } else { self.boot + self.grace };
+        let boot =
+            if mutant::on(Mutant::NoRestartGrace) { Time::ZERO } else { self.boot + self.grace };
         let until = granted.map_or(boot, |g| g.until.max(boot));
         let dead = fate.zip(granted).is_some_and(|(fate, granted)| {
             (fate.dead && fate.incarnation >= granted.incarnation)
-                || (fate.incarnation > granted.incarnation && granted.address.is_some() && fate.address == granted.address)
+                || (fate.incarnation > granted.incarnation
+                    && granted.address.is_some()
+                    && fate.address == granted.address)
         });
         let dead = dead || (granted.is_none() && fate.is_some_and(|f| f.dead));
         if dead || until <= now { Ok(()) } else { Err(until) }

@@ -45,9 +45,20 @@ pub enum Started {
 /// The content of one device, by group and unit.
 pub trait Media {
     /// Starts a job; jobs on overlapping ranges never run at the same time.
-    fn start(&mut self, token: u64, group: GroupId, unit: UnitKey, job: Job, out: &mut Effects) -> Started;
+    fn start(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        job: Job,
+        out: &mut Effects,
+    ) -> Started;
     /// A device operation ended; tells the token and result of the job that ended with it.
-    fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>) -> Option<(u64, Result<Buf, DiskError>)>;
+    fn disk_done(
+        &mut self,
+        op: DiskOp,
+        result: Result<Buf, DiskError>,
+    ) -> Option<(u64, Result<Buf, DiskError>)>;
     /// True when a write to the unit needs no new space.
     fn has_space_for(&self, group: GroupId, unit: UnitKey) -> bool;
     /// Makes sure that a later write finds space; false when there is none.

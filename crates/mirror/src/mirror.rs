@@ -16,7 +16,8 @@ use crate::secondary::Secondary;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use base::{
-    BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, Map, MapVersion, Mutant, Slab, Time, VolumeId, mutant,
+    BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, Map, MapVersion, Mutant, Slab,
+    Time, VolumeId, mutant,
 };
 use seam::{Buf, DiskError, DiskOp, Effects, Head, Note};
 use wire::{Header, Kind, Status, flag};
@@ -65,6 +66,7 @@ pub struct Mirror<M> {
     pub(crate) media: M,
     pub(crate) replicas: Map<GroupId, Replica>,
     pub(crate) ops: Slab<Op>,
+    own_ops: u32,
     pub(crate) leases: Leases,
     pub(crate) map: MapVersion,
     /// Links that I dialled to the other members, as far as they are welcomed.
@@ -100,13 +102,15 @@ impl<M: Media> Mirror<M> {
         records: BTreeMap<GroupId, Record>,
         boot: Time,
     ) -> Mirror<M> {
-        let replicas = records.into_iter().map(|(group, record)| (group, Replica::new(record))).collect();
+        let replicas =
+            records.into_iter().map(|(group, record)| (group, Replica::new(record))).collect();
         Mirror {
             me,
             incarnation,
             media,
             replicas,
-            ops: Slab::new(limits.shard_ops as usize),
+            ops: Slab::new(usize::MAX),
+            own_ops: 0,
             leases: Leases::new(boot, &limits),
             limits,
             map: MapVersion(0),
@@ -145,6 +149,24 @@ impl<M: Media> Mirror<M> {
     /// Operations in flight.
     pub fn in_flight(&self) -> usize {
         self.ops.len()
+    }
+
+    /// True when no more operations of clients and syncs are taken. What other primaries send is
+    /// taken always: two shards that wait for each other's place would wait for ever. It is bounded
+    /// by the primaries' own limits.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.own_ops >= self.limits.shard_ops
+    }
+
+    pub(crate) fn insert_op(&mut self, op: Op) -> u64 {
+        self.own_ops += u32::from(!op.replicated);
+        self.ops.insert(op).unwrap_or_else(|_| panic!("2^32 operations in flight"))
+    }
+
+    pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
+        let op = self.ops.remove(key)?;
+        self.own_ops -= u32::from(!op.replicated);
+        Some(op)
     }
 
     /// What would be found after a crash that leaves the device's content: the media, and the records
@@ -201,7 +223,13 @@ impl<M: Media> Mirror<M> {
     }
 
     /// Takes over a group's configuration, if it is newer than the one in force.
-    pub fn configure(&mut self, now: Time, group: GroupId, config: &GroupConfig, out: &mut Effects) {
+    pub fn configure(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        config: &GroupConfig,
+        out: &mut Effects,
+    ) {
         let member = config.replicas.contains(&self.me);
         if !member && !self.replicas.contains_key(&group) {
             return;
@@ -211,7 +239,8 @@ impl<M: Media> Mirror<M> {
         if config.epoch <= known {
             return;
         }
-        let old_epoch = config.epoch <= replica.record.acted && !mutant::on(Mutant::ResumeSameEpoch);
+        let old_epoch =
+            config.epoch <= replica.record.acted && !mutant::on(Mutant::ResumeSameEpoch);
         if old_epoch && replica.config.epoch.0 == 0 {
             return; // R2: after a restart only a newer epoch counts
         }
@@ -287,7 +316,7 @@ impl<M: Media> Mirror<M> {
             self.media.release(group, unit);
         }
         if op.local != Local::Running {
-            self.ops.remove(key);
+            self.remove_op(key);
         }
         if let Asker::Client { link, op } = asker {
             let leads = next.primary == Some(self.me);
@@ -326,7 +355,8 @@ impl<M: Media> Mirror<M> {
     /// The devices whose lease, or whose answers, groups that I lead need; and those to be brought back.
     pub fn wanted(&self) -> (BTreeSet<DeviceId>, BTreeSet<DeviceId>) {
         let (mut needed, mut out_of_sync) = (BTreeSet::new(), BTreeSet::new());
-        let configs = self.replicas.values().map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
+        let configs =
+            self.replicas.values().map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
         for config in configs.filter(|c| c.primary == Some(self.me)) {
             for device in config.replicas.iter().filter(|d| **d != self.me) {
                 let member = config.in_sync.contains(device) || config.joiners.contains(device);
@@ -368,10 +398,13 @@ impl<M: Media> Mirror<M> {
     pub(crate) fn queue(&mut self, key: u64) {
         let op = self.ops.get(key).expect("queued operations live");
         let exclusive = !matches!(op.kind, OpKind::Read | OpKind::Extents);
-        let exclusive = exclusive && !(op.kind == OpKind::Copy && mutant::on(Mutant::CopyUnlocked));
-        if !exclusive && mutant::on(Mutant::ReadInFlight) || op.kind == OpKind::Copy && !exclusive {
-            self.ready.push_back(key);
-            return;
+        let mutant = match op.kind {
+            OpKind::Read | OpKind::Extents => Some(Mutant::ReadInFlight),
+            OpKind::Copy => Some(Mutant::CopyUnlocked),
+            OpKind::Write | OpKind::Zero => None,
+        };
+        if mutant.is_some_and(mutant::on) {
+            return self.ready.push_back(key);
         }
         let range = Range::new(op.unit, op.at, op.len, exclusive);
         let replica = self.replicas.get_mut(&op.group).expect("the operation's replica is here");
@@ -431,7 +464,13 @@ impl<M: Media> Mirror<M> {
     }
 
     /// A device operation ended.
-    pub fn disk_done(&mut self, now: Time, op: DiskOp, result: Result<Buf, DiskError>, out: &mut Effects) {
+    pub fn disk_done(
+        &mut self,
+        now: Time,
+        op: DiskOp,
+        result: Result<Buf, DiskError>,
+        out: &mut Effects,
+    ) {
         if let Some((key, result)) = self.media.disk_done(op, result) {
             self.job_done(now, key, result, out);
             self.pump(now, out);
@@ -450,11 +489,16 @@ impl<M: Media> Mirror<M> {
             return;
         };
         if client.sdc.0 != 0 && matches!(kind, OpKind::Write | OpKind::Zero) {
-            replica.record.executed.record(client.sdc, client.incarnation, client.seq, client.floor);
+            replica.record.executed.record(
+                client.sdc,
+                client.incarnation,
+                client.seq,
+                client.floor,
+            );
         }
         match (asker, kind) {
             (Asker::Nobody, _) => {
-                self.ops.remove(key);
+                self.remove_op(key);
                 self.unlock(group, key);
                 self.enter(now, group, out);
             }

@@ -61,6 +61,8 @@ pub(crate) struct Op {
     pub local: Local,
     pub sent: Members,
     pub acked: Members,
+    /// It came in a primary's stream: this shard follows.
+    pub replicated: bool,
     /// The asker has its answer, and the range is free.
     pub answered: bool,
 }

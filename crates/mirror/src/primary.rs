@@ -6,8 +6,8 @@ use crate::op::{Asker, ClientSeq, Local, Op, OpKind};
 use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
 use base::{
-    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SECTOR, SdcId, Time, UNIT, UnitKey,
-    VolumeId, mutant,
+    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SECTOR,
+    SdcId, Time, UNIT, UnitKey, VolumeId, mutant,
 };
 use seam::{Buf, Effects, Note};
 use wire::{Header, Kind, Status, flag};
@@ -23,7 +23,10 @@ impl<M: Media> Mirror<M> {
         match self.admit(h, &body) {
             Ok(kind) => self.accept(link, h, kind, body),
             Err(Status::Stale) => {
-                let config = self.replicas.get(&group).map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
+                let config = self
+                    .replicas
+                    .get(&group)
+                    .map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
                 let (epoch, leads) =
                     config.map_or((Epoch(0), false), |c| (c.epoch, c.primary == Some(self.me)));
                 out.note(Note::StaleEpoch { group, have: epoch, got: Epoch(h.epoch.get()) });
@@ -47,14 +50,21 @@ impl<M: Media> Mirror<M> {
         if epoch > config.epoch {
             return Err(Status::Behind);
         }
-        if config.primary != Some(self.me) || (epoch < config.epoch && !mutant::on(Mutant::NoClientEpoch)) {
+        if config.primary != Some(self.me)
+            || (epoch < config.epoch && !mutant::on(Mutant::NoClientEpoch))
+        {
             return Err(Status::Stale);
         }
         if replica.next.is_some() || !matches!(replica.role, Role::Primary(_)) {
             return Err(Status::Behind);
         }
         let (at, len) = (h.at.get(), h.len.get());
-        if len == 0 || at >= UNIT || len > UNIT - at || !at.is_multiple_of(SECTOR) || !len.is_multiple_of(SECTOR) {
+        if len == 0
+            || at >= UNIT
+            || len > UNIT - at
+            || !at.is_multiple_of(SECTOR)
+            || !len.is_multiple_of(SECTOR)
+        {
             return Err(Status::OutOfRange);
         }
         let kind = match h.kind() {
@@ -64,7 +74,7 @@ impl<M: Media> Mirror<M> {
             Some(Kind::Zero) => OpKind::Zero,
             _ => return Err(Status::OutOfRange),
         };
-        if self.ops.is_full() || h.sdc.get() == 0 {
+        if self.is_busy() || h.sdc.get() == 0 {
             return Err(Status::Busy);
         }
         Ok(kind)
@@ -93,10 +103,12 @@ impl<M: Media> Mirror<M> {
             local: Local::NotStarted,
             sent: Members::default(),
             acked: Members::default(),
+            replicated: false,
             answered: false,
         };
-        let key = self.ops.insert(op).unwrap_or_else(|_| unreachable!("`admit` saw a free place"));
-        let primary = self.replicas.get_mut(&group).and_then(|r| r.primary()).expect("`admit` saw a primary");
+        let key = self.insert_op(op);
+        let primary =
+            self.replicas.get_mut(&group).and_then(|r| r.primary()).expect("`admit` saw a primary");
         if primary.active {
             self.queue(key);
         } else {
@@ -110,7 +122,8 @@ impl<M: Media> Mirror<M> {
     fn may_read(&self, now: Time, group: GroupId) -> bool {
         let replica = &self.replicas[&group];
         let needed = replica.needed(self.me);
-        needed.is_empty() || replica.config.devices(needed).all(|device| self.leases.holds(now, device))
+        needed.is_empty()
+            || replica.config.devices(needed).all(|device| self.leases.holds(now, device))
     }
 
     pub(crate) fn start_read(&mut self, now: Time, key: u64, out: &mut Effects) {
@@ -142,7 +155,7 @@ impl<M: Media> Mirror<M> {
     }
 
     pub(crate) fn finish_read(&mut self, key: u64, data: Buf, out: &mut Effects) {
-        let op = self.ops.remove(key).expect("the operation lives");
+        let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
         if let Asker::Client { link, op: name } = op.asker {
             self.reply(Caller { link, op: name, group: op.group }, Status::Ok, data, out);
@@ -177,7 +190,8 @@ impl<M: Media> Mirror<M> {
             out.note(Note::Deduped { group });
             return self.finish_client(key, Status::Ok, out);
         }
-        let sealing = replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
+        let sealing =
+            replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
         if sealing {
             return self.park(group, key);
         }
@@ -232,7 +246,8 @@ impl<M: Media> Mirror<M> {
         if let Role::Primary(primary) = &replica.role {
             h.commit = primary.commit.0.into();
         }
-        (h.sdc, h.seq, h.floor) = (op.client.sdc.0.into(), op.client.seq.into(), op.client.floor.into());
+        (h.sdc, h.seq, h.floor) =
+            (op.client.sdc.0.into(), op.client.seq.into(), op.client.floor.into());
         h.incarnation = op.client.incarnation.0.into();
         let zero = op.kind == OpKind::Zero || op.body.is_empty();
         let copy = op.kind == OpKind::Copy;
@@ -316,14 +331,15 @@ impl<M: Media> Mirror<M> {
         if met && reserved && op.local == Local::NotStarted {
             return self.start_job(now, key, out);
         }
-        let here = op.local == Local::Done || (mutant::on(Mutant::AckBeforeLocal) && op.local == Local::Running);
+        let here = op.local == Local::Done
+            || (mutant::on(Mutant::AckBeforeLocal) && op.local == Local::Running);
         if met && here && !op.answered {
             self.answer_write(key, out);
         }
         let op = self.ops.get(key).expect("the operation lives");
         if op.answered && op.local == Local::Done && op.acked.contains_all(op.sent) {
             let lsn = op.lsn;
-            self.ops.remove(key);
+            self.remove_op(key);
             self.leave_stream(now, group, lsn, out);
         }
     }
@@ -347,7 +363,7 @@ impl<M: Media> Mirror<M> {
 
     /// Ends a client operation that has nothing (left) to do.
     fn finish_client(&mut self, key: u64, status: Status, out: &mut Effects) {
-        let op = self.ops.remove(key).expect("the operation lives");
+        let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
         if let Asker::Client { link, op: name } = op.asker {
             self.reply(Caller { link, op: name, group: op.group }, status, Buf::EMPTY, out);
@@ -405,7 +421,13 @@ impl<M: Media> Mirror<M> {
         let over = |device: &DeviceId| {
             self.leases.is_over(now, *device, replica.map, self.fates.get(device).copied())
         };
-        let wait = replica.config.replicas.iter().filter(|d| **d != self.me).filter_map(|d| over(d).err()).max();
+        let wait = replica
+            .config
+            .replicas
+            .iter()
+            .filter(|d| **d != self.me)
+            .filter_map(|d| over(d).err())
+            .max();
         if let Some(until) = wait {
             out.note(Note::GraceWait { group });
             self.waiting_grace.insert(group, until);
@@ -429,8 +451,12 @@ impl<M: Media> Mirror<M> {
 
     /// The groups that I lead, in order.
     pub(crate) fn led(&self) -> alloc::vec::Vec<GroupId> {
-        let mut led: alloc::vec::Vec<GroupId> =
-            self.replicas.iter().filter(|(_, r)| matches!(r.role, Role::Primary(Primary { .. }))).map(|(g, _)| *g).collect();
+        let mut led: alloc::vec::Vec<GroupId> = self
+            .replicas
+            .iter()
+            .filter(|(_, r)| matches!(r.role, Role::Primary(Primary { .. })))
+            .map(|(g, _)| *g)
+            .collect();
         led.sort_unstable();
         led
     }

@@ -63,7 +63,11 @@ impl GroupConfig {
     }
 
     pub(crate) fn devices(&self, members: Members) -> impl Iterator<Item = DeviceId> {
-        self.replicas.iter().enumerate().filter(move |(i, _)| members.0 >> i & 1 == 1).map(|(_, d)| *d)
+        self.replicas
+            .iter()
+            .enumerate()
+            .filter(move |(i, _)| members.0 >> i & 1 == 1)
+            .map(|(_, d)| *d)
     }
 }
 

@@ -8,7 +8,8 @@ use crate::replica::{Members, Role};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{
-    BlockSet, DeviceId, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SdcId, Time, UNIT, UnitKey, VolumeId, mutant,
+    BlockSet, DeviceId, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SdcId, Time, UNIT,
+    UnitKey, VolumeId, mutant,
 };
 use seam::{Buf, Effect, Effects, Note};
 use wire::records::{self, Executed, UnitBlocks};
@@ -73,12 +74,16 @@ impl Secondary {
 impl<M: Media> Mirror<M> {
     /// Whether a frame is from the leader of this very epoch; if not, what to answer.
     fn check_leader(&self, from: DeviceId, h: &Header) -> Result<(), Status> {
-        let Some(replica) = self.replicas.get(&GroupId(h.group.get())) else { return Err(Status::Behind) };
+        let Some(replica) = self.replicas.get(&GroupId(h.group.get())) else {
+            return Err(Status::Behind);
+        };
         let have = replica.next.as_ref().map_or(replica.config.epoch, |(next, _)| next.epoch);
         let got = Epoch(h.epoch.get());
         match &replica.role {
             _ if got < have => Err(Status::Stale),
-            Role::Secondary(s) if got == have && s.primary == from && replica.next.is_none() => Ok(()),
+            Role::Secondary(s) if got == have && s.primary == from && replica.next.is_none() => {
+                Ok(())
+            }
             _ => Err(Status::Behind),
         }
     }
@@ -91,7 +96,15 @@ impl<M: Media> Mirror<M> {
     }
 
     /// A write of the stream came.
-    pub fn replicate_in(&mut self, now: Time, link: LinkId, from: DeviceId, h: &Header, body: Buf, out: &mut Effects) {
+    pub fn replicate_in(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        from: DeviceId,
+        h: &Header,
+        body: Buf,
+        out: &mut Effects,
+    ) {
         let group = GroupId(h.group.get());
         if let Err(status) = self.check_leader(from, h) {
             if mutant::on(Mutant::ReplicaEpoch) && status == Status::Stale {
@@ -102,7 +115,10 @@ impl<M: Media> Mirror<M> {
             return self.answer(link, Kind::Replicated, h, status, out);
         }
         let (at, len) = (h.at.get(), h.len.get());
-        let fits = len > 0 && at < UNIT && len <= UNIT - at && (h.has(flag::ZERO) || body.len() == len as usize);
+        let fits = len > 0
+            && at < UNIT
+            && len <= UNIT - at
+            && (h.has(flag::ZERO) || body.len() == len as usize);
         let lsn = Lsn(h.lsn.get());
         let secondary = self.replicas.get_mut(&group).and_then(|r| r.secondary()).expect("checked");
         if !secondary.started {
@@ -111,7 +127,7 @@ impl<M: Media> Mirror<M> {
         if lsn <= secondary.last {
             return self.replicate_again(link, h, lsn, out);
         }
-        if lsn != secondary.last.next() || !fits || self.ops.is_full() {
+        if lsn != secondary.last.next() || !fits {
             // A gap: this stream is not the one that was agreed on. The primary sends again.
             out.note(Note::Refused { link, why: "a gap in the stream of replicated writes" });
             return out.push(Effect::Close { link });
@@ -158,16 +174,21 @@ impl<M: Media> Mirror<M> {
             local: Local::NotStarted,
             sent: Members::default(),
             acked: Members::default(),
+            replicated: true,
             answered: false,
         };
-        self.ops.insert(op).unwrap_or_else(|_| unreachable!("the caller saw a free place"))
+        self.insert_op(op)
     }
 
     /// The mutant's way: whatever comes is written.
-    fn replicate_blindly(&mut self, now: Time, link: LinkId, h: &Header, body: Buf, out: &mut Effects) {
-        if self.ops.is_full() {
-            return;
-        }
+    fn replicate_blindly(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        h: &Header,
+        body: Buf,
+        out: &mut Effects,
+    ) {
         let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
         let key = self.insert_replicated(link, h, unit, body);
         self.queue(key);
@@ -205,7 +226,7 @@ impl<M: Media> Mirror<M> {
     }
 
     fn end_replicated(&mut self, key: u64, lsn: Lsn, status: Status, out: &mut Effects) {
-        let op = self.ops.remove(key).expect("the operation lives");
+        let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
         if let Some(secondary) = self.replicas.get_mut(&op.group).and_then(|r| r.secondary()) {
             secondary.running.retain(|(l, _)| *l != lsn);
@@ -222,7 +243,8 @@ impl<M: Media> Mirror<M> {
     /// The commit point moved.
     pub fn commit_in(&mut self, from: DeviceId, h: &Header) {
         if self.check_leader(from, h).is_ok()
-            && let Some(secondary) = self.replicas.get_mut(&GroupId(h.group.get())).and_then(|r| r.secondary())
+            && let Some(secondary) =
+                self.replicas.get_mut(&GroupId(h.group.get())).and_then(|r| r.secondary())
         {
             secondary.commit(Lsn(h.commit.get()));
         }
@@ -270,7 +292,10 @@ impl<M: Media> Mirror<M> {
         }
         let group = GroupId(h.group.get());
         let replica = self.replicas.get_mut(&group).expect("checked");
-        assert!(!replica.config.in_sync.contains(&self.me), "{group}: an in-sync replica is never wiped");
+        assert!(
+            !replica.config.in_sync.contains(&self.me),
+            "{group}: an in-sync replica is never wiped"
+        );
         let secondary = replica.secondary().expect("checked");
         secondary.started = false;
         secondary.wipe = Some(link);
@@ -296,9 +321,17 @@ impl<M: Media> Mirror<M> {
     }
 
     /// We are equal to the primary up to `lsn`, which is all that came.
-    pub fn seal_in(&mut self, link: LinkId, from: DeviceId, h: &Header, body: &Buf, out: &mut Effects) {
+    pub fn seal_in(
+        &mut self,
+        link: LinkId,
+        from: DeviceId,
+        h: &Header,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
         let lsn = Lsn(h.lsn.get());
-        let (Ok(()), Some(list)) = (self.check_leader(from, h), records::read::<Executed>(body)) else {
+        let (Ok(()), Some(list)) = (self.check_leader(from, h), records::read::<Executed>(body))
+        else {
             return self.answer(link, Kind::Sealed, h, Status::Stale, out);
         };
         let group = GroupId(h.group.get());

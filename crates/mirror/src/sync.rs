@@ -10,7 +10,9 @@ use crate::mirror::Mirror;
 use crate::op::{Asker, ClientSeq, Local, Op, OpKind};
 use crate::replica::{Members, Primary, Role};
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, mutant};
+use base::{
+    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, mutant,
+};
 use seam::{Buf, Effects, Note};
 use wire::records::{self, Executed, UnitBlocks};
 use wire::{Header, Kind, Status, flag};
@@ -71,7 +73,14 @@ impl<M: Media> Mirror<M> {
     }
 
     /// Starts a sync, or starts it over.
-    pub(crate) fn ask(&mut self, now: Time, group: GroupId, peer: DeviceId, joiner: bool, out: &mut Effects) {
+    pub(crate) fn ask(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        peer: DeviceId,
+        joiner: bool,
+        out: &mut Effects,
+    ) {
         let streaming = self.peers.contains_key(&peer);
         let Some(primary) = self.replicas.get_mut(&group).and_then(|r| r.primary()) else { return };
         let sync = Sync {
@@ -103,7 +112,11 @@ impl<M: Media> Mirror<M> {
             }
             Phase::Wipe => (self.header(Kind::SyncWipe, group), Buf::EMPTY),
             Phase::Seal(lsn) => {
-                let records = replica.record.executed.iter().map(|(sdc, life, seq)| Executed::new(sdc, life, seq));
+                let records = replica
+                    .record
+                    .executed
+                    .iter()
+                    .map(|(sdc, life, seq)| Executed::new(sdc, life, seq));
                 let records: Vec<Executed> = records.collect();
                 let mut header = self.header(Kind::Seal, group);
                 header.lsn = lsn.0.into();
@@ -140,14 +153,16 @@ impl<M: Media> Mirror<M> {
 
     /// Asks again where no answer came.
     pub(crate) fn ask_again(&mut self, now: Time, out: &mut Effects) {
-        let due: Vec<GroupId> = self.asking.iter().filter(|(_, at)| **at <= now).map(|(g, _)| *g).collect();
+        let due: Vec<GroupId> =
+            self.asking.iter().filter(|(_, at)| **at <= now).map(|(g, _)| *g).collect();
         for group in due {
             self.asking.insert(group, now + ASK_AGAIN * 10);
             let Some(sync) = self.sync_mut(group) else {
                 self.asking.remove(&group);
                 continue;
             };
-            let (phase, peer, joiner, idle) = (sync.phase, sync.peer, sync.joiner, sync.copying == 0);
+            let (phase, peer, joiner, idle) =
+                (sync.phase, sync.peer, sync.joiner, sync.copying == 0);
             if !self.peers.contains_key(&peer) {
                 continue;
             }
@@ -164,7 +179,14 @@ impl<M: Media> Mirror<M> {
     }
 
     /// The peer told its state.
-    pub fn sync_state_in(&mut self, now: Time, from: DeviceId, h: &Header, body: &Buf, out: &mut Effects) {
+    pub fn sync_state_in(
+        &mut self,
+        now: Time,
+        from: DeviceId,
+        h: &Header,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
         let group = GroupId(h.group.get());
         let Some(replica) = self.replicas.get_mut(&group) else { return };
         if replica.config.epoch.0 != h.epoch.get() {
@@ -189,7 +211,9 @@ impl<M: Media> Mirror<M> {
             _ => return,
         }
         let empty = h.has(flag::FULL);
-        let reaches = !sync.joiner || Epoch(h.lsn.get()) >= replica.record.base || mutant::on(Mutant::IgnoreBase);
+        let reaches = !sync.joiner
+            || Epoch(h.lsn.get()) >= replica.record.base
+            || mutant::on(Mutant::IgnoreBase);
         if !reaches && !empty {
             self.cut(now, group, out);
             if let Some(sync) = self.sync_mut(group) {
@@ -198,7 +222,11 @@ impl<M: Media> Mirror<M> {
             return self.send_question(group, out);
         }
         sync.phase = Phase::Copy;
-        let forget = mutant::on(if sync.joiner { Mutant::IgnoreJoinerDirty } else { Mutant::IgnorePeerDirty });
+        let forget = mutant::on(if sync.joiner {
+            Mutant::IgnoreJoinerDirty
+        } else {
+            Mutant::IgnorePeerDirty
+        });
         for entry in list.iter().filter(|_| !forget) {
             sync.todo.insert(entry.key(), entry.set());
         }
@@ -300,11 +328,16 @@ impl<M: Media> Mirror<M> {
     /// Groups whose joiners wait to be admitted, with epoch and joiner.
     pub fn admissions(&self) -> Vec<(GroupId, Epoch, DeviceId)> {
         let limbo = |r: &crate::replica::Replica| match &r.role {
-            Role::Primary(Primary { sync: Some(sync), .. }) if sync.in_limbo() => Some((r.config.epoch, sync.peer)),
+            Role::Primary(Primary { sync: Some(sync), .. }) if sync.in_limbo() => {
+                Some((r.config.epoch, sync.peer))
+            }
             _ => None,
         };
-        let mut all: Vec<_> =
-            self.replicas.iter().filter_map(|(group, r)| limbo(r).map(|(epoch, peer)| (*group, epoch, peer))).collect();
+        let mut all: Vec<_> = self
+            .replicas
+            .iter()
+            .filter_map(|(group, r)| limbo(r).map(|(epoch, peer)| (*group, epoch, peer)))
+            .collect();
         all.sort_unstable();
         all
     }
@@ -314,7 +347,7 @@ impl<M: Media> Mirror<M> {
     /// Starts copies, group by group in turn, as far as the limit allows.
     pub(crate) fn start_copies(&mut self) {
         let most = (self.limits.copy_bytes / BLOCK).max(1);
-        while self.copies < self.limits.copies && !self.ops.is_full() {
+        while self.copies < self.limits.copies && !self.is_busy() {
             let Some(group) = self.copy_queue.pop_front() else { return };
             let Some(sync) = self.sync_mut(group) else { continue };
             sync.queued = false;
@@ -329,7 +362,7 @@ impl<M: Media> Mirror<M> {
             }
             self.copies += 1;
             let op = copy(group, unit, run.start * BLOCK, (run.end - run.start) * BLOCK);
-            let key = self.ops.insert(op).unwrap_or_else(|_| unreachable!("checked above"));
+            let key = self.insert_op(op);
             self.queue(key);
         }
     }
@@ -373,7 +406,7 @@ impl<M: Media> Mirror<M> {
     }
 
     fn drop_copy(&mut self, key: u64) {
-        let op = self.ops.remove(key).expect("the operation lives");
+        let op = self.remove_op(key).expect("the operation lives");
         self.copies -= 1;
         self.unlock(op.group, key);
         if let Some(sync) = self.sync_mut(op.group) {
@@ -461,6 +494,7 @@ fn copy(group: GroupId, unit: UnitKey, at: u32, len: u32) -> Op {
         local: Local::NotStarted,
         sent: Members::default(),
         acked: Members::default(),
+        replicated: false,
         answered: false,
     }
 }

@@ -45,7 +45,12 @@ impl<M: Media> Mirror<M> {
 
     /// The map has changed what is needed of whom. Beacons go to the `courted` devices, too: those
     /// that may come back.
-    pub fn need_leases(&mut self, now: Time, needed: &BTreeSet<DeviceId>, courted: &BTreeSet<DeviceId>) {
+    pub fn need_leases(
+        &mut self,
+        now: Time,
+        needed: &BTreeSet<DeviceId>,
+        courted: &BTreeSet<DeviceId>,
+    ) {
         self.leases.need(now, &needed.union(courted).copied().collect());
         self.suspects.retain(|device| needed.contains(device));
     }
@@ -61,10 +66,20 @@ impl<M: Media> Mirror<M> {
     }
 
     /// A primary asks for a lease, on the link that it dialled.
-    pub fn beacon_in(&mut self, now: Time, link: LinkId, from: DeviceId, h: &Header, out: &mut Effects) {
+    pub fn beacon_in(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        from: DeviceId,
+        h: &Header,
+        out: &mut Effects,
+    ) {
         let unknown = Fate { incarnation: base::Incarnation(0), dead: false, address: None };
         let fate = self.fates.get(&from).copied().unwrap_or(unknown);
-        let fate = Fate { incarnation: fate.incarnation.max(base::Incarnation(h.incarnation.get())), ..fate };
+        let fate = Fate {
+            incarnation: fate.incarnation.max(base::Incarnation(h.incarnation.get())),
+            ..fate
+        };
         self.leases.grant(now, from, fate, MapVersion(h.map.get()));
         let mut grant = self.header(Kind::Grant, GroupId(0));
         (grant.sent, grant.epoch) = (h.sent, 0.into());

@@ -2,12 +2,13 @@
 //! The simulator walks the side roads.
 
 use base::{
-    BLOCK, BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, MapVersion, Prng, Time, UNIT, UnitKey,
-    VolumeId,
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, MapVersion, Prng, Time,
+    UNIT, UnitKey, VolumeId,
 };
 use mirror::{GroupConfig, Job, Media, Mirror, Started};
 use seam::{Buf, BufPool, DiskError, DiskOp, Effect, Effects};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use wire::{Header, Kind, Status, flag};
 
 const GROUP: GroupId = GroupId(3);
@@ -35,7 +36,9 @@ impl Media for Memory {
             };
         };
         match job {
-            Job::Read { at, len } => return Started::Done(out.copy(&data[at as usize..(at + len) as usize])),
+            Job::Read { at, len } => {
+                return Started::Done(out.copy(&data[at as usize..(at + len) as usize]));
+            }
             Job::Write { at, body } => {
                 data[at as usize..at as usize + body.len()].copy_from_slice(&body);
                 valid.insert(BlockSet::touching(at, body.len() as u32));
@@ -47,7 +50,11 @@ impl Media for Memory {
         }
         Started::Done(Buf::EMPTY)
     }
-    fn disk_done(&mut self, _: DiskOp, _: Result<Buf, DiskError>) -> Option<(u64, Result<Buf, DiskError>)> {
+    fn disk_done(
+        &mut self,
+        _: DiskOp,
+        _: Result<Buf, DiskError>,
+    ) -> Option<(u64, Result<Buf, DiskError>)> {
         None
     }
     fn has_space_for(&self, _: GroupId, unit: UnitKey) -> bool {
@@ -99,7 +106,8 @@ impl Pair {
     fn new(rooms: [usize; 2]) -> Pair {
         let pool = BufPool::new(1 << 24);
         let mirror = |i: usize| {
-            let (me, media) = (DeviceId(i as u32 + 1), Memory { room: rooms[i], ..Memory::default() });
+            let (me, media) =
+                (DeviceId(i as u32 + 1), Memory { room: rooms[i], ..Memory::default() });
             Mirror::new(me, Incarnation(7), Limits::TEST_MIN, media, BTreeMap::new(), Time::ZERO)
         };
         Pair {
@@ -205,29 +213,41 @@ impl Pair {
         }
     }
 
-    fn client(&mut self, to: usize, kind: Kind, unit: u32, at: u32, len: u32, fill: u8, flags: u8) -> Option<Status> {
+    fn client(
+        &mut self,
+        to: usize,
+        kind: Kind,
+        unit: u32,
+        range: Range<u32>,
+        fill: u8,
+        flags: u8,
+    ) -> Option<Status> {
         if flags & flag::RETRY == 0 {
             self.seq += 1;
         }
         let mut h = Header::new(kind);
-        (h.op, h.seq, h.floor, h.sdc, h.incarnation) = (self.seq.into(), self.seq.into(), 1.into(), 5.into(), 1.into());
-        (h.group, h.epoch, h.volume, h.unit) = (GROUP.0.into(), self.epoch.into(), 1.into(), unit.into());
-        (h.at, h.len, h.flags) = (at.into(), len.into(), flags);
+        (h.op, h.seq, h.floor, h.sdc, h.incarnation) =
+            (self.seq.into(), self.seq.into(), 1.into(), 5.into(), 1.into());
+        (h.group, h.epoch, h.volume, h.unit) =
+            (GROUP.0.into(), self.epoch.into(), 1.into(), unit.into());
+        let len = range.end - range.start;
+        (h.at, h.len, h.flags) = (range.start.into(), len.into(), flags);
         let body = if kind == Kind::Write { vec![fill; len as usize] } else { vec![] };
         let h = wire::parse(wire::frame(h, &body).as_slice());
         let body = self.outs[to].copy(&body);
         self.mirrors[to].client(self.now, CLIENT, &h, body, &mut self.outs[to]);
         let before = self.replies.len();
         self.run();
-        (self.replies.len() > before).then(|| Status::from_code(self.replies[before].status.get()).unwrap())
+        (self.replies.len() > before)
+            .then(|| Status::from_code(self.replies[before].status.get()).unwrap())
     }
 
     fn write(&mut self, to: usize, block: u32, fill: u8) -> Option<Status> {
-        self.client(to, Kind::Write, 0, block * BLOCK, BLOCK, fill, 0)
+        self.client(to, Kind::Write, 0, block * BLOCK..(block + 1) * BLOCK, fill, 0)
     }
 
     fn read(&mut self, to: usize, block: u32) -> Option<u8> {
-        let status = self.client(to, Kind::Read, 0, block * BLOCK, BLOCK, 0, 0)?;
+        let status = self.client(to, Kind::Read, 0, block * BLOCK..(block + 1) * BLOCK, 0, 0)?;
         assert_eq!(status, Status::Ok);
         Some(self.bodies.last().unwrap()[0])
     }
@@ -268,14 +288,21 @@ fn a_returning_copy_gets_what_it_missed_and_no_more() {
     pair.connect(false);
     pair.configure(1, &[1], &[], &[0]);
     assert_eq!(pair.write(0, 3, 2), Some(Status::Ok));
-    assert_eq!(pair.client(0, Kind::Zero, 0, 5 * BLOCK, BLOCK, 0, flag::HOLE), Some(Status::Ok));
+    assert_eq!(
+        pair.client(0, Kind::Zero, 0, 5 * BLOCK..6 * BLOCK, 0, flag::HOLE),
+        Some(Status::Ok)
+    );
     assert_eq!(pair.read(0, 3), Some(2));
     pair.connect(true);
     let before = pair.mirrors[0].stats().moved;
     pair.configure(1, &[1], &[2], &[0, 1]);
     pair.wait(500);
     assert_eq!(pair.mirrors[0].admissions(), [(GROUP, Epoch(pair.epoch), DeviceId(2))]);
-    assert_eq!(pair.mirrors[0].stats().moved - before, u64::from(BLOCK), "one block of data, one of zeros");
+    assert_eq!(
+        pair.mirrors[0].stats().moved - before,
+        u64::from(BLOCK),
+        "one block of data, one of zeros"
+    );
     assert_eq!(pair.write(0, 6, 3), Some(Status::Ok), "in limbo");
     pair.assert_equal();
     pair.configure(1, &[1, 2], &[], &[0, 1]);
@@ -292,12 +319,16 @@ fn a_promoted_secondary_waits_out_its_promises_and_dedupes_retries() {
     pair.wait(200);
     pair.connect(false);
     pair.configure(2, &[2], &[], &[1]);
-    assert_eq!(pair.client(1, Kind::Write, 0, 0, BLOCK, 7, flag::RETRY), None, "held: a lease still runs");
+    assert_eq!(
+        pair.client(1, Kind::Write, 0, 0..BLOCK, 7, flag::RETRY),
+        None,
+        "held: a lease still runs"
+    );
     pair.wait(1300);
     assert_eq!(pair.replies.last().unwrap().status.get(), Status::Ok as u16);
     assert_eq!(pair.write(1, 0, 8), Some(Status::Ok));
     let seq = std::mem::replace(&mut pair.seq, 1);
-    assert_eq!(pair.client(1, Kind::Write, 0, 0, BLOCK, 7, flag::RETRY), Some(Status::Ok));
+    assert_eq!(pair.client(1, Kind::Write, 0, 0..BLOCK, 7, flag::RETRY), Some(Status::Ok));
     pair.seq = seq;
     assert_eq!(pair.read(1, 0), Some(8), "the retry was not executed again");
     assert_ne!(pair.write(0, 0, 9), Some(Status::Ok), "the old leader can't answer");
@@ -311,7 +342,14 @@ fn an_empty_joiner_gets_everything_and_a_stranger_is_wiped_first() {
     pair.configure(1, &[1], &[], &[0]);
     // Device 2 comes back with foreign content, and without a record.
     let media = Memory { room: 4, ..Memory::default() };
-    pair.mirrors[1] = Mirror::new(DeviceId(2), Incarnation(8), Limits::TEST_MIN, media, BTreeMap::new(), pair.now);
+    pair.mirrors[1] = Mirror::new(
+        DeviceId(2),
+        Incarnation(8),
+        Limits::TEST_MIN,
+        media,
+        BTreeMap::new(),
+        pair.now,
+    );
     pair.connect(true);
     pair.configure(1, &[1], &[2], &[0, 1]);
     pair.wait(500);
@@ -328,7 +366,7 @@ fn a_full_secondary_refuses_before_anything_changed() {
     pair.configure(1, &[1, 2], &[], &[0, 1]);
     pair.wait(500);
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
-    assert_eq!(pair.client(0, Kind::Write, 1, 0, BLOCK, 7, 0), Some(Status::Full));
+    assert_eq!(pair.client(0, Kind::Write, 1, 0..BLOCK, 7, 0), Some(Status::Full));
     pair.assert_equal();
     assert_eq!(pair.write(0, 1, 8), Some(Status::Ok), "the stream goes on");
     assert_eq!(pair.mirrors[0].media().units.keys().copied().collect::<Vec<_>>(), [UNIT0]);

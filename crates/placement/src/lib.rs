@@ -1,7 +1,18 @@
-//! Which device holds which group: an explicit, balanced table.
+//! Which device holds which group, and which groups a volume is striped over.
+//!
+//! Pure arithmetic on explicit tables: nothing here knows liveness, epochs or a log. The MDM asks
+//! once, when a volume is made, and records the answer; so these choices may become better in a
+//! later build without moving what exists. [`slot_of`] alone is part of the format.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
+
+mod groups;
+mod orient;
+mod slots;
+
+pub use groups::{Device, Pair, TooFewServers, plan, top_up};
+pub use slots::{Choice, choose_slots};
 
 /// Which of a volume's `slots` its unit `unit` belongs to.
 ///

@@ -152,7 +152,10 @@ impl Buf {
 
     /// A view of a part of this view; panics when `range` leaves it.
     pub fn slice(&self, range: Range<usize>) -> Buf {
-        assert!(range.start <= range.end && range.end <= self.len as usize, "{range:?} leaves {self:?}");
+        assert!(
+            range.start <= range.end && range.end <= self.len as usize,
+            "{range:?} leaves {self:?}"
+        );
         let mut part = self.clone();
         part.at += range.start as u32;
         part.len = (range.end - range.start) as u32;
@@ -169,7 +172,10 @@ impl Buf {
         assert_eq!(b.refs.get(), 1, "a shared buffer can't be written");
         // SAFETY: `at + len` is within the capacity, by construction.
         unsafe {
-            core::slice::from_raw_parts_mut(b.data.as_ptr().add(self.at as usize), self.len as usize)
+            core::slice::from_raw_parts_mut(
+                b.data.as_ptr().add(self.at as usize),
+                self.len as usize,
+            )
         }
     }
 

@@ -151,7 +151,13 @@ fn thousands_of_small_frames_arrive(h: &mut dyn Harness) {
 }
 
 fn links_come_and_go(h: &mut dyn Harness) {
-    play!(h, links_come_and_go, Setup::default(), Churner::dialing(1, 150), Churner::accepting(150));
+    play!(
+        h,
+        links_come_and_go,
+        Setup::default(),
+        Churner::dialing(1, 150),
+        Churner::accepting(150)
+    );
 }
 
 fn data_sent_before_close_arrives_and_silence_follows(h: &mut dyn Harness) {
@@ -162,11 +168,23 @@ fn data_sent_before_close_arrives_and_silence_follows(h: &mut dyn Harness) {
 }
 
 fn half_a_frame_is_no_frame(h: &mut dyn Harness) {
-    play!(h, half_a_frame_is_no_frame, Setup::default(), Torn::half(1), Torn::victim(crate::DownReason::Closed));
+    play!(
+        h,
+        half_a_frame_is_no_frame,
+        Setup::default(),
+        Torn::half(1),
+        Torn::victim(crate::DownReason::Closed)
+    );
 }
 
 fn garbage_ends_the_link(h: &mut dyn Harness) {
-    play!(h, garbage_ends_the_link, Setup::default(), Torn::garbage(1), Torn::victim(crate::DownReason::Garbage));
+    play!(
+        h,
+        garbage_ends_the_link,
+        Setup::default(),
+        Torn::garbage(1),
+        Torn::victim(crate::DownReason::Garbage)
+    );
 }
 
 fn dialing_nobody_is_refused(h: &mut dyn Harness) {
@@ -179,7 +197,13 @@ fn ticks_are_never_early_and_always_come(h: &mut dyn Harness) {
 
 fn a_paused_link_is_silent_and_loses_nothing(h: &mut dyn Harness) {
     let sender = Stream::new(1, 3000, Stream::BLOCKS).dialing(1, 1).one_way();
-    play!(h, a_paused_link_is_silent_and_loses_nothing, Setup::default(), sender, Pauser::new(3000));
+    play!(
+        h,
+        a_paused_link_is_silent_and_loses_nothing,
+        Setup::default(),
+        sender,
+        Pauser::new(3000)
+    );
 }
 
 fn a_peer_that_never_reads_is_stuck(h: &mut dyn Harness) {

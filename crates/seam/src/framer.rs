@@ -45,7 +45,9 @@ impl fmt::Display for FrameError {
             FrameError::BadMagic => "not our protocol: is this the right port?",
             FrameError::BadHead => "a frame head arrived damaged",
             FrameError::TooLong => "a frame is longer than the limit",
-            FrameError::Version => "the other side speaks another protocol version: update the older one",
+            FrameError::Version => {
+                "the other side speaks another protocol version: update the older one"
+            }
         })
     }
 }

@@ -1,9 +1,9 @@
 //! The trait of everything that decides.
 
+use crate::Port;
 use crate::effect::Effects;
 use crate::event::Event;
 use crate::framer::Framer;
-use crate::Port;
 use base::Time;
 
 /// A state machine that a driver runs.

@@ -29,7 +29,10 @@ impl Space {
 
     /// Gives a slot back.
     pub fn give(&mut self, slot: u64) {
-        debug_assert!(slot < self.fresh && !self.returned.contains(&slot), "slot {slot} was not taken");
+        debug_assert!(
+            slot < self.fresh && !self.returned.contains(&slot),
+            "slot {slot} was not taken"
+        );
         self.returned.push(slot);
     }
 

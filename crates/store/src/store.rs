@@ -74,7 +74,10 @@ struct Running {
 #[derive(Clone, Copy, Debug)]
 enum Change {
     /// A read: nothing; these blocks of the answer, which starts at this byte, are zeros.
-    None { at: u32, invalid: BlockSet },
+    None {
+        at: u32,
+        invalid: BlockSet,
+    },
     Set(BlockSet),
     Clear(BlockSet),
 }
@@ -146,7 +149,8 @@ impl Store {
 
     /// The group's units, in order.
     pub fn units(&self, group: GroupId) -> Vec<UnitKey> {
-        let mut keys: Vec<UnitKey> = self.groups.get(&group).into_iter().flat_map(|u| u.keys().copied()).collect();
+        let mut keys: Vec<UnitKey> =
+            self.groups.get(&group).into_iter().flat_map(|u| u.keys().copied()).collect();
         keys.sort_unstable();
         keys
     }
@@ -170,7 +174,14 @@ impl Store {
     }
 
     /// Starts a job.
-    pub fn start(&mut self, token: u64, group: GroupId, unit: UnitKey, job: Job, out: &mut Effects) -> Started {
+    pub fn start(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        job: Job,
+        out: &mut Effects,
+    ) -> Started {
         match job {
             Job::Read { at, len } => self.read(token, group, unit, at, len, out),
             Job::Write { at, body } => self.write(token, group, unit, at, body, out),
@@ -178,7 +189,15 @@ impl Store {
         }
     }
 
-    fn read(&mut self, token: u64, group: GroupId, unit: UnitKey, at: u32, len: u32, out: &mut Effects) -> Started {
+    fn read(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        len: u32,
+        out: &mut Effects,
+    ) -> Started {
         let touched = BlockSet::touching(at, len);
         let mut invalid = touched;
         invalid.remove(self.valid(group, unit));
@@ -193,7 +212,15 @@ impl Store {
     }
 
     /// An edge block that is not valid yet is written whole, its rest as zeros.
-    fn write(&mut self, token: u64, group: GroupId, unit: UnitKey, at: u32, body: Buf, out: &mut Effects) -> Started {
+    fn write(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        body: Buf,
+        out: &mut Effects,
+    ) -> Started {
         let end = at + body.len() as u32;
         if !self.pin(group, unit, true) {
             return Started::Full;
@@ -219,14 +246,23 @@ impl Store {
     }
 
     /// Whole blocks lose their valid bit; parts of valid blocks at the edges are overwritten.
-    fn zero(&mut self, token: u64, group: GroupId, unit: UnitKey, at: u32, len: u32, out: &mut Effects) -> Started {
+    fn zero(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        len: u32,
+        out: &mut Effects,
+    ) -> Started {
         if !self.keeps || self.unit(group, unit).is_none() {
             return Started::Done(Buf::EMPTY);
         }
         self.pin(group, unit, false);
         let (end, valid) = (at + len, self.valid(group, unit));
         let whole = BlockSet::within(at, len);
-        let parts = edges(at, end).into_iter().flatten().filter(|(from, _)| valid.contains(from / BLOCK));
+        let parts =
+            edges(at, end).into_iter().flatten().filter(|(from, _)| valid.contains(from / BLOCK));
         let parts: [Option<(u32, u32)>; 2] = {
             let mut parts = parts;
             [parts.next(), parts.next()]
@@ -238,7 +274,8 @@ impl Store {
         }
         let op = self.run(token, group, unit, left, Change::Clear(whole));
         for (from, to) in parts.into_iter().flatten() {
-            let (at, body) = (self.device_byte(group, unit, from), out.pool().zeroed((to - from) as usize));
+            let (at, body) =
+                (self.device_byte(group, unit, from), out.pool().zeroed((to - from) as usize));
             out.push(Effect::Write { op, disk: self.disk, at, body });
         }
         Started::Pending
@@ -254,7 +291,8 @@ impl Store {
         if running.left > 0 {
             return None;
         }
-        let Running { token, group, unit, mut result, mut change, .. } = self.running.remove(op.0)?;
+        let Running { token, group, unit, mut result, mut change, .. } =
+            self.running.remove(op.0)?;
         if let (Change::None { at, invalid }, Ok(data)) = (change, &mut result) {
             blank(data, at, invalid);
         }
@@ -297,7 +335,8 @@ impl Store {
 
     /// Every volume that has a unit here, in order.
     pub fn volumes(&self) -> Vec<VolumeId> {
-        let mut all: Vec<VolumeId> = self.groups.values().flat_map(|u| u.keys().map(|k| k.volume)).collect();
+        let mut all: Vec<VolumeId> =
+            self.groups.values().flat_map(|u| u.keys().map(|k| k.volume)).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -332,7 +371,14 @@ impl Store {
         }
     }
 
-    fn run(&mut self, token: u64, group: GroupId, unit: UnitKey, left: u32, change: Change) -> DiskOp {
+    fn run(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        left: u32,
+        change: Change,
+    ) -> DiskOp {
         let running = Running { token, group, unit, left, result: Ok(Buf::EMPTY), change };
         DiskOp(self.running.insert(running).expect("callers bound their jobs"))
     }
@@ -377,7 +423,8 @@ impl Store {
 fn edges(at: u32, end: u32) -> [Option<(u32, u32)>; 2] {
     let head = (!at.is_multiple_of(BLOCK)).then(|| (at, end.min(at.next_multiple_of(BLOCK))));
     let tail_from = end - end % BLOCK;
-    let tail = (!end.is_multiple_of(BLOCK) && (tail_from > at || at.is_multiple_of(BLOCK))).then_some((tail_from.max(at), end));
+    let tail = (!end.is_multiple_of(BLOCK) && (tail_from > at || at.is_multiple_of(BLOCK)))
+        .then_some((tail_from.max(at), end));
     [head, tail]
 }
 
@@ -508,7 +555,8 @@ mod tests {
         let mut rig = Rig::new(2);
         let body = rig.out.copy(&[7; 4096]);
         rig.run(key(0), Job::Write { at: 0, body: body.clone() });
-        let started = rig.store.start(5, GROUP, key(0), Job::Write { at: 8192, body }, &mut rig.out);
+        let started =
+            rig.store.start(5, GROUP, key(0), Job::Write { at: 8192, body }, &mut rig.out);
         assert!(matches!(started, Started::Pending));
         rig.store.start(6, GROUP, key(0), Job::Zero { at: 0, len: 4096 }, &mut rig.out);
         assert_eq!(rig.store.used(), u64::from(UNIT), "the write in flight keeps the slot");

@@ -40,7 +40,8 @@ pub fn seal(mut header: Header) -> Head {
 #[inline]
 pub fn frame(mut header: Header, body: &[u8]) -> Head {
     header.body_len = (body.len() as u32).into();
-    header.body_crc = if header.has(flag::NO_BODY_CRC) || body.is_empty() { 0 } else { crc32c(body) }.into();
+    header.body_crc =
+        if header.has(flag::NO_BODY_CRC) || body.is_empty() { 0 } else { crc32c(body) }.into();
     seal(header)
 }
 
@@ -130,11 +131,29 @@ mod tests {
         let hex: alloc::string::String =
             head.as_slice().iter().map(|b| alloc::format!("{b:02x}")).collect();
         let golden = concat!(
-            "4741424e", "d8edc805", "31c1f59c", "06000000", "01000b04", "02010000",
-            "1817161514131211", "24232221", "34333231", "0400000000000000", "0500000000000000",
-            "0600000000000000", "0700000000000000", "0800000000000000", "09000000", "0a000000",
-            "0b000000", "0c000000", "0d00000000000000", "0e00000000000000", "0f00000000000000",
-            "10000000", "00000000",
+            "4741424e",
+            "d8edc805",
+            "31c1f59c",
+            "06000000",
+            "01000b04",
+            "02010000",
+            "1817161514131211",
+            "24232221",
+            "34333231",
+            "0400000000000000",
+            "0500000000000000",
+            "0600000000000000",
+            "0700000000000000",
+            "0800000000000000",
+            "09000000",
+            "0a000000",
+            "0b000000",
+            "0c000000",
+            "0d00000000000000",
+            "0e00000000000000",
+            "0f00000000000000",
+            "10000000",
+            "00000000",
         );
         assert_eq!(hex, golden);
         let parsed = parse(head.as_slice());
@@ -163,6 +182,9 @@ mod tests {
         let mut h = Header::new(Kind::Read);
         h.version = (VERSION + 1).into();
         assert_eq!(framer.frame(frame(h, b"").as_slice()), Err(FrameError::Version));
-        assert_eq!(framer.frame(frame(Header::new(Kind::Write), &[0; 101]).as_slice()), Err(FrameError::TooLong));
+        assert_eq!(
+            framer.frame(frame(Header::new(Kind::Write), &[0; 101]).as_slice()),
+            Err(FrameError::TooLong)
+        );
     }
 }

@@ -10,7 +10,9 @@ pub const MAGIC: [u8; 4] = *b"GABN";
 
 /// The fixed header. A field that a kind does not use is zero; unknown bits are refused by nobody,
 /// so that they can be given a meaning later.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 pub struct Header {
     /// [`MAGIC`].

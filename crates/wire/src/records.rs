@@ -5,7 +5,9 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Some blocks of one unit: 40 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 pub struct UnitBlocks {
     /// The volume.
@@ -19,7 +21,11 @@ pub struct UnitBlocks {
 impl UnitBlocks {
     /// The record of these blocks.
     pub fn new(unit: UnitKey, blocks: BlockSet) -> UnitBlocks {
-        UnitBlocks { volume: unit.volume.0.into(), unit: unit.index.into(), blocks: blocks.0.map(U64::new) }
+        UnitBlocks {
+            volume: unit.volume.0.into(),
+            unit: unit.index.into(),
+            blocks: blocks.0.map(U64::new),
+        }
     }
 
     /// Which unit.
@@ -34,7 +40,9 @@ impl UnitBlocks {
 }
 
 /// One client operation that a replica has executed (rule R8): 24 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 pub struct Executed {
     /// The client.
@@ -50,7 +58,12 @@ pub struct Executed {
 impl Executed {
     /// The record of this operation.
     pub fn new(sdc: SdcId, incarnation: Incarnation, seq: u64) -> Executed {
-        Executed { sdc: sdc.0.into(), reserved: 0.into(), incarnation: incarnation.0.into(), seq: seq.into() }
+        Executed {
+            sdc: sdc.0.into(),
+            reserved: 0.into(),
+            incarnation: incarnation.0.into(),
+            seq: seq.into(),
+        }
     }
 }
 

@@ -77,7 +77,8 @@ impl Ledger {
                 self.check(is, || format!("a frame on {link}, which is not up"));
             }
             Event::DiskDone { op, .. } => {
-                let open = self.operations.get_mut(op).is_some_and(|n| core::mem::replace(n, 0) == 1);
+                let open =
+                    self.operations.get_mut(op).is_some_and(|n| core::mem::replace(n, 0) == 1);
                 self.check(open, || format!("{op:?} ended, but was not open"));
             }
         }
@@ -112,7 +113,8 @@ impl Ledger {
     /// At the end.
     pub(super) fn open_ends(&self) -> Option<String> {
         let operations = self.operations.values().filter(|n| **n > 0).count();
-        (operations + self.dials.len() > 0)
-            .then(|| format!("open at the end: {operations} operations, {} dials", self.dials.len()))
+        (operations + self.dials.len() > 0).then(|| {
+            format!("open at the end: {operations} operations, {} dials", self.dials.len())
+        })
     }
 }

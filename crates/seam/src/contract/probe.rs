@@ -96,8 +96,12 @@ impl Stage<'_> {
         };
         let (now, same_clock) = (self.now, self.place.same_clock);
         self.check(h.seq == seq, || format!("{link}: frame {} came instead of {seq}", h.seq));
-        self.check(h.body as usize == body.len(), || format!("{link}: a body of {} bytes", body.len()));
-        self.check(head.len() == head_len(seq), || format!("{link}: a head of {} bytes", head.len()));
+        self.check(h.body as usize == body.len(), || {
+            format!("{link}: a body of {} bytes", body.len())
+        });
+        self.check(head.len() == head_len(seq), || {
+            format!("{link}: a head of {} bytes", head.len())
+        });
         let wrong = body.iter().enumerate().find(|(i, b)| **b != pattern(h.seq, *i));
         self.check(wrong.is_none(), || format!("{link}: frame {seq} is damaged at {wrong:?}"));
         self.check(!same_clock || now >= h.stamp, || {

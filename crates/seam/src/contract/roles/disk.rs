@@ -87,9 +87,11 @@ impl Writer {
         let want = if matches!(step, Step::Blank | Step::Read) { Writer::len(slot) } else { 0 };
         match result {
             Ok(data) => {
-                let right = |i: usize| if step == Step::Blank { 0 } else { Writer::content(slot, i) };
+                let right =
+                    |i: usize| if step == Step::Blank { 0 } else { Writer::content(slot, i) };
                 let wrong = data.iter().enumerate().find(|(i, b)| **b != right(*i));
-                stage.check(data.len() == want, || format!("{step:?} {slot}: {} bytes", data.len()));
+                stage
+                    .check(data.len() == want, || format!("{step:?} {slot}: {} bytes", data.len()));
                 stage.check(wrong.is_none(), || format!("{step:?} {slot}: wrong at {wrong:?}"));
             }
             Err(e) => stage.check(false, || format!("{step:?} {slot}: {e:?}")),
@@ -112,7 +114,8 @@ impl Role for Writer {
         let Some((step, slot)) = self.running.remove(&op) else { return };
         if step == Step::Beyond {
             let e = result.err();
-            return stage.check(e == Some(DiskError::OutOfRange), || format!("beyond the end: {e:?}"));
+            return stage
+                .check(e == Some(DiskError::OutOfRange), || format!("beyond the end: {e:?}"));
         }
         Writer::check(step, slot, &result, stage);
         match step {

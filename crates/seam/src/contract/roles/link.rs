@@ -150,7 +150,9 @@ impl Teller {
 impl Role for Teller {
     fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
         match event {
-            Event::LinkUp { link, .. } => (0..self.send).for_each(|seq| stage.send(link, seq, 4096)),
+            Event::LinkUp { link, .. } => {
+                (0..self.send).for_each(|seq| stage.send(link, seq, 4096))
+            }
             Event::Frame { link, head, body } => {
                 stage.verify(link, self.got, head, &body);
                 self.got += 1;
@@ -270,7 +272,8 @@ impl Dialer {
 impl Role for Dialer {
     fn start(&mut self, stage: &mut Stage<'_>) {
         let to = stage.place.nobody;
-        (0..self.dials).for_each(|i| stage.out.push(Effect::Dial { dial: DialId(i), to, port: Port::Peer }));
+        (0..self.dials)
+            .for_each(|i| stage.out.push(Effect::Dial { dial: DialId(i), to, port: Port::Peer }));
     }
 
     fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
@@ -313,7 +316,9 @@ impl Role for Ticker {
                 let due = self.wake.take();
                 stage.check(due.is_some(), || "a tick that nobody asked for".into());
                 let late = due.map(|t| stage.now.since(t));
-                stage.check(late < Some(Duration::from_secs(5)), || format!("a tick late by {late:?}"));
+                stage.check(late < Some(Duration::from_secs(5)), || {
+                    format!("a tick late by {late:?}")
+                });
                 if let Some((us, left)) = self.left.split_first() {
                     self.wake = Some(stage.now + Duration::from_micros(*us));
                     self.left = left;
@@ -369,7 +374,9 @@ impl Role for Flooder {
                 self.seq += 1;
                 self.sent += 100_000;
                 let (sent, most) = (self.sent, self.queue + ON_THE_WAY);
-                stage.check(sent < most, || format!("{sent} bytes are queued for one who does not read"));
+                stage.check(sent < most, || {
+                    format!("{sent} bytes are queued for one who does not read")
+                });
             }
             Event::LinkDown { link, why } => {
                 let (sent, least) = (self.sent, self.queue);

@@ -28,11 +28,29 @@ struct Flow {
 
 impl Stream {
     pub(in crate::contract) const SMALL: &'static [usize] = &[0, 0, 1, 32, 100, 200];
-    pub(in crate::contract) const MEDIUM: &'static [usize] = &[0, 1, 512, 4096, 4097, 16384, 70_000];
+    pub(in crate::contract) const MEDIUM: &'static [usize] =
+        &[0, 1, 512, 4096, 4097, 16384, 70_000];
     pub(in crate::contract) const BLOCKS: &'static [usize] = &[4096, 8192];
     pub(in crate::contract) const MIXED: &'static [usize] = &[
-        0, 0, 1, 2, 17, 100, 511, 512, 513, 4095, 4096, 4097, 16383, 16384, 65536, 100_000, 262_144,
-        1 << 20, (3 << 20) + 5,
+        0,
+        0,
+        1,
+        2,
+        17,
+        100,
+        511,
+        512,
+        513,
+        4095,
+        4096,
+        4097,
+        16383,
+        16384,
+        65536,
+        100_000,
+        262_144,
+        1 << 20,
+        (3 << 20) + 5,
     ];
 
     pub(in crate::contract) fn new(links: usize, frames: u32, sizes: &'static [usize]) -> Stream {
@@ -75,7 +93,9 @@ impl Role for Stream {
                 stage.verify(link, flow.received, head, &body);
                 flow.received += 1;
                 let received = flow.received;
-                stage.check(received <= wanted, || format!("{link}: {received} frames, {wanted} were sent"));
+                stage.check(received <= wanted, || {
+                    format!("{link}: {received} frames, {wanted} were sent")
+                });
             }
             other => stage.check(false, || format!("unexpected: {other:?}")),
         }
@@ -98,7 +118,9 @@ impl Role for Stream {
 
     fn is_done(&self) -> bool {
         let wanted = self.wanted();
-        self.flows.len() == self.links && self.is_sent() && self.flows.values().all(|f| f.received == wanted)
+        self.flows.len() == self.links
+            && self.is_sent()
+            && self.flows.values().all(|f| f.received == wanted)
     }
 
     fn status(&self) -> String {
@@ -152,7 +174,9 @@ impl Role for Pauser {
             }
             (Event::Frame { link, head, body }, phase) => {
                 stage.verify(link, self.received, head, &body);
-                stage.check(!matches!(phase, Phase::Silent(_)), || "a frame on a paused link".into());
+                stage.check(!matches!(phase, Phase::Silent(_)), || {
+                    "a frame on a paused link".into()
+                });
                 self.received += 1;
                 if self.received == 10 && phase == Phase::Reading {
                     stage.out.push(Effect::Pause { link });
@@ -184,7 +208,8 @@ impl Role for Pauser {
     }
 
     fn is_done(&self) -> bool {
-        self.phase == Phase::Forever || (self.phase == Phase::Resumed && self.received == self.frames)
+        self.phase == Phase::Forever
+            || (self.phase == Phase::Resumed && self.received == self.frames)
     }
 
     fn status(&self) -> String {
