@@ -296,7 +296,7 @@ impl<T: Copy> Client<T> {
     /// True while an operation has been waiting for longer than `Limits::stuck_after`. Looked at in
     /// `tick`, so it may be late by half as much again.
     pub fn is_stuck(&self) -> bool {
-        self.stuck
+        self.stuck && !self.ops.is_empty()
     }
 
     /// Requests that are not answered yet.

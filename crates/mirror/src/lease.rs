@@ -32,9 +32,15 @@ pub struct Leases {
     boot: Time,
     lease: Duration,
     grace: Duration,
+    beacon_every: Duration,
+    /// The same, stretched when there are many to send.
     every: Duration,
     suspect_after: Duration,
 }
+
+/// Beyond this many peers beacons are stretched, up to twice their period: in a full mesh their number
+/// grows with the square of the servers.
+const PEERS_UNSTRETCHED: u32 = 16;
 
 /// What the map says of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +62,17 @@ impl Leases {
             boot,
             lease: limits.lease,
             grace: limits.grace,
+            beacon_every: limits.beacon_every,
             every: limits.beacon_every,
-            suspect_after: limits.suspect_after,
+            suspect_after: limits.suspect_after * 2,
         }
     }
 
     /// From now on exactly these devices' leases are needed.
     pub fn need(&mut self, now: Time, devices: &alloc::collections::BTreeSet<DeviceId>) {
+        let peers = devices.len() as u32;
+        self.every = self.beacon_every * peers.clamp(PEERS_UNSTRETCHED, 2 * PEERS_UNSTRETCHED)
+            / PEERS_UNSTRETCHED;
         for (device, held) in &mut self.held {
             if !devices.contains(device) {
                 held.needed_since = None;
@@ -150,15 +160,15 @@ impl Leases {
         self.granted.insert(to, granted);
     }
 
-    /// Any frame tells how new the sender's map is.
-    pub fn heard(&mut self, now: Time, from: DeviceId, map: MapVersion) {
-        let entry = self.granted.entry(from).or_insert(Granted {
-            until: now.min(self.boot),
-            incarnation: Incarnation(0),
-            address: None,
-            map,
-        });
+    /// Any frame tells how new the sender's map is. True when that is news.
+    pub fn heard(&mut self, now: Time, from: DeviceId, map: MapVersion) -> bool {
+        let until = now.min(self.boot);
+        let unknown =
+            Granted { until, incarnation: Incarnation(0), address: None, map: MapVersion(0) };
+        let entry = self.granted.entry(from).or_insert(unknown);
+        let news = map > entry.map;
         entry.map = entry.map.max(map);
+        news
     }
 
     /// True when `device` can't serve reads any more by a lease of mine, in a group that I lead since

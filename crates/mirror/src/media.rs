@@ -71,6 +71,8 @@ pub trait Media {
     fn units(&self, group: GroupId) -> Vec<UnitKey>;
     /// Drops the group's content; no job runs on it.
     fn wipe(&mut self, group: GroupId);
+    /// Every volume that has content, in order.
+    fn volumes(&self) -> Vec<VolumeId>;
     /// Drops the volume's content: how many units went, and whether some are busy and stay for now.
     fn drop_volume(&mut self, volume: VolumeId) -> (u32, bool);
     /// False for a device that keeps nothing (NULL): nothing needs to be copied or remembered.

@@ -66,7 +66,7 @@ pub struct Mirror<M> {
     pub(crate) media: M,
     pub(crate) replicas: Map<GroupId, Replica>,
     pub(crate) ops: Slab<Op>,
-    own_ops: u32,
+    client_ops: u32,
     pub(crate) leases: Leases,
     pub(crate) map: MapVersion,
     /// Links that I dialled to the other members, as far as they are welcomed.
@@ -87,6 +87,8 @@ pub struct Mirror<M> {
     pub(crate) untold: BTreeSet<GroupId>,
     pub(crate) suspects: BTreeSet<DeviceId>,
     pub(crate) ready_to_admit: bool,
+    /// Volumes that exist, and the first id that is not given out: what is below and not in is gone.
+    volumes: (BTreeSet<VolumeId>, VolumeId),
     dropping: BTreeSet<VolumeId>,
     pub(crate) stats: Stats,
     failed: bool,
@@ -110,7 +112,7 @@ impl<M: Media> Mirror<M> {
             media,
             replicas,
             ops: Slab::new(usize::MAX),
-            own_ops: 0,
+            client_ops: 0,
             leases: Leases::new(boot, &limits),
             limits,
             map: MapVersion(0),
@@ -125,6 +127,7 @@ impl<M: Media> Mirror<M> {
             untold: BTreeSet::new(),
             suspects: BTreeSet::new(),
             ready_to_admit: false,
+            volumes: (BTreeSet::new(), VolumeId(0)),
             dropping: BTreeSet::new(),
             stats: Stats::default(),
             failed: false,
@@ -151,21 +154,21 @@ impl<M: Media> Mirror<M> {
         self.ops.len()
     }
 
-    /// True when no more operations of clients and syncs are taken. What other primaries send is
-    /// taken always: two shards that wait for each other's place would wait for ever. It is bounded
-    /// by the primaries' own limits.
+    /// True when no more operations of clients are taken. Copies have their own limit, or a shard full
+    /// of operations that wait for a settle would never settle; and what other primaries send is always
+    /// taken, or two shards could wait for each other's places. It is bounded by their limits.
     pub(crate) fn is_busy(&self) -> bool {
-        self.own_ops >= self.limits.shard_ops
+        self.client_ops >= self.limits.shard_ops
     }
 
     pub(crate) fn insert_op(&mut self, op: Op) -> u64 {
-        self.own_ops += u32::from(!op.replicated);
+        self.client_ops += u32::from(op.from_client);
         self.ops.insert(op).unwrap_or_else(|_| panic!("2^32 operations in flight"))
     }
 
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
         let op = self.ops.remove(key)?;
-        self.own_ops -= u32::from(!op.replicated);
+        self.client_ops -= u32::from(op.from_client);
         Some(op)
     }
 
@@ -366,8 +369,24 @@ impl<M: Media> Mirror<M> {
         (needed, out_of_sync)
     }
 
-    /// Drops a volume that is gone for ever (rule R9).
-    pub fn drop_volume(&mut self, volume: VolumeId, out: &mut Effects) {
+    /// The volumes that exist; those that don't any more are dropped (rule R9).
+    pub fn set_volumes(&mut self, live: BTreeSet<VolumeId>, next: VolumeId, out: &mut Effects) {
+        self.volumes = (live, next);
+        let mut stored: Vec<VolumeId> = self.media.volumes();
+        stored.retain(|volume| self.is_gone(*volume));
+        for volume in stored {
+            self.drop_volume(volume, out);
+        }
+    }
+
+    /// True when the volume was deleted: its units are never stored again.
+    pub(crate) fn is_gone(&self, volume: VolumeId) -> bool {
+        volume < self.volumes.1
+            && !self.volumes.0.contains(&volume)
+            && !mutant::on(Mutant::NoLiveList)
+    }
+
+    fn drop_volume(&mut self, volume: VolumeId, out: &mut Effects) {
         for replica in self.replicas.values_mut() {
             replica.record.dirty.drop_volume(volume);
             if let Role::Primary(Primary { sync: Some(sync), .. }) = &mut replica.role {
@@ -442,6 +461,10 @@ impl<M: Media> Mirror<M> {
 
     /// Starts an operation's job on the media.
     pub(crate) fn start_job(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let gone = self
+            .ops
+            .get(key)
+            .is_some_and(|op| op.kind.changes_data() && self.is_gone(op.unit.volume));
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::Running;
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
@@ -452,7 +475,11 @@ impl<M: Media> Mirror<M> {
         };
         let reserved = core::mem::take(&mut op.reserved);
         self.replicas.get_mut(&group).expect("the operation's replica is here").local += 1;
-        let started = self.media.start(key, group, unit, job, out);
+        let started = if gone {
+            Started::Done(Buf::EMPTY)
+        } else {
+            self.media.start(key, group, unit, job, out)
+        };
         if reserved {
             self.media.release(group, unit);
         }
@@ -488,7 +515,7 @@ impl<M: Media> Mirror<M> {
             self.failed = true;
             return;
         };
-        if client.sdc.0 != 0 && matches!(kind, OpKind::Write | OpKind::Zero) {
+        if client.sdc.0 != 0 && kind.changes_data() {
             replica.record.executed.record(
                 client.sdc,
                 client.incarnation,

@@ -19,6 +19,12 @@ pub(crate) enum OpKind {
     Copy,
 }
 
+impl OpKind {
+    pub fn changes_data(self) -> bool {
+        matches!(self, OpKind::Write | OpKind::Zero)
+    }
+}
+
 /// Who asked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker {
@@ -61,8 +67,8 @@ pub(crate) struct Op {
     pub local: Local,
     pub sent: Members,
     pub acked: Members,
-    /// It came in a primary's stream: this shard follows.
-    pub replicated: bool,
+    /// A client sent it to this shard: it counts against the limit for clients.
+    pub from_client: bool,
     /// The asker has its answer, and the range is free.
     pub answered: bool,
 }

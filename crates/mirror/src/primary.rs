@@ -103,7 +103,7 @@ impl<M: Media> Mirror<M> {
             local: Local::NotStarted,
             sent: Members::default(),
             acked: Members::default(),
-            replicated: false,
+            from_client: true,
             answered: false,
         };
         let key = self.insert_op(op);
@@ -129,7 +129,9 @@ impl<M: Media> Mirror<M> {
     pub(crate) fn start_read(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let group = op.group;
-        if !self.may_read(now, group) {
+        if self.is_gone(op.unit.volume) {
+            self.finish_client(key, Status::NoVolume, out);
+        } else if !self.may_read(now, group) {
             out.note(Note::LeaseWait { group });
             self.park(group, key);
         } else if op.kind == OpKind::Extents {
@@ -181,6 +183,10 @@ impl<M: Media> Mirror<M> {
     pub(crate) fn start_write(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let (group, unit) = (op.group, op.unit);
+        if self.is_gone(unit.volume) {
+            return self.finish_client(key, Status::NoVolume, out);
+        }
+        let op = self.ops.get(key).expect("the operation lives");
         let replica = self.replicas.get_mut(&group).expect("the operation's replica is here");
         let client = op.client;
         if op.flags & flag::RETRY != 0
@@ -429,8 +435,9 @@ impl<M: Media> Mirror<M> {
             .filter_map(|d| over(d).err())
             .max();
         if let Some(until) = wait {
-            out.note(Note::GraceWait { group });
-            self.waiting_grace.insert(group, until);
+            if self.waiting_grace.insert(group, until).is_none() {
+                out.note(Note::GraceWait { group });
+            }
             return;
         }
         self.waiting_grace.remove(&group);

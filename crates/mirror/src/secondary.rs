@@ -174,7 +174,7 @@ impl<M: Media> Mirror<M> {
             local: Local::NotStarted,
             sent: Members::default(),
             acked: Members::default(),
-            replicated: true,
+            from_client: false,
             answered: false,
         };
         self.insert_op(op)

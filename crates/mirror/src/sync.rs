@@ -9,9 +9,11 @@ use crate::media::Media;
 use crate::mirror::Mirror;
 use crate::op::{Asker, ClientSeq, Local, Op, OpKind};
 use crate::replica::{Members, Primary, Role};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, mutant,
+    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId,
+    mutant,
 };
 use seam::{Buf, Effects, Note};
 use wire::records::{self, Executed, UnitBlocks};
@@ -188,6 +190,8 @@ impl<M: Media> Mirror<M> {
         out: &mut Effects,
     ) {
         let group = GroupId(h.group.get());
+        let told = records::read::<UnitBlocks>(body).unwrap_or(&[]).iter().map(|e| e.key().volume);
+        let gone: BTreeSet<VolumeId> = told.filter(|volume| self.is_gone(*volume)).collect();
         let Some(replica) = self.replicas.get_mut(&group) else { return };
         if replica.config.epoch.0 != h.epoch.get() {
             return;
@@ -230,6 +234,7 @@ impl<M: Media> Mirror<M> {
         for entry in list.iter().filter(|_| !forget) {
             sync.todo.insert(entry.key(), entry.set());
         }
+        gone.iter().for_each(|volume| sync.todo.drop_volume(*volume));
         if reaches {
             sync.todo.extend(&replica.record.dirty);
         } else {
@@ -347,7 +352,7 @@ impl<M: Media> Mirror<M> {
     /// Starts copies, group by group in turn, as far as the limit allows.
     pub(crate) fn start_copies(&mut self) {
         let most = (self.limits.copy_bytes / BLOCK).max(1);
-        while self.copies < self.limits.copies && !self.is_busy() {
+        while self.copies < self.limits.copies {
             let Some(group) = self.copy_queue.pop_front() else { return };
             let Some(sync) = self.sync_mut(group) else { continue };
             sync.queued = false;
@@ -369,8 +374,13 @@ impl<M: Media> Mirror<M> {
 
     /// A copy has its range. Blocks without data are sent as zeros; a mixed run is split.
     pub(crate) fn start_copy(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.ops.get_mut(key).expect("the operation lives");
+        let op = self.ops.get(key).expect("the operation lives");
         let (group, unit, first) = (op.group, op.unit, op.at / BLOCK);
+        if self.is_gone(unit.volume) {
+            self.drop_copy(key);
+            return self.advance(now, group, out);
+        }
+        let op = self.ops.get_mut(key).expect("the operation lives");
         let end = (op.at + op.len) / BLOCK;
         let valid = self.media.valid(group, unit);
         let data = valid.contains(first);
@@ -494,7 +504,7 @@ fn copy(group: GroupId, unit: UnitKey, at: u32, len: u32) -> Op {
         local: Local::NotStarted,
         sent: Members::default(),
         acked: Members::default(),
-        replicated: false,
+        from_client: false,
         answered: false,
     }
 }

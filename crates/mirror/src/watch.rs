@@ -25,8 +25,16 @@ impl<M: Media> Mirror<M> {
             self.send_peer(device, wire::frame(beacon, &[]), Buf::EMPTY, out);
         }
         self.ask_again(now, out);
-        self.try_waiting(now, out);
+        if self.waiting_grace.values().any(|until| *until <= now) {
+            self.try_waiting(now, out);
+        }
         self.pump(now, out);
+    }
+
+    /// After a new map was taken over: promises may be over by it.
+    pub fn map_changed(&mut self, now: Time, out: &mut Effects) {
+        self.try_waiting(now, out);
+        self.tick(now, out);
     }
 
     /// When `tick` has something to do.
@@ -36,7 +44,7 @@ impl<M: Media> Mirror<M> {
         Time::earliest(self.leases.wake_at(), Time::earliest(asking, grace))
     }
 
-    fn try_waiting(&mut self, now: Time, out: &mut Effects) {
+    pub(crate) fn try_waiting(&mut self, now: Time, out: &mut Effects) {
         let waiting: Vec<GroupId> = self.waiting_grace.keys().copied().collect();
         for group in waiting {
             self.activate(now, group, out);
@@ -80,11 +88,11 @@ impl<M: Media> Mirror<M> {
             incarnation: fate.incarnation.max(base::Incarnation(h.incarnation.get())),
             ..fate
         };
+        self.heard(now, from, MapVersion(h.map.get()), out);
         self.leases.grant(now, from, fate, MapVersion(h.map.get()));
         let mut grant = self.header(Kind::Grant, GroupId(0));
         (grant.sent, grant.epoch) = (h.sent, 0.into());
         out.send(link, wire::frame(grant, &[]), Buf::EMPTY);
-        self.try_waiting(now, out);
     }
 
     /// A lease came.
@@ -98,13 +106,13 @@ impl<M: Media> Mirror<M> {
 
     /// Any frame of another device tells how new its map is.
     pub fn heard(&mut self, now: Time, from: DeviceId, map: MapVersion, out: &mut Effects) {
-        self.leases.heard(now, from, map);
-        if !self.waiting_grace.is_empty() {
+        if self.leases.heard(now, from, map) {
             self.try_waiting(now, out);
         }
     }
 
-    /// Devices that groups here need and that do not answer.
+    /// Devices that groups here need and that have not answered for two of the MDM's periods: the MDM,
+    /// which sees all of them, comes first; this is for what it can't see.
     pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {
         self.leases.silent(now).chain(self.suspects.iter().copied()).collect()
     }

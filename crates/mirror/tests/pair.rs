@@ -81,6 +81,9 @@ impl Media for Memory {
     fn wipe(&mut self, _: GroupId) {
         self.units.clear();
     }
+    fn volumes(&self) -> Vec<VolumeId> {
+        vec![VolumeId(1)]
+    }
     fn drop_volume(&mut self, _: VolumeId) -> (u32, bool) {
         (0, false)
     }
@@ -277,6 +280,7 @@ fn writes_reach_both_copies_and_reads_need_a_lease() {
     pair.wait(1100);
     assert_eq!(pair.read(0, 0), None, "no lease, no read");
     assert_eq!(pair.write(0, 1, 8), None, "no second copy, no answer");
+    pair.wait(1000);
     assert!(pair.mirrors[0].suspects(pair.now).contains(&DeviceId(2)));
 }
 

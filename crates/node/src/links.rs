@@ -6,7 +6,7 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{ClusterId, LinkId, Limits, Prng, Time};
+use base::{ClusterId, Limits, LinkId, Prng, Time};
 use core::net::SocketAddr;
 use core::time::Duration;
 use seam::{DialId, Effect, Effects, Port};
@@ -117,7 +117,12 @@ impl Dialer {
 }
 
 /// Sends a control message.
-pub fn send_control(link: LinkId, header: Header, message: &impl prost::Message, out: &mut Effects) {
+pub fn send_control(
+    link: LinkId,
+    header: Header,
+    message: &impl prost::Message,
+    out: &mut Effects,
+) {
     let (head, body) = control_frame(header, message, out.pool());
     out.send(link, head, body);
 }

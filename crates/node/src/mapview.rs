@@ -3,7 +3,9 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, Epoch, GroupId, Incarnation, Map, MapVersion, SdsId, UnitKey, VolumeId};
+use base::{
+    ClusterId, DeviceId, Epoch, GroupId, Incarnation, Map, MapVersion, SdsId, UnitKey, VolumeId,
+};
 use core::net::SocketAddr;
 use wire::control::{DeviceInfo, DeviceKind, GroupInfo, MapPage, VolumeInfo};
 
@@ -129,8 +131,12 @@ impl MapView {
 
     /// Every group that has this device among its replicas, in order.
     pub fn groups_of(&self, device: DeviceId) -> Vec<GroupId> {
-        let mut groups: Vec<GroupId> =
-            self.groups.iter().filter(|(_, g)| g.replicas.contains(&device)).map(|(id, _)| *id).collect();
+        let mut groups: Vec<GroupId> = self
+            .groups
+            .iter()
+            .filter(|(_, g)| g.replicas.contains(&device))
+            .map(|(id, _)| *id)
+            .collect();
         groups.sort_unstable();
         groups
     }

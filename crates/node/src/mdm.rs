@@ -29,7 +29,9 @@ use mdm::detector::{Detector, Verdict};
 use mdm::log::{Io, Log, Progress};
 use mdm::state::State;
 use mdm::status::Observed;
-use seam::{BlockError, Buf, DialError, DialId, DiskId, DiskOp, Effect, Effects, Event, Node, Note, Port};
+use seam::{
+    BlockError, Buf, DialError, DialId, DiskId, DiskOp, Effect, Effects, Event, Node, Note, Port,
+};
 use wire::PeerFramer;
 use wire::control::{Hello, Role};
 
@@ -173,8 +175,13 @@ impl Mdm {
             out.push(Effect::Close { link });
         } else {
             self.opened += 1;
-            let link_state =
-                Link { opened: self.opened, peer: Peer::Stranger, hello: None, parked: None, queued: 0 };
+            let link_state = Link {
+                opened: self.opened,
+                peer: Peer::Stranger,
+                hello: None,
+                parked: None,
+                queued: 0,
+            };
             self.links.insert(link, link_state);
         }
     }
@@ -183,7 +190,9 @@ impl Mdm {
     fn forget(&mut self, link: LinkId, out: &mut Effects) {
         let Some(gone) = self.links.remove(&link) else { return };
         match gone.peer {
-            Peer::Device(device, _) if self.devices.get(&device).is_some_and(|s| s.link == link) => {
+            Peer::Device(device, _)
+                if self.devices.get(&device).is_some_and(|s| s.link == link) =>
+            {
                 self.devices.remove(&device);
                 self.observed.devices.entry(device).or_default().connected = false;
                 self.probe(device, out);
@@ -198,7 +207,10 @@ impl Mdm {
 
     /// Finds out whether somebody listens at the device's address, unless its death is known.
     fn probe(&mut self, device: DeviceId, out: &mut Effects) {
-        let Some(entry) = self.state.devices.get(&device).filter(|d| !d.dead && self.is_ready()) else { return };
+        let Some(entry) = self.state.devices.get(&device).filter(|d| !d.dead && self.is_ready())
+        else {
+            return;
+        };
         let Ok(to) = entry.address.parse() else { return };
         if self.detector.probe(device, self.dials) {
             out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
@@ -252,7 +264,7 @@ impl Mdm {
                      check which file the MDM was given",
                     have.0, want.0
                 );
-                return self.fail(text, out);
+                self.fail(text, out);
             }
             want if have.0 == 0 => {
                 let drawn = ClusterId(out.prng().next_u64() | 1);

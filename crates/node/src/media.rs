@@ -30,7 +30,11 @@ impl mirror::Media for Media {
         }
     }
 
-    fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>) -> Option<(u64, Result<Buf, DiskError>)> {
+    fn disk_done(
+        &mut self,
+        op: DiskOp,
+        result: Result<Buf, DiskError>,
+    ) -> Option<(u64, Result<Buf, DiskError>)> {
         self.0.disk_done(op, result).map(|Finished { token, result }| (token, result))
     }
 
@@ -56,6 +60,10 @@ impl mirror::Media for Media {
 
     fn wipe(&mut self, group: GroupId) {
         self.0.wipe(group);
+    }
+
+    fn volumes(&self) -> Vec<VolumeId> {
+        self.0.volumes()
     }
 
     fn drop_volume(&mut self, volume: VolumeId) -> (u32, bool) {

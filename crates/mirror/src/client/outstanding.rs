@@ -48,7 +48,7 @@ mod tests {
     fn floor_is_the_lowest_number_alive_and_the_ring_stays_small() {
         let mut ops = Slab::new(10);
         let mut out = Outstanding::default();
-        let mut add = |ops: &mut Slab<Op>, out: &mut Outstanding, seq| {
+        let add = |ops: &mut Slab<Op>, out: &mut Outstanding, seq| {
             let key = ops.insert(Op::new(BlockKind::Read, 0, Time::ZERO)).unwrap();
             out.push(seq, key, ops);
             key

@@ -55,6 +55,8 @@ pub struct Sent {
     pub device: DeviceId,
     pub header: Header,
     pub body: Buf,
+    /// Its link was hung up behind it.
+    pub lost: bool,
 }
 
 pub type Answer = (u64, Result<Buf, BlockError>);
@@ -103,11 +105,11 @@ impl Rig {
         for action in out {
             match action {
                 Action::Send { device, header, body } => {
-                    self.sent.push(Sent { device, header, body })
+                    self.sent.push(Sent { device, header, body, lost: false })
                 }
                 Action::Dial { device } => self.dials.push(device),
                 Action::Hangup { device, .. } => {
-                    // What is on its way there may still arrive; the owner of the rig decides.
+                    self.sent.iter_mut().filter(|s| s.device == device).for_each(|s| s.lost = true);
                     self.hangups.push(device);
                 }
                 Action::NeedMap { version } => self.needs = self.needs.max(Some(version)),

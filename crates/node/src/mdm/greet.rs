@@ -10,8 +10,8 @@ use mdm::controller::superseded;
 use prost::Message;
 use seam::{Effect, Effects, Note};
 use wire::control::{
-    AdminError, AdminReply, AdminRequest, Heartbeat, Hello, Proposal, Refusal, RefusalCode, Register,
-    RegisterSdc, Role,
+    AdminError, AdminReply, AdminRequest, Heartbeat, Hello, Proposal, Refusal, RefusalCode,
+    Register, RegisterSdc, Role,
 };
 use wire::{Header, Kind, flag};
 
@@ -19,7 +19,14 @@ use wire::{Header, Kind, flag};
 const MESSAGE: usize = 512 << 10;
 
 impl Mdm {
-    pub(super) fn frame(&mut self, now: Time, link: LinkId, head: &[u8], body: &[u8], out: &mut Effects) {
+    pub(super) fn frame(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        head: &[u8],
+        body: &[u8],
+        out: &mut Effects,
+    ) {
         if !self.links.contains_key(&link) {
             return; // closed by us; this was on its way
         }
@@ -90,8 +97,13 @@ impl Mdm {
                 self.order(link, header.op.get(), decode(body)?, out);
                 Ok(())
             }
-            (Some(kind), Some(role)) => Err(unexpected(format!("an MDM takes no {kind:?} from an {role:?}"))),
-            (None, _) => Err(unexpected(format!("this MDM doesn't know frames of kind {}: update it", header.kind))),
+            (Some(kind), Some(role)) => {
+                Err(unexpected(format!("an MDM takes no {kind:?} from an {role:?}")))
+            }
+            (None, _) => Err(unexpected(format!(
+                "this MDM doesn't know frames of kind {}: update it",
+                header.kind
+            ))),
         }
     }
 
@@ -104,7 +116,12 @@ impl Mdm {
     }
 
     /// Answers a hello.
-    pub(super) fn greet(&mut self, link: LinkId, hello: &Hello, out: &mut Effects) -> Result<(), Refusal> {
+    pub(super) fn greet(
+        &mut self,
+        link: LinkId,
+        hello: &Hello,
+        out: &mut Effects,
+    ) -> Result<(), Refusal> {
         check_hello(hello, self.state.cluster)?;
         let role = hello.role();
         if let Some(why) = self.failed.as_ref().filter(|_| role != Role::Admin) {
@@ -115,7 +132,10 @@ impl Mdm {
             Role::Sdc => self.state.sdcs.get(&SdcId(hello.id)).map(|s| s.incarnation),
             Role::Admin => None,
             Role::Unknown | Role::Mdm => {
-                return Err(refusal(RefusalCode::NotMe, "this is an MDM; it serves SDSs, SDCs and orders"));
+                return Err(refusal(
+                    RefusalCode::NotMe,
+                    "this is an MDM; it serves SDSs, SDCs and orders",
+                ));
             }
         };
         if hello.incarnation != 0 && newest.is_some_and(|i| hello.incarnation < i.0) {
@@ -163,7 +183,13 @@ impl Mdm {
         Ok(())
     }
 
-    fn proposal(&mut self, now: Time, link: LinkId, m: Proposal, out: &mut Effects) -> Result<(), Refusal> {
+    fn proposal(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        m: Proposal,
+        out: &mut Effects,
+    ) -> Result<(), Refusal> {
         let Peer::Device(device, life) = self.links[&link].peer else { return Ok(()) };
         self.check_life(device, life.0)?;
         if (m.device, m.incarnation) != (device.0, life.0) {

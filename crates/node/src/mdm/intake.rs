@@ -12,9 +12,7 @@ use mdm::log::{BATCH_MAX, Batch};
 use mdm::state::{Outcome, State};
 use mdm::{Refused, status};
 use seam::{Effect, Effects, Note};
-use wire::control::{
-    AdminReply, Ask, Proposal, RefusalCode, Register, RegisterSdc, Registered,
-};
+use wire::control::{AdminReply, Ask, Proposal, RefusalCode, Register, RegisterSdc, Registered};
 use wire::{Header, Kind, control_frame};
 
 /// Something that may change the state.
@@ -88,7 +86,13 @@ impl Mdm {
     }
 
     /// Applies a command and puts it into the batch, if it changes anything.
-    fn execute(&mut self, now: Time, command: &Command, batch: &mut Batch, out: &mut Effects) -> bool {
+    fn execute(
+        &mut self,
+        now: Time,
+        command: &Command,
+        batch: &mut Batch,
+        out: &mut Effects,
+    ) -> bool {
         if !self.state.would_change(command) {
             return false;
         }
@@ -116,7 +120,8 @@ impl Mdm {
             return;
         }
         let (device, incarnation) = (v.device.0, v.incarnation.0);
-        let command = Command::DeviceDown(command::DeviceDown { device, incarnation, dead: v.dead });
+        let command =
+            Command::DeviceDown(command::DeviceDown { device, incarnation, dead: v.dead });
         let done = self.execute(now, &command, batch, out);
         if done && !v.dead {
             // Silent, or dead? The answer ends leases early, and tells lost memory from a lost link.
@@ -124,9 +129,17 @@ impl Mdm {
         }
     }
 
-    fn register(&mut self, now: Time, link: LinkId, m: &Register, batch: &mut Batch, out: &mut Effects) {
+    fn register(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        m: &Register,
+        batch: &mut Batch,
+        out: &mut Effects,
+    ) {
         let opened = self.links[&link].opened;
-        let session = self.state.device_of(&m.sds, m.shard).and_then(|(id, _)| self.devices.get(&id));
+        let session =
+            self.state.device_of(&m.sds, m.shard).and_then(|(id, _)| self.devices.get(&id));
         let device = match self.state.register(m, session.is_some_and(|s| s.opened > opened)) {
             Registration::Known(id) => id,
             Registration::New(id, command) => {
@@ -148,22 +161,30 @@ impl Mdm {
         self.registered(link, device.0, incarnation.0, out);
     }
 
-    fn register_sdc(&mut self, now: Time, link: LinkId, m: &RegisterSdc, batch: &mut Batch, out: &mut Effects) {
+    fn register_sdc(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        m: &RegisterSdc,
+        batch: &mut Batch,
+        out: &mut Effects,
+    ) {
         let opened = self.links[&link].opened;
         let session = self.state.sdc_named(&m.name).and_then(|(id, _)| self.sdcs.get(&id));
-        let sdc: SdcId = match self.state.register_sdc(m, session.is_some_and(|s| s.opened > opened)) {
-            Registration::Known(id) => id,
-            Registration::New(id, command) => {
-                self.execute(now, &command, batch, out);
-                id
-            }
-            Registration::Superseded(text) => {
-                return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
-            }
-            Registration::Bad(text) => {
-                return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
-            }
-        };
+        let sdc: SdcId =
+            match self.state.register_sdc(m, session.is_some_and(|s| s.opened > opened)) {
+                Registration::Known(id) => id,
+                Registration::New(id, command) => {
+                    self.execute(now, &command, batch, out);
+                    id
+                }
+                Registration::Superseded(text) => {
+                    return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
+                }
+                Registration::Bad(text) => {
+                    return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
+                }
+            };
         let incarnation = self.state.sdcs[&sdc].incarnation;
         self.observed.sdcs.entry(sdc).or_default().connected = true;
         let before = self.sdcs.insert(sdc, Session { link, opened });
@@ -202,15 +223,20 @@ impl Mdm {
         let made = match &ask {
             None => Err(Refused::Unknown),
             Some(Ask::Status(_)) => Ok(None),
-            Some(Ask::CreateVolume(m)) => self.state.create_volume_command(&m.name, m.size, limits).map(Some),
-            Some(Ask::ResizeVolume(m)) => self.state.resize_volume_command(&m.name, m.size).map(Some),
+            Some(Ask::CreateVolume(m)) => {
+                self.state.create_volume_command(&m.name, m.size, limits).map(Some)
+            }
+            Some(Ask::ResizeVolume(m)) => {
+                self.state.resize_volume_command(&m.name, m.size).map(Some)
+            }
             Some(Ask::DeleteVolume(m)) => self.state.delete_volume_command(&m.name).map(Some),
         };
         let mut reply = AdminReply::default();
         match made {
             Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
             Ok(None) => {
-                reply.status = Some(status::status(&self.state, &self.observed, now, self.config.pid));
+                reply.status =
+                    Some(status::status(&self.state, &self.observed, now, self.config.pid));
             }
             Ok(Some(command)) => {
                 self.execute(now, &command, batch, out);

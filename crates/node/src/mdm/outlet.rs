@@ -75,7 +75,8 @@ impl Mdm {
 
     fn send_pages(&mut self, link: LinkId, pull: Pull, out: &mut Effects) {
         let pages = &mut self.pages;
-        if (pages.have, pages.version) != (pull.have, self.state.version) || pages.bodies.is_empty() {
+        if (pages.have, pages.version) != (pull.have, self.state.version) || pages.bodies.is_empty()
+        {
             let mut list = self.state.pages_since(pull.have);
             if list.is_empty() {
                 list.push(self.state.page_without_news());

@@ -6,12 +6,13 @@ use crate::mapview::Changes;
 use alloc::collections::BTreeMap;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, MapVersion, Mutant, Time, VolumeId, mutant};
+use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, MapVersion, Time};
 use mirror::{Fate, Mirror};
 use prost::Message;
 use seam::{Buf, Effects, Note};
 use wire::control::{
-    Admission, Heartbeat, MapPage, Proposal, Refusal, RefusalCode, Register, Registered, Role, Welcome,
+    Admission, Heartbeat, MapPage, Proposal, Refusal, RefusalCode, Register, Registered, Role,
+    Welcome,
 };
 use wire::{Header, Kind, flag};
 
@@ -23,16 +24,30 @@ impl Sds {
     pub(super) fn greet_mdm(&mut self, link: LinkId, out: &mut Effects) {
         self.links.insert(link, Who::Mdm);
         let mut hello = hello(self.cluster, Role::Sds, &self.config.name);
-        (hello.id, hello.incarnation, hello.map) = (self.me.0, self.incarnation.0, self.map.version.0);
+        (hello.id, hello.incarnation, hello.map) =
+            (self.me.0, self.incarnation.0, self.map.version.0);
         self.mdm.link_up(link, &hello, out);
     }
 
     /// A frame from the MDM.
-    pub(super) fn from_mdm(&mut self, now: Time, link: LinkId, h: &Header, body: &Buf, out: &mut Effects) {
+    pub(super) fn mdm_frame(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        h: &Header,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
         let read = match h.kind() {
-            Some(Kind::Welcome) => Welcome::decode(&body[..]).map(|w| self.welcomed_by_mdm(now, link, &w, out)),
-            Some(Kind::Registered) => Registered::decode(&body[..]).map(|r| self.registered(now, link, &r, out)),
-            Some(Kind::MapPage) => MapPage::decode(&body[..]).map(|p| self.map_page(now, link, p, out)),
+            Some(Kind::Welcome) => {
+                Welcome::decode(&body[..]).map(|w| self.welcomed_by_mdm(now, link, &w, out))
+            }
+            Some(Kind::Registered) => {
+                Registered::decode(&body[..]).map(|r| self.registered(now, link, &r, out))
+            }
+            Some(Kind::MapPage) => {
+                MapPage::decode(&body[..]).map(|p| self.map_page(now, link, p, out))
+            }
             Some(Kind::Refusal) => Refusal::decode(&body[..]).map(|r| {
                 if r.code() == RefusalCode::Superseded {
                     self.end(Note::Superseded, out);
@@ -76,7 +91,14 @@ impl Sds {
         if let Some(Durable { media, records }) = self.unnamed.take() {
             (self.me, self.incarnation) = (id, incarnation);
             let boot = self.boot.unwrap_or(now);
-            self.mirror = Some(Mirror::new(id, incarnation, self.config.limits.clone(), media, records, boot));
+            self.mirror = Some(Mirror::new(
+                id,
+                incarnation,
+                self.config.limits.clone(),
+                media,
+                records,
+                boot,
+            ));
         } else if (self.me, self.incarnation) != (id, incarnation) {
             // The MDM has forgotten, or mixes up, who this is: going on could only do harm.
             return self.end(Note::Superseded, out);
@@ -108,13 +130,19 @@ impl Sds {
             .map
             .devices
             .iter()
-            .map(|(id, d)| (*id, Fate { incarnation: d.incarnation, dead: d.dead && !d.up, address: d.address }))
+            .map(|(id, d)| {
+                (
+                    *id,
+                    Fate { incarnation: d.incarnation, dead: d.dead && !d.up, address: d.address },
+                )
+            })
             .collect();
         let known = self.map.devices.get(&self.me).map_or(Incarnation(0), |d| d.incarnation);
         if known > self.incarnation {
             return self.end(Note::Superseded, out);
         }
         mirror.set_map(self.map.version, fates);
+        mirror.set_volumes(self.map.volumes.keys().copied().collect(), self.map.next_volume, out);
         if known < self.incarnation {
             return; // R2: this map does not know this life yet
         }
@@ -125,19 +153,11 @@ impl Sds {
                 mirror.configure(now, group, config, out);
             }
         }
-        let mut gone = changes.deleted;
-        if first {
-            let stored: Vec<VolumeId> = mirror.media().0.volumes();
-            gone.extend(stored.into_iter().filter(|v| self.map.is_deleted(*v)));
-        }
-        for volume in gone.into_iter().filter(|_| !mutant::on(Mutant::NoLiveList)) {
-            mirror.drop_volume(volume, out);
-        }
         let (needed, out_of_sync) = mirror.wanted();
         let up = |d: &DeviceId| self.map.devices.get(d).is_some_and(|d| d.up);
         let courted = out_of_sync.into_iter().filter(up).collect();
         mirror.need_leases(now, &needed, &courted);
-        mirror.tick(now, out);
+        mirror.map_changed(now, out);
         let wanted: Vec<DeviceId> = needed.union(&courted).copied().collect();
         self.want_followers(&wanted, &changes.devices);
     }
@@ -145,7 +165,9 @@ impl Sds {
     /// Keeps a dialer for each device that is wanted, to where the map says that it is.
     fn want_followers(&mut self, wanted: &[DeviceId], changed: &[DeviceId]) {
         for device in wanted {
-            let Some(address) = self.map.devices.get(device).and_then(|d| d.address) else { continue };
+            let Some(address) = self.map.devices.get(device).and_then(|d| d.address) else {
+                continue;
+            };
             let limits = &self.config.limits;
             let make = || Follower { dialer: Dialer::new(address, limits), refused: false };
             let follower = self.followers.entry(*device).or_insert_with(make);
@@ -208,10 +230,8 @@ impl Sds {
             let linked = self.followers.get(d).is_some_and(|f| f.dialer.up().is_some());
             linked && mirror.answers(now, *d) && self.map.devices.get(d).is_some_and(|d| d.up)
         };
-        let admission = |(group, epoch, device): (base::GroupId, base::Epoch, DeviceId)| Admission {
-            group: group.0,
-            epoch: epoch.0,
-            device: device.0,
+        let admission = |(group, epoch, device): (base::GroupId, base::Epoch, DeviceId)| {
+            Admission { group: group.0, epoch: epoch.0, device: device.0 }
         };
         let proposal = Proposal {
             device: self.me.0,
@@ -221,7 +241,8 @@ impl Sds {
             admit: mirror.admissions().into_iter().map(admission).collect(),
             refused,
         };
-        let empty = proposal.suspects.is_empty() && proposal.join.is_empty() && proposal.admit.is_empty();
+        let empty =
+            proposal.suspects.is_empty() && proposal.join.is_empty() && proposal.admit.is_empty();
         (!empty).then_some(proposal)
     }
 

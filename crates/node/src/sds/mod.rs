@@ -269,7 +269,8 @@ impl Sds {
                 self.next_mdm(now, out);
             }
             Some(Who::Follower(device)) => {
-                let follower = self.followers.get_mut(&device).filter(|f| f.dialer.link() == Some(link));
+                let follower =
+                    self.followers.get_mut(&device).filter(|f| f.dialer.link() == Some(link));
                 if let Some(follower) = follower {
                     let was_up = follower.dialer.up().is_some();
                     follower.dialer.lost(now, out.prng());
@@ -331,7 +332,9 @@ impl seam::Node for Sds {
                     mirror.disk_done(now, op, result, out);
                 }
             }
-            Event::Request { id, .. } => out.push(Effect::Reply { id, result: Err(BlockError::NoSuchVolume) }),
+            Event::Request { id, .. } => {
+                out.push(Effect::Reply { id, result: Err(BlockError::NoSuchVolume) })
+            }
         }
         if self.mirror.as_ref().is_some_and(|m| m.failed()) {
             self.end(Note::DeviceFailed, out);
@@ -360,7 +363,8 @@ impl seam::Node for Sds {
         if self.ended {
             return None;
         }
-        let dialers = self.followers.iter().filter(|(d, _)| self.map.devices.get(d).is_some_and(|d| d.up));
+        let dialers =
+            self.followers.iter().filter(|(d, _)| self.map.devices.get(d).is_some_and(|d| d.up));
         let dialers = dialers.filter_map(|(_, f)| f.dialer.wake_at()).min();
         let mut wake = Time::earliest(self.mdm.wake_at(), dialers);
         if let Some(mirror) = &self.mirror {

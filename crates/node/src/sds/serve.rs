@@ -2,14 +2,23 @@
 
 use super::{Sds, Session, Who};
 use crate::links::{check_hello, hello, refusal, refuse, send_control, welcome};
-use base::{DeviceId, GroupId, Incarnation, LinkId, MapVersion, Mutant, SdcId, Time, UNIT, UnitKey, VolumeId, mutant};
+use base::{
+    DeviceId, GroupId, Incarnation, LinkId, MapVersion, Mutant, SdcId, Time, UNIT, UnitKey,
+    VolumeId, mutant,
+};
 use prost::Message;
 use seam::{Buf, DialId, Effect, Effects, Note};
 use wire::control::{Hello, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, Status};
 
 impl Sds {
-    pub(super) fn link_up(&mut self, now: Time, link: LinkId, dial: Option<DialId>, out: &mut Effects) {
+    pub(super) fn link_up(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        dial: Option<DialId>,
+        out: &mut Effects,
+    ) {
         match dial.map(|dial| self.dials.remove(&dial)) {
             None => drop(self.links.insert(link, Who::Stranger)),
             Some(Some(None)) => self.greet_mdm(link, out),
@@ -27,7 +36,14 @@ impl Sds {
         }
     }
 
-    pub(super) fn frame(&mut self, now: Time, link: LinkId, head: &[u8], body: Buf, out: &mut Effects) {
+    pub(super) fn frame(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        head: &[u8],
+        body: Buf,
+        out: &mut Effects,
+    ) {
         let h = wire::parse(head);
         let Some(who) = self.links.get(&link).copied() else { return };
         if !wire::body_ok(&h, &body) {
@@ -35,10 +51,10 @@ impl Sds {
             return self.damaged(now, link, who, &h, out);
         }
         match who {
-            Who::Client(sdc) => self.from_client(now, link, sdc, h, body, out),
-            Who::Leader(device) => self.from_leader(now, link, device, &h, body, out),
-            Who::Follower(device) => self.from_follower(now, link, device, &h, &body, out),
-            Who::Mdm => self.from_mdm(now, link, &h, &body, out),
+            Who::Client(sdc) => self.client_frame(now, link, sdc, h, body, out),
+            Who::Leader(device) => self.leader_frame(now, link, device, &h, body, out),
+            Who::Follower(device) => self.follower_frame(now, link, device, &h, &body, out),
+            Who::Mdm => self.mdm_frame(now, link, &h, &body, out),
             Who::Stranger => self.greeted(now, link, &h, &body, out),
         }
     }
@@ -69,10 +85,19 @@ impl Sds {
         }
     }
 
-    fn take_hello(&mut self, now: Time, link: LinkId, hello: &Hello, out: &mut Effects) -> Result<(), Refusal> {
+    fn take_hello(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        hello: &Hello,
+        out: &mut Effects,
+    ) -> Result<(), Refusal> {
         check_hello(hello, self.cluster)?;
         let Some(mirror) = &mut self.mirror else {
-            return Err(refusal(RefusalCode::Unknown, "this server is not registered with its MDM yet: try again"));
+            return Err(refusal(
+                RefusalCode::Unknown,
+                "this server is not registered with its MDM yet: try again",
+            ));
         };
         let incarnation = Incarnation(hello.incarnation);
         let sessions_link = match hello.role() {
@@ -107,7 +132,8 @@ impl Sds {
             out.push(Effect::Close { link: old });
         }
         let mut welcome = welcome(self.cluster, Role::Sds);
-        (welcome.id, welcome.incarnation, welcome.map) = (self.me.0, self.incarnation.0, self.map.version.0);
+        (welcome.id, welcome.incarnation, welcome.map) =
+            (self.me.0, self.incarnation.0, self.map.version.0);
         welcome.credit_ops = self.config.limits.client_ops;
         welcome.credit_bytes = self.config.limits.client_bytes;
         send_control(link, Header::new(Kind::Welcome), &welcome, out);
@@ -116,7 +142,15 @@ impl Sds {
 
     // ---- frames ----
 
-    fn from_client(&mut self, now: Time, link: LinkId, sdc: SdcId, mut h: Header, body: Buf, out: &mut Effects) {
+    fn client_frame(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        sdc: SdcId,
+        mut h: Header,
+        body: Buf,
+        out: &mut Effects,
+    ) {
         let Some(session) = self.clients.get(&sdc) else { return };
         h.sdc = sdc.0.into();
         h.incarnation = session.incarnation.0.into();
@@ -141,7 +175,9 @@ impl Sds {
             let gone = self.map.is_deleted(unit.volume);
             return Err(if newer && !gone { Status::Behind } else { Status::NoVolume });
         };
-        let end = u64::from(unit.index) * u64::from(UNIT) + u64::from(h.at.get()) + u64::from(h.len.get());
+        let end = u64::from(unit.index) * u64::from(UNIT)
+            + u64::from(h.at.get())
+            + u64::from(h.len.get());
         if end > volume.size {
             return Err(if newer { Status::Behind } else { Status::OutOfRange });
         }
@@ -161,7 +197,15 @@ impl Sds {
         out.send(link, wire::frame(reply, &[]), Buf::EMPTY);
     }
 
-    fn from_leader(&mut self, now: Time, link: LinkId, from: DeviceId, h: &Header, body: Buf, out: &mut Effects) {
+    fn leader_frame(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        from: DeviceId,
+        h: &Header,
+        body: Buf,
+        out: &mut Effects,
+    ) {
         let mirror = self.mirror.as_mut().expect("leaders are welcomed by a named shard");
         match h.kind() {
             Some(Kind::Replicate) => mirror.replicate_in(now, link, from, h, body, out),
@@ -171,13 +215,24 @@ impl Sds {
             Some(Kind::SyncWipe) => mirror.sync_wipe_in(link, from, h, out),
             Some(Kind::Seal) => mirror.seal_in(link, from, h, &body, out),
             _ => {
-                out.note(Note::Refused { link, why: "a server sent a frame that is not for a follower" });
+                out.note(Note::Refused {
+                    link,
+                    why: "a server sent a frame that is not for a follower",
+                });
                 self.drop_link(now, link, out);
             }
         }
     }
 
-    fn from_follower(&mut self, now: Time, link: LinkId, from: DeviceId, h: &Header, body: &Buf, out: &mut Effects) {
+    fn follower_frame(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        from: DeviceId,
+        h: &Header,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
         let mirror = self.mirror.as_mut().expect("followers are dialled by a named shard");
         if !matches!(h.kind(), Some(Kind::Welcome | Kind::Refusal)) {
             mirror.heard(now, from, MapVersion(h.map.get()), out);
@@ -192,8 +247,16 @@ impl Sds {
         }
     }
 
-    fn welcomed(&mut self, now: Time, link: LinkId, device: DeviceId, body: &Buf, out: &mut Effects) {
-        let is_it = Welcome::decode(&body[..]).is_ok_and(|w| w.role() == Role::Sds && w.id == device.0);
+    fn welcomed(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        device: DeviceId,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
+        let is_it =
+            Welcome::decode(&body[..]).is_ok_and(|w| w.role() == Role::Sds && w.id == device.0);
         let follower = self.followers.get_mut(&device).filter(|f| f.dialer.link() == Some(link));
         let (true, Some(follower), Some(mirror)) = (is_it, follower, &mut self.mirror) else {
             return self.drop_link(now, link, out);
@@ -204,7 +267,12 @@ impl Sds {
 }
 
 /// The session that this hello opens, if it is newer than the one that is known.
-fn newer(old: Option<Session>, incarnation: Incarnation, hello: &Hello, link: LinkId) -> Result<Session, Refusal> {
+fn newer(
+    old: Option<Session>,
+    incarnation: Incarnation,
+    hello: &Hello,
+    link: LinkId,
+) -> Result<Session, Refusal> {
     let stale = old.is_some_and(|s| (incarnation, hello.session) <= (s.incarnation, s.number));
     if hello.id == 0 || incarnation.0 == 0 || (stale && !mutant::on(Mutant::NoSession)) {
         let text = "a newer connection of the same process is here, or it has no id yet";

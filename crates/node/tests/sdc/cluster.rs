@@ -1,0 +1,409 @@
+//! A driver, an MDM and servers in one place, in virtual time. Frames arrive at once and in order;
+//! what a test wants to hold back or break, it says.
+
+use base::{BLOCK, DeviceId, GroupId, Limits, LinkId, MapVersion, Prng, Time, UNIT, VolumeId};
+use core::time::Duration;
+use node::sdc::{Sdc, SdcConfig};
+use prost::Message;
+use seam::{
+    BlockError, BlockKind, BlockRequest, Buf, BufPool, DialError, DialId, DownReason, Effect,
+    Effects, Event, Node, Note, Port, RequestId,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use wire::control::{
+    DeviceInfo, GroupInfo, Hello, MapPage, RegisterSdc, Registered, Role, VolumeInfo, Welcome,
+};
+use wire::{Header, Kind, Status, control_frame, flag};
+
+pub const VOLUME: VolumeId = VolumeId(1);
+pub const UNITS: u32 = 8;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Who {
+    Mdm,
+    Server(u32),
+    Nbd,
+}
+
+/// What happened that a test may want to know.
+#[derive(Default)]
+pub struct Log {
+    pub hellos: Vec<(Who, Hello)>,
+    pub registrations: Vec<RegisterSdc>,
+    pub heartbeats: u32,
+    pub pulls: Vec<Header>,
+    pub ios: Vec<(u32, Header)>,
+    pub replies: Vec<(u64, Result<Buf, BlockError>)>,
+    pub notes: Vec<Note>,
+    pub closed: Vec<Who>,
+    pub paused: BTreeSet<LinkId>,
+    pub pauses: u32,
+}
+
+pub struct Cluster {
+    pub sdc: Sdc,
+    pub now: Time,
+    pub pool: BufPool,
+    out: Effects,
+    links: BTreeMap<LinkId, Who>,
+    next_link: u64,
+    dials: VecDeque<(DialId, SocketAddr)>,
+    /// Who listens.
+    pub alive: BTreeSet<u16>,
+    pub map: MapPage,
+    parked: Option<(LinkId, Header)>,
+    /// The device that answers at server n's address, and its life.
+    pub devices: BTreeMap<u32, (u32, u64)>,
+    pub data: Vec<u8>,
+    pub written: BTreeSet<u32>,
+    /// Servers hold their I/O back while this is set.
+    pub hold: bool,
+    held: VecDeque<(LinkId, Header, Buf)>,
+    /// The next I/O is answered with this.
+    pub next_status: Option<Status>,
+    /// The next answer's body is damaged on the way.
+    pub damage: bool,
+    /// What each NBD client has received.
+    pub received: BTreeMap<LinkId, Vec<u8>>,
+    pub log: Log,
+}
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], port))
+}
+
+impl Cluster {
+    /// An SDC that has not been started; two servers, one volume "data" over two groups.
+    pub fn new(limits: Limits) -> Cluster {
+        let config = SdcConfig {
+            name: "client".into(),
+            mdm: vec![address(1)],
+            nbd_uris: vec!["nbd://10.0.0.9".into()],
+            nonce: 77,
+            pid: 5,
+            limits,
+        };
+        let pool = BufPool::new(64 << 20);
+        let devices = (1..=2).map(|d| device(d, 1)).collect();
+        let groups = (1..=2).map(|g| group(g, 10, g)).collect();
+        let volumes = vec![volume(VOLUME, "data", u64::from(UNITS) << 20)];
+        Cluster {
+            sdc: Sdc::new(config),
+            now: Time(5_000_000_000),
+            out: Effects::new(pool.clone(), Prng::new(1), None),
+            pool,
+            links: BTreeMap::new(),
+            next_link: 0,
+            dials: VecDeque::new(),
+            alive: [1, 101, 102].into(),
+            map: MapPage {
+                version: 5,
+                last: true,
+                cluster: 9,
+                devices,
+                groups,
+                volumes,
+                live: vec![VOLUME.0],
+                next_volume: 2,
+            },
+            parked: None,
+            devices: [(1, (1, 1)), (2, (2, 1))].into(),
+            data: vec![0; (UNITS * UNIT) as usize],
+            written: BTreeSet::new(),
+            hold: false,
+            held: VecDeque::new(),
+            next_status: None,
+            damage: false,
+            received: BTreeMap::new(),
+            log: Log::default(),
+        }
+    }
+
+    /// One whose SDC is ready.
+    pub fn ready() -> Cluster {
+        let mut cluster = Cluster::new(Limits::SHIPPED);
+        cluster.pass(Duration::from_millis(1));
+        assert!(cluster.sdc.is_ready());
+        cluster
+    }
+
+    pub fn on(&mut self, event: Event<'_>) {
+        self.sdc.on(self.now, event, &mut self.out);
+        self.finish();
+    }
+
+    /// Ends the batch and does what was asked for, until nothing more comes of it.
+    fn finish(&mut self) {
+        self.sdc.flush(self.now, &mut self.out);
+        let effects: Vec<_> = self.out.drain().collect();
+        for effect in effects {
+            self.execute(effect);
+        }
+        if let Some((dial, to)) = self.dials.pop_front() {
+            self.connect(dial, to);
+        }
+    }
+
+    fn connect(&mut self, dial: DialId, to: SocketAddr) {
+        if !self.alive.contains(&to.port()) {
+            return self.on(Event::DialFailed { dial, why: DialError::Refused });
+        }
+        let who = if to.port() == 1 { Who::Mdm } else { Who::Server(u32::from(to.port()) - 100) };
+        let link = self.open(who);
+        self.on(Event::LinkUp { link, port: Port::Peer, dial: Some(dial) });
+    }
+
+    fn open(&mut self, who: Who) -> LinkId {
+        self.next_link += 1;
+        self.links.insert(LinkId(self.next_link), who);
+        LinkId(self.next_link)
+    }
+
+    fn execute(&mut self, effect: Effect) {
+        match effect {
+            Effect::Dial { dial, to, .. } => self.dials.push_back((dial, to)),
+            Effect::Send { link, head, body } => match self.links.get(&link).copied() {
+                Some(Who::Nbd) => {
+                    let bytes = self.received.entry(link).or_default();
+                    bytes.extend_from_slice(head.as_slice());
+                    bytes.extend_from_slice(&body);
+                }
+                Some(Who::Mdm) => self.mdm(link, wire::parse(head.as_slice()), &body),
+                Some(Who::Server(n)) => self.server(n, link, wire::parse(head.as_slice()), body),
+                None => {}
+            },
+            Effect::Close { link } => {
+                self.log.closed.extend(self.links.remove(&link));
+                self.held.retain(|(l, ..)| *l != link);
+            }
+            Effect::Pause { link } => {
+                self.log.pauses += 1;
+                self.log.paused.insert(link);
+            }
+            Effect::Resume { link } => assert!(self.log.paused.remove(&link)),
+            Effect::Reply { id, result } => self.log.replies.push((id.0, result)),
+            Effect::Note(note) => self.log.notes.push(note),
+            Effect::Read { .. } | Effect::Write { .. } | Effect::Flush { .. } => {
+                panic!("an SDC has no disk")
+            }
+        }
+    }
+
+    pub fn send(&mut self, link: LinkId, header: Header, message: &impl Message) {
+        let (head, body) = control_frame(header, message, &self.pool.clone());
+        self.on(Event::Frame { link, head: head.as_slice(), body });
+    }
+
+    fn mdm(&mut self, link: LinkId, header: Header, body: &[u8]) {
+        match header.kind().unwrap() {
+            Kind::Hello => {
+                self.log.hellos.push((Who::Mdm, Hello::decode(body).unwrap()));
+                let welcome = Welcome {
+                    cluster: 9,
+                    role: Role::Mdm as i32,
+                    version: 1,
+                    ..Welcome::default()
+                };
+                self.send(link, Header::new(Kind::Welcome), &welcome);
+            }
+            Kind::RegisterSdc => {
+                self.log.registrations.push(RegisterSdc::decode(body).unwrap());
+                let registered = Registered { cluster: 9, id: 4, incarnation: 40, map: 3 };
+                self.send(link, Header::new(Kind::Registered), &registered);
+            }
+            Kind::Heartbeat => self.log.heartbeats += 1,
+            Kind::MapPull => {
+                self.log.pulls.push(header);
+                self.parked = Some((link, header)); // One per link: the newest.
+                self.publish();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Answers the pull that the MDM has, if it can be.
+    fn publish(&mut self) {
+        let ready =
+            |(_, h): &mut (LinkId, Header)| !h.has(flag::WAIT) || h.map.get() < self.map.version;
+        if let Some((link, pull)) = self.parked.take_if(ready) {
+            let mut header = Header::new(Kind::MapPage);
+            header.op = pull.op;
+            self.send(link, header, &self.map.clone());
+        }
+    }
+
+    /// Changes the map; whoever waits for it gets it.
+    pub fn change(&mut self, change: impl FnOnce(&mut MapPage)) {
+        self.map.version += 1;
+        change(&mut self.map);
+        self.publish();
+    }
+
+    /// Group `group` is led by server `to` from now on.
+    pub fn lead(&mut self, id: u32, epoch: u64, to: u32) {
+        self.change(|map| map.groups[id as usize - 1] = group(id, epoch, to));
+    }
+
+    fn server(&mut self, n: u32, link: LinkId, header: Header, body: Buf) {
+        if header.kind() == Some(Kind::Hello) {
+            self.log.hellos.push((Who::Server(n), Hello::decode(&body[..]).unwrap()));
+            let (id, incarnation) = self.devices[&n];
+            let welcome = Welcome {
+                cluster: 9,
+                role: Role::Sds as i32,
+                id,
+                incarnation,
+                version: 1,
+                map: self.map.version,
+                credit_ops: 64,
+                credit_bytes: 8 << 20,
+                ..Welcome::default()
+            };
+            return self.send(link, Header::new(Kind::Welcome), &welcome);
+        }
+        self.log.ios.push((n, header));
+        assert!(wire::body_ok(&header, &body));
+        self.held.push_back((link, header, body));
+        if !self.hold {
+            self.release();
+        }
+    }
+
+    /// Servers answer what they have held back.
+    pub fn release(&mut self) {
+        while let Some((link, header, body)) = self.held.pop_front() {
+            let device = match self.links[&link] {
+                Who::Server(n) => self.devices[&n].0,
+                other => panic!("{other:?}"),
+            };
+            let leads = self.map.groups.iter().any(|g| {
+                (g.id, g.epoch, g.primary) == (header.group.get(), header.epoch.get(), device)
+            });
+            let status =
+                self.next_status.take().unwrap_or(if leads { Status::Ok } else { Status::Stale });
+            let answer = if status == Status::Ok { self.io(&header, &body) } else { Vec::new() };
+            let mut reply = Header::new(Kind::Reply);
+            (reply.op, reply.group, reply.epoch) = (header.op, header.group, header.epoch);
+            (reply.status, reply.map) = ((status as u16).into(), self.map.version.into());
+            let head = wire::frame(reply, &answer);
+            let mut body = self.pool.copy(&answer);
+            if core::mem::take(&mut self.damage) {
+                body.as_mut()[0] ^= 1;
+            }
+            self.on(Event::Frame { link, head: head.as_slice(), body });
+        }
+    }
+
+    fn io(&mut self, h: &Header, body: &[u8]) -> Vec<u8> {
+        let from = h.unit.get() * UNIT + h.at.get();
+        let range = from as usize..(from + h.len.get()) as usize;
+        let blocks = from / BLOCK..(from + h.len.get()).div_ceil(BLOCK);
+        match h.kind().unwrap() {
+            Kind::Read => self.data[range].to_vec(),
+            Kind::Write => {
+                self.data[range].copy_from_slice(body);
+                self.written.extend(blocks);
+                Vec::new()
+            }
+            Kind::Zero => {
+                self.data[range].fill(0);
+                self.written.retain(|b| !blocks.contains(b));
+                Vec::new()
+            }
+            Kind::Extents => {
+                let mut bits = vec![0; blocks.len().div_ceil(8)];
+                for (i, block) in blocks.enumerate().filter(|(_, b)| self.written.contains(b)) {
+                    let _ = block;
+                    bits[i / 8] |= 1 << (i % 8);
+                }
+                bits
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Lets time pass and delivers the ticks that are asked for on the way.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        let mut ticks = 0;
+        while let Some(at) = self.sdc.wake_at().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.on(Event::Tick);
+            ticks += 1;
+            assert!(ticks < 100_000, "it never sleeps");
+        }
+        self.now = end;
+    }
+
+    pub fn ask(&mut self, id: u64, kind: BlockKind, at: u64, len: u32, data: &[u8]) {
+        let body = self.pool.copy(data);
+        let request = BlockRequest { volume: VOLUME, kind, at, len, body };
+        self.on(Event::Request { id: RequestId(id), request });
+    }
+
+    pub fn link_of(&self, who: Who) -> Option<LinkId> {
+        self.links.iter().find(|(_, w)| **w == who).map(|(l, _)| *l)
+    }
+
+    /// The process behind it dies: its link breaks, and nobody listens any more.
+    pub fn kill(&mut self, who: Who) {
+        let port = if let Who::Server(n) = who { 100 + n as u16 } else { 1 };
+        self.alive.remove(&port);
+        self.cut(who);
+    }
+
+    /// The link breaks.
+    pub fn cut(&mut self, who: Who) {
+        while let Some(link) = self.link_of(who) {
+            self.links.remove(&link);
+            self.held.retain(|(l, ..)| *l != link);
+            self.parked.take_if(|(l, _)| *l == link);
+            self.on(Event::LinkDown { link, why: DownReason::Broken });
+        }
+    }
+
+    pub fn accept(&mut self) -> LinkId {
+        let link = self.open(Who::Nbd);
+        self.on(Event::LinkUp { link, port: Port::Nbd, dial: None });
+        link
+    }
+
+    /// Delivers what an NBD client sends, cut by the SDC's own framer.
+    pub fn nbd(&mut self, link: LinkId, framer: &mut impl seam::Framer, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let seam::Framing::Frame { head, body } = framer.frame(bytes).unwrap() else {
+                panic!("only whole frames are sent");
+            };
+            let (frame, rest) = bytes.split_at(head + body);
+            let body = self.pool.copy(&frame[head..]);
+            self.on(Event::Frame { link, head: &frame[..head], body });
+            bytes = rest;
+        }
+    }
+
+    pub fn map_version(&self) -> MapVersion {
+        self.sdc.map_version()
+    }
+}
+
+pub fn device(id: u32, incarnation: u64) -> DeviceInfo {
+    let address = address(100 + id as u16).to_string();
+    DeviceInfo { id, sds: id, address, incarnation, up: true, ..DeviceInfo::default() }
+}
+
+pub fn group(id: u32, epoch: u64, primary: u32) -> GroupInfo {
+    let (replicas, in_sync) = (vec![1, 2], vec![1, 2]);
+    GroupInfo {
+        id: GroupId(id).0,
+        epoch,
+        primary: DeviceId(primary).0,
+        replicas,
+        in_sync,
+        ..GroupInfo::default()
+    }
+}
+
+pub fn volume(id: VolumeId, name: &str, size: u64) -> VolumeInfo {
+    VolumeInfo { id: id.0, name: name.into(), size, generation: 0, slots: vec![1, 2] }
+}

@@ -1,0 +1,225 @@
+//! Registration, maps, links: what an SDC keeps up, and what it survives.
+
+use crate::cluster::{Cluster, VOLUME, Who, device};
+use base::{Limits, MapVersion};
+use core::time::Duration;
+use seam::{BlockError, BlockKind, Note};
+use wire::control::{Refusal, RefusalCode, Registered, Role};
+use wire::{Header, Kind, Status, flag};
+
+const MIB: u64 = 1 << 20;
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+#[test]
+fn it_registers_pulls_the_map_and_heartbeats() {
+    let mut c = Cluster::ready();
+    let (who, hello) = &c.log.hellos[0];
+    assert_eq!((*who, hello.role(), hello.id, hello.incarnation), (Who::Mdm, Role::Sdc, 0, 0));
+    let registration = &c.log.registrations[0];
+    assert_eq!((registration.nonce, registration.pid, registration.nbd.len()), (77, 5, 1));
+    assert_eq!((c.map_version(), c.log.pulls.len(), c.log.heartbeats), (MapVersion(5), 1, 1));
+    assert_eq!(c.sdc.volume_by_name("data").map(|(id, v)| (id, v.size)), Some((VOLUME, 8 * MIB)));
+    assert!(c.sdc.volume_by_name("none").is_none());
+    c.pass(ms(1000));
+    assert_eq!((c.log.heartbeats, c.log.pulls.len()), (6, 1), "idle: heartbeats only");
+    assert_eq!(c.log.hellos.len(), 1, "no link to a server before it is needed");
+}
+
+#[test]
+fn requests_go_to_the_right_servers_and_come_back() {
+    let mut c = Cluster::ready();
+    let data: Vec<u8> = (0..2 * MIB).map(|i| (i / 4096) as u8).collect();
+    c.ask(1, BlockKind::Write, MIB / 2, 2 * MIB as u32, &data);
+    c.ask(2, BlockKind::Read, MIB / 2, 2 * MIB as u32, &[]);
+    c.ask(3, BlockKind::Flush, 0, 0, &[]);
+    let results: Vec<_> =
+        c.log.replies.iter().map(|(id, r)| (*id, r.as_ref().unwrap().len())).collect();
+    assert_eq!(results, [(1, 0), (2, 2 * MIB as usize), (3, 0)]);
+    assert_eq!(&c.log.replies[1].1.as_ref().unwrap()[..], &data[..]);
+    assert!(
+        c.log
+            .ios
+            .iter()
+            .all(|(n, h)| h.group.get() == *n && h.sdc.get() == 4 && h.incarnation.get() == 40)
+    );
+    let hellos: Vec<_> =
+        c.log.hellos[1..].iter().map(|(w, h)| (*w, h.id, h.incarnation, h.session)).collect();
+    assert_eq!(hellos, [(Who::Server(1), 4, 40, 2), (Who::Server(2), 4, 40, 3)]);
+    assert_eq!(c.sdc.outstanding(), 0);
+    drop(c.log.replies);
+    assert_eq!(c.pool.used(), 0, "no buffer is kept");
+}
+
+#[test]
+fn io_goes_on_without_the_mdm_which_is_told_the_same_nonce_again() {
+    let mut c = Cluster::ready();
+    c.kill(Who::Mdm);
+    c.ask(1, BlockKind::Write, 0, 512, &[1; 512]);
+    c.pass(ms(3000));
+    c.ask(2, BlockKind::Read, 0, 512, &[]);
+    assert!(c.log.replies.iter().all(|(_, r)| r.is_ok()) && c.log.replies.len() == 2);
+    assert!(c.sdc.is_ready());
+    c.alive.insert(1);
+    c.pass(ms(1000));
+    let (_, hello) = c.log.hellos.last().unwrap();
+    assert_eq!((hello.id, hello.incarnation), (4, 40));
+    assert_eq!(c.log.registrations.iter().map(|r| r.nonce).collect::<Vec<_>>(), [77, 77]);
+}
+
+#[test]
+fn an_mdm_that_gives_another_identity_is_not_believed() {
+    let mut c = Cluster::ready();
+    let link = c.link_of(Who::Mdm).unwrap();
+    let other = Registered { cluster: 9, id: 4, incarnation: 41, map: 3 };
+    c.send(link, Header::new(Kind::Registered), &other);
+    assert_eq!((c.log.closed.as_slice(), c.sdc.identity().unwrap().1.0), (&[Who::Mdm][..], 40));
+}
+
+#[test]
+fn a_dead_primary_is_replaced_as_soon_as_the_map_says_so() {
+    let mut c = Cluster::ready();
+    c.hold = true;
+    c.ask(1, BlockKind::Write, 0, 4096, &[7; 4096]);
+    c.kill(Who::Server(1));
+    c.hold = false;
+    let pull = c.log.pulls.last().unwrap();
+    assert_eq!(
+        (pull.flags, c.log.pulls.len()),
+        (flag::WAIT, 2),
+        "it waits at the MDM for the news"
+    );
+    c.pass(ms(50));
+    assert!(c.log.replies.is_empty());
+    c.lead(1, 11, 2);
+    assert!(c.log.replies[0].1.is_ok());
+    let (n, h) = c.log.ios.last().unwrap();
+    assert_eq!((*n, h.epoch.get(), h.flags, h.seq.get()), (2, 11, flag::RETRY, 1));
+    assert!(c.log.notes.contains(&Note::Retried { ops: 1 }));
+    assert!(c.log.notes.contains(&Note::Map { version: MapVersion(6) }));
+}
+
+#[test]
+fn one_parked_pull_while_something_is_stuck() {
+    let mut c = Cluster::ready();
+    c.hold = true;
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    c.pass(ms(90));
+    assert_eq!(c.log.pulls.len(), 1);
+    c.pass(ms(100));
+    assert_eq!((c.log.pulls.len(), c.log.pulls[1].flags), (2, flag::WAIT));
+    c.pass(ms(900));
+    assert_eq!(c.log.pulls.len(), 2);
+    c.change(|_| {});
+    c.pass(ms(60));
+    assert_eq!((c.log.pulls.len(), c.log.pulls[2].map.get()), (3, 6), "still stuck");
+    c.release();
+    c.hold = false;
+    c.change(|_| {});
+    c.pass(ms(5000));
+    assert_eq!((c.log.pulls.len(), c.log.replies.len()), (3, 1));
+}
+
+#[test]
+fn a_stale_answer_brings_the_map_then_the_retry() {
+    let mut c = Cluster::ready();
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    c.lead(1, 12, 2); // Nobody has asked for it.
+    assert_eq!(c.map_version(), MapVersion(5));
+    c.ask(2, BlockKind::Read, 0, 512, &[]);
+    assert_eq!((c.map_version(), c.log.replies.len()), (MapVersion(6), 2));
+    assert_eq!(c.log.ios.last().unwrap().0, 2);
+}
+
+#[test]
+fn a_stranger_at_a_servers_address_gets_no_io() {
+    let mut c = Cluster::ready();
+    c.devices.insert(1, (9, 1));
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    c.pass(ms(100));
+    assert!(c.log.ios.is_empty() && c.log.closed.len() > 2);
+    c.devices.insert(1, (1, 2));
+    c.pass(ms(1000));
+    assert!(c.log.replies[0].1.is_ok());
+    let sessions: Vec<_> = c.log.hellos.iter().map(|(_, h)| h.session).collect();
+    assert!(sessions.is_sorted_by(|a, b| a < b), "{sessions:?}");
+}
+
+#[test]
+fn a_refused_hello_is_tried_again_later() {
+    let mut c = Cluster::ready();
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    let link = c.link_of(Who::Mdm).unwrap();
+    let refusal = Refusal { code: RefusalCode::Superseded as i32, text: "no".into() };
+    c.send(link, Header::new(Kind::Refusal), &refusal);
+    let why = "refused: a newer process has this client's name";
+    assert!(c.log.notes.contains(&Note::Refused { link, why }));
+    c.pass(ms(100));
+    assert_eq!(c.log.registrations.len(), 2);
+}
+
+#[test]
+fn damage_and_nonsense_cost_a_link_but_no_answer() {
+    let mut c = Cluster::ready();
+    c.damage = true;
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    assert_eq!((c.log.replies.len(), c.log.closed.as_slice()), (0, &[Who::Server(1)][..]));
+    assert!(c.log.notes.iter().any(|n| matches!(n, Note::BadBody { .. })));
+    c.pass(ms(100));
+    assert!(c.log.replies[0].1.is_ok());
+    let link = c.link_of(Who::Server(1)).unwrap();
+    let head = wire::frame(Header::new(Kind::Beacon), b"");
+    c.on(seam::Event::Frame { link, head: head.as_slice(), body: seam::Buf::EMPTY });
+    assert_eq!(c.log.closed.len(), 2);
+    // What comes on a link that was given up finds nobody.
+    c.on(seam::Event::Frame { link, head: head.as_slice(), body: seam::Buf::EMPTY });
+    assert_eq!(c.log.closed.len(), 2);
+}
+
+#[test]
+fn a_new_life_in_the_map_ends_the_link_to_the_old_one() {
+    let mut c = Cluster::ready();
+    c.hold = true;
+    c.ask(1, BlockKind::Write, 0, 512, &[1; 512]);
+    let old = c.link_of(Who::Server(1)).unwrap(); // Hangs: the host is gone without a word.
+    c.pass(ms(200));
+    c.hold = false;
+    c.devices.insert(1, (1, 8));
+    c.change(|map| {
+        map.devices[0] = device(1, 8);
+        map.groups[0].epoch = 14;
+    });
+    c.pass(ms(50));
+    assert_ne!(c.link_of(Who::Server(1)), Some(old));
+    assert!(c.log.replies[0].1.is_ok());
+}
+
+#[test]
+fn a_deleted_volume_ends_what_is_under_way() {
+    let mut c = Cluster::ready();
+    c.hold = true;
+    c.ask(1, BlockKind::Write, 0, 512, &[1; 512]);
+    c.pass(ms(200));
+    c.change(|map| {
+        map.volumes.clear();
+        map.live.clear();
+    });
+    assert_eq!(c.log.replies[0].1.as_ref().unwrap_err(), &BlockError::NoSuchVolume);
+    c.release();
+    assert_eq!((c.log.replies.len(), c.sdc.outstanding()), (1, 0));
+}
+
+#[test]
+fn requests_before_anything_is_up_wait() {
+    let mut c = Cluster::new(Limits::SHIPPED);
+    c.alive.remove(&1);
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    c.pass(ms(2000));
+    assert!(c.log.replies.is_empty() && !c.sdc.is_ready());
+    c.alive.insert(1);
+    c.next_status = Some(Status::Busy);
+    c.pass(ms(1000));
+    assert!(c.log.replies[0].1.is_ok());
+}

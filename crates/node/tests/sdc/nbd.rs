@@ -1,0 +1,205 @@
+//! NBD from the client's bytes to the servers' and back.
+
+use crate::cluster::{Cluster, VOLUME, Who, volume};
+use base::{Limits, LinkId, VolumeId};
+use core::time::Duration;
+use node::sdc::SdcFramer;
+use seam::Port;
+use target::nbd::proto::*;
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// One NBD client.
+struct Client {
+    link: LinkId,
+    framer: SdcFramer,
+}
+
+impl Client {
+    fn connect(c: &mut Cluster, limits: &Limits) -> Client {
+        let link = c.accept();
+        let mut client = Client { link, framer: SdcFramer::new(Port::Nbd, limits) };
+        assert_eq!(client.take(c).len(), 18, "the greeting");
+        client.send(c, &(NBD_FLAG_C_FIXED_NEWSTYLE | NBD_FLAG_C_NO_ZEROES).to_be_bytes());
+        client
+    }
+
+    fn attached(c: &mut Cluster, limits: &Limits) -> Client {
+        let mut client = Client::connect(c, limits);
+        client.go(c, "data");
+        let answer = client.take(c);
+        assert_eq!(answer[answer.len() - 8..][..4], NBD_REP_ACK.to_be_bytes());
+        client
+    }
+
+    fn send(&mut self, c: &mut Cluster, bytes: &[u8]) {
+        c.nbd(self.link, &mut self.framer, bytes);
+    }
+
+    fn option(&mut self, c: &mut Cluster, option: u32, data: &[u8]) {
+        let mut bytes = IHAVEOPT.to_be_bytes().to_vec();
+        bytes.extend(option.to_be_bytes());
+        bytes.extend((data.len() as u32).to_be_bytes());
+        bytes.extend(data);
+        self.send(c, &bytes);
+    }
+
+    fn go(&mut self, c: &mut Cluster, name: &str) {
+        let mut data = (name.len() as u32).to_be_bytes().to_vec();
+        data.extend(name.as_bytes());
+        data.extend(0u16.to_be_bytes());
+        self.option(c, NBD_OPT_GO, &data);
+    }
+
+    fn request(
+        &mut self,
+        c: &mut Cluster,
+        command: u16,
+        cookie: u64,
+        at: u64,
+        len: u32,
+        body: &[u8],
+    ) {
+        let mut bytes = NBD_REQUEST_MAGIC.to_be_bytes().to_vec();
+        bytes.extend(0u16.to_be_bytes());
+        bytes.extend(command.to_be_bytes());
+        bytes.extend(cookie.to_be_bytes());
+        bytes.extend(at.to_be_bytes());
+        bytes.extend(len.to_be_bytes());
+        bytes.extend(body);
+        self.send(c, &bytes);
+    }
+
+    /// What it has received since the last call.
+    fn take(&mut self, c: &mut Cluster) -> Vec<u8> {
+        c.received.remove(&self.link).unwrap_or_default()
+    }
+
+    /// Takes one simple reply: error, and the data behind it.
+    fn reply(&mut self, c: &mut Cluster, cookie: u64) -> (u32, Vec<u8>) {
+        let bytes = self.take(c);
+        assert_eq!(bytes[..4], NBD_SIMPLE_REPLY_MAGIC.to_be_bytes(), "{} bytes", bytes.len());
+        assert_eq!(bytes[8..16], cookie.to_be_bytes());
+        (be32(&bytes, 4), bytes[16..].to_vec())
+    }
+}
+
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+#[test]
+fn what_a_client_writes_it_reads() {
+    let mut c = Cluster::ready();
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    let data: Vec<u8> = (0..8192).map(|i| (i / 7) as u8).collect();
+    let at = (1 << 20) - 4096;
+    nbd.request(&mut c, NBD_CMD_WRITE, 1, at, 8192, &data);
+    assert_eq!(nbd.reply(&mut c, 1), (0, vec![]));
+    nbd.request(&mut c, NBD_CMD_FLUSH, 2, 0, 0, &[]);
+    assert_eq!(nbd.reply(&mut c, 2), (0, vec![]));
+    nbd.request(&mut c, NBD_CMD_READ, 3, at, 8192, &[]);
+    assert_eq!(nbd.reply(&mut c, 3), (0, data));
+    nbd.request(&mut c, NBD_CMD_TRIM, 4, 0, 4 << 20, &[]);
+    assert_eq!(nbd.reply(&mut c, 4).0, 0);
+    nbd.request(&mut c, NBD_CMD_READ, 5, at, 512, &[]);
+    assert_eq!(nbd.reply(&mut c, 5), (0, vec![0; 512]));
+    assert_eq!(c.sdc.connections(), 1);
+    nbd.request(&mut c, NBD_CMD_DISC, 6, 0, 0, &[]);
+    assert_eq!((c.sdc.connections(), c.log.closed.as_slice()), (0, &[Who::Nbd][..]));
+    assert_eq!(c.pool.used(), 0);
+}
+
+#[test]
+fn block_status_shows_what_is_written() {
+    let mut c = Cluster::ready();
+    let mut nbd = Client::connect(&mut c, &Limits::SHIPPED);
+    nbd.option(&mut c, NBD_OPT_STRUCTURED_REPLY, &[]);
+    let mut query = 4u32.to_be_bytes().to_vec();
+    query.extend(b"data");
+    query.extend(1u32.to_be_bytes());
+    query.extend(15u32.to_be_bytes());
+    query.extend(b"base:allocation");
+    nbd.option(&mut c, NBD_OPT_SET_META_CONTEXT, &query);
+    nbd.go(&mut c, "data");
+    nbd.request(&mut c, NBD_CMD_WRITE, 1, (2 << 20) - 8192, 16384, &[3; 16384]);
+    nbd.take(&mut c);
+    nbd.request(&mut c, NBD_CMD_BLOCK_STATUS, 2, 0, 4 << 20, &[]);
+    let reply = nbd.take(&mut c);
+    assert_eq!(reply[..4], NBD_STRUCTURED_REPLY_MAGIC.to_be_bytes());
+    let runs: Vec<_> = reply[24..].chunks(8).map(|d| (be32(d, 0), be32(d, 4))).collect();
+    assert_eq!(runs, [((2 << 20) - 8192, 3), (16384, 0), ((2 << 20) - 8192, 3)]);
+}
+
+#[test]
+fn a_client_sees_a_volume_that_was_made_a_moment_ago() {
+    let mut c = Cluster::ready();
+    let mut nbd = Client::connect(&mut c, &Limits::SHIPPED);
+    // Nothing waits for this map, and the parked pull of a stuck request is in the way.
+    c.hold = true;
+    c.ask(1, seam::BlockKind::Read, 0, 512, &[]);
+    c.pass(ms(300));
+    c.map.version += 1;
+    c.map.volumes.push(volume(VolumeId(2), "fresh", 1 << 20));
+    (c.map.live, c.map.next_volume) = (vec![VOLUME.0, 2], 3);
+    nbd.go(&mut c, "fresh");
+    let answer = nbd.take(&mut c);
+    assert_eq!(answer[answer.len() - 8..][..4], NBD_REP_ACK.to_be_bytes());
+}
+
+#[test]
+fn without_an_mdm_a_client_waits_half_a_second_and_gets_what_is_known() {
+    let mut c = Cluster::ready();
+    c.kill(Who::Mdm);
+    let mut nbd = Client::connect(&mut c, &Limits::SHIPPED);
+    nbd.go(&mut c, "data");
+    c.pass(ms(499));
+    assert!(nbd.take(&mut c).is_empty());
+    c.pass(ms(1));
+    let answer = nbd.take(&mut c);
+    assert_eq!(answer[answer.len() - 8..][..4], NBD_REP_ACK.to_be_bytes());
+}
+
+#[test]
+fn a_client_that_leaves_is_not_missed() {
+    let mut c = Cluster::ready();
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.hold = true;
+    nbd.request(&mut c, NBD_CMD_WRITE, 1, 0, 512, &[9; 512]);
+    nbd.request(&mut c, NBD_CMD_READ, 2, 4096, 512, &[]);
+    c.cut(Who::Nbd);
+    assert_eq!((c.sdc.connections(), c.sdc.outstanding()), (0, 2));
+    c.release();
+    assert_eq!((c.sdc.outstanding(), c.data[0]), (0, 9), "the write is done nevertheless");
+    assert!(nbd.take(&mut c).is_empty());
+}
+
+#[test]
+fn a_busy_client_is_paused_and_then_goes_on() {
+    let mut c = Cluster::ready();
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.hold = true;
+    let many = u64::from(Limits::SHIPPED.nbd_requests) + 50;
+    for i in 0..many {
+        nbd.request(&mut c, NBD_CMD_READ, i, i % 16 * 512, 512, &[]);
+    }
+    assert_eq!((c.log.pauses, c.log.paused.len()), (1, 1));
+    assert_eq!(c.sdc.outstanding(), Limits::SHIPPED.nbd_requests as usize);
+    c.hold = false;
+    c.release();
+    assert_eq!((c.log.paused.len(), c.sdc.outstanding()), (0, 0));
+    assert_eq!(nbd.take(&mut c).len() as u64, many * (16 + 512));
+}
+
+#[test]
+fn nonsense_from_one_client_ends_that_client_only() {
+    let mut c = Cluster::ready();
+    let mut good = Client::attached(&mut c, &Limits::SHIPPED);
+    let mut bad = Client::connect(&mut c, &Limits::SHIPPED);
+    bad.request(&mut c, NBD_CMD_READ, 1, 0, 512, &[]); // In the middle of option haggling.
+    assert_eq!((c.log.closed.as_slice(), c.sdc.connections()), (&[Who::Nbd][..], 1));
+    good.request(&mut c, NBD_CMD_READ, 1, 0, 512, &[]);
+    assert_eq!(good.reply(&mut c, 1).0, 0);
+}
