@@ -452,7 +452,7 @@ impl<M: Media> Mirror<M> {
                     _ => self.start_job(now, key, out),
                 }
             }
-            self.start_copies();
+            self.start_copies(now, out);
             if self.ready.is_empty() {
                 return;
             }

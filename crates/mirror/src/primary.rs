@@ -350,14 +350,15 @@ impl<M: Media> Mirror<M> {
         }
     }
 
-    /// R1 is met. While any member of the group lacks the write, its blocks are dirty.
+    /// R1 is met. As long as any member of the group is not in sync, what is written is dirty: also
+    /// what a joiner has got already, which may come back without it.
     fn answer_write(&mut self, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.answered = true;
         let (group, asker) = (op.group, op.asker);
-        let (unit, blocks, acked) = (op.unit, BlockSet::touching(op.at, op.len), op.acked);
+        let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
         let replica = self.replicas.get_mut(&group).expect("the operation's replica is here");
-        let missed = !acked.contains_all(replica.others(self.me));
+        let missed = replica.config.in_sync.len() < replica.config.replicas.len();
         if missed && self.media.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
             replica.record.dirty.insert(unit, blocks);
         }

@@ -204,11 +204,4 @@ impl Replica {
         }
         to
     }
-
-    /// All members but me.
-    pub fn others(&self, me: DeviceId) -> Members {
-        let mut others = self.config.members(&self.config.replicas);
-        others.remove(self.config.member(me));
-        others
-    }
 }

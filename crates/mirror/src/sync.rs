@@ -350,7 +350,7 @@ impl<M: Media> Mirror<M> {
     // ---- copies ----
 
     /// Starts copies, group by group in turn, as far as the limit allows.
-    pub(crate) fn start_copies(&mut self) {
+    pub(crate) fn start_copies(&mut self, now: Time, out: &mut Effects) {
         let most = (self.limits.copy_bytes / BLOCK).max(1);
         while self.copies < self.limits.copies {
             let Some(group) = self.copy_queue.pop_front() else { return };
@@ -359,7 +359,10 @@ impl<M: Media> Mirror<M> {
             if sync.phase != Phase::Copy {
                 continue;
             }
-            let Some((unit, run)) = sync.todo.pop_run(most) else { continue };
+            let Some((unit, run)) = sync.todo.pop_run(most) else {
+                self.advance(now, group, out); // a deleted volume took the rest
+                continue;
+            };
             sync.copying += 1;
             if !sync.todo.is_empty() {
                 sync.queued = true;

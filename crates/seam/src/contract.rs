@@ -66,6 +66,8 @@ pub trait Harness {
     /// Runs each probe as a node of its own until all are done ([`Probe::is_done`]) or [`DEADLINE`]
     /// has passed, and gives them back in the same order.
     ///
+    /// Once all are done no probe is told anything more: that another one's driver has ended, say.
+    ///
     /// Each gets one listener for [`crate::Port::Peer`] and one device of at least 64 MiB. All
     /// listen, and each has been told its [`Place`] by [`Probe::meet`], before the first one runs.
     fn run(&mut self, setup: &Setup, probes: Vec<Probe>) -> Vec<Probe>;

@@ -111,8 +111,12 @@ impl World {
         }
         match step {
             Step::Read(n) | Step::Extents(n) => {
-                let at = u64::from(n) % (6 * MIB / 512) * 512;
-                let len = (n >> 8) % (2 * UNIT / 512 + 3) * 512 + 512;
+                // Mostly short ranges around the borders of units; now and then a long one.
+                let long = n >> 28 == 0;
+                let sectors = if long { 2 * UNIT / 512 + 3 } else { 64 };
+                let len = (n >> 8) % sectors * 512 + 512;
+                let border = u64::from(n % 5 + 1) * MIB;
+                let at = border - u64::from((n >> 4) % 64) * 512;
                 if matches!(step, Step::Read(_)) {
                     self.asked.insert(id, (at..at + u64::from(len)).map(pattern).collect());
                     return self.rig.read(id, at, len);
@@ -328,7 +332,7 @@ fn bits_of(at: u64, len: u64) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
     #[test]
     fn each_request_is_answered_once_and_rightly(steps in vec(step(), 1..250)) {
         let mut world = World::new();

@@ -142,7 +142,10 @@ impl Sdc {
                 decode::<MapPage>(&header, &body)
                     .map(|page| self.map_page(now, header.op.get(), page, out))
             }
-            Some(Kind::Refusal) => Some(self.refuse(now, link, refusal_note(&header, &body), out)),
+            Some(Kind::Refusal) => {
+                self.refuse(now, link, refusal_note(&header, &body), out);
+                Some(())
+            }
             _ => None,
         };
         if known.is_none() {
@@ -204,7 +207,8 @@ impl Sdc {
         let Some(link) = self.mdm.registered else { return };
         let free = self.mdm.out.is_none_or(|pull| now.since(pull.since) >= AGAIN);
         let wanted = self.mdm.wanted > self.map.version || self.client.is_stuck();
-        if !self.mdm.ask && !(wanted && free) {
+        let due = self.mdm.ask || (wanted && free);
+        if !due {
             return;
         }
         self.mdm.pulls += 1;

@@ -1,0 +1,271 @@
+//! What a log entry can say.
+//!
+//! Protocol Buffers, as on the wire: fields can be added. Tags are part of the format: never reuse
+//! one. A command that this build doesn't know is an error when the log is read, never skipped
+//! ([`Command::decode`] gives `None`): the state that it would lead to isn't known either.
+//!
+//! Commands name ids, incarnations and chosen groups explicitly; nothing is drawn or computed by a
+//! clock or a random number when they are applied.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use prost::Message;
+
+/// One log entry.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Command {
+    /// The cluster begins. Always the first entry, and only there.
+    #[prost(message, tag = "1")]
+    FormCluster(FormCluster),
+    /// A device is there: for the first time, in a new life, or after silence.
+    #[prost(message, tag = "2")]
+    DeviceUp(DeviceUp),
+    /// A device is gone.
+    #[prost(message, tag = "3")]
+    DeviceDown(DeviceDown),
+    /// A primary does without a device.
+    #[prost(message, tag = "4")]
+    Suspect(Suspect),
+    /// A primary brings a device up to date.
+    #[prost(message, tag = "5")]
+    Join(Join),
+    /// Joiners have everything.
+    #[prost(message, tag = "6")]
+    Admit(Admit),
+    /// A client is there, in a new life.
+    #[prost(message, tag = "7")]
+    RegisterSdc(RegisterSdc),
+    /// A new volume.
+    #[prost(message, tag = "8")]
+    CreateVolume(CreateVolume),
+    /// A volume grows.
+    #[prost(message, tag = "9")]
+    ResizeVolume(ResizeVolume),
+    /// A volume goes.
+    #[prost(message, tag = "10")]
+    DeleteVolume(DeleteVolume),
+}
+
+/// See [`Command::FormCluster`].
+#[derive(Clone, PartialEq, Message)]
+pub struct FormCluster {
+    /// Its id, drawn at random; not 0.
+    #[prost(uint64, tag = "1")]
+    pub cluster: u64,
+}
+
+/// See [`Command::DeviceUp`].
+#[derive(Clone, PartialEq, Message)]
+pub struct DeviceUp {
+    /// The device; the next free id for a new one.
+    #[prost(uint32, tag = "1")]
+    pub device: u32,
+    /// Its server; the next free id for a new one.
+    #[prost(uint32, tag = "2")]
+    pub sds: u32,
+    /// The server's name.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// Which shard of the server.
+    #[prost(uint32, tag = "4")]
+    pub shard: u32,
+    /// The life: a new number, or the present one after silence.
+    #[prost(uint64, tag = "5")]
+    pub incarnation: u64,
+    /// What the process drew at its start.
+    #[prost(uint64, tag = "6")]
+    pub nonce: u64,
+    /// What was drawn when the store was made.
+    #[prost(uint64, tag = "7")]
+    pub store: u64,
+    /// Where it listens.
+    #[prost(string, tag = "8")]
+    pub address: String,
+    /// Bytes for data.
+    #[prost(uint64, tag = "9")]
+    pub capacity: u64,
+    /// `control::DeviceKind`.
+    #[prost(int32, tag = "10")]
+    pub kind: i32,
+    /// The process, for people.
+    #[prost(uint32, tag = "11")]
+    pub pid: u32,
+}
+
+/// See [`Command::DeviceDown`].
+#[derive(Clone, PartialEq, Message)]
+pub struct DeviceDown {
+    /// The device.
+    #[prost(uint32, tag = "1")]
+    pub device: u32,
+    /// The life that ended; any other isn't touched.
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+    /// There is proof that the process is dead.
+    #[prost(bool, tag = "3")]
+    pub dead: bool,
+}
+
+/// See [`Command::Suspect`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Suspect {
+    /// The primary that proposes.
+    #[prost(uint32, tag = "1")]
+    pub by: u32,
+    /// Its life.
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+    /// Who doesn't answer.
+    #[prost(uint32, tag = "3")]
+    pub device: u32,
+}
+
+/// See [`Command::Join`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Join {
+    /// The primary that proposes.
+    #[prost(uint32, tag = "1")]
+    pub by: u32,
+    /// Its life.
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+    /// Who answers again.
+    #[prost(uint32, tag = "3")]
+    pub device: u32,
+}
+
+/// See [`Command::Admit`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Admit {
+    /// Group by group, as the primary proposed it.
+    #[prost(message, repeated, tag = "1")]
+    pub list: Vec<Admission>,
+}
+
+/// One group of an [`Admit`].
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Admission {
+    /// The group.
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// The epoch that is compared (rule R4).
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// The joiner.
+    #[prost(uint32, tag = "3")]
+    pub device: u32,
+}
+
+/// See [`Command::RegisterSdc`].
+#[derive(Clone, PartialEq, Message)]
+pub struct RegisterSdc {
+    /// The client; the next free id for a new one.
+    #[prost(uint32, tag = "1")]
+    pub sdc: u32,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// The life.
+    #[prost(uint64, tag = "3")]
+    pub incarnation: u64,
+    /// What the process drew at its start.
+    #[prost(uint64, tag = "4")]
+    pub nonce: u64,
+    /// The process, for people.
+    #[prost(uint32, tag = "5")]
+    pub pid: u32,
+    /// NBD addresses, for people.
+    #[prost(string, repeated, tag = "6")]
+    pub nbd: Vec<String>,
+}
+
+/// See [`Command::CreateVolume`].
+#[derive(Clone, PartialEq, Message)]
+pub struct CreateVolume {
+    /// Its id: the next free one.
+    #[prost(uint32, tag = "1")]
+    pub volume: u32,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Bytes, a multiple of 1 MiB.
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+    /// Groups to be made first; their ids are the next free ones, in order.
+    #[prost(message, repeated, tag = "4")]
+    pub groups: Vec<NewGroup>,
+    /// The groups of its units.
+    #[prost(uint32, repeated, tag = "5")]
+    pub slots: Vec<u32>,
+}
+
+/// A group of a [`CreateVolume`].
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct NewGroup {
+    /// Its devices, the preferred primary first.
+    #[prost(uint32, repeated, tag = "1")]
+    pub replicas: Vec<u32>,
+}
+
+/// See [`Command::ResizeVolume`].
+#[derive(Clone, PartialEq, Message)]
+pub struct ResizeVolume {
+    /// Which.
+    #[prost(uint32, tag = "1")]
+    pub volume: u32,
+    /// Its new size in bytes, a multiple of 1 MiB.
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+}
+
+/// See [`Command::DeleteVolume`].
+#[derive(Clone, PartialEq, Message)]
+pub struct DeleteVolume {
+    /// Which.
+    #[prost(uint32, tag = "1")]
+    pub volume: u32,
+}
+
+/// The envelope of a command in the log.
+#[derive(Clone, PartialEq, Message)]
+struct Record {
+    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    command: Option<Command>,
+}
+
+impl Command {
+    /// The bytes of this command in the log.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        Record { command: Some(self.clone()) }.encode_to_vec()
+    }
+
+    /// The command of these bytes; `None` when they are damaged or of a newer build.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Command> {
+        Record::decode(bytes).ok()?.command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The format, byte by byte. A change here makes existing logs unreadable.
+    #[test]
+    fn golden_commands() {
+        let down = Command::DeviceDown(DeviceDown { device: 3, incarnation: 300, dead: true });
+        assert_eq!(down.to_bytes(), [0x1a, 7, 8, 3, 0x10, 0xac, 2, 0x18, 1]);
+        let list = Vec::from([Admission { group: 1, epoch: 2, device: 3 }]);
+        let admit = Command::Admit(Admit { list });
+        assert_eq!(admit.to_bytes(), [0x32, 8, 0x0a, 6, 8, 1, 0x10, 2, 0x18, 3]);
+        for command in [down, admit, Command::DeleteVolume(DeleteVolume { volume: 9 })] {
+            assert_eq!(Command::from_bytes(&command.to_bytes()), Some(command));
+        }
+    }
+
+    #[test]
+    fn commands_of_a_newer_build_are_not_taken_for_nothing() {
+        assert_eq!(Command::from_bytes(&[0xf2, 6, 0]), None, "tag 110");
+        assert_eq!(Command::from_bytes(&[]), None);
+        assert_eq!(Command::from_bytes(&[0x1a, 200]), None);
+    }
+}

@@ -1,0 +1,252 @@
+//! Wishes and observations become commands.
+//!
+//! Everything is computed against the state right after the last command, so a command changes what
+//! its maker saw. Nothing here changes the state. A command that wouldn't change anything isn't made:
+//! repeated proposals and registrations never grow the log.
+
+use crate::command::{self, Command};
+use crate::refused::{MAX_DEVICES, MAX_SDCS, PEER_NAME_MAX, Refused, check_name};
+use crate::state::{State, check_size};
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{DeviceId, Limits, SdcId, SdsId, UNIT};
+use core::net::SocketAddr;
+use placement::Choice;
+use wire::control;
+
+/// What a registration leads to.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Registration<Id> {
+    /// This life is known already.
+    Known(Id),
+    /// This makes it known.
+    New(Id, Command),
+    /// A newer life of the same process is here.
+    Superseded(String),
+    /// It can't be registered; the text says what to do.
+    Bad(String),
+}
+
+impl State {
+    /// An SDS reports. `older` says that its connection was there before the one on which the
+    /// present life registered: then it can't be the newer process.
+    pub fn register(&self, m: &control::Register, older: bool) -> Registration<DeviceId> {
+        if let Err(text) = check_peer(&m.sds) {
+            return Registration::Bad(text);
+        }
+        if m.address.parse::<SocketAddr>().is_err() {
+            return Registration::Bad(format!("`{:.64}` is no address: use `ip:port`", m.address));
+        }
+        let known = self.device_of(&m.sds, m.shard);
+        let (device, incarnation) = match known {
+            Some((id, d)) if d.nonce == m.nonce => (id, d.incarnation),
+            Some((_, d)) if older || d.past.contains(&m.nonce) => {
+                return Registration::Superseded(superseded(&m.sds));
+            }
+            Some((id, _)) => (id, self.next_incarnation),
+            None if self.devices.len() >= MAX_DEVICES => {
+                return Registration::Bad(format!(
+                    "there are {MAX_DEVICES} devices, the most that one cluster takes"
+                ));
+            }
+            None => (self.next_device(), self.next_incarnation),
+        };
+        let command = Command::DeviceUp(command::DeviceUp {
+            device: device.0,
+            sds: self.server_named(&m.sds).unwrap_or(self.next_sds()).0,
+            name: m.sds.clone(),
+            shard: m.shard,
+            incarnation: incarnation.0,
+            nonce: m.nonce,
+            store: m.store,
+            address: m.address.clone(),
+            capacity: m.capacity,
+            kind: m.kind,
+            pid: m.pid,
+        });
+        match self.would_change(&command) {
+            true => Registration::New(device, command),
+            false => Registration::Known(device),
+        }
+    }
+
+    /// An SDC reports; `older` as for [`State::register`].
+    pub fn register_sdc(&self, m: &control::RegisterSdc, older: bool) -> Registration<SdcId> {
+        if let Err(text) = check_peer(&m.name) {
+            return Registration::Bad(text);
+        }
+        if m.nbd.len() > 16 || m.nbd.iter().any(|uri| uri.len() > 256) {
+            return Registration::Bad(String::from(
+                "at most 16 NBD addresses of 256 bytes can be shown",
+            ));
+        }
+        let known = self.sdc_named(&m.name);
+        let (sdc, incarnation) = match known {
+            Some((id, s)) if s.nonce == m.nonce => (id, s.incarnation),
+            Some((_, s)) if older || s.past.contains(&m.nonce) => {
+                return Registration::Superseded(superseded(&m.name));
+            }
+            Some((id, _)) => (id, self.next_incarnation),
+            None if self.sdcs.len() >= MAX_SDCS => {
+                return Registration::Bad(format!(
+                    "there are {MAX_SDCS} clients, the most that one cluster takes"
+                ));
+            }
+            None => (self.next_sdc(), self.next_incarnation),
+        };
+        let command = Command::RegisterSdc(command::RegisterSdc {
+            sdc: sdc.0,
+            name: m.name.clone(),
+            incarnation: incarnation.0,
+            nonce: m.nonce,
+            pid: m.pid,
+            nbd: m.nbd.clone(),
+        });
+        match self.would_change(&command) {
+            true => Registration::New(sdc, command),
+            false => Registration::Known(sdc),
+        }
+    }
+
+    /// A device that was taken for lost gives a sign of life.
+    pub fn revive(&self, device: DeviceId) -> Option<Command> {
+        let d = self.devices.get(&device).filter(|d| !d.up)?;
+        Some(Command::DeviceUp(command::DeviceUp {
+            device: device.0,
+            sds: d.sds.0,
+            name: self.servers.get(&d.sds)?.clone(),
+            shard: d.shard,
+            incarnation: d.incarnation.0,
+            nonce: d.nonce,
+            store: d.store,
+            address: d.address.clone(),
+            capacity: d.capacity,
+            kind: d.kind as i32,
+            pid: d.pid,
+        }))
+    }
+
+    /// What a primary wants, one command per wish; those that change nothing are for the caller to
+    /// leave out, one after the other ([`State::would_change`]). `refused` is the detector's.
+    pub fn proposed(m: &control::Proposal) -> Vec<Command> {
+        let (by, incarnation) = (m.device, m.incarnation);
+        let suspect = |d: &u32| Command::Suspect(command::Suspect { by, incarnation, device: *d });
+        let join = |d: &u32| Command::Join(command::Join { by, incarnation, device: *d });
+        let admission = |a: &control::Admission| command::Admission {
+            group: a.group,
+            epoch: a.epoch,
+            device: a.device,
+        };
+        let list: Vec<_> = m.admit.iter().map(admission).collect();
+        let admit = (!list.is_empty()).then_some(Command::Admit(command::Admit { list }));
+        let unique = |of: &[u32]| of.iter().copied().collect::<BTreeSet<u32>>();
+        let (suspects, joins) = (unique(&m.suspects), unique(&m.join));
+        // Suspicion first: a joiner that doesn't answer any more must not be admitted and lead.
+        suspects.iter().map(suspect).chain(admit).chain(joins.iter().map(join)).collect()
+    }
+
+    /// True when the command would change the state.
+    pub fn would_change(&self, command: &Command) -> bool {
+        self.edits(command).is_ok_and(|e| !e.is_empty())
+    }
+
+    /// Makes a volume: makes the groups that the cluster lacks, and chooses those of the volume.
+    pub fn create_volume_command(
+        &self,
+        name: &str,
+        size: u64,
+        limits: &Limits,
+    ) -> Result<Command, Refused> {
+        check_name(name)?;
+        let size = whole_units(size)?;
+        let devices: Vec<placement::Device> = self
+            .devices
+            .iter()
+            .filter(|(_, d)| d.up)
+            .map(|(id, d)| placement::Device { id: *id, sds: d.sds, capacity: d.capacity })
+            .collect();
+        let live = self.groups.values().filter(|g| !g.lost);
+        let existing: Vec<placement::Pair> =
+            live.filter_map(|g| g.replicas.get(..2)?.try_into().ok()).collect();
+        let new = placement::top_up(&devices, &existing, limits.groups_per_device)
+            .map_err(|e| Refused::TooFewServers { up: e.servers, known: self.servers.len() })?;
+        // Groups that somebody serves; if there are none, groups that will be served again.
+        let served = self.choices(|g| g.primary.is_some());
+        let made = (self.next_group().0..)
+            .zip(&new)
+            .map(|(id, pair)| Choice { group: base::GroupId(id), replicas: *pair });
+        let mut choices: Vec<Choice> = served.into_iter().chain(made).collect();
+        if choices.is_empty() {
+            choices = self.choices(|g| !g.lost);
+        }
+        let slots =
+            placement::choose_slots(self.next_volume, &choices, limits.stripe_width as usize);
+        if slots.is_empty() {
+            return Err(Refused::NoGroup);
+        }
+        let command = Command::CreateVolume(command::CreateVolume {
+            volume: self.next_volume.0,
+            name: String::from(name),
+            size,
+            groups: new
+                .iter()
+                .map(|p| command::NewGroup { replicas: p.iter().map(|d| d.0).collect() })
+                .collect(),
+            slots: slots.into_iter().map(|g| g.0).collect(),
+        });
+        self.edits(&command).map(|_| command)
+    }
+
+    fn choices(&self, may: impl Fn(&crate::group::Group) -> bool) -> Vec<Choice> {
+        let choice = |(id, g): (&base::GroupId, &crate::group::Group)| {
+            Some(Choice { group: *id, replicas: g.replicas.get(..2)?.try_into().ok()? })
+        };
+        self.groups.iter().filter(|(_, g)| may(g)).filter_map(choice).collect()
+    }
+
+    /// Grows a volume.
+    pub fn resize_volume_command(&self, name: &str, size: u64) -> Result<Command, Refused> {
+        let (id, _) = self.find(name)?;
+        let command =
+            Command::ResizeVolume(command::ResizeVolume { volume: id.0, size: whole_units(size)? });
+        self.edits(&command).map(|_| command)
+    }
+
+    /// Deletes a volume.
+    pub fn delete_volume_command(&self, name: &str) -> Result<Command, Refused> {
+        let (id, _) = self.find(name)?;
+        Ok(Command::DeleteVolume(command::DeleteVolume { volume: id.0 }))
+    }
+
+    fn find(&self, name: &str) -> Result<(base::VolumeId, &crate::state::Volume), Refused> {
+        check_name(name)?;
+        self.volume_named(name).ok_or_else(|| Refused::NotFound(String::from(name)))
+    }
+
+    /// Servers with a device that is up.
+    pub fn servers_up(&self) -> usize {
+        self.devices.values().filter(|d| d.up).map(|d| d.sds).collect::<BTreeSet<SdsId>>().len()
+    }
+}
+
+fn whole_units(size: u64) -> Result<u64, Refused> {
+    let rounded = size.checked_next_multiple_of(u64::from(UNIT)).ok_or(Refused::TooBig(size))?;
+    check_size(rounded).map(|()| rounded)
+}
+
+/// What a process is told whose place has been taken.
+pub fn superseded(name: &str) -> String {
+    format!("another process serves as {name:.64}: stop one")
+}
+
+fn check_peer(name: &str) -> Result<(), String> {
+    let plain = |c: char| !c.is_control();
+    if (1..=PEER_NAME_MAX).contains(&name.len()) && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(format!(
+        "a server or client needs a name of 1 to {PEER_NAME_MAX} bytes without control characters"
+    ))
+}

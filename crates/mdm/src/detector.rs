@@ -1,0 +1,209 @@
+//! Who lives: heartbeats, links and probe dials become decisions.
+//!
+//! Invariants: a decision names the life that it is about; a device is declared lost at most once
+//! until it is heard again; proof of death is only a refused dial that was begun in that life; after
+//! the MDM starts, or was away itself (its process stood still), all clocks begin anew.
+//!
+//! It doesn't know why a device matters, and it decides nothing by itself: what it says becomes a
+//! command only if the state still agrees.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use base::{DeviceId, Incarnation, Limits, Time};
+use core::time::Duration;
+
+/// A device seems to be gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// Which.
+    pub device: DeviceId,
+    /// The life that seems to be over.
+    pub incarnation: Incarnation,
+    /// It is proven: its address refuses connections.
+    pub dead: bool,
+}
+
+#[derive(Debug)]
+struct Watch {
+    incarnation: Incarnation,
+    heard: Time,
+    /// Declared lost, and not heard since.
+    lost: bool,
+    /// The dial that is under way, and the life that it asks about.
+    probe: Option<(u64, Incarnation)>,
+}
+
+/// The failure detector.
+#[derive(Debug)]
+pub struct Detector {
+    watched: BTreeMap<DeviceId, Watch>,
+    silence: Duration,
+    beat: Duration,
+    awake: Time,
+}
+
+impl Detector {
+    /// A detector that watches nobody yet.
+    pub fn new(limits: &Limits) -> Detector {
+        let (silence, beat) = (limits.suspect_after, limits.heartbeat_every);
+        Detector { watched: BTreeMap::new(), silence, beat, awake: Time::ZERO }
+    }
+
+    /// This life of the device is, or is thought to be, alive since `now`.
+    pub fn watch(&mut self, now: Time, device: DeviceId, incarnation: Incarnation) {
+        let new = || Watch { incarnation, heard: now, lost: false, probe: None };
+        let watch = self.watched.entry(device).or_insert_with(new);
+        (watch.incarnation, watch.heard, watch.lost) = (incarnation, now, false);
+    }
+
+    /// The device was declared lost: it is watched again when it is heard.
+    pub fn unwatch(&mut self, device: DeviceId) {
+        if let Some(watch) = self.watched.get_mut(&device) {
+            watch.lost = true;
+        }
+    }
+
+    /// A sign of life.
+    pub fn heard(&mut self, now: Time, device: DeviceId, incarnation: Incarnation) {
+        if let Some(watch) = self.watched.get_mut(&device).filter(|w| w.incarnation == incarnation)
+        {
+            watch.heard = watch.heard.max(now);
+        }
+    }
+
+    /// There is reason to dial the device: its link is lost, or a peer's dial was refused. True when
+    /// it should be dialled as `dial`; one dial at a time.
+    pub fn probe(&mut self, device: DeviceId, dial: u64) -> bool {
+        let Some(watch) = self.watched.get_mut(&device).filter(|w| w.probe.is_none()) else {
+            return false;
+        };
+        watch.probe = Some((dial, watch.incarnation));
+        true
+    }
+
+    /// A dial came through: somebody listens, which proves nothing. Or it ended in another way than a
+    /// refusal, which proves nothing either.
+    pub fn probe_over(&mut self, dial: u64) {
+        let mine = |w: &&mut Watch| w.probe.is_some_and(|(d, _)| d == dial);
+        if let Some(watch) = self.watched.values_mut().find(mine) {
+            watch.probe = None;
+        }
+    }
+
+    /// A dial was refused: the life that it asked about is dead.
+    pub fn refused(&mut self, dial: u64) -> Option<Verdict> {
+        let mine = |w: &Watch| w.probe.is_some_and(|(d, _)| d == dial);
+        let (device, watch) = self.watched.iter_mut().find(|(_, w)| mine(w))?;
+        let (_, incarnation) = watch.probe.take()?;
+        Some(Verdict { device: *device, incarnation, dead: true })
+    }
+
+    /// Those who have been silent for too long. Each is told once.
+    pub fn silent(&mut self, now: Time) -> Vec<Verdict> {
+        // This process itself stood still: what it missed says nothing about others.
+        if now.since(self.awake) > self.silence / 2 {
+            self.watched.values_mut().for_each(|w| w.heard = now);
+        }
+        self.awake = now;
+        let mut verdicts = Vec::new();
+        for (device, watch) in &mut self.watched {
+            if !watch.lost && now.since(watch.heard) >= self.silence {
+                watch.lost = true;
+                verdicts.push(Verdict {
+                    device: *device,
+                    incarnation: watch.incarnation,
+                    dead: false,
+                });
+            }
+        }
+        verdicts
+    }
+
+    /// True while nothing has been heard since `silent` told so. A sign of life that came meanwhile
+    /// takes the verdict back.
+    pub fn still_silent(&mut self, now: Time, verdict: &Verdict) -> bool {
+        let Some(watch) = self.watched.get_mut(&verdict.device) else { return false };
+        let silent = now.since(watch.heard) >= self.silence;
+        watch.lost &= silent;
+        silent && watch.incarnation == verdict.incarnation
+    }
+
+    /// When `silent` is to be asked next: when the first one is due, and often enough to notice that
+    /// this process stood still.
+    pub fn wake_at(&self) -> Option<Time> {
+        let due =
+            self.watched.values().filter(|w| !w.lost).map(|w| w.heard + self.silence).min()?;
+        Some(due.min(self.awake + self.beat))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const LIFE: Incarnation = Incarnation(5);
+    const DEV: DeviceId = DeviceId(1);
+
+    fn at(ms: u64) -> Time {
+        Time(ms * MS)
+    }
+
+    fn detector() -> Detector {
+        let mut d = Detector::new(&Limits::SHIPPED);
+        d.silent(at(0));
+        d.watch(at(0), DEV, LIFE);
+        d
+    }
+
+    #[test]
+    fn silence_is_told_once_and_in_time() {
+        let mut d = detector();
+        let mut told = Vec::new();
+        for ms in (200..3000).step_by(200) {
+            if ms <= 400 {
+                d.heard(at(ms), DEV, LIFE);
+            }
+            told.extend(d.silent(at(ms)).into_iter().map(|v| (ms, v)));
+        }
+        assert_eq!(told, [(1400, Verdict { device: DEV, incarnation: LIFE, dead: false })]);
+        d.watch(at(3000), DEV, LIFE);
+        assert_eq!(d.wake_at(), Some(at(3000)), "the last round was at 2800");
+    }
+
+    #[test]
+    fn a_detector_that_slept_begins_anew() {
+        let mut d = detector();
+        assert_eq!(d.silent(at(10_000)), []);
+        assert_eq!(d.silent(at(10_400)), []);
+        assert_eq!(d.silent(at(10_800)), []);
+        assert_eq!(d.silent(at(11_000)).len(), 1);
+    }
+
+    #[test]
+    fn a_refused_dial_proves_the_death_of_the_life_it_asked_about() {
+        let mut d = detector();
+        assert!(d.probe(DEV, 7) && !d.probe(DEV, 8), "one at a time");
+        d.watch(at(10), DEV, Incarnation(6));
+        assert_eq!(d.refused(7), Some(Verdict { device: DEV, incarnation: LIFE, dead: true }));
+        assert_eq!(d.refused(7), None);
+        assert!(d.probe(DEV, 9));
+        d.probe_over(9);
+        assert!(d.probe(DEV, 10));
+    }
+
+    #[test]
+    fn a_sign_of_life_takes_the_verdict_back() {
+        let mut d = detector();
+        let verdict = Verdict { device: DEV, incarnation: LIFE, dead: false };
+        (400..=1000).step_by(200).for_each(|ms| drop(d.silent(at(ms))));
+        assert!(d.still_silent(at(1000), &verdict));
+        d.heard(at(1001), DEV, Incarnation(4));
+        assert!(d.still_silent(at(1001), &verdict), "another life's sign");
+        d.heard(at(1002), DEV, LIFE);
+        assert!(!d.still_silent(at(1002), &verdict));
+        let mut later = Vec::new();
+        (1200..=2200).step_by(200).for_each(|ms| later.extend(d.silent(at(ms))));
+        assert_eq!(later, [verdict], "watched again");
+    }
+}

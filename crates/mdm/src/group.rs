@@ -1,0 +1,178 @@
+//! One group's configuration and the ways in which it may change.
+//!
+//! Each function takes the group as it is and what is known of devices, and changes members; none
+//! touches the epoch: `State::apply` raises it by one for every group that came out different.
+//!
+//! Invariants (checked by [`Group::check`]): in-sync devices and joiners are replicas, and no device
+//! is both; a primary is in sync and up; joiners are up and have a primary; exactly a lost group has
+//! no in-sync device.
+
+use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
+use base::{DeviceId, Epoch, MapVersion};
+
+/// A group.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Group {
+    /// The number of this configuration.
+    pub epoch: Epoch,
+    /// Who serves.
+    pub primary: Option<DeviceId>,
+    /// Members, the preferred primary first.
+    pub replicas: Vec<DeviceId>,
+    /// Those that hold every acknowledged write, in the order of `replicas`.
+    pub in_sync: Vec<DeviceId>,
+    /// Those that are being brought up to date.
+    pub joiners: Vec<DeviceId>,
+    /// Every copy is gone (rule R10).
+    pub lost: bool,
+    /// The version that changed it last.
+    pub changed_at: MapVersion,
+}
+
+impl Group {
+    /// A new, empty group.
+    pub fn new(replicas: Vec<DeviceId>, up: &impl Fn(DeviceId) -> bool) -> Group {
+        let mut group = Group { replicas, lost: true, ..Group::default() };
+        group.form(up);
+        group
+    }
+
+    /// True when no write, old or new, can be missing from a replica that is wanted.
+    pub fn is_whole(&self) -> bool {
+        self.in_sync.len() == self.replicas.len() && self.primary.is_some()
+    }
+
+    /// True when nobody serves it.
+    pub fn is_failed(&self) -> bool {
+        self.primary.is_none()
+    }
+
+    /// A lost group starts again empty, on its replicas that are up. Only for groups that no volume
+    /// uses; changes nothing when no replica is up.
+    pub fn form(&mut self, up: &impl Fn(DeviceId) -> bool) {
+        let there: Vec<DeviceId> = self.replicas.iter().copied().filter(|d| up(*d)).collect();
+        if self.lost && !there.is_empty() {
+            self.primary = Some(there[0]);
+            self.in_sync = there;
+            self.joiners.clear();
+            self.lost = false;
+        }
+    }
+
+    /// The device's store is new: what it held is gone. `up` says so of the device itself, too.
+    pub fn emptied(&mut self, device: DeviceId, up: &impl Fn(DeviceId) -> bool) {
+        self.joiners.retain(|d| *d != device);
+        if self.in_sync == [device] {
+            self.lose(device);
+        } else {
+            self.in_sync.retain(|d| *d != device);
+        }
+        self.elect(up);
+    }
+
+    /// The device has a new life and its old store.
+    pub fn restarted(&mut self, device: DeviceId, up: &impl Fn(DeviceId) -> bool) {
+        // What the old life was told as a joiner is forgotten with it.
+        self.joiners.retain(|d| *d != device);
+        self.elect(up);
+    }
+
+    /// The device is gone; `up` says so already. With `empty`, what it held is gone, too.
+    pub fn went_down(&mut self, device: DeviceId, empty: bool, up: &impl Fn(DeviceId) -> bool) {
+        self.joiners.retain(|d| *d != device);
+        if self.in_sync.contains(&device) {
+            let rest: Vec<DeviceId> = self.in_sync.iter().copied().filter(|d| up(*d)).collect();
+            if !rest.is_empty() {
+                self.in_sync = rest;
+            } else if let Some(any) = self.promotable(up) {
+                self.in_sync = Vec::from([any]);
+            } else if empty && self.in_sync == [device] {
+                self.lose(device);
+            }
+        }
+        self.elect(up);
+    }
+
+    /// The primary does without this device.
+    pub fn suspected(&mut self, device: DeviceId) {
+        self.in_sync.retain(|d| *d != device);
+        self.joiners.retain(|d| *d != device);
+    }
+
+    /// The primary begins to bring this device, which is up, up to date.
+    pub fn join(&mut self, device: DeviceId) {
+        let here = self.replicas.contains(&device) && !self.in_sync.contains(&device);
+        if here && !self.joiners.contains(&device) {
+            self.joiners.push(device);
+        }
+    }
+
+    /// A joiner has everything, as of `epoch`. The preferred primary leads from now on: safe, since
+    /// a new epoch settles first.
+    pub fn admit(&mut self, epoch: Epoch, device: DeviceId, up: &impl Fn(DeviceId) -> bool) {
+        let same = epoch == self.epoch && self.joiners.contains(&device);
+        let blind = mutant::on(Mutant::NoCompareAndSwap)
+            && self.primary.is_some()
+            && self.replicas.contains(&device)
+            && up(device);
+        if !(same || blind) || self.in_sync.contains(&device) {
+            return;
+        }
+        self.joiners.retain(|d| *d != device);
+        self.in_sync = self
+            .replicas
+            .iter()
+            .copied()
+            .filter(|d| *d == device || self.in_sync.contains(d))
+            .collect();
+        if self.replicas.first() == Some(&device) {
+            self.primary = Some(device);
+        }
+    }
+
+    /// The last copy is gone.
+    fn lose(&mut self, device: DeviceId) {
+        if mutant::on(Mutant::ReviveEmpty) {
+            debug_assert_eq!(self.in_sync, [device]);
+            return;
+        }
+        self.lost = true;
+        self.in_sync.clear();
+    }
+
+    /// Never anybody: only an in-sync replica may be promoted (rule R4), and that is for `elect`.
+    fn promotable(&self, up: &impl Fn(DeviceId) -> bool) -> Option<DeviceId> {
+        self.replicas.iter().copied().find(|d| mutant::on(Mutant::PromoteAny) && up(*d))
+    }
+
+    /// A primary stays while it is in sync and up; else the first in-sync replica that is up leads.
+    /// Joiners need a primary.
+    fn elect(&mut self, up: &impl Fn(DeviceId) -> bool) {
+        let can = |d: &DeviceId| self.in_sync.contains(d) && up(*d);
+        self.primary =
+            self.primary.filter(can).or_else(|| self.in_sync.iter().copied().find(|d| up(*d)));
+        if self.primary.is_none() {
+            self.joiners.clear();
+        }
+    }
+
+    /// The first invariant that doesn't hold.
+    pub fn check(&self, up: &impl Fn(DeviceId) -> bool) -> Result<(), &'static str> {
+        let held = [
+            (
+                self.in_sync.iter().all(|d| self.replicas.contains(d)),
+                "an in-sync device is no replica",
+            ),
+            (self.joiners.iter().all(|d| self.replicas.contains(d)), "a joiner is no replica"),
+            (self.joiners.iter().all(|d| !self.in_sync.contains(d)), "a joiner is in sync"),
+            (self.joiners.iter().all(|d| up(*d)), "a joiner is down"),
+            (self.primary.is_none_or(|p| self.in_sync.contains(&p)), "the primary is not in sync"),
+            (self.primary.is_none_or(up), "the primary is down"),
+            (self.primary.is_some() || self.joiners.is_empty(), "a joiner without a primary"),
+            (self.primary.is_some() || !self.in_sync.iter().any(|d| up(*d)), "nobody leads"),
+            (self.lost == self.in_sync.is_empty(), "lost and in sync, or neither"),
+        ];
+        held.iter().find(|(ok, _)| !ok).map_or(Ok(()), |(_, what)| Err(what))
+    }
+}

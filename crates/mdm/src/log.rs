@@ -1,0 +1,327 @@
+//! How commands survive: a log on one disk, in two areas that take turns.
+//!
+//! ```text
+//! area 0 at 0, area 1 at 1 TiB (a sparse file has room for both)
+//!   + 0        header: magic "GABNMDM1", version, generation, snapshot length, crc     4 KiB
+//!   + 4 KiB    the same header once more                                               4 KiB
+//!   + 8 KiB    snapshot, padded to 4 KiB
+//!   then       batches, each padded to 4 KiB:
+//!              magic "GMLB", crc, crc before, length, generation, first index, count;
+//!              then per command: length (4 bytes), bytes of `Command`
+//! ```
+//!
+//! **Batches.** Commands are written and flushed batch by batch, one at a time; what `Done` was said
+//! for is durable. A batch never shares a 4 KiB block with another, so a torn write can't hurt what
+//! was acknowledged. Its crc covers its header and, through `crc before`, all batches before it.
+//!
+//! **Switching areas.** When the batches exceed the limit, the state goes as a snapshot into the
+//! other area: (1) body, flush; (2) first header, flush; (3) second header, flush; then batches follow
+//! there. So a valid header vouches for its body, and the newest generation with a valid header
+//! counts. Recovery writes a header that is missing again before anything else. So while a first
+//! header is being written, the second one is whole (an older one, or zeros); if neither can be read
+//! and the second isn't zeros, both were damaged, and the MDM refuses to start. (A disk of which only
+//! the first 4 KiB of an area hold something is taken for one that was being begun, and begun again.)
+//!
+//! **A torn tail and damage.** The first batch that isn't valid ends the log if nothing valid follows
+//! it in this area: it was being written when the process died, and nobody was told that it is done.
+//! If a later batch of this generation is valid, an acknowledged batch is damaged: the MDM refuses to
+//! start, since going on would take promises back. Damage of exactly the last batch can't be told from
+//! a torn write; it is taken for one.
+//!
+//! **Errors.** After a failed write or flush nobody knows what is on the disk. The log stays in
+//! [`Log::failed`] and takes nothing more; a restart reads what is there.
+//!
+//! Sans I/O: [`Log::next`] says what to do with the disk, one operation at a time, [`Log::done`] is
+//! told how it ended. This file knows nothing of what commands mean; it calls `State::apply`.
+
+mod area;
+mod recover;
+
+pub use area::{AREA, BATCH_MAX, BLOCK, Batch, FORMAT};
+
+use crate::command::Command;
+use crate::state::State;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use area::{Header, write_batch};
+use recover::Recovery;
+use seam::DiskError;
+use thiserror::Error;
+
+/// The longest write or read of the log.
+const CHUNK: usize = 1 << 20;
+
+/// One thing to do with the disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Io {
+    /// Read; what lies beyond the end reads as zeros.
+    Read {
+        /// Byte offset.
+        at: u64,
+        /// Bytes.
+        len: u32,
+    },
+    /// Write. Offset and length are multiples of 4 KiB.
+    Write {
+        /// Byte offset.
+        at: u64,
+        /// The bytes.
+        data: Vec<u8>,
+    },
+    /// Make durable what was written.
+    Flush,
+}
+
+/// What the end of an operation led to.
+#[derive(Debug)]
+pub enum Progress {
+    /// There is more to do: ask [`Log::next`].
+    More,
+    /// The log was read. No cluster: the disk is empty.
+    Recovered(Box<State>),
+    /// The batch that was appended is durable.
+    Durable,
+    /// The snapshot is durable and the old area free.
+    Switched,
+    /// The log can't go on; see [`Log::failed`].
+    Failed,
+}
+
+/// Why the log can't go on.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum LogError {
+    /// The disk failed.
+    #[error(
+        "the MDM's log could not be {0} ({1}): nothing more is accepted; \
+         check the disk and the space on it, then start the MDM again"
+    )]
+    Disk(&'static str, Why),
+    /// Neither empty nor a log.
+    #[error("this file is not an MDM's log: name another one, or remove it if it is of no use")]
+    Foreign,
+    /// Of a newer build.
+    #[error("the MDM's log has format {0}, this build reads up to {FORMAT}: update the MDM")]
+    Version(u32),
+    /// A header or snapshot is damaged.
+    #[error(
+        "the MDM's log is damaged at byte {at} ({what}): restore the file from a copy; \
+         starting without it would forget decisions that servers rely on"
+    )]
+    Damaged {
+        /// Where.
+        at: u64,
+        /// What.
+        what: &'static str,
+    },
+    /// A snapshot or command can't be understood.
+    #[error(
+        "entry {index} of the MDM's log is unknown to this build ({what}): \
+         run the build that wrote it, or a newer one"
+    )]
+    Unknown {
+        /// The entry.
+        index: u64,
+        /// What was found.
+        what: String,
+    },
+}
+
+/// Why a disk operation failed, for [`LogError::Disk`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Why(pub DiskError);
+
+impl core::fmt::Display for Why {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self.0 {
+            DiskError::OutOfRange => "the offset is beyond what the device takes",
+            DiskError::NoSpace => "no space left",
+            DiskError::Io => "the device reports an error",
+        })
+    }
+}
+
+enum Mode {
+    Recovering(Box<Recovery>),
+    Idle,
+    /// Writing a batch, then flushing.
+    Appending,
+    /// Writing a snapshot and its headers.
+    Switching,
+    Failed(LogError),
+}
+
+/// The log.
+pub struct Log {
+    limit: u64,
+    mode: Mode,
+    todo: VecDeque<Io>,
+    busy: Option<&'static str>,
+    /// The area in use, its generation, where its batches begin and where the next one goes.
+    area: u64,
+    generation: u64,
+    start: u64,
+    end: u64,
+    /// The crc of the last batch, or of the snapshot.
+    chain: u32,
+    /// The index of the next command.
+    next_index: u64,
+}
+
+impl Log {
+    /// A log that is to be read; a snapshot is due after `limit` bytes of batches.
+    pub fn new(limit: u64) -> Log {
+        Log {
+            limit,
+            mode: Mode::Recovering(Box::new(Recovery::new())),
+            todo: VecDeque::new(),
+            busy: None,
+            area: 0,
+            generation: 0,
+            start: 0,
+            end: 0,
+            chain: 0,
+            next_index: 1,
+        }
+    }
+
+    /// The next operation; `None` while one is under way or when there is nothing to do.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Option<Io> {
+        if self.busy.is_some() {
+            return None;
+        }
+        let io = match &mut self.mode {
+            Mode::Recovering(recovery) => recovery.next(),
+            Mode::Failed(_) => None,
+            _ => self.todo.pop_front(),
+        }?;
+        self.busy = Some(match io {
+            Io::Read { .. } => "read",
+            Io::Write { .. } => "written",
+            Io::Flush => "flushed",
+        });
+        Some(io)
+    }
+
+    /// The operation ended; `data` is what was read.
+    pub fn done(&mut self, result: Result<&[u8], DiskError>) -> Progress {
+        let what = self.busy.take().expect("an operation was under way");
+        let data = match result {
+            Ok(data) => data,
+            Err(why) => return self.fail(LogError::Disk(what, Why(why))),
+        };
+        match &mut self.mode {
+            Mode::Recovering(recovery) => match recovery.read(data) {
+                Ok(None) => Progress::More,
+                Ok(Some(found)) => {
+                    (self.area, self.generation) = (found.area, found.generation);
+                    (self.start, self.end, self.chain) = (found.start, found.end, found.chain);
+                    self.next_index = found.state.index + 1;
+                    self.mode = Mode::Idle;
+                    Progress::Recovered(found.state)
+                }
+                Err(why) => self.fail(why),
+            },
+            Mode::Failed(_) => Progress::Failed,
+            _ if !self.todo.is_empty() => Progress::More,
+            Mode::Appending => {
+                self.mode = Mode::Idle;
+                Progress::Durable
+            }
+            _ => {
+                self.mode = Mode::Idle;
+                Progress::Switched
+            }
+        }
+    }
+
+    fn fail(&mut self, why: LogError) -> Progress {
+        self.todo.clear();
+        self.mode = Mode::Failed(why);
+        Progress::Failed
+    }
+
+    /// True when [`Log::append`] or [`Log::switch`] may be called.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.mode, Mode::Idle)
+    }
+
+    /// True while the log is being read.
+    pub fn is_recovering(&self) -> bool {
+        matches!(self.mode, Mode::Recovering(_))
+    }
+
+    /// Why it can't go on.
+    pub fn failed(&self) -> Option<&LogError> {
+        match &self.mode {
+            Mode::Failed(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// True when a snapshot is due: before anything is appended to an empty disk, and after `limit`
+    /// bytes of batches.
+    pub fn wants_switch(&self) -> bool {
+        self.is_idle() && (self.generation == 0 || self.end - self.start >= self.limit)
+    }
+
+    /// Appends a batch: the encoded commands in order. Only when idle and no switch is wanted; a batch
+    /// holds at least one command and at most [`BATCH_MAX`] bytes ([`Batch`] counts them).
+    pub fn append(&mut self, batch: Batch) {
+        assert!(
+            self.is_idle() && !self.wants_switch(),
+            "a batch or a snapshot is under way or due"
+        );
+        let count = u64::from(batch.count());
+        let (data, crc) = write_batch(batch, self.chain, self.generation, self.next_index);
+        let len = data.len() as u64;
+        self.todo.extend([Io::Write { at: self.end, data }, Io::Flush]);
+        self.end += len;
+        self.chain = crc;
+        self.next_index += count;
+        self.mode = Mode::Appending;
+    }
+
+    /// Writes the state into the other area and goes on there. Only when idle; `state` has applied
+    /// all that was appended.
+    pub fn switch(&mut self, state: &State) {
+        assert!(self.is_idle() && state.index + 1 == self.next_index, "the state is the log's");
+        let body = state.to_bytes();
+        self.area = 1 - self.area.min(1);
+        if self.generation == 0 {
+            self.area = 0;
+        }
+        self.generation += 1;
+        let header = Header::of(&body, self.generation, self.limit);
+        self.chain = header.body_crc;
+        let base = self.area * AREA;
+        let mut at = base + 2 * BLOCK as u64;
+        for part in body.chunks(CHUNK) {
+            let mut data = part.to_vec();
+            data.resize(part.len().next_multiple_of(BLOCK), 0);
+            let len = data.len() as u64;
+            self.todo.push_back(Io::Write { at, data });
+            at += len;
+        }
+        (self.start, self.end) = (at, at);
+        let block = header.to_block();
+        let second = Io::Write { at: base + BLOCK as u64, data: block.clone() };
+        self.todo.extend([
+            Io::Flush,
+            Io::Write { at: base, data: block },
+            Io::Flush,
+            second,
+            Io::Flush,
+        ]);
+        self.mode = Mode::Switching;
+    }
+}
+
+impl Batch {
+    /// Adds a command; false, and nothing is added, when the batch is full.
+    pub fn push(&mut self, command: &Command) -> bool {
+        self.push_bytes(&command.to_bytes())
+    }
+}

@@ -1,0 +1,193 @@
+//! Layouts of the log: area headers and batches. Little-endian; each with a CRC-32C of its own.
+
+use alloc::vec::Vec;
+use base::crc::crc32c;
+
+/// Where area 1 begins.
+pub const AREA: u64 = 1 << 40;
+/// Everything begins on such a boundary.
+pub const BLOCK: usize = 4096;
+/// The layout's version.
+pub const FORMAT: u32 = 1;
+/// The most bytes of commands in one batch.
+pub const BATCH_MAX: usize = 2 << 20;
+/// Bytes of a batch's header.
+pub(super) const BATCH_HEAD: usize = 40;
+
+const MAGIC: [u8; 8] = *b"GABNMDM1";
+const BATCH_MAGIC: [u8; 4] = *b"GMLB";
+/// The longest snapshot that is believed.
+const BODY_MAX: u64 = 4 << 30;
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// The header of an area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    /// Which turn this is; the highest counts.
+    pub generation: u64,
+    /// Bytes of the snapshot.
+    pub body_len: u64,
+    /// Their CRC-32C.
+    pub body_crc: u32,
+    /// Batches begin at most so many bytes behind the snapshot.
+    pub limit: u64,
+}
+
+/// What a header block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Found {
+    Header(Header),
+    Zeros,
+    Version(u32),
+    Garbage,
+}
+
+impl Header {
+    pub fn of(body: &[u8], generation: u64, limit: u64) -> Header {
+        Header { generation, body_len: body.len() as u64, body_crc: crc32c(body), limit }
+    }
+
+    pub fn to_block(self) -> Vec<u8> {
+        let mut block = Vec::with_capacity(BLOCK);
+        block.extend(MAGIC);
+        block.extend([0; 4]);
+        block.extend(FORMAT.to_le_bytes());
+        block.extend(self.generation.to_le_bytes());
+        block.extend(self.body_len.to_le_bytes());
+        block.extend(self.limit.to_le_bytes());
+        block.extend(self.body_crc.to_le_bytes());
+        block.resize(BLOCK, 0);
+        let crc = crc32c(&block[12..]);
+        block[8..12].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    pub fn read(block: &[u8]) -> Found {
+        if block.iter().all(|b| *b == 0) {
+            return Found::Zeros;
+        }
+        if block[..8] != MAGIC || u32_at(block, 8) != crc32c(&block[12..BLOCK]) {
+            return Found::Garbage;
+        }
+        let header = Header {
+            generation: u64_at(block, 16),
+            body_len: u64_at(block, 24),
+            limit: u64_at(block, 32),
+            body_crc: u32_at(block, 40),
+        };
+        match u32_at(block, 12) {
+            FORMAT if header.generation > 0 && header.body_len <= BODY_MAX => Found::Header(header),
+            FORMAT => Found::Garbage,
+            version => Found::Version(version),
+        }
+    }
+}
+
+/// Commands to be written together.
+#[derive(Clone, Default, Debug)]
+pub struct Batch {
+    payload: Vec<u8>,
+    count: u32,
+}
+
+impl Batch {
+    /// How many commands are in.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// How many bytes it has; at most [`BATCH_MAX`].
+    pub fn bytes(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// True when no command is in.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds an encoded command; false, and nothing is added, when the batch is full.
+    pub fn push_bytes(&mut self, command: &[u8]) -> bool {
+        if self.payload.len() + 4 + command.len() > BATCH_MAX {
+            return false;
+        }
+        self.payload.extend((command.len() as u32).to_le_bytes());
+        self.payload.extend(command);
+        self.count += 1;
+        true
+    }
+}
+
+/// A batch's bytes on the disk, and its crc.
+pub(super) fn write_batch(batch: Batch, chain: u32, generation: u64, first: u64) -> (Vec<u8>, u32) {
+    let mut data = Vec::with_capacity((BATCH_HEAD + batch.payload.len()).next_multiple_of(BLOCK));
+    data.extend(BATCH_MAGIC);
+    data.extend([0; 4]);
+    data.extend(chain.to_le_bytes());
+    data.extend((batch.payload.len() as u32).to_le_bytes());
+    data.extend(generation.to_le_bytes());
+    data.extend(first.to_le_bytes());
+    data.extend(batch.count.to_le_bytes());
+    data.extend([0; 4]);
+    data.extend(batch.payload);
+    let crc = crc32c(&data[8..]);
+    data[4..8].copy_from_slice(&crc.to_le_bytes());
+    data.resize(data.len().next_multiple_of(BLOCK), 0);
+    (data, crc)
+}
+
+/// What is found where a batch may be.
+pub(super) enum Place<'a> {
+    /// More bytes are needed to tell.
+    Need,
+    /// No batch of this generation.
+    None,
+    /// A batch: whole and undamaged, by its own crc.
+    Batch { chain: u32, crc: u32, first: u64, count: u32, payload: &'a [u8] },
+}
+
+/// Looks at bytes that begin where a batch may begin.
+pub(super) fn read_batch(bytes: &[u8], generation: u64) -> Place<'_> {
+    if bytes.len() < BATCH_HEAD {
+        return Place::Need;
+    }
+    let len = u32_at(bytes, 12) as usize;
+    if bytes[..4] != BATCH_MAGIC || u64_at(bytes, 16) != generation || len > BATCH_MAX {
+        return Place::None;
+    }
+    let Some(whole) = bytes.get(8..BATCH_HEAD + len) else { return Place::Need };
+    let crc = u32_at(bytes, 4);
+    if crc32c(whole) != crc {
+        return Place::None;
+    }
+    Place::Batch {
+        chain: u32_at(bytes, 8),
+        crc,
+        first: u64_at(bytes, 24),
+        count: u32_at(bytes, 32),
+        payload: &bytes[BATCH_HEAD..BATCH_HEAD + len],
+    }
+}
+
+/// Bytes that a batch with this payload takes on the disk.
+pub(super) fn batch_len(payload: usize) -> u64 {
+    (BATCH_HEAD + payload).next_multiple_of(BLOCK) as u64
+}
+
+/// The encoded commands of a payload; `None` when the lengths don't add up.
+pub(super) fn commands(mut payload: &[u8], count: u32) -> Option<Vec<&[u8]>> {
+    let mut commands = Vec::new();
+    while let Some((len, rest)) = payload.split_at_checked(4) {
+        let (command, rest) = rest.split_at_checked(u32_at(len, 0) as usize)?;
+        commands.push(command);
+        payload = rest;
+    }
+    (payload.is_empty() && commands.len() == count as usize).then_some(commands)
+}

@@ -1,0 +1,260 @@
+//! Reads the log: headers, the snapshot of the newest area, its batches, and what lies behind them.
+
+use super::area::{
+    self, AREA, BATCH_MAX, BLOCK, Found, Header, Place, batch_len, commands, read_batch,
+};
+use super::{CHUNK, Io, LogError};
+use crate::command::Command;
+use crate::state::State;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::crc::crc32c;
+
+/// What was found.
+pub(super) struct Recovered {
+    pub state: Box<State>,
+    pub area: u64,
+    pub generation: u64,
+    pub start: u64,
+    pub end: u64,
+    pub chain: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Reading the headers of both areas.
+    Headers,
+    /// Reading the snapshot.
+    Body,
+    /// Replaying batches.
+    Batches,
+    /// Behind the last valid batch: is there another one?
+    Behind,
+    /// Writing a header again of which there is only one.
+    Repair,
+    /// What was read may still be in a cache only: a last flush before anything relies on it.
+    Flush,
+}
+
+/// A recovery under way.
+pub(super) struct Recovery {
+    stage: Stage,
+    /// The bytes from `at` on that were read and not yet used.
+    window: Vec<u8>,
+    at: u64,
+    headers: Vec<[Found; 2]>,
+    area: u64,
+    header: Header,
+    /// Where the header is missing.
+    repair: Option<u64>,
+    state: Box<State>,
+    chain: u32,
+    start: u64,
+    /// Behind the last valid batch.
+    end: u64,
+}
+
+impl Recovery {
+    pub fn new() -> Recovery {
+        Recovery {
+            stage: Stage::Headers,
+            window: Vec::new(),
+            at: 0,
+            headers: Vec::new(),
+            area: 0,
+            header: Header { generation: 0, body_len: 0, body_crc: 0, limit: 0 },
+            repair: None,
+            state: Box::new(State::new()),
+            chain: 0,
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// Where there can't be a batch any more.
+    fn bound(&self) -> u64 {
+        self.start.saturating_add(self.header.limit).saturating_add(batch_len(BATCH_MAX))
+    }
+
+    pub fn next(&mut self) -> Option<Io> {
+        let from = self.at + self.window.len() as u64;
+        match self.stage {
+            Stage::Headers => {
+                Some(Io::Read { at: self.headers.len() as u64 * AREA, len: 2 * BLOCK as u32 })
+            }
+            Stage::Body => {
+                let left = self.start - from;
+                Some(Io::Read { at: from, len: left.min(CHUNK as u64) as u32 })
+            }
+            Stage::Batches | Stage::Behind => Some(Io::Read { at: from, len: CHUNK as u32 }),
+            Stage::Repair => {
+                let at = self.repair.expect("else there is nothing to repair");
+                Some(Io::Write { at, data: self.header.to_block() })
+            }
+            Stage::Flush => Some(Io::Flush),
+        }
+    }
+
+    pub fn read(&mut self, data: &[u8]) -> Result<Option<Recovered>, LogError> {
+        match self.stage {
+            Stage::Headers => {
+                let (first, second) = data.split_at(BLOCK);
+                self.headers.push([Header::read(first), Header::read(second)]);
+                if self.headers.len() == 2 {
+                    self.choose()?;
+                }
+            }
+            Stage::Body => {
+                self.window.extend_from_slice(data);
+                if self.at + self.window.len() as u64 >= self.start {
+                    self.body()?;
+                }
+            }
+            Stage::Batches => {
+                self.window.extend_from_slice(data);
+                self.replay()?;
+            }
+            Stage::Behind => {
+                self.window.extend_from_slice(data);
+                self.look_behind()?;
+            }
+            Stage::Repair => self.stage = Stage::Flush,
+            Stage::Flush => return Ok(Some(self.finish())),
+        }
+        Ok(None)
+    }
+
+    fn finish(&mut self) -> Recovered {
+        Recovered {
+            state: core::mem::take(&mut self.state),
+            area: self.area,
+            generation: self.header.generation,
+            start: self.start,
+            end: self.end,
+            chain: self.chain,
+        }
+    }
+
+    /// Picks the newest area.
+    fn choose(&mut self) -> Result<(), LogError> {
+        let mut best: Option<(u64, Header)> = None;
+        for (area, found) in (0u64..).zip(self.headers.clone()) {
+            if let Some(Found::Version(v)) = found.iter().find(|f| matches!(f, Found::Version(_))) {
+                return Err(LogError::Version(*v));
+            }
+            let valid = |f: &Found| if let Found::Header(h) = f { Some(*h) } else { None };
+            let newest = found.iter().filter_map(valid).max_by_key(|h| h.generation);
+            match newest {
+                Some(h) if best.is_none_or(|(_, b)| b.generation < h.generation) => {
+                    best = Some((area, h))
+                }
+                Some(_) => {}
+                // The second header is overwritten only after the first one is durable.
+                None if found[1] == Found::Garbage => {
+                    let at = area * AREA;
+                    return Err(match (area, best) {
+                        (0, None) if self.headers[1] == [Found::Zeros; 2] => LogError::Foreign,
+                        _ => LogError::Damaged { at, what: "both headers of this area" },
+                    });
+                }
+                None => {}
+            }
+        }
+        let Some((area, header)) = best else {
+            self.stage = Stage::Flush;
+            return Ok(());
+        };
+        let lacks = |f: &Found| *f != Found::Header(header);
+        let which = self.headers[area as usize].iter().position(lacks);
+        self.repair = which.map(|i| area * AREA + (i * BLOCK) as u64);
+        self.area = area;
+        self.header = header;
+        self.at = area * AREA + 2 * BLOCK as u64;
+        self.start = self.at + header.body_len.next_multiple_of(BLOCK as u64);
+        self.end = self.start;
+        self.stage = Stage::Body;
+        if header.body_len == 0 { self.body() } else { Ok(()) }
+    }
+
+    fn body(&mut self) -> Result<(), LogError> {
+        let body = &self.window[..self.header.body_len as usize];
+        if crc32c(body) != self.header.body_crc {
+            return Err(LogError::Damaged { at: self.at, what: "the snapshot" });
+        }
+        let unknown = |what: String| LogError::Unknown { index: 0, what };
+        *self.state = State::from_bytes(body).map_err(unknown)?;
+        self.chain = self.header.body_crc;
+        self.window.clear();
+        self.at = self.start;
+        self.stage = Stage::Batches;
+        Ok(())
+    }
+
+    fn replay(&mut self) -> Result<(), LogError> {
+        let mut used = 0;
+        loop {
+            match read_batch(&self.window[used..], self.header.generation) {
+                Place::Need => break,
+                Place::None => {
+                    self.stage = Stage::Behind;
+                    break;
+                }
+                Place::Batch { chain, crc, first, count, payload } => {
+                    let at = self.at + used as u64;
+                    if chain != self.chain || first != self.state.index + 1 {
+                        return Err(LogError::Damaged { at, what: "the chain of entries" });
+                    }
+                    let commands = commands(payload, count)
+                        .ok_or(LogError::Damaged { at, what: "the lengths of entries" })?;
+                    for bytes in commands {
+                        apply(&mut self.state, bytes)?;
+                    }
+                    self.chain = crc;
+                    used += batch_len(payload.len()) as usize;
+                    self.end = self.at + used as u64;
+                }
+            }
+        }
+        self.drop_front(used);
+        if self.stage == Stage::Behind { self.look_behind() } else { Ok(()) }
+    }
+
+    /// Looks for batches of this generation behind the end, block by block.
+    fn look_behind(&mut self) -> Result<(), LogError> {
+        let mut used = 0;
+        while used < self.window.len() {
+            match read_batch(&self.window[used..], self.header.generation) {
+                Place::Need if self.at + (self.window.len() as u64) < self.bound() => break,
+                Place::Batch { first, .. } if first > self.state.index => {
+                    return Err(LogError::Damaged {
+                        at: self.end,
+                        what: "an entry, and later ones are there",
+                    });
+                }
+                _ => used += BLOCK,
+            }
+        }
+        self.drop_front(used);
+        if self.at >= self.bound() {
+            self.stage = if self.repair.is_some() { Stage::Repair } else { Stage::Flush };
+        }
+        Ok(())
+    }
+
+    fn drop_front(&mut self, bytes: usize) {
+        self.at += bytes as u64;
+        self.window.drain(..bytes);
+    }
+}
+
+fn apply(state: &mut State, bytes: &[u8]) -> Result<(), LogError> {
+    let index = state.index + 1;
+    let unknown = || LogError::Unknown { index, what: alloc::format!("{} bytes", bytes.len()) };
+    let command = Command::from_bytes(bytes).ok_or_else(unknown)?;
+    state.apply(index, &command);
+    Ok(())
+}
+
+// The window is read in whole chunks of blocks, so it never ends inside of a block.
+const _: () = assert!(CHUNK.is_multiple_of(BLOCK) && area::BATCH_HEAD <= BLOCK);

@@ -1,0 +1,100 @@
+//! The state as map pages: what is newer than the puller's map.
+//!
+//! All pages of one answer carry the same version; each is well below `Limits::frame_body`. The last
+//! one lists all volumes that exist (rule R9), so `MAX_VOLUMES` bounds it.
+
+use crate::group::Group;
+use crate::state::{Device, State, Volume};
+use alloc::vec::Vec;
+use base::{DeviceId, GroupId, MapVersion, VolumeId};
+use wire::control::{DeviceInfo, GroupInfo, MapPage, VolumeInfo};
+
+/// The most groups in one page.
+pub const GROUPS_PER_PAGE: usize = 4096;
+/// The most volumes in one page: each lists up to `stripe_width` groups.
+pub const VOLUMES_PER_PAGE: usize = 256;
+
+impl State {
+    /// What a map of version `have` lacks; nothing when it is as new as this one.
+    pub fn pages_since(&self, have: MapVersion) -> Vec<MapPage> {
+        if have >= self.version {
+            return Vec::new();
+        }
+        let devices = self.devices.iter().filter(|(_, d)| d.changed_at > have);
+        let groups = self.groups.iter().filter(|(_, g)| g.changed_at > have);
+        let volumes = self.volumes.iter().filter(|(_, v)| v.changed_at > have);
+        let groups: Vec<GroupInfo> = groups.map(|(id, g)| group_info(*id, g)).collect();
+        let volumes: Vec<VolumeInfo> = volumes.map(|(id, v)| volume_info(*id, v)).collect();
+        let (mut groups, mut volumes) =
+            (groups.chunks(GROUPS_PER_PAGE), volumes.chunks(VOLUMES_PER_PAGE));
+        let mut pages: Vec<MapPage> = Vec::new();
+        loop {
+            let parts = (groups.next(), volumes.next());
+            if parts == (None, None) {
+                break;
+            }
+            let (groups, volumes) = (parts.0.unwrap_or_default(), parts.1.unwrap_or_default());
+            pages.push(MapPage {
+                groups: groups.to_vec(),
+                volumes: volumes.to_vec(),
+                ..self.page()
+            });
+        }
+        // What is left goes with the last part, so that the common small answer is one frame.
+        let part = pages.pop().unwrap_or_default();
+        let devices = devices.map(|(id, d)| device_info(*id, d)).collect();
+        let (groups, volumes) = (part.groups, part.volumes);
+        let last = MapPage { devices, groups, volumes, ..self.page_without_news() };
+        pages.push(last);
+        pages
+    }
+
+    /// "Your map is the newest": what a puller gets that doesn't want to wait.
+    pub fn page_without_news(&self) -> MapPage {
+        let live = self.volumes.keys().map(|v| v.0).collect();
+        MapPage { last: true, live, next_volume: self.next_volume.0, ..self.page() }
+    }
+
+    fn page(&self) -> MapPage {
+        MapPage { version: self.version.0, cluster: self.cluster.0, ..MapPage::default() }
+    }
+}
+
+/// A device, as the map says it.
+pub fn device_info(id: DeviceId, d: &Device) -> DeviceInfo {
+    DeviceInfo {
+        id: id.0,
+        sds: d.sds.0,
+        address: d.address.clone(),
+        incarnation: d.incarnation.0,
+        up: d.up,
+        dead: d.dead,
+        kind: d.kind as i32,
+        capacity: d.capacity,
+    }
+}
+
+/// A group, as the map says it.
+pub fn group_info(id: GroupId, g: &Group) -> GroupInfo {
+    let ids = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
+    GroupInfo {
+        id: id.0,
+        epoch: g.epoch.0,
+        primary: g.primary.map_or(0, |p| p.0),
+        replicas: ids(&g.replicas),
+        in_sync: ids(&g.in_sync),
+        joiners: ids(&g.joiners),
+        lost: g.lost,
+    }
+}
+
+/// A volume, as the map says it.
+pub fn volume_info(id: VolumeId, v: &Volume) -> VolumeInfo {
+    VolumeInfo {
+        id: id.0,
+        name: v.name.clone(),
+        size: v.size,
+        generation: v.generation,
+        slots: v.slots.iter().map(|g| g.0).collect(),
+    }
+}

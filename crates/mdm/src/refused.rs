@@ -1,0 +1,115 @@
+//! Why an order of a person or program is refused, and what to do about it.
+
+use alloc::string::String;
+use base::MAX_VOLUME_BYTES;
+use thiserror::Error;
+use wire::control::AdminError;
+
+/// The longest name of a volume.
+pub const NAME_MAX: usize = 31;
+/// The longest name of a server or client.
+pub const PEER_NAME_MAX: usize = 64;
+/// How many volumes there may be: they are listed whole in every map answer and snapshot.
+pub const MAX_VOLUMES: usize = 16 << 10;
+/// How many devices there may be in one domain.
+pub const MAX_DEVICES: usize = 512;
+/// How many clients may be known.
+pub const MAX_SDCS: usize = 4096;
+
+/// A refusal.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Refused {
+    /// The name is empty, too long, or has a character that it may not have.
+    #[error(
+        "`{0}` can't be a volume's name: use 1 to {NAME_MAX} of the characters a-z, A-Z, 0-9, `.`, `_`, `-`"
+    )]
+    Name(String),
+    /// The name is taken.
+    #[error("there is a volume `{0}` already: choose another name, or delete that one first")]
+    Taken(String),
+    /// No volume has this name.
+    #[error("there is no volume `{0}`: `gabion volume list` shows those that exist")]
+    NotFound(String),
+    /// Size 0.
+    #[error("a volume needs a size above 0, for example `10GiB`")]
+    Empty,
+    /// Larger than a volume can be.
+    #[error("{0} bytes are more than a volume can have: the limit is {MAX_VOLUME_BYTES}")]
+    TooBig(u64),
+    /// The new size is below the present one.
+    #[error(
+        "`{name}` has {size} bytes and can't shrink to {asked}: make a smaller volume and copy the data"
+    )]
+    Shrink {
+        /// The volume.
+        name: String,
+        /// Its size.
+        size: u64,
+        /// The size asked for.
+        asked: u64,
+    },
+    /// Two copies need two servers.
+    #[error(
+        "two copies need two servers that are up; {up} of {known} known ones are: \
+         start another SDS (`gabion status` lists them)"
+    )]
+    TooFewServers {
+        /// Servers with a device that is up.
+        up: usize,
+        /// Servers in all.
+        known: usize,
+    },
+    /// No group that could take data.
+    #[error("every group has lost its copies: bring a server back, or start another one")]
+    NoGroup,
+    /// The list of volumes is full.
+    #[error("there are {MAX_VOLUMES} volumes, and there can't be more: delete one")]
+    TooManyVolumes,
+    /// The request names nothing that this build knows.
+    #[error("this MDM doesn't know that order: update it")]
+    Unknown,
+    /// The order was made for a state that is gone.
+    #[error("the cluster has changed meanwhile: try again")]
+    Outdated,
+}
+
+impl Refused {
+    /// For programs.
+    pub fn code(&self) -> AdminError {
+        match self {
+            Refused::Name(_) | Refused::Empty | Refused::TooBig(_) | Refused::Shrink { .. } => {
+                AdminError::Invalid
+            }
+            Refused::Taken(_) => AdminError::NameTaken,
+            Refused::NotFound(_) => AdminError::NotFound,
+            Refused::TooFewServers { .. } => AdminError::TooFewServers,
+            Refused::NoGroup | Refused::TooManyVolumes | Refused::Unknown | Refused::Outdated => {
+                AdminError::Other
+            }
+        }
+    }
+}
+
+/// Checks a volume's name. The refusal shows at most the first 64 characters of what was given.
+pub fn check_name(name: &str) -> Result<(), Refused> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if (1..=NAME_MAX).contains(&name.len()) && name.chars().all(allowed) {
+        return Ok(());
+    }
+    Err(Refused::Name(name.chars().take(64).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_1_to_31_plain_characters() {
+        for good in ["a", "vm-1.disk_0", "0123456789012345678901234567890"] {
+            assert_eq!(check_name(good), Ok(()));
+        }
+        for bad in ["", "01234567890123456789012345678901", "a b", "ä", "a/b", "a\n"] {
+            assert!(matches!(check_name(bad), Err(Refused::Name(_))), "{bad:?}");
+        }
+    }
+}

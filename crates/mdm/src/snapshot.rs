@@ -1,0 +1,228 @@
+//! The whole state as bytes, for the log's snapshots.
+//!
+//! Protocol Buffers, as everywhere: tags are part of the format, never reuse one. What follows from
+//! the rest (next ids, indexes) is computed when it is read.
+
+use crate::group::Group;
+use crate::publish::{device_info, group_info, volume_info};
+use crate::state::{Device, Sdc, State, Volume};
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{ClusterId, DeviceId, Epoch, GroupId, Incarnation, MapVersion, SdcId, SdsId, VolumeId};
+use prost::Message;
+use wire::control::{DeviceInfo, GroupInfo, VolumeInfo};
+
+#[derive(Clone, PartialEq, Message)]
+struct Snapshot {
+    #[prost(uint64, tag = "1")]
+    cluster: u64,
+    #[prost(uint64, tag = "2")]
+    index: u64,
+    #[prost(uint64, tag = "3")]
+    version: u64,
+    #[prost(uint32, tag = "4")]
+    next_volume: u32,
+    #[prost(uint64, tag = "5")]
+    next_incarnation: u64,
+    #[prost(message, repeated, tag = "6")]
+    servers: Vec<ServerRecord>,
+    #[prost(message, repeated, tag = "7")]
+    devices: Vec<DeviceRecord>,
+    #[prost(message, repeated, tag = "8")]
+    groups: Vec<GroupRecord>,
+    #[prost(message, repeated, tag = "9")]
+    volumes: Vec<VolumeRecord>,
+    #[prost(message, repeated, tag = "10")]
+    sdcs: Vec<SdcRecord>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ServerRecord {
+    #[prost(uint32, tag = "1")]
+    id: u32,
+    #[prost(string, tag = "2")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DeviceRecord {
+    #[prost(message, required, tag = "1")]
+    info: DeviceInfo,
+    #[prost(uint64, tag = "2")]
+    changed_at: u64,
+    #[prost(uint32, tag = "3")]
+    shard: u32,
+    #[prost(uint64, tag = "4")]
+    nonce: u64,
+    #[prost(uint64, repeated, tag = "5")]
+    past: Vec<u64>,
+    #[prost(uint64, tag = "6")]
+    store: u64,
+    #[prost(uint32, tag = "7")]
+    pid: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct GroupRecord {
+    #[prost(message, required, tag = "1")]
+    info: GroupInfo,
+    #[prost(uint64, tag = "2")]
+    changed_at: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct VolumeRecord {
+    #[prost(message, required, tag = "1")]
+    info: VolumeInfo,
+    #[prost(uint64, tag = "2")]
+    changed_at: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SdcRecord {
+    #[prost(uint32, tag = "1")]
+    id: u32,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(uint64, tag = "3")]
+    incarnation: u64,
+    #[prost(uint64, tag = "4")]
+    nonce: u64,
+    #[prost(uint64, repeated, tag = "5")]
+    past: Vec<u64>,
+    #[prost(uint32, tag = "6")]
+    pid: u32,
+    #[prost(string, repeated, tag = "7")]
+    nbd: Vec<String>,
+}
+
+impl State {
+    /// The state as bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let snapshot = Snapshot {
+            cluster: self.cluster.0,
+            index: self.index,
+            version: self.version.0,
+            next_volume: self.next_volume.0,
+            next_incarnation: self.next_incarnation.0,
+            servers: self
+                .servers
+                .iter()
+                .map(|(id, name)| ServerRecord { id: id.0, name: name.clone() })
+                .collect(),
+            devices: self.devices.iter().map(|(id, d)| device_record(*id, d)).collect(),
+            groups: self
+                .groups
+                .iter()
+                .map(|(id, g)| GroupRecord { info: group_info(*id, g), changed_at: g.changed_at.0 })
+                .collect(),
+            volumes: self
+                .volumes
+                .iter()
+                .map(|(id, v)| VolumeRecord {
+                    info: volume_info(*id, v),
+                    changed_at: v.changed_at.0,
+                })
+                .collect(),
+            sdcs: self.sdcs.iter().map(|(id, s)| sdc_record(*id, s)).collect(),
+        };
+        snapshot.encode_to_vec()
+    }
+
+    /// The state of these bytes; an error says in what they aren't a state.
+    pub fn from_bytes(bytes: &[u8]) -> Result<State, String> {
+        let s = Snapshot::decode(bytes).map_err(|e| alloc::format!("{e}"))?;
+        let mut state = State {
+            cluster: ClusterId(s.cluster),
+            index: s.index,
+            version: MapVersion(s.version),
+            next_volume: VolumeId(s.next_volume),
+            next_incarnation: Incarnation(s.next_incarnation),
+            ..State::new()
+        };
+        state.servers.extend(s.servers.into_iter().map(|r| (SdsId(r.id), r.name)));
+        state.devices.extend(s.devices.into_iter().map(|r| (DeviceId(r.info.id), device(r))));
+        state.groups.extend(s.groups.into_iter().map(|r| (GroupId(r.info.id), group(r))));
+        state.volumes.extend(s.volumes.into_iter().map(|r| (VolumeId(r.info.id), volume(r))));
+        state.sdcs.extend(s.sdcs.into_iter().map(|r| (SdcId(r.id), sdc(r))));
+        state.index_all();
+        state.check()?;
+        Ok(state)
+    }
+}
+
+fn device_record(id: DeviceId, d: &Device) -> DeviceRecord {
+    DeviceRecord {
+        info: device_info(id, d),
+        changed_at: d.changed_at.0,
+        shard: d.shard,
+        nonce: d.nonce,
+        past: d.past.clone(),
+        store: d.store,
+        pid: d.pid,
+    }
+}
+
+fn device(r: DeviceRecord) -> Device {
+    Device {
+        sds: SdsId(r.info.sds),
+        shard: r.shard,
+        incarnation: Incarnation(r.info.incarnation),
+        nonce: r.nonce,
+        past: r.past,
+        store: r.store,
+        kind: r.info.kind(),
+        capacity: r.info.capacity,
+        pid: r.pid,
+        up: r.info.up,
+        dead: r.info.dead,
+        address: r.info.address,
+        changed_at: MapVersion(r.changed_at),
+    }
+}
+
+fn group(r: GroupRecord) -> Group {
+    let ids = |of: Vec<u32>| of.into_iter().map(DeviceId).collect();
+    Group {
+        epoch: Epoch(r.info.epoch),
+        primary: Some(DeviceId(r.info.primary)).filter(|p| p.0 != 0),
+        replicas: ids(r.info.replicas),
+        in_sync: ids(r.info.in_sync),
+        joiners: ids(r.info.joiners),
+        lost: r.info.lost,
+        changed_at: MapVersion(r.changed_at),
+    }
+}
+
+fn volume(r: VolumeRecord) -> Volume {
+    Volume {
+        name: r.info.name,
+        size: r.info.size,
+        generation: r.info.generation,
+        slots: r.info.slots.into_iter().map(GroupId).collect(),
+        changed_at: MapVersion(r.changed_at),
+    }
+}
+
+fn sdc_record(id: SdcId, s: &Sdc) -> SdcRecord {
+    SdcRecord {
+        id: id.0,
+        name: s.name.clone(),
+        incarnation: s.incarnation.0,
+        nonce: s.nonce,
+        past: s.past.clone(),
+        pid: s.pid,
+        nbd: s.nbd.clone(),
+    }
+}
+
+fn sdc(r: SdcRecord) -> Sdc {
+    Sdc {
+        name: r.name,
+        incarnation: Incarnation(r.incarnation),
+        nonce: r.nonce,
+        past: r.past,
+        pid: r.pid,
+        nbd: r.nbd,
+    }
+}

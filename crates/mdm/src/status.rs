@@ -1,0 +1,175 @@
+//! The state for people: what `gabion status` shows.
+//!
+//! **Bytes are an estimate.** Devices report how much they use, not what for. A device's used bytes
+//! are split by the share of its groups (those that a volume uses) in each condition: whole, lacking
+//! a copy, or without a copy that may serve. Units of one volume spread evenly over its groups, so
+//! this is close as soon as some hundred units are written. A device that is down counts with what it
+//! reported last in this MDM's life.
+//!
+//! Degraded and failed never count the same group.
+
+use crate::group::Group;
+use crate::publish::device_info;
+use crate::state::{State, Volume};
+use alloc::collections::{BTreeMap, VecDeque};
+use base::{DeviceId, GroupId, SdcId, Time, VolumeId};
+use core::time::Duration;
+use wire::control::{DeviceStatus, Heartbeat, SdcStatus, StatusInfo, VolumeStatus};
+
+/// How far back the resync rate looks.
+const WINDOW: Duration = Duration::from_secs(3);
+
+/// What was heard of one process in this MDM's life.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// It has a session.
+    pub connected: bool,
+    /// Its last heartbeat.
+    pub heartbeat: Option<Heartbeat>,
+    /// Bytes copied, as reported, in the last seconds.
+    moved: VecDeque<(Time, u64)>,
+}
+
+impl Seen {
+    /// Takes a heartbeat in.
+    pub fn beat(&mut self, now: Time, heartbeat: Heartbeat) {
+        let moved = heartbeat.resync_moved;
+        if self.moved.back().is_some_and(|(_, before)| *before > moved) {
+            self.moved.clear(); // the process was restarted
+        }
+        self.moved.push_back((now, moved));
+        while self.moved.len() > 2
+            && (now.since(self.moved[1].0) >= WINDOW || self.moved.len() > 64)
+        {
+            self.moved.pop_front();
+        }
+        self.heartbeat = Some(heartbeat);
+    }
+
+    /// Bytes per second copied lately.
+    fn rate(&self, now: Time) -> u64 {
+        let (Some((from, before)), Some((_, after))) = (self.moved.front(), self.moved.back())
+        else {
+            return 0;
+        };
+        let millis = now.since(*from).as_millis().max(1000) as u64;
+        if now.since(*from) > WINDOW * 2 {
+            0
+        } else {
+            (after - before).saturating_mul(1000) / millis
+        }
+    }
+}
+
+/// What was heard of all.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// Of devices.
+    pub devices: BTreeMap<DeviceId, Seen>,
+    /// Of clients.
+    pub sdcs: BTreeMap<SdcId, Seen>,
+}
+
+/// How groups stand: whole, degraded, failed.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    whole: u64,
+    degraded: u64,
+    failed: u64,
+}
+
+impl Tally {
+    fn add(mut self, group: &Group) -> Tally {
+        match (group.is_failed(), group.is_whole()) {
+            (true, _) => self.failed += 1,
+            (_, true) => self.whole += 1,
+            _ => self.degraded += 1,
+        }
+        self
+    }
+
+    fn all(&self) -> u64 {
+        (self.whole + self.degraded + self.failed).max(1)
+    }
+}
+
+/// The answer to "how is everything?".
+pub fn status(state: &State, seen: &Observed, now: Time, pid: u32) -> StatusInfo {
+    let tally = state.groups.values().fold(Tally::default(), Tally::add);
+    let mut info = StatusInfo {
+        cluster: state.cluster.0,
+        map: state.version.0,
+        groups: state.groups.len() as u32,
+        groups_degraded: tally.degraded as u32,
+        groups_failed: tally.failed as u32,
+        devices: state.devices.keys().map(|id| device(state, seen, *id)).collect(),
+        volumes: state.volumes.iter().map(|(id, v)| volume(state, *id, v)).collect(),
+        sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id)).collect(),
+        mdm_pid: pid,
+        ..StatusInfo::default()
+    };
+    for (id, d) in &state.devices {
+        info.bytes_capacity = info.bytes_capacity.saturating_add(if d.up { d.capacity } else { 0 });
+        let Some(seen) = seen.devices.get(id) else { continue };
+        let Some(beat) = &seen.heartbeat else { continue };
+        let mine = state.groups_of(*id).iter().filter(|g| state.is_used(**g));
+        let tally = mine.fold(Tally::default(), |t, g| t.add(&state.groups[g]));
+        let part =
+            |of: u64| (u128::from(beat.used) * u128::from(of) / u128::from(tally.all())) as u64;
+        info.bytes_degraded = info.bytes_degraded.saturating_add(part(tally.degraded));
+        info.bytes_failed = info.bytes_failed.saturating_add(part(tally.failed));
+        // The rest: so that the three add up to what is used.
+        info.bytes_protected = info
+            .bytes_protected
+            .saturating_add(beat.used - part(tally.degraded) - part(tally.failed));
+        info.resync_moved = info.resync_moved.saturating_add(beat.resync_moved);
+        if d.up {
+            info.resync_remaining = info.resync_remaining.saturating_add(beat.resync_remaining);
+            info.resync_rate = info.resync_rate.saturating_add(seen.rate(now));
+        }
+    }
+    info
+}
+
+fn device(state: &State, seen: &Observed, id: DeviceId) -> DeviceStatus {
+    let d = &state.devices[&id];
+    let seen = seen.devices.get(&id);
+    let groups = state.groups_of(id);
+    let leads = |g: &&GroupId| state.groups[*g].primary == Some(id);
+    DeviceStatus {
+        info: Some(device_info(id, d)),
+        sds: state.servers.get(&d.sds).cloned().unwrap_or_default(),
+        shard: d.shard,
+        pid: d.pid,
+        connected: seen.is_some_and(|s| s.connected),
+        heartbeat: seen.and_then(|s| s.heartbeat.clone()),
+        primaries: groups.iter().filter(leads).count() as u32,
+        replicas: groups.len() as u32,
+    }
+}
+
+/// One volume.
+pub fn volume(state: &State, id: VolumeId, v: &Volume) -> VolumeStatus {
+    let tally = v.slots.iter().fold(Tally::default(), |t, g| t.add(&state.groups[g]));
+    VolumeStatus {
+        id: id.0,
+        name: v.name.clone(),
+        size: v.size,
+        groups_degraded: tally.degraded as u32,
+        groups_failed: tally.failed as u32,
+        groups: v.slots.len() as u32,
+    }
+}
+
+fn sdc(state: &State, seen: &Observed, id: SdcId) -> SdcStatus {
+    let s = &state.sdcs[&id];
+    let seen = seen.sdcs.get(&id);
+    SdcStatus {
+        id: id.0,
+        name: s.name.clone(),
+        pid: s.pid,
+        connected: seen.is_some_and(|s| s.connected),
+        nbd: s.nbd.clone(),
+        connections: seen.and_then(|s| s.heartbeat.as_ref()).map_or(0, |h| h.connections),
+    }
+}

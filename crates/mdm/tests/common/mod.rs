@@ -1,0 +1,83 @@
+//! Clusters to test with.
+#![allow(dead_code)]
+
+use base::{DeviceId, GroupId, Limits};
+use mdm::command::*;
+use mdm::group::Group;
+use mdm::{Command, Outcome, State};
+use wire::control::DeviceKind;
+
+/// Small groups counts, few slots.
+pub fn limits() -> Limits {
+    Limits { groups_per_device: 4, stripe_width: 4, ..Limits::TEST_MIN }
+}
+
+/// A device's first or later life.
+pub fn up(device: u32, incarnation: u64, store: u64, kind: DeviceKind) -> Command {
+    Command::DeviceUp(DeviceUp {
+        device,
+        sds: device,
+        name: format!("sds{device}"),
+        shard: 0,
+        incarnation,
+        nonce: incarnation,
+        store,
+        address: format!("10.0.0.{device}:7000"),
+        capacity: 1 << 30,
+        kind: kind as i32,
+        pid: 1,
+    })
+}
+
+pub fn down(device: u32, incarnation: u64, dead: bool) -> Command {
+    Command::DeviceDown(DeviceDown { device, incarnation, dead })
+}
+
+pub fn suspect(by: u32, incarnation: u64, device: u32) -> Command {
+    Command::Suspect(Suspect { by, incarnation, device })
+}
+
+pub fn join(by: u32, incarnation: u64, device: u32) -> Command {
+    Command::Join(Join { by, incarnation, device })
+}
+
+pub fn admit(group: u32, epoch: u64, device: u32) -> Command {
+    Command::Admit(Admit { list: vec![Admission { group, epoch, device }] })
+}
+
+/// Applies the next command and checks the invariants.
+pub fn apply(state: &mut State, command: &Command) -> Outcome {
+    let before = state.clone();
+    let would = state.would_change(command);
+    let outcome = state.apply(state.index + 1, command);
+    assert_eq!(would, outcome == Outcome::Changed, "{command:?}: {outcome:?}");
+    state.check().unwrap_or_else(|what| panic!("after {command:?}: {what}"));
+    for (id, group) in &before.groups {
+        let after = &state.groups[id];
+        let same = Group { changed_at: group.changed_at, ..after.clone() } == *group;
+        let rise = after.epoch.0 - group.epoch.0;
+        assert_eq!(rise, u64::from(!same), "{command:?} on {group:?} gave {after:?}");
+    }
+    outcome
+}
+
+/// Two servers with one device each (lives 1 and 2, stores 11 and 12), one volume `v` on two groups:
+/// g1 led by dev1 or dev2.
+pub fn pair(kind: DeviceKind) -> State {
+    let mut s = State::new();
+    apply(&mut s, &Command::FormCluster(FormCluster { cluster: 7 }));
+    apply(&mut s, &up(1, 1, 11, kind));
+    apply(&mut s, &up(2, 2, 12, kind));
+    let groups = vec![NewGroup { replicas: vec![1, 2] }, NewGroup { replicas: vec![2, 1] }];
+    let create =
+        CreateVolume { volume: 1, name: "v".into(), size: 1 << 20, groups, slots: vec![1, 2] };
+    assert_eq!(apply(&mut s, &Command::CreateVolume(create)), Outcome::Changed);
+    s
+}
+
+/// A group in short: epoch, primary, in sync, joiners, lost.
+pub fn short(state: &State, group: u32) -> (u64, u32, Vec<u32>, Vec<u32>, bool) {
+    let g = &state.groups[&GroupId(group)];
+    let ids = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
+    (g.epoch.0, g.primary.map_or(0, |p| p.0), ids(&g.in_sync), ids(&g.joiners), g.lost)
+}

@@ -1,0 +1,296 @@
+//! Mesh mirroring: pairs of devices on different servers, spread evenly.
+//!
+//! Invariants of an answer: the two replicas of a pair are on two servers; each device that lacked
+//! groups has its share afterwards (its part of `devices * groups_per_device` by capacity, exactly
+//! when the sum allows it); its pairs are spread over all partners; it is the preferred primary
+//! (first of the pair) of half of its groups. Existing groups are counted and never changed.
+//!
+//! It doesn't move groups off a device, and it doesn't know which volume uses what.
+
+use crate::orient::orient;
+use alloc::vec;
+use alloc::vec::Vec;
+use base::{DeviceId, SdsId};
+use core::cmp::Reverse;
+use core::fmt;
+
+/// A device that may hold groups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// Which.
+    pub id: DeviceId,
+    /// Its server: the fault unit.
+    pub sds: SdsId,
+    /// Bytes for data; shares are in proportion to it.
+    pub capacity: u64,
+}
+
+/// The replicas of a group, the preferred primary first.
+pub type Pair = [DeviceId; 2];
+
+/// Two copies need two servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooFewServers {
+    /// How many there are.
+    pub servers: usize,
+}
+
+impl fmt::Display for TooFewServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "two copies need two servers, and there are {}: start another one", self.servers)
+    }
+}
+
+impl core::error::Error for TooFewServers {}
+
+/// The groups of a cluster that has none yet.
+pub fn plan(devices: &[Device], groups_per_device: u32) -> Result<Vec<Pair>, TooFewServers> {
+    top_up(devices, &[], groups_per_device)
+}
+
+/// The groups to be made so that every device has its share. `existing` are the groups that count
+/// already; a member that is not among `devices` is ignored.
+pub fn top_up(
+    devices: &[Device],
+    existing: &[Pair],
+    groups_per_device: u32,
+) -> Result<Vec<Pair>, TooFewServers> {
+    let mut table = Table::new(devices, existing, groups_per_device)?;
+    let mut edges = Vec::new();
+    while let Some(a) = table.neediest() {
+        let b = table.partner(a);
+        table.join(a, b);
+        edges.push((a, b));
+    }
+    let mut surplus = vec![0i64; devices.len()];
+    let place = |id: DeviceId| devices.iter().position(|d| d.id == id);
+    for [first, second] in existing {
+        place(*first).into_iter().for_each(|p| surplus[p] += 1);
+        place(*second).into_iter().for_each(|p| surplus[p] -= 1);
+    }
+    orient(&mut edges, surplus);
+    Ok(edges.into_iter().map(|(a, b)| [devices[a].id, devices[b].id]).collect())
+}
+
+/// What each device should have and lacks, and how often each pair exists.
+struct Table {
+    /// The server of each device, as an index.
+    server: Vec<usize>,
+    /// How many groups each device should be in.
+    share: Vec<u64>,
+    /// How many it still lacks.
+    need: Vec<u64>,
+    /// The sum of `need` per server.
+    server_need: Vec<u64>,
+    /// Devices that lacked nothing at the start may take more, so that new servers mesh with old ones.
+    settled: Vec<bool>,
+    /// Groups beyond the share that settled devices were given.
+    extra: Vec<u64>,
+    pairs: Vec<u32>,
+}
+
+impl Table {
+    fn new(devices: &[Device], existing: &[Pair], per_device: u32) -> Result<Table, TooFewServers> {
+        let mut servers: Vec<SdsId> = devices.iter().map(|d| d.sds).collect();
+        servers.sort_unstable();
+        servers.dedup();
+        if servers.len() < 2 {
+            return Err(TooFewServers { servers: servers.len() });
+        }
+        let n = devices.len();
+        let server: Vec<usize> = devices
+            .iter()
+            .map(|d| servers.binary_search(&d.sds).expect("collected above"))
+            .collect();
+        let share = shares(devices, &server, servers.len(), per_device);
+        let (mut have, mut pairs) = (vec![0u64; n], vec![0u32; n * n]);
+        for pair in existing {
+            let [a, b] = pair.map(|id| devices.iter().position(|d| d.id == id));
+            [a, b].into_iter().flatten().for_each(|p| have[p] += 1);
+            if let (Some(a), Some(b)) = (a, b) {
+                pairs[a * n + b] += 1;
+                pairs[b * n + a] += 1;
+            }
+        }
+        let need: Vec<u64> = share.iter().zip(&have).map(|(s, h)| s.saturating_sub(*h)).collect();
+        let mut server_need = vec![0; servers.len()];
+        need.iter().zip(&server).for_each(|(n, s)| server_need[*s] += n);
+        let settled = need.iter().map(|n| *n == 0).collect();
+        Ok(Table { server, share, need, server_need, settled, extra: vec![0; n], pairs })
+    }
+
+    /// The device that lacks most, on the server that lacks most: so the last needs never end up on
+    /// one server as long as that can be avoided.
+    fn neediest(&self) -> Option<usize> {
+        (0..self.need.len())
+            .filter(|d| self.need[*d] > 0)
+            .max_by_key(|d| (self.server_need[self.server[*d]], self.need[*d], Reverse(*d)))
+    }
+
+    /// The best partner for `a`: the one with which it has the fewest groups for its share, then the
+    /// one that lacks most. There is one, since there are two servers.
+    fn partner(&self, a: usize) -> usize {
+        let n = self.need.len();
+        let others = || (0..n).filter(|b| self.server[*b] != self.server[a]);
+        let open = |b: &usize| self.need[*b] > 0 || self.settled[*b];
+        let total: u64 = self.server_need.iter().sum();
+        // A server that holds half of all that is lacking must be in every pair from now on.
+        let must = |b: &usize| {
+            self.need[*b] > 0 && 2 * self.server_need[self.server[*b]] > total.saturating_sub(2)
+        };
+        let key = |b: &usize| {
+            let pairs = u128::from(self.pairs[a * n + *b]) + 1;
+            let full = u128::from(u32::MAX);
+            (
+                pairs * full / u128::from(self.share[*b].max(1)),
+                Reverse(self.need[*b]),
+                self.extra[*b],
+                (*b + n - a) % n,
+            )
+        };
+        let any_settled = others().any(|b| self.settled[b]);
+        let forced = if any_settled { None } else { others().filter(must).min_by_key(key) };
+        forced
+            .or_else(|| others().filter(open).min_by_key(key))
+            .or_else(|| others().min_by_key(|b| (self.extra[*b], key(b))))
+            .expect("a device on another server")
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        let n = self.need.len();
+        self.pairs[a * n + b] += 1;
+        self.pairs[b * n + a] += 1;
+        for d in [a, b] {
+            if self.need[d] > 0 {
+                self.need[d] -= 1;
+                self.server_need[self.server[d]] -= 1;
+            } else {
+                self.extra[d] += 1;
+            }
+        }
+    }
+}
+
+/// How many groups each device should be in: by capacity, on average `per_device`. What a server has
+/// beyond the sum of all others can't be mirrored and doesn't count.
+fn shares(devices: &[Device], server: &[usize], servers: usize, per_device: u32) -> Vec<u64> {
+    let capacity = |d: &Device| u128::from(d.capacity.max(1));
+    let mut per_server = vec![0u128; servers];
+    devices.iter().zip(server).for_each(|(d, s)| per_server[*s] += capacity(d));
+    let sum: u128 = per_server.iter().sum();
+    let counts = |s: usize| per_server[s].min(sum - per_server[s]);
+    let counted: u128 = (0..servers).map(counts).sum();
+    let all = devices.len() as u128 * u128::from(per_device);
+    let share = |(d, s): (&Device, &usize)| {
+        // all * (its part of its server) * (its server's part of what counts), rounded
+        let whole = per_server[*s] as f64 * counted as f64;
+        let part = all as f64 * capacity(d) as f64 * counts(*s) as f64 / whole;
+        ((part + 0.5) as u64).max(u64::from(per_device.min(1)))
+    };
+    devices.iter().zip(server).map(share).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+
+    fn cluster(servers: u32, per_server: u32) -> Vec<Device> {
+        (0..servers * per_server)
+            .map(|i| Device {
+                id: DeviceId(i + 1),
+                sds: SdsId(i / per_server + 1),
+                capacity: 1 << 40,
+            })
+            .collect()
+    }
+
+    fn counts(groups: &[Pair]) -> BTreeMap<DeviceId, (u32, u32)> {
+        let mut counts = BTreeMap::new();
+        for [a, b] in groups {
+            counts.entry(*a).or_insert((0, 0)).0 += 1;
+            counts.entry(*b).or_insert((0, 0)).1 += 1;
+        }
+        counts
+    }
+
+    fn apart(devices: &[Device], groups: &[Pair]) {
+        let sds = |id: DeviceId| devices.iter().find(|d| d.id == id).unwrap().sds;
+        assert!(groups.iter().all(|[a, b]| sds(*a) != sds(*b)), "two copies on one server");
+    }
+
+    #[test]
+    fn equal_devices_get_exactly_their_share_and_half_of_the_primaries() {
+        for (servers, per) in
+            [(2, 1), (2, 4), (3, 1), (3, 2), (4, 1), (5, 3), (16, 1), (33, 1), (128, 1)]
+        {
+            for per_device in [4, 16, 256] {
+                let devices = cluster(servers, per);
+                let groups = plan(&devices, per_device).unwrap();
+                apart(&devices, &groups);
+                let counts = counts(&groups);
+                for d in &devices {
+                    let (first, second) = counts[&d.id];
+                    let what = format_args!("{servers} x {per}, {per_device}: {first}, {second}")
+                        .to_string();
+                    if (servers * per * per_device) % 2 == 0 {
+                        assert_eq!(first + second, per_device, "{what}");
+                    }
+                    assert!(first.abs_diff(second) <= 1, "{what}");
+                }
+            }
+        }
+    }
+    use alloc::string::ToString;
+
+    #[test]
+    fn pairs_are_spread_over_all_partners() {
+        for (servers, per) in [(3, 1), (4, 2), (16, 1), (64, 1), (128, 1)] {
+            let devices = cluster(servers, per);
+            let mut pairs = BTreeMap::new();
+            for [a, b] in plan(&devices, 256).unwrap() {
+                *pairs.entry((a.min(b), a.max(b))).or_insert(0u32) += 1;
+            }
+            let all = u64::from(servers * (servers - 1) / 2 * per * per);
+            assert_eq!(pairs.len() as u64, all, "every pair of devices on two servers has a group");
+            let (min, max) = (pairs.values().min().unwrap(), pairs.values().max().unwrap());
+            assert!(max - min <= 2, "{servers} x {per}: {min} to {max}");
+        }
+    }
+
+    #[test]
+    fn new_servers_mesh_with_old_ones_and_nothing_moves() {
+        let all = cluster(12, 1);
+        let old = plan(&all[..10], 64).unwrap();
+        let new = top_up(&all, &old, 64).unwrap();
+        apart(&all, &new);
+        let together: Vec<Pair> = old.iter().chain(&new).copied().collect();
+        let counts = counts(&together);
+        for d in &all {
+            let (first, second) = counts[&d.id];
+            assert!((64..=64 + 14).contains(&(first + second)), "{d:?}: {first} + {second}");
+            assert!(first.abs_diff(second) <= 1, "{d:?}: {first} and {second}");
+        }
+        let between = new.iter().filter(|[a, b]| a.0 > 10 && b.0 > 10).count();
+        assert!(between < 16, "the two new ones are {between} times each other's partner");
+        assert_eq!(top_up(&all, &together, 64), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn shares_follow_capacity_as_far_as_it_can_be_mirrored() {
+        let mut devices = cluster(4, 1);
+        devices[0].capacity *= 2;
+        let counts1 = counts(&plan(&devices, 100).unwrap());
+        assert_eq!(counts1[&DeviceId(1)].0 + counts1[&DeviceId(1)].1, 160);
+        assert_eq!(counts1[&DeviceId(2)].0 + counts1[&DeviceId(2)].1, 80);
+        devices[0].capacity *= 1000;
+        let counts2 = counts(&plan(&devices, 100).unwrap());
+        assert_eq!(counts2[&DeviceId(1)].0 + counts2[&DeviceId(1)].1, 200, "half of all copies");
+    }
+
+    #[test]
+    fn one_server_is_too_few() {
+        assert_eq!(plan(&[], 4), Err(TooFewServers { servers: 0 }));
+        assert_eq!(plan(&cluster(1, 3), 4), Err(TooFewServers { servers: 1 }));
+    }
+}

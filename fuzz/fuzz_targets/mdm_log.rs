@@ -1,0 +1,80 @@
+//! The MDM's log with arbitrary entries on a damaged disk: it recovers something, or refuses with a reason; and what it
+//! recovered, it can go on with.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mdm::State;
+use mdm::log::{AREA, Batch, Io, Log, Progress};
+
+/// The disk: a prefix of each area; the rest is zeros.
+struct Disk([Vec<u8>; 2]);
+
+impl Disk {
+    fn run(&mut self, io: &Io) -> Vec<u8> {
+        match io {
+            Io::Read { at, len } => {
+                let (area, at) = ((at / AREA) as usize, (at % AREA) as usize);
+                let mut data = vec![0; *len as usize];
+                let there = self.0[area].get(at..).unwrap_or(&[]);
+                let n = there.len().min(data.len());
+                data[..n].copy_from_slice(&there[..n]);
+                data
+            }
+            Io::Write { at, data } => {
+                let (area, at) = ((at / AREA) as usize, (at % AREA) as usize);
+                let end = at + data.len();
+                let area = &mut self.0[area];
+                area.resize(area.len().max(end), 0);
+                area[at..end].copy_from_slice(data);
+                Vec::new()
+            }
+            Io::Flush => Vec::new(),
+        }
+    }
+}
+
+fn recover(disk: &mut Disk) -> Option<(Log, State)> {
+    let mut log = Log::new(64 << 10);
+    while let Some(io) = log.next() {
+        let data = disk.run(&io);
+        if let Progress::Recovered(state) = log.done(Ok(&data)) {
+            return Some((log, *state));
+        }
+    }
+    assert!(log.failed().is_some_and(|why| !why.to_string().is_empty()));
+    None
+}
+
+/// Does what the log wants.
+fn drain(log: &mut Log, disk: &mut Disk) {
+    while let Some(io) = log.next() {
+        let data = disk.run(&io);
+        log.done(Ok(&data));
+    }
+}
+
+// Entries with arbitrary content and right checksums; then bytes that were changed on the disk.
+fuzz_target!(|input: (Vec<Vec<u8>>, Vec<(bool, u16, u8)>)| {
+    let mut disk = Disk([Vec::new(), Vec::new()]);
+    let (mut log, state) = recover(&mut disk).expect("an empty disk is an empty log");
+    log.switch(&state);
+    drain(&mut log, &mut disk);
+    for entry in &input.0 {
+        let mut batch = Batch::default();
+        batch.push_bytes(entry);
+        if !log.wants_switch() {
+            log.append(batch);
+            drain(&mut log, &mut disk);
+        }
+    }
+    for (area, at, byte) in &input.1 {
+        let area = &mut disk.0[usize::from(*area)];
+        area.resize(area.len().max(usize::from(*at) + 1), 0);
+        area[usize::from(*at)] ^= byte;
+    }
+    let Some((mut log, state)) = recover(&mut disk) else { return };
+    state.check().expect("a recovered state is sound");
+    log.switch(&state);
+    drain(&mut log, &mut disk);
+    assert_eq!(recover(&mut disk).map(|(_, s)| s).as_ref(), Some(&state));
+});
