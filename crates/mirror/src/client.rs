@@ -155,7 +155,8 @@ pub struct Client<T> {
     hints: Map<GroupId, Hint>,
     /// The number that was given out last.
     seq: u64,
-    outstanding: Outstanding,
+    /// By group: one that is down must not hold back the floor of the others.
+    outstanding: Map<GroupId, Outstanding>,
     /// Operations that want a place to go. Empty between calls.
     loose: VecDeque<u64>,
     /// Operations that wait for a time or a map.
@@ -185,7 +186,7 @@ impl<T: Copy> Client<T> {
             devices: BTreeMap::new(),
             hints: Map::default(),
             seq: 0,
-            outstanding: Outstanding::default(),
+            outstanding: Map::default(),
             loose: VecDeque::new(),
             waiting: Vec::new(),
             due: None,

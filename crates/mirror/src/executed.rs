@@ -1,19 +1,66 @@
 //! Which client writes a replica's content includes (rule R8), so that a retry of one is not executed
 //! a second time, over what came after it.
 //!
-//! Bounded: a client says with every write which number is its lowest unanswered one; lower ones are
-//! never retried, and forgotten.
+//! Kept by block: a resync that breaks off may have brought in, or overwritten, only a part of a write.
+//!
+//! Bounded: a client says with every write which number is its lowest unanswered one in the group;
+//! lower ones are never retried, and forgotten.
 
 use alloc::vec::Vec;
-use base::{Incarnation, SdcId};
+use base::{BlockSet, Incarnation, SdcId, UnitKey};
+use wire::records::Executed;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    seq: u64,
+    unit: UnitKey,
+    blocks: BlockSet,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Client {
     sdc: SdcId,
     incarnation: Incarnation,
     floor: u64,
-    seqs: Vec<u64>,
+    entries: Vec<Entry>,
     prune_at: usize,
+}
+
+/// Entries below which a client's list isn't worth pruning.
+const FEW: usize = 32;
+
+impl Client {
+    fn new(sdc: SdcId, incarnation: Incarnation) -> Client {
+        Client { sdc, incarnation, floor: 0, entries: Vec::new(), prune_at: FEW }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        if self.entries.len() >= self.prune_at {
+            let floor = self.floor;
+            self.entries.retain(|e| e.seq >= floor);
+            self.prune_at = (self.entries.len() * 2).max(FEW);
+        }
+        self.entries.push(entry);
+    }
+
+    fn blocks(&self, seq: u64) -> BlockSet {
+        let mut blocks = BlockSet::EMPTY;
+        self.entries.iter().filter(|e| e.seq == seq).for_each(|e| blocks.insert(e.blocks));
+        blocks
+    }
+}
+
+/// A client's name for a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientSeq {
+    /// The client.
+    pub sdc: SdcId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Its number of the write.
+    pub seq: u64,
+    /// Its lowest unanswered number in the group.
+    pub floor: u64,
 }
 
 /// Executed writes by client; only the newest life of each client counts.
@@ -23,40 +70,82 @@ pub struct ExecutedList {
 }
 
 impl ExecutedList {
-    /// Remembers a write.
-    pub fn record(&mut self, sdc: SdcId, incarnation: Incarnation, seq: u64, floor: u64) {
+    /// Remembers a write to these blocks.
+    pub fn record(&mut self, write: ClientSeq, unit: UnitKey, blocks: BlockSet) {
+        let ClientSeq { sdc, incarnation, seq, floor } = write;
         let index = self.clients.iter().position(|c| c.sdc == sdc).unwrap_or_else(|| {
-            self.clients.push(Client { sdc, incarnation, floor, seqs: Vec::new(), prune_at: 32 });
+            self.clients.push(Client::new(sdc, incarnation));
             self.clients.len() - 1
         });
         let client = &mut self.clients[index];
-        if client.incarnation != incarnation {
-            if client.incarnation > incarnation {
-                return;
-            }
-            *client = Client { sdc, incarnation, floor, seqs: Vec::new(), prune_at: 32 };
-        }
-        client.floor = client.floor.max(floor);
-        if seq < client.floor {
+        if client.incarnation > incarnation {
             return;
         }
-        if client.seqs.len() >= client.prune_at {
-            let floor = client.floor;
-            client.seqs.retain(|s| *s >= floor);
-            client.prune_at = (client.seqs.len() * 2).max(32);
+        if client.incarnation < incarnation {
+            *client = Client::new(sdc, incarnation);
         }
-        client.seqs.push(seq);
+        client.floor = client.floor.max(floor);
+        if seq >= client.floor {
+            client.push(Entry { seq, unit, blocks });
+        }
     }
 
-    /// True when this write is part of the content.
-    pub fn contains(&self, sdc: SdcId, incarnation: Incarnation, seq: u64) -> bool {
-        let client = self.clients.iter().find(|c| c.sdc == sdc && c.incarnation == incarnation);
-        client.is_some_and(|c| c.seqs.contains(&seq))
+    /// The blocks that are known to include this write.
+    pub fn blocks(&self, write: ClientSeq) -> BlockSet {
+        let client =
+            self.clients.iter().find(|c| c.sdc == write.sdc && c.incarnation == write.incarnation);
+        client.map_or(BlockSet::EMPTY, |c| c.blocks(write.seq))
     }
 
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = (SdcId, Incarnation, u64)> {
-        self.clients.iter().flat_map(|c| c.seqs.iter().map(|seq| (c.sdc, c.incarnation, *seq)))
+    /// These blocks now have the content of a replica whose list is `theirs`: what it doesn't include
+    /// is gone, what it includes is here.
+    pub fn overwrite(&mut self, unit: UnitKey, blocks: BlockSet, theirs: &ExecutedList) {
+        for client in &mut self.clients {
+            client
+                .entries
+                .iter_mut()
+                .filter(|e| e.unit == unit)
+                .for_each(|e| e.blocks.remove(blocks));
+            client.entries.retain(|e| !e.blocks.is_empty());
+        }
+        for client in &theirs.clients {
+            for entry in client.entries.iter().filter(|e| e.unit == unit) {
+                let common = entry.blocks.and(blocks);
+                if !common.is_empty() {
+                    let Client { sdc, incarnation, floor, .. } = *client;
+                    self.record(
+                        ClientSeq { sdc, incarnation, seq: entry.seq, floor },
+                        unit,
+                        common,
+                    );
+                }
+            }
+        }
+    }
+
+    /// The list as records of a frame.
+    pub fn to_records(&self) -> Vec<Executed> {
+        let records = |c: &Client| {
+            let (sdc, life) = (c.sdc, c.incarnation);
+            let record = move |e: &Entry| Executed::new(sdc, life, e.seq, e.unit, e.blocks);
+            c.entries.iter().filter(|e| e.seq >= c.floor).map(record).collect::<Vec<Executed>>()
+        };
+        self.clients.iter().flat_map(records).collect()
+    }
+
+    /// The list that these records tell.
+    pub fn from_records(records: &[Executed]) -> ExecutedList {
+        let mut list = ExecutedList::default();
+        for r in records {
+            let write = ClientSeq {
+                sdc: r.sdc(),
+                incarnation: Incarnation(r.incarnation.get()),
+                seq: r.seq.get(),
+                floor: 0,
+            };
+            list.record(write, r.key(), r.set());
+        }
+        list
     }
 
     /// Forgets everything.
@@ -69,17 +158,46 @@ impl ExecutedList {
 mod tests {
     use super::*;
 
+    fn write(incarnation: u64, seq: u64, floor: u64) -> ClientSeq {
+        ClientSeq { sdc: SdcId(1), incarnation: Incarnation(incarnation), seq, floor }
+    }
+
+    fn blocks(range: core::ops::Range<u32>) -> BlockSet {
+        BlockSet::from_range(range)
+    }
+
+    const UNIT: UnitKey = UnitKey { volume: base::VolumeId(1), index: 0 };
+
     #[test]
     fn remembers_what_may_be_retried_and_no_more() {
-        let (mut list, sdc, life) = (ExecutedList::default(), SdcId(1), Incarnation(5));
+        let mut list = ExecutedList::default();
         for seq in 1..10_000 {
-            list.record(sdc, life, seq, seq.saturating_sub(4));
+            list.record(write(5, seq, seq.saturating_sub(4)), UNIT, blocks(0..1));
         }
-        assert!((9_995..10_000).all(|seq| list.contains(sdc, life, seq)));
-        assert!(list.clients[0].seqs.len() <= 64);
-        list.record(sdc, Incarnation(6), 1, 1);
-        assert!(list.contains(sdc, Incarnation(6), 1) && !list.contains(sdc, life, 9_999));
-        list.record(sdc, life, 2, 1);
-        assert!(!list.contains(sdc, life, 2), "an older life counts no more");
+        assert!((9_995..10_000).all(|seq| list.blocks(write(5, seq, 0)) == blocks(0..1)));
+        assert!(list.clients[0].entries.len() <= 64);
+        list.record(write(6, 1, 1), UNIT, blocks(0..1));
+        assert!(
+            !list.blocks(write(6, 1, 1)).is_empty() && list.blocks(write(5, 9_999, 0)).is_empty()
+        );
+        list.record(write(5, 2, 1), UNIT, blocks(0..1));
+        assert!(list.blocks(write(5, 2, 1)).is_empty(), "an older life counts no more");
+    }
+
+    #[test]
+    fn copied_blocks_know_what_the_source_knows() {
+        let (mut mine, mut theirs) = (ExecutedList::default(), ExecutedList::default());
+        mine.record(write(1, 7, 1), UNIT, blocks(0..4));
+        mine.record(write(1, 8, 1), UNIT, blocks(4..8));
+        theirs.record(write(1, 8, 1), UNIT, blocks(4..8));
+        theirs.record(write(1, 9, 1), UNIT, blocks(2..6));
+        mine.overwrite(UNIT, blocks(3..6), &theirs);
+        assert_eq!(mine.blocks(write(1, 7, 1)), blocks(0..3));
+        assert_eq!(mine.blocks(write(1, 8, 1)), blocks(4..8));
+        assert_eq!(mine.blocks(write(1, 9, 1)), blocks(3..6));
+        assert_eq!(
+            ExecutedList::from_records(&mine.to_records()).blocks(write(1, 9, 1)),
+            blocks(3..6)
+        );
     }
 }

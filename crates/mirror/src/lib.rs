@@ -22,7 +22,7 @@ mod sync;
 mod watch;
 
 pub use dirty::Dirty;
-pub use executed::ExecutedList;
+pub use executed::{ClientSeq, ExecutedList};
 pub use lease::{Fate, Leases};
 pub use lock::{Locks, Range};
 pub use media::{Job, Media, Started};

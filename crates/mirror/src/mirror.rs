@@ -507,6 +507,8 @@ impl<M: Media> Mirror<M> {
     fn job_done(&mut self, now: Time, key: u64, result: Result<Buf, DiskError>, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::Done;
+        let (unit, at, len) = (op.unit, op.at, op.len);
+        let copied = op.flags & flag::COPY != 0;
         let (group, kind, asker, client, lsn) = (op.group, op.kind, op.asker, op.client, op.lsn);
         let replica = self.replicas.get_mut(&group).expect("the operation's replica is here");
         replica.local -= 1;
@@ -516,12 +518,11 @@ impl<M: Media> Mirror<M> {
             return;
         };
         if client.sdc.0 != 0 && kind.changes_data() {
-            replica.record.executed.record(
-                client.sdc,
-                client.incarnation,
-                client.seq,
-                client.floor,
-            );
+            replica.record.executed.record(client, unit, BlockSet::touching(at, len));
+        }
+        if copied && let Role::Secondary(secondary) = &replica.role {
+            let blocks = BlockSet::touching(at, len);
+            replica.record.executed.overwrite(unit, blocks, secondary.source());
         }
         match (asker, kind) {
             (Asker::Nobody, _) => {

@@ -1,7 +1,8 @@
 //! One operation in flight at a shard.
 
+use crate::executed::ClientSeq;
 use crate::replica::Members;
-use base::{GroupId, Incarnation, LinkId, Lsn, SdcId, UnitKey};
+use base::{GroupId, LinkId, Lsn, UnitKey};
 use seam::Buf;
 
 /// What an operation does.
@@ -36,15 +37,6 @@ pub(crate) enum Asker {
     Sync,
     /// Nobody any more: the configuration changed; only its media job is left.
     Nobody,
-}
-
-/// The client's name for a write (rule R8).
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ClientSeq {
-    pub sdc: SdcId,
-    pub incarnation: Incarnation,
-    pub seq: u64,
-    pub floor: u64,
 }
 
 /// One operation. Lives from its arrival until it is done here and at every member that it was sent to.

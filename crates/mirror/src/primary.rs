@@ -1,13 +1,14 @@
 //! The primary: client operations from arrival to answer (rules R1, R3, R8).
 
+use crate::executed::ClientSeq;
 use crate::media::Media;
 use crate::mirror::{Caller, Mirror};
-use crate::op::{Asker, ClientSeq, Local, Op, OpKind};
+use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
 use base::{
-    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SECTOR,
-    SdcId, Time, UNIT, UnitKey, VolumeId, mutant,
+    BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Duration, Epoch, GroupId, Incarnation, LinkId, Lsn,
+    Mutant, SECTOR, SdcId, Time, UNIT, UnitKey, VolumeId, mutant,
 };
 use seam::{Buf, Effects, Note};
 use wire::{Header, Kind, Status, flag};
@@ -186,16 +187,12 @@ impl<M: Media> Mirror<M> {
         if self.is_gone(unit.volume) {
             return self.finish_client(key, Status::NoVolume, out);
         }
-        let op = self.ops.get(key).expect("the operation lives");
-        let replica = self.replicas.get_mut(&group).expect("the operation's replica is here");
-        let client = op.client;
-        if op.flags & flag::RETRY != 0
-            && !mutant::on(Mutant::NoDedupe)
-            && replica.record.executed.contains(client.sdc, client.incarnation, client.seq)
-        {
+        if self.is_executed(key) {
             out.note(Note::Deduped { group });
             return self.finish_client(key, Status::Ok, out);
         }
+        let op = self.ops.get(key).expect("the operation lives");
+        let replica = self.replicas.get_mut(&group).expect("the operation's replica is here");
         let sealing =
             replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
         if sealing {
@@ -218,6 +215,28 @@ impl<M: Media> Mirror<M> {
         if !needs_space || alone {
             self.start_job(now, key, out);
         }
+    }
+
+    /// Whether a retried write is in the content already. If a part of it is, the rest is left to do.
+    fn is_executed(&mut self, key: u64) -> bool {
+        let op = self.ops.get_mut(key).expect("the operation lives");
+        if op.flags & flag::RETRY == 0 || mutant::on(Mutant::NoDedupe) {
+            return false;
+        }
+        let done = self.replicas[&op.group].record.executed.blocks(op.client);
+        let mut left = BlockSet::touching(op.at, op.len);
+        left.remove(done);
+        let Some(first) = left.first_run() else { return true };
+        let last = (first.end..BLOCKS_PER_UNIT).rev().find(|b| left.contains(*b));
+        let end = last.map_or(first.end, |b| b + 1);
+        let (from, to) = ((first.start * BLOCK).max(op.at), (end * BLOCK).min(op.at + op.len));
+        if op.kind == OpKind::Write && (from, to) != (op.at, op.at + op.len) {
+            op.body = op.body.slice((from - op.at) as usize..(to - op.at) as usize);
+            let summed = op.flags & flag::NO_BODY_CRC == 0;
+            op.body_crc = if summed { base::crc::crc32c(&op.body) } else { 0 };
+        }
+        (op.at, op.len) = (from, to - from);
+        false
     }
 
     /// Gives an operation its lsn and sends it to all that need it.

@@ -1,9 +1,10 @@
 //! The secondary and the joiner: take a primary's stream, in order, and tell what is uncertain.
 
 use crate::dirty::Dirty;
+use crate::executed::{ClientSeq, ExecutedList};
 use crate::media::Media;
 use crate::mirror::Mirror;
-use crate::op::{Asker, ClientSeq, Local, Op, OpKind};
+use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::{Members, Role};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -36,6 +37,8 @@ pub(crate) struct Secondary {
     /// Writes that found no space.
     refused: Vec<Lsn>,
     sealed: Option<Lsn>,
+    /// What the primary's content includes, as of the start of the sync.
+    source: ExecutedList,
     /// The primary wants everything forgotten, as soon as no job runs.
     wipe: Option<LinkId>,
 }
@@ -51,8 +54,14 @@ impl Secondary {
             running: Vec::new(),
             refused: Vec::new(),
             sealed: None,
+            source: ExecutedList::default(),
             wipe: None,
         }
+    }
+
+    /// What copies from the primary bring with them.
+    pub fn source(&self) -> &ExecutedList {
+        &self.source
     }
 
     /// Moves everything uncertain into the dirty set.
@@ -251,10 +260,18 @@ impl<M: Media> Mirror<M> {
     }
 
     /// The primary asks for our state, and begins its stream after `lsn`.
-    pub fn sync_start_in(&mut self, link: LinkId, from: DeviceId, h: &Header, out: &mut Effects) {
+    pub fn sync_start_in(
+        &mut self,
+        link: LinkId,
+        from: DeviceId,
+        h: &Header,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
         if let Err(status) = self.check_leader(from, h) {
             return self.answer(link, Kind::SyncState, h, status, out);
         }
+        let Some(list) = records::read::<Executed>(body) else { return };
         let replica = self.replicas.get_mut(&GroupId(h.group.get())).expect("checked");
         let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
         secondary.fold(&mut replica.record.dirty);
@@ -262,6 +279,7 @@ impl<M: Media> Mirror<M> {
         secondary.sealed = None;
         secondary.last = Lsn(h.lsn.get());
         secondary.refused.clear();
+        secondary.source = ExecutedList::from_records(list);
         self.send_state(link, h, out);
     }
 
@@ -346,11 +364,7 @@ impl<M: Media> Mirror<M> {
             secondary.uncertain.clear();
             replica.record.dirty.clear();
             replica.record.base = replica.config.epoch;
-            replica.record.executed.clear();
-            for entry in list {
-                let (sdc, life) = (SdcId(entry.sdc.get()), Incarnation(entry.incarnation.get()));
-                replica.record.executed.record(sdc, life, entry.seq.get(), 0);
-            }
+            replica.record.executed = ExecutedList::from_records(list);
             out.note(Note::Sealed { group, peer: from, lsn });
         }
         self.answer(link, Kind::Sealed, h, Status::Ok, out);

@@ -5,9 +5,10 @@
 //! clients write, and ends in limbo: acknowledgements need the joiner although it isn't in the set yet.
 
 use crate::dirty::Dirty;
+use crate::executed::ClientSeq;
 use crate::media::Media;
 use crate::mirror::Mirror;
-use crate::op::{Asker, ClientSeq, Local, Op, OpKind};
+use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::{Members, Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -16,7 +17,7 @@ use base::{
     mutant,
 };
 use seam::{Buf, Effects, Note};
-use wire::records::{self, Executed, UnitBlocks};
+use wire::records::{self, UnitBlocks};
 use wire::{Header, Kind, Status, flag};
 use zerocopy::IntoBytes;
 
@@ -110,16 +111,12 @@ impl<M: Media> Mirror<M> {
                 let mut header = self.header(Kind::SyncStart, group);
                 header.flags = if sync.joiner { flag::JOINER } else { 0 };
                 header.lsn = last.0.into();
-                (header, Buf::EMPTY)
+                let records = replica.record.executed.to_records();
+                (header, out.copy(records.as_bytes()))
             }
             Phase::Wipe => (self.header(Kind::SyncWipe, group), Buf::EMPTY),
             Phase::Seal(lsn) => {
-                let records = replica
-                    .record
-                    .executed
-                    .iter()
-                    .map(|(sdc, life, seq)| Executed::new(sdc, life, seq));
-                let records: Vec<Executed> = records.collect();
+                let records = replica.record.executed.to_records();
                 let mut header = self.header(Kind::Seal, group);
                 header.lsn = lsn.0.into();
                 (header, out.copy(records.as_bytes()))

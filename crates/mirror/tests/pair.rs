@@ -205,7 +205,7 @@ impl Pair {
             Kind::Replicate => mirror.replicate_in(now, link, sender, h, body, out),
             Kind::Beacon => mirror.beacon_in(now, link, sender, h, out),
             Kind::Commit => mirror.commit_in(sender, h),
-            Kind::SyncStart => mirror.sync_start_in(link, sender, h, out),
+            Kind::SyncStart => mirror.sync_start_in(link, sender, h, &body, out),
             Kind::SyncWipe => mirror.sync_wipe_in(link, sender, h, out),
             Kind::Seal => mirror.seal_in(link, sender, h, &body, out),
             Kind::Replicated => mirror.replicated(now, sender, h, out),

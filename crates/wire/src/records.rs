@@ -39,7 +39,7 @@ impl UnitBlocks {
     }
 }
 
-/// One client operation that a replica has executed (rule R8): 24 bytes.
+/// Blocks of one unit that include a client's write (rule R8): 64 bytes.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -53,17 +53,41 @@ pub struct Executed {
     pub incarnation: U64,
     /// Its number of the operation.
     pub seq: U64,
+    /// Where.
+    pub blocks: UnitBlocks,
 }
 
 impl Executed {
     /// The record of this operation.
-    pub fn new(sdc: SdcId, incarnation: Incarnation, seq: u64) -> Executed {
+    pub fn new(
+        sdc: SdcId,
+        incarnation: Incarnation,
+        seq: u64,
+        unit: UnitKey,
+        blocks: BlockSet,
+    ) -> Executed {
         Executed {
             sdc: sdc.0.into(),
             reserved: 0.into(),
             incarnation: incarnation.0.into(),
             seq: seq.into(),
+            blocks: UnitBlocks::new(unit, blocks),
         }
+    }
+
+    /// The client.
+    pub fn sdc(&self) -> SdcId {
+        SdcId(self.sdc.get())
+    }
+
+    /// Which unit.
+    pub fn key(&self) -> UnitKey {
+        self.blocks.key()
+    }
+
+    /// Which blocks.
+    pub fn set(&self) -> BlockSet {
+        self.blocks.set()
     }
 }
 

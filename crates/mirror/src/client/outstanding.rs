@@ -1,4 +1,4 @@
-//! Which operation numbers are out, in order: for the floor (rule R8).
+//! Which operation numbers of one group are out, in order: for the floor (rule R8).
 //!
 //! A ring in order of the numbers. What is done is noticed when it comes to the front, and the ring
 //! is tidied when most of it is done, so it stays within twice the operations that there are, also
@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 use base::Slab;
 
 /// Entries that the ring may have before it is worth tidying.
-const SLACK: usize = 64;
+const SLACK: usize = 16;
 
 /// The numbers that may still be retried, and some that are done.
 #[derive(Debug, Default)]

@@ -207,14 +207,16 @@ impl<T: Copy> Client<T> {
                 turn.out.push(Action::Done { origin: request.origin, result: Ok(Buf::EMPTY) });
             }
         }
+        let group = GroupId(header.group.get());
+        let outstanding = self.outstanding.entry(group).or_default();
         if first {
-            self.outstanding.push(self.seq, key, &self.ops);
+            outstanding.push(self.seq, key, &self.ops);
         } else {
             header.flags |= flag::RETRY;
             self.retried += 1;
         }
         header.op = key.into();
-        header.floor = self.outstanding.floor(self.seq, &self.ops).into();
+        header.floor = outstanding.floor(self.seq, &self.ops).into();
         header.sdc = sdc.0.into();
         header.incarnation = incarnation.0.into();
         header.map = turn.map.version().0.into();

@@ -211,7 +211,7 @@ impl Sds {
             Some(Kind::Replicate) => mirror.replicate_in(now, link, from, h, body, out),
             Some(Kind::Beacon) => mirror.beacon_in(now, link, from, h, out),
             Some(Kind::Commit) => mirror.commit_in(from, h),
-            Some(Kind::SyncStart) => mirror.sync_start_in(link, from, h, out),
+            Some(Kind::SyncStart) => mirror.sync_start_in(link, from, h, &body, out),
             Some(Kind::SyncWipe) => mirror.sync_wipe_in(link, from, h, out),
             Some(Kind::Seal) => mirror.seal_in(link, from, h, &body, out),
             _ => {
