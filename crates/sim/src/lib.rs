@@ -1,13 +1,25 @@
 //! The driver that runs nodes in virtual time under faults, and judges them.
 
+mod act;
 pub mod actor;
+pub mod admin;
+pub mod campaign;
 pub mod check;
 pub mod clock;
 pub mod disk;
+pub mod history;
 mod inbox;
+mod live;
+pub mod marks;
+pub mod mutants;
 mod net;
+pub mod panics;
 pub mod plan;
 mod queue;
+pub mod run;
+pub mod shrink;
+pub mod stage;
+pub mod stamp;
 pub mod trace;
 pub mod weather;
 mod wires;

@@ -1,0 +1,291 @@
+//! Devices: in memory, of nothing, and in files.
+//!
+//! Memory and NULL devices answer at once; the shard delivers the answer as an event of its own. A
+//! file operation is a [`FileOp`], which owns its buffer until the kernel has completed it, and which
+//! goes on after a short read or write. Beyond the end of a file there are zeros to read.
+
+use crate::config::DiskSpec;
+use crate::error::RtError;
+use crate::sys::FileCall;
+use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, flock, open, seek};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use seam::{Buf, BufPool, DiskError, DiskOp};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::ptr::{NonNull, null_mut};
+
+/// A device.
+pub(crate) enum Disk {
+    Ram(Ram),
+    Null(u64),
+    File(OwnedFd),
+}
+
+impl Disk {
+    pub(crate) fn open(spec: &DiskSpec) -> Result<Disk, RtError> {
+        match spec {
+            DiskSpec::Ram(bytes) => Ram::new(*bytes).map(Disk::Ram),
+            DiskSpec::Null(bytes) if *bytes > 1 << 63 => Err(RtError::TooLarge { bytes: *bytes }),
+            DiskSpec::Null(bytes) => Ok(Disk::Null(*bytes)),
+            DiskSpec::File { path } => {
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+                let fail =
+                    |e: rustix::io::Errno| RtError::Open { path: path.clone(), source: e.into() };
+                let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+                match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                    Ok(()) => Ok(Disk::File(file)),
+                    Err(rustix::io::Errno::WOULDBLOCK) => {
+                        Err(RtError::Locked { path: path.clone() })
+                    }
+                    Err(e) => Err(fail(e)),
+                }
+            }
+        }
+    }
+
+    /// Its size; a file's present one.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Disk::Ram(ram) => ram.len as u64,
+            Disk::Null(bytes) => *bytes,
+            // Works for block devices too. Nothing here uses the file's position.
+            Disk::File(file) => seek(file, SeekFrom::End(0)).unwrap_or(0),
+        }
+    }
+}
+
+/// A device in memory: untouched pages take none.
+pub(crate) struct Ram {
+    map: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it owns its mapping; nothing in it belongs to a thread.
+unsafe impl Send for Ram {}
+
+impl Ram {
+    fn new(bytes: u64) -> Result<Ram, RtError> {
+        let fail = |e: rustix::io::Errno| RtError::Memory { bytes, source: e.into() };
+        let Ok(len) = usize::try_from(bytes) else { return Err(fail(rustix::io::Errno::NOMEM)) };
+        if len == 0 {
+            return Ok(Ram { map: NonNull::dangling(), len });
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let map =
+            unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let map = NonNull::new(map.map_err(fail)?.cast())
+            .ok_or_else(|| fail(rustix::io::Errno::NOMEM))?;
+        Ok(Ram { map, len })
+    }
+
+    fn range(&self, at: u64, len: usize) -> Result<*mut u8, DiskError> {
+        match usize::try_from(at) {
+            Ok(at) if at <= self.len && len <= self.len - at => {
+                // SAFETY: the range is within the mapping.
+                Ok(unsafe { self.map.as_ptr().add(at) })
+            }
+            _ => Err(DiskError::OutOfRange),
+        }
+    }
+
+    fn read(&self, at: u64, len: usize, pool: &BufPool) -> Result<Buf, DiskError> {
+        let from = self.range(at, len)?;
+        let mut buf = pool.alloc(len);
+        // SAFETY: `from` has `len` bytes, the buffer too, and they are apart.
+        unsafe { buf.as_mut().as_mut_ptr().copy_from_nonoverlapping(from, len) };
+        Ok(buf)
+    }
+
+    fn write(&mut self, at: u64, body: &[u8]) -> Result<Buf, DiskError> {
+        let to = self.range(at, body.len())?;
+        // SAFETY: `to` has room for `body`, and they are apart.
+        unsafe { to.copy_from_nonoverlapping(body.as_ptr(), body.len()) };
+        Ok(Buf::EMPTY)
+    }
+}
+
+impl Drop for Ram {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: the mapping is ours, and nothing borrows from it.
+            let _ = unsafe { munmap(self.map.as_ptr().cast(), self.len) };
+        }
+    }
+}
+
+/// What to do with a device.
+pub(crate) enum Act {
+    Read { at: u64, len: u32 },
+    Write { at: u64, body: Buf },
+    Flush,
+}
+
+/// What became of it.
+pub(crate) enum Begun {
+    Ended(Result<Buf, DiskError>),
+    File(FileOp),
+}
+
+/// The zeros that a NULL device reads as: one buffer for all.
+#[derive(Default)]
+pub(crate) struct Zeros(Buf);
+
+impl Zeros {
+    fn get(&mut self, len: usize, pool: &BufPool) -> Buf {
+        if self.0.len() < len {
+            self.0 = pool.zeroed(len.next_power_of_two().max(1 << 20).min(u32::MAX as usize));
+        }
+        self.0.slice(0..len)
+    }
+}
+
+/// Begins an operation.
+pub(crate) fn begin(
+    disk: &mut Disk,
+    op: DiskOp,
+    act: Act,
+    pool: &BufPool,
+    zeros: &mut Zeros,
+) -> Begun {
+    let ended = match (disk, act) {
+        (Disk::Ram(ram), Act::Read { at, len }) => ram.read(at, len as usize, pool),
+        (Disk::Ram(ram), Act::Write { at, body }) => ram.write(at, &body),
+        (Disk::Null(size), Act::Read { at, len }) => {
+            check(at, len as usize, *size).map(|()| zeros.get(len as usize, pool))
+        }
+        (Disk::Null(size), Act::Write { at, body }) => {
+            check(at, body.len(), *size).map(|()| Buf::EMPTY)
+        }
+        (Disk::Ram(_) | Disk::Null(_), Act::Flush) => Ok(Buf::EMPTY),
+        (Disk::File(file), act) => return begin_file(file.as_raw_fd(), op, act, pool),
+    };
+    Begun::Ended(ended)
+}
+
+fn check(at: u64, len: usize, size: u64) -> Result<(), DiskError> {
+    if at <= size && len as u64 <= size - at { Ok(()) } else { Err(DiskError::OutOfRange) }
+}
+
+fn begin_file(fd: RawFd, op: DiskOp, act: Act, pool: &BufPool) -> Begun {
+    let (kind, at, buf) = match act {
+        Act::Read { at, len } => (Kind::Read, at, pool.alloc(len as usize)),
+        Act::Write { at, body } => (Kind::Write, at, body),
+        Act::Flush => (Kind::Flush, 0, Buf::EMPTY),
+    };
+    if check(at, buf.len(), i64::MAX as u64).is_err() {
+        return Begun::Ended(Err(DiskError::OutOfRange));
+    }
+    if buf.is_empty() && kind != Kind::Flush {
+        return Begun::Ended(Ok(Buf::EMPTY));
+    }
+    Begun::File(FileOp { op, fd, kind, at, buf, done: 0 })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    Flush,
+}
+
+/// An operation on a file.
+pub(crate) struct FileOp {
+    pub(crate) op: DiskOp,
+    pub(crate) fd: RawFd,
+    kind: Kind,
+    at: u64,
+    buf: Buf,
+    done: usize,
+}
+
+impl FileOp {
+    /// What the kernel is to do next. The memory in it is this operation's buffer.
+    pub(crate) fn call(&mut self) -> FileCall {
+        let at = self.at + self.done as u64;
+        let len = (self.buf.len() - self.done) as u32;
+        match self.kind {
+            Kind::Read => {
+                FileCall::Read { to: self.buf.as_mut()[self.done..].as_mut_ptr(), len, at }
+            }
+            Kind::Write => FileCall::Write { from: self.buf[self.done..].as_ptr(), len, at },
+            Kind::Flush => FileCall::Sync,
+        }
+    }
+
+    /// The kernel has done the last [`FileOp::call`]. `None`: there is more to do.
+    pub(crate) fn completed(&mut self, result: i32) -> Option<Result<Buf, DiskError>> {
+        if result < 0 {
+            return match -result {
+                libc::EINTR | libc::EAGAIN => None,
+                libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Some(Err(DiskError::NoSpace)),
+                _ => Some(Err(DiskError::Io)),
+            };
+        }
+        self.done += result as usize;
+        match self.kind {
+            Kind::Read if result == 0 => {
+                self.buf.as_mut()[self.done..].fill(0);
+                Some(Ok(std::mem::take(&mut self.buf)))
+            }
+            Kind::Read if self.done == self.buf.len() => Some(Ok(std::mem::take(&mut self.buf))),
+            Kind::Write if result == 0 => Some(Err(DiskError::NoSpace)),
+            Kind::Write if self.done == self.buf.len() => Some(Ok(Buf::EMPTY)),
+            Kind::Flush => Some(Ok(Buf::EMPTY)),
+            Kind::Read | Kind::Write => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now(disk: &mut Disk, act: Act, pool: &BufPool) -> Result<Buf, DiskError> {
+        match begin(disk, DiskOp(0), act, pool, &mut Zeros::default()) {
+            Begun::Ended(result) => result,
+            Begun::File(_) => panic!("not a file"),
+        }
+    }
+
+    #[test]
+    fn memory_remembers_null_forgets_and_both_have_an_end() {
+        let pool = BufPool::new(1 << 20);
+        let mut ram = Disk::open(&DiskSpec::Ram(1 << 40)).unwrap();
+        let mut null = Disk::open(&DiskSpec::Null(1 << 63)).unwrap();
+        let body = pool.copy(b"hello");
+        let at = (1 << 40) - 5;
+        assert!(now(&mut ram, Act::Write { at, body: body.clone() }, &pool).is_ok());
+        assert_eq!(&now(&mut ram, Act::Read { at, len: 5 }, &pool).unwrap()[..], b"hello");
+        assert_eq!(&now(&mut ram, Act::Read { at: 7, len: 3 }, &pool).unwrap()[..], [0; 3]);
+        let over = now(&mut ram, Act::Write { at: at + 1, body: body.clone() }, &pool);
+        assert_eq!(over.unwrap_err(), DiskError::OutOfRange);
+        let at = (1 << 63) - 5;
+        assert!(now(&mut null, Act::Write { at, body }, &pool).is_ok());
+        assert_eq!(&now(&mut null, Act::Read { at, len: 5 }, &pool).unwrap()[..], [0; 5]);
+        assert!(now(&mut null, Act::Read { at: at + 1, len: 5 }, &pool).is_err());
+        assert!(now(&mut null, Act::Read { at: u64::MAX, len: 5 }, &pool).is_err());
+        assert!(Disk::open(&DiskSpec::Null((1 << 63) + 1)).is_err());
+        let mut none = Disk::open(&DiskSpec::Ram(0)).unwrap();
+        assert!(now(&mut none, Act::Flush, &pool).is_ok());
+        assert!(now(&mut none, Act::Read { at: 0, len: 1 }, &pool).is_err());
+    }
+
+    #[test]
+    fn short_results_go_on_where_they_stopped() {
+        let pool = BufPool::new(1 << 20);
+        let Begun::File(mut read) = begin_file(0, DiskOp(1), Act::Read { at: 100, len: 10 }, &pool)
+        else {
+            panic!("a file operation")
+        };
+        read.buf.as_mut().fill(9);
+        assert!(read.completed(-libc::EINTR).is_none() && read.completed(4).is_none());
+        assert!(matches!(read.call(), FileCall::Read { len: 6, at: 104, .. }));
+        assert_eq!(&read.completed(0).unwrap().unwrap()[..], [9, 9, 9, 9, 0, 0, 0, 0, 0, 0]);
+        let body = pool.zeroed(10);
+        let Begun::File(mut write) = begin_file(0, DiskOp(2), Act::Write { at: 0, body }, &pool)
+        else {
+            panic!("a file operation")
+        };
+        assert!(matches!(write.completed(-libc::ENOSPC), Some(Err(DiskError::NoSpace))));
+    }
+}

@@ -1,0 +1,111 @@
+//! One connection: its socket, what is being received, what waits to be sent.
+//!
+//! Invariant: while [`Input::in_flight`] or [`Output::in_flight`] is set, the kernel may use the
+//! memory that the respective part lent to it, and the link is neither dropped nor is that memory
+//! touched. The parts don't do I/O themselves; `shard` and `sys` do.
+
+mod input;
+mod output;
+
+pub(crate) use input::Input;
+pub(crate) use output::Output;
+
+use base::{LinkId, Time};
+use seam::DownReason;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+
+/// Where a link stands in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// The node knows it and uses it.
+    Up,
+    /// The node has closed it: what is queued goes out, until then.
+    Closing(Time),
+    /// Everything is out and the other side knows the end; it may close first, until then.
+    Finished(Time),
+    /// Nothing is to be done but to wait for the kernel to let go of it.
+    Dead,
+}
+
+/// A connection.
+pub(crate) struct Link<F> {
+    pub(crate) id: LinkId,
+    socket: OwnedFd,
+    pub(crate) framer: F,
+    pub(crate) state: State,
+    /// The node does not want to read.
+    pub(crate) paused: bool,
+    /// Sending failed: what the other side said before is still read, and then this is told.
+    pub(crate) broken: bool,
+    /// The stream ended; told after the frames before it, when the link is not paused.
+    pub(crate) ended: Option<DownReason>,
+    pub(crate) input: Input,
+    pub(crate) output: Output,
+}
+
+impl<F> Link<F> {
+    pub(crate) fn new(id: LinkId, socket: OwnedFd, framer: F) -> Link<F> {
+        Link {
+            id,
+            socket,
+            framer,
+            state: State::Up,
+            paused: false,
+            broken: false,
+            ended: None,
+            input: Input::new(),
+            output: Output::new(),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// True when data may be taken from the socket: for the node, or to be thrown away.
+    pub(crate) fn wants_input(&self) -> bool {
+        match self.state {
+            State::Up => !self.paused && self.ended.is_none(),
+            State::Closing(_) | State::Finished(_) => self.ended.is_none(),
+            State::Dead => false,
+        }
+    }
+
+    /// True when the kernel uses none of the link's memory.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.input.in_flight && !self.output.in_flight
+    }
+}
+
+impl<F> AsFd for Link<F> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A value at an address that does not change when its owner moves, for the kernel to look at.
+pub(crate) struct Pinned<T>(NonNull<T>);
+
+impl<T> Pinned<T> {
+    pub(crate) fn new(value: T) -> Pinned<T> {
+        Pinned(NonNull::from(Box::leak(Box::new(value))))
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+}
+
+impl<T> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        // SAFETY: it came from `Box::leak` in `new`, and is given back once.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// A message header that points nowhere yet.
+fn empty_message() -> libc::msghdr {
+    // SAFETY: all zeros are a valid `msghdr`: null pointers with lengths of zero.
+    unsafe { std::mem::zeroed() }
+}

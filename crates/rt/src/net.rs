@@ -1,0 +1,110 @@
+//! Sockets: made, bound and set up. No I/O.
+//!
+//! Buffer sizes are left to the kernel: TCP sizes its own by need up to several MiB, and a fixed size
+//! would switch that off.
+
+use crate::config::ListenAddr;
+use crate::error::RtError;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// A socket that listens. A unix socket's file goes with it.
+pub(crate) struct Listening {
+    pub(crate) socket: OwnedFd,
+    pub(crate) at: ListenAddr,
+    file: Option<PathBuf>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if let Some(path) = &self.file {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Listens, and tells the address with the real port.
+pub(crate) fn listen(at: &ListenAddr) -> Result<Listening, RtError> {
+    let fail = |source: io::Error| match source.raw_os_error() {
+        Some(libc::EADDRINUSE) => RtError::InUse { at: at.clone() },
+        _ => RtError::Listen { at: at.clone(), source },
+    };
+    match at {
+        ListenAddr::Tcp(addr) => {
+            let socket =
+                Socket::new(Domain::for_address(*addr), Type::STREAM, None).map_err(fail)?;
+            socket.set_reuse_address(true).map_err(fail)?;
+            socket.bind(&(*addr).into()).map_err(fail)?;
+            socket.listen(BACKLOG).map_err(fail)?;
+            let real = socket.local_addr().map_err(fail)?.as_socket().unwrap_or(*addr);
+            Ok(Listening { socket: socket.into(), at: ListenAddr::Tcp(real), file: None })
+        }
+        ListenAddr::Unix(path) => {
+            let addr = SockAddr::unix(path).map_err(fail)?;
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(fail)?;
+            clear_stale(path, &addr, at)?;
+            socket.bind(&addr).map_err(fail)?;
+            let file = Some(path.clone());
+            let listening = Listening { socket: socket.into(), at: at.clone(), file };
+            rustix::net::listen(&listening.socket, BACKLOG).map_err(|e| fail(e.into()))?;
+            Ok(listening)
+        }
+    }
+}
+
+/// Takes away the socket file of a process that is gone; nothing else.
+fn clear_stale(path: &Path, addr: &SockAddr, at: &ListenAddr) -> Result<(), RtError> {
+    let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !meta.file_type().is_socket() {
+        return Err(RtError::NotASocket { path: path.to_owned() });
+    }
+    let fail = |source| RtError::Listen { at: at.clone(), source };
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(fail)?;
+    // A full backlog must not block; it means that somebody listens.
+    probe.set_nonblocking(true).map_err(fail)?;
+    match probe.connect(addr) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(fail)
+        }
+        _ => Err(RtError::InUse { at: at.clone() }),
+    }
+}
+
+/// A socket to dial `to` with.
+pub(crate) fn dialing(to: std::net::SocketAddr, nonblocking: bool) -> io::Result<OwnedFd> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.set_nonblocking(nonblocking)?;
+    Ok(socket.into())
+}
+
+/// Sets a new TCP connection up. A unix socket has nothing to set.
+pub(crate) fn set_up(socket: &OwnedFd) {
+    // Fails on a unix socket, and on a connection that is gone already: told by its first read.
+    let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
+}
+
+/// True when a dial to a port of this host where nobody listens has connected to itself.
+pub(crate) fn is_own_echo(socket: &OwnedFd) -> bool {
+    let s = socket2::SockRef::from(socket);
+    matches!((s.local_addr(), s.peer_addr()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Makes the next close of this socket drop what is not sent yet.
+pub(crate) fn reset_on_close(socket: impl AsFd) {
+    let _ = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+}
+
+/// Raises the limit on open files as far as this process may.
+pub(crate) fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}

@@ -1,0 +1,370 @@
+//! The loop of one shard: wait, deliver events, carry out effects, start what they need; again.
+//!
+//! One round of it is a *batch*: everything that the kernel has completed. Its order is a promise to
+//! the node (`seam::contract`):
+//! 1. the backend brings completions: received data is in this process now;
+//! 2. the clock is read, so no event's `now` is earlier than its data;
+//! 3. events go to [`Node::on`] one by one. What it emits is carried out at once, but without system
+//!    calls: sends are queued, a closed link is silent from here on, answers that are known at once
+//!    become events of the next turn (`ready`), never a recursion;
+//! 4. [`Node::flush`], and further turns while there are `ready` events, a bounded number;
+//! 5. one send per link that has something to send, and receives for links that have none pending.
+//!    They reach the kernel together with the next wait.
+//!
+//! Invariant: whatever memory the kernel may use is in `links`, `dials` or `files`, whose entries go
+//! only when the kernel has let go of them; see [`Shard::drop`] for the end.
+
+mod completions;
+mod effects;
+
+use crate::clock;
+use crate::dial::Dial;
+use crate::disk::{Disk, FileOp, Zeros};
+use crate::error::RtError;
+use crate::link::{Link, State};
+use crate::mailbox::Desk;
+use crate::net::Listening;
+use crate::signal::{Stop, Waker};
+use crate::sys::{Done, FileCall, Sys, Token};
+use crate::table::Table;
+use base::{LinkId, Time};
+use seam::{
+    BufPool, DialError, DialId, DiskError, DiskOp, DownReason, Effect, Effects, Event, Node, Note,
+};
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Turns within one batch; then the kernel is asked again, without waiting.
+const TURNS: usize = 8;
+/// How long a closed link may take to send what is queued, and to see the other side's end.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long to leave a listener alone after accepting failed: no descriptors, no memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long to wait at the end for the kernel to let go of everything.
+const LAST_WAIT: Duration = Duration::from_secs(10);
+/// Polling is trusted up to here: each success earns one, each failure costs one.
+const SPIN_TRUST: u32 = 8;
+/// Without trust, polling is tried once in so many waits.
+const SPIN_RETRY: u32 = 32;
+
+/// What the shard is given.
+pub(crate) struct Parts {
+    pub(crate) waker: Arc<Waker>,
+    pub(crate) listeners: Vec<(seam::Port, Listening)>,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) desk: Desk,
+    pub(crate) spin: Duration,
+    pub(crate) link_queue: u64,
+}
+
+/// An event that the driver knows itself.
+enum Ready {
+    DiskDone(DiskOp, Result<seam::Buf, DiskError>),
+    LinkDown(LinkId, DownReason),
+    DialFailed(DialId, DialError),
+    /// A link that was resumed may have frames that are here already.
+    Resumed(LinkId),
+}
+
+/// A listener, and when to accept again after a failure.
+struct Accepting {
+    port: seam::Port,
+    listening: Listening,
+    retry_at: Option<Time>,
+}
+
+pub(crate) struct Shard<'a, N: Node, S: Sys, T> {
+    node: &'a mut N,
+    on_note: T,
+    sys: S,
+    pool: BufPool,
+    out: Effects,
+    /// The effects that are being carried out; kept for its memory.
+    effects: Vec<Effect>,
+    done: Vec<Done>,
+    ready: VecDeque<Ready>,
+    links: Table<Link<N::Framer>>,
+    /// Links with something to send, and links that may want to receive.
+    to_send: Vec<u32>,
+    to_receive: Vec<u32>,
+    /// Closed links that are not gone yet.
+    closing: Vec<LinkId>,
+    dials: Table<Dial>,
+    listeners: Vec<Accepting>,
+    disks: Vec<Disk>,
+    files: Table<FileOp>,
+    zeros: Zeros,
+    waker: Arc<Waker>,
+    desk: Desk,
+    link_queue: u64,
+    spin: Duration,
+    trust: u32,
+    waits: u32,
+    /// Events since the start: tells whether a batch had any.
+    events: u64,
+    last_event: Time,
+}
+
+impl<'a, N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'a, N, S, T> {
+    pub(crate) fn new(sys: S, parts: Parts, out: Effects, node: &'a mut N, on_note: T) -> Self {
+        let listeners = parts.listeners.into_iter();
+        Shard {
+            node,
+            on_note,
+            sys,
+            pool: out.pool().clone(),
+            out,
+            effects: Vec::new(),
+            done: Vec::new(),
+            ready: VecDeque::new(),
+            links: Table::new(),
+            to_send: Vec::new(),
+            to_receive: Vec::new(),
+            closing: Vec::new(),
+            dials: Table::new(),
+            listeners: listeners
+                .map(|(port, listening)| Accepting { port, listening, retry_at: None })
+                .collect(),
+            disks: parts.disks,
+            files: Table::new(),
+            zeros: Zeros::default(),
+            waker: parts.waker,
+            desk: parts.desk,
+            link_queue: parts.link_queue,
+            spin: parts.spin,
+            trust: SPIN_TRUST / 2,
+            waits: 0,
+            events: 0,
+            last_event: Time::ZERO,
+        }
+    }
+
+    /// Runs until it is told to stop.
+    pub(crate) fn run(&mut self, stop: &Stop) -> Result<(), RtError> {
+        for i in 0..self.listeners.len() {
+            let socket = &self.listeners[i].listening.socket;
+            self.sys
+                .watch(Token::Accept(i as u32), socket.as_fd())
+                .map_err(RtError::system("epoll_ctl"))?;
+            self.accept(i as u32);
+        }
+        self.turns(clock::now());
+        while !stop.is_set() {
+            self.wait()?;
+            self.batch();
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, i: u32) {
+        let a = &mut self.listeners[i as usize];
+        a.retry_at = None;
+        self.sys.accept(i, a.listening.socket.as_raw_fd());
+    }
+
+    /// Works on everything that has completed.
+    fn batch(&mut self) {
+        let now = clock::now();
+        let before = self.events;
+        let mut done = std::mem::take(&mut self.done);
+        for d in done.drain(..) {
+            self.completed(now, d);
+        }
+        self.done = done;
+        if self.waker.is_pending() {
+            self.waker.clear();
+            self.take_requests(now);
+        }
+        self.timers(now);
+        self.turns(now);
+        if self.events != before {
+            self.last_event = clock::now();
+        }
+    }
+
+    /// Hands one event to the node, and carries out what it asks for.
+    fn deliver(&mut self, now: Time, event: Event<'_>) {
+        self.events += 1;
+        self.node.on(now, event, &mut self.out);
+        self.carry_out(now);
+    }
+
+    fn take_requests(&mut self, now: Time) {
+        self.desk.fetch();
+        while let Some((id, request)) = self.desk.next(&self.pool) {
+            self.deliver(now, Event::Request { id, request });
+        }
+    }
+
+    /// Steps 4 and 5 of a batch.
+    fn turns(&mut self, mut now: Time) {
+        for turn in 0..TURNS {
+            for _ in 0..self.ready.len() {
+                let Some(ready) = self.ready.pop_front() else { break };
+                self.announce(now, ready);
+            }
+            self.node.flush(now, &mut self.out);
+            self.carry_out(now);
+            if self.ready.is_empty() || turn == TURNS - 1 {
+                break;
+            }
+            now = clock::now();
+        }
+        self.desk.deliver();
+        self.start_sends(now);
+        self.start_receives();
+    }
+
+    fn announce(&mut self, now: Time, ready: Ready) {
+        match ready {
+            Ready::DiskDone(op, result) => self.deliver(now, Event::DiskDone { op, result }),
+            Ready::LinkDown(link, why) => self.deliver(now, Event::LinkDown { link, why }),
+            Ready::DialFailed(dial, why) => self.deliver(now, Event::DialFailed { dial, why }),
+            Ready::Resumed(id) => {
+                if let Some((index, _)) = self.link(id) {
+                    self.cut(now, index);
+                }
+            }
+        }
+    }
+
+    /// What is due: dials without an answer, closed links, listeners that failed, the node's tick.
+    fn timers(&mut self, now: Time) {
+        if !self.dials.is_empty() {
+            for index in self.dials.indices() {
+                self.check_dial(now, index);
+            }
+        }
+        for i in (0..self.closing.len()).rev() {
+            let id = self.closing[i];
+            match self.link(id).map(|(index, link)| (index, link.state)) {
+                Some((index, State::Closing(until) | State::Finished(until))) if until <= now => {
+                    self.kill(index);
+                }
+                Some((_, State::Closing(_) | State::Finished(_))) => continue,
+                _ => {}
+            }
+            self.closing.swap_remove(i);
+        }
+        for i in 0..self.listeners.len() {
+            if self.listeners[i].retry_at.is_some_and(|t| t <= now) {
+                self.accept(i as u32);
+            }
+        }
+        if self.node.wake_at().is_some_and(|t| t <= now) {
+            self.deliver(now, Event::Tick);
+        }
+    }
+
+    /// When the next of those is due.
+    fn next_timer(&mut self) -> Option<Time> {
+        let mut next = self.node.wake_at();
+        for dial in self.dials.values().filter(|d| !d.abandoned) {
+            next = Time::earliest(next, Some(dial.until));
+        }
+        for i in 0..self.closing.len() {
+            let id = self.closing[i];
+            if let Some((_, Link { state: State::Closing(t) | State::Finished(t), .. })) =
+                self.link(id)
+            {
+                next = Time::earliest(next, Some(*t));
+            }
+        }
+        let retries = self.listeners.iter().filter_map(|a| a.retry_at).min();
+        Time::earliest(next, retries).filter(|t| *t != Time::NEVER)
+    }
+
+    /// Waits for completions: polls for a while when that is promising, then sleeps.
+    fn wait(&mut self) -> Result<(), RtError> {
+        let failed = RtError::system("waiting for I/O");
+        let now = clock::now();
+        let due = self.next_timer();
+        if !self.ready.is_empty() || due.is_some_and(|t| t <= now) || self.waker.is_pending() {
+            return self.sys.wait(Some(Duration::ZERO), &mut self.done).map_err(failed);
+        }
+        if self.may_spin(now) {
+            let until = Time::earliest(due, Some(self.last_event + self.spin)).unwrap_or(now);
+            self.sys.wait(Some(Duration::ZERO), &mut self.done).map_err(&failed)?;
+            while !self.has_news() {
+                if clock::now() >= until {
+                    self.trust = self.trust.saturating_sub(1);
+                    break;
+                }
+                if self.sys.is_promising() {
+                    self.sys.wait(Some(Duration::ZERO), &mut self.done).map_err(&failed)?;
+                } else {
+                    // Whoever works for us may need this very core.
+                    std::thread::yield_now();
+                }
+            }
+            if self.has_news() {
+                // That something of ours went out proves nothing.
+                if self.done.iter().any(|d| !matches!(d.token, Token::Send(_))) {
+                    self.trust = (self.trust + 1).min(SPIN_TRUST);
+                }
+                return Ok(());
+            }
+        }
+        let left = due.map(|t| t.since(clock::now()));
+        self.sys.wait(left, &mut self.done).map_err(failed)
+    }
+
+    /// True when polling has paid lately, or it is time to try again; and the last event is recent.
+    fn may_spin(&mut self, now: Time) -> bool {
+        if self.spin.is_zero() || now.since(self.last_event) >= self.spin {
+            return false;
+        }
+        self.waits = self.waits.wrapping_add(1);
+        self.trust > 0 || self.waits.is_multiple_of(SPIN_RETRY)
+    }
+
+    fn has_news(&self) -> bool {
+        !self.done.is_empty() || self.waker.is_pending()
+    }
+}
+
+impl<N: Node, S: Sys, T> Drop for Shard<'_, N, S, T> {
+    /// The kernel must not write into memory that is somebody else's: everything is cancelled and
+    /// waited for. What does not come back is leaked rather than freed.
+    fn drop(&mut self) {
+        for index in self.links.indices() {
+            let Some(link) = self.links.get_mut(index) else { continue };
+            let _ = rustix::net::shutdown(&*link, rustix::net::Shutdown::Both);
+            self.sys.forget(Token::Recv(index), link.as_fd());
+        }
+        for index in self.dials.indices() {
+            let Some(dial) = self.dials.get_mut(index) else { continue };
+            self.sys.forget(Token::Connect(index), dial.socket.as_fd());
+        }
+        for (i, a) in self.listeners.iter().enumerate() {
+            self.sys.forget(Token::Accept(i as u32), a.listening.socket.as_fd());
+        }
+        self.sys.cancel_all();
+        let until = clock::now() + LAST_WAIT;
+        while self.sys.in_flight() > 0 && clock::now() < until {
+            if self.sys.wait(Some(Duration::from_millis(100)), &mut self.done).is_err() {
+                break;
+            }
+            for d in self.done.drain(..) {
+                completions::close_accepted(d);
+            }
+        }
+        if self.sys.in_flight() > 0 {
+            let _ = ManuallyDrop::new(std::mem::replace(&mut self.links, Table::new()));
+            let _ = ManuallyDrop::new(std::mem::replace(&mut self.dials, Table::new()));
+            let _ = ManuallyDrop::new(std::mem::replace(&mut self.files, Table::new()));
+        }
+    }
+}
+
+/// Starts an operation on a file, or goes on with it; its answer if it is known at once.
+fn work_on_file<S: Sys>(sys: &mut S, files: &mut Table<FileOp>, index: u32) -> Option<i32> {
+    let file = files.get_mut(index)?;
+    let (fd, call): (_, FileCall) = (file.fd, file.call());
+    // SAFETY: the memory is the operation's own buffer; the operation stays in `files` until the
+    // completion, and its buffer is not looked at meanwhile.
+    unsafe { sys.file(index, fd, call) }
+}

@@ -1,0 +1,337 @@
+//! What the kernel has done: turned into events, and into more work.
+
+use super::{ACCEPT_PAUSE, Ready, Shard, work_on_file};
+use crate::dial;
+use crate::link::{Link, State};
+use crate::net;
+use crate::sys::{Done, Sys, Token};
+use base::{LinkId, Time};
+use rustix::net::{Shutdown, shutdown};
+use seam::{DialError, DialId, DownReason, Event, Node, Note, Port};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
+    pub(super) fn completed(&mut self, now: Time, done: Done) {
+        match done.token {
+            Token::Recv(i) => self.received(now, i, done.result, done.more),
+            Token::Send(i) => self.sent(now, i, done.result),
+            Token::Accept(i) => self.accepted(now, i, done),
+            Token::Connect(i) => self.connected(now, i, done.result),
+            Token::Disk(i) => self.file_done(now, i, done.result),
+            // The eventfd is readable: somebody has published something.
+            Token::Wake => {
+                self.waker.clear();
+                self.take_requests(now);
+            }
+            Token::Cancel => {}
+        }
+    }
+
+    /// The link with this name, if it is still in the table.
+    pub(super) fn link(&mut self, id: LinkId) -> Option<(u32, &mut Link<N::Framer>)> {
+        let key = id.0.checked_sub(1)?;
+        let (index, generation) = (key as u32, (key >> 32) as u32);
+        Some((index, self.links.get_mut_of(index, generation)?))
+    }
+
+    fn new_link(&mut self, now: Time, socket: OwnedFd, port: Port, dial: Option<DialId>) {
+        net::set_up(&socket);
+        let (index, generation) = self.links.next();
+        let link = LinkId((u64::from(generation) << 32 | u64::from(index)) + 1);
+        if self.sys.watch(Token::Recv(index), socket.as_fd()).is_err() {
+            // No memory for it in the kernel: as if it had broken at once.
+            if let Some(dial) = dial {
+                self.ready.push_back(Ready::DialFailed(dial, DialError::Unreachable));
+            }
+            return;
+        }
+        let framer = self.node.framer(port);
+        self.links.insert(Link::new(link, socket, framer));
+        self.to_receive.push(index);
+        self.deliver(now, Event::LinkUp { link, port, dial });
+    }
+
+    fn accepted(&mut self, now: Time, i: u32, done: Done) {
+        match done.result {
+            fd if fd >= 0 => {
+                self.accept(i);
+                // SAFETY: the kernel has just made this descriptor for us.
+                let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+                let port = self.listeners[i as usize].port;
+                self.new_link(now, socket, port, None);
+            }
+            // The caller gave up while it was waiting.
+            e if [libc::ECONNABORTED, libc::EINTR, libc::EAGAIN, libc::EPROTO].contains(&-e) => {
+                self.accept(i);
+            }
+            _ => self.listeners[i as usize].retry_at = Some(now + ACCEPT_PAUSE),
+        }
+    }
+
+    fn connected(&mut self, now: Time, index: u32, result: i32) {
+        let Some(entry) = self.dials.remove(index) else { return };
+        if entry.abandoned {
+            return;
+        }
+        self.sys.forget(Token::Connect(index), entry.socket.as_fd());
+        match result {
+            0 if net::is_own_echo(&entry.socket) => {
+                self.deliver(now, Event::DialFailed { dial: entry.dial, why: DialError::Refused });
+            }
+            0 => self.new_link(now, entry.socket, entry.port, Some(entry.dial)),
+            e => self.deliver(now, Event::DialFailed { dial: entry.dial, why: dial::why(-e) }),
+        }
+    }
+
+    /// Gives a dial up that takes too long.
+    pub(super) fn check_dial(&mut self, now: Time, index: u32) {
+        let Some(entry) = self.dials.get_mut(index) else { return };
+        if entry.abandoned || entry.until > now {
+            return;
+        }
+        entry.abandoned = true;
+        let dial = entry.dial;
+        if self.sys.forget(Token::Connect(index), entry.socket.as_fd()) {
+            self.dials.remove(index);
+        }
+        self.ready.push_back(Ready::DialFailed(dial, DialError::Unreachable));
+    }
+
+    fn received(&mut self, now: Time, index: u32, result: i32, more: bool) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        link.input.in_flight = false;
+        link.input.more = more;
+        if link.state == State::Dead {
+            return self.bury(index);
+        }
+        match result {
+            n if n > 0 && link.state == State::Up => {
+                link.input.received(n as usize);
+                self.cut(now, index);
+            }
+            n if n > 0 => {
+                link.input.discard();
+                self.to_receive.push(index);
+            }
+            e if [libc::EINTR, libc::EAGAIN].contains(&-e) => self.to_receive.push(index),
+            e => {
+                let orderly = e == 0 && !link.broken;
+                let why = if orderly { DownReason::Closed } else { DownReason::Broken };
+                link.ended = Some(why);
+                match link.state {
+                    State::Up => self.cut(now, index),
+                    // The other side says no more, but may read what is queued still.
+                    State::Closing(_) if e == 0 => {}
+                    _ => self.kill(index),
+                }
+            }
+        }
+    }
+
+    /// Delivers the frames that are here; then the end of the stream, if it has ended.
+    pub(super) fn cut(&mut self, now: Time, index: u32) {
+        loop {
+            let Some(link) = self.links.get_mut(index) else { return };
+            if link.state != State::Up || link.paused || link.input.in_flight {
+                return;
+            }
+            match link.input.cut(&mut link.framer, &self.pool) {
+                Ok(Some((head, body))) => {
+                    let link = link.id;
+                    self.deliver(now, Event::Frame { link, head: head.as_slice(), body });
+                }
+                Ok(None) => match link.ended {
+                    Some(why) => return self.down(index, why),
+                    None => return self.to_receive.push(index),
+                },
+                Err(why) => {
+                    let note = Note::Garbage { link: link.id, why };
+                    (self.on_note)(now, note);
+                    return self.down(index, DownReason::Garbage);
+                }
+            }
+        }
+    }
+
+    fn sent(&mut self, now: Time, index: u32, result: i32) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        link.output.in_flight = false;
+        if link.state == State::Dead {
+            return self.bury(index);
+        }
+        if self.took(index, result) {
+            // Went out in part, or more was queued meanwhile. The rest goes with this batch's sends.
+            self.list_send(index);
+            self.finish(now, index);
+        }
+    }
+
+    pub(super) fn list_send(&mut self, index: u32) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        if !link.output.listed && !link.output.is_empty() {
+            link.output.listed = true;
+            self.to_send.push(index);
+        }
+    }
+
+    /// The kernel has taken so much. False when the link is broken.
+    fn took(&mut self, index: u32, result: i32) -> bool {
+        let Some(link) = self.links.get_mut(index) else { return false };
+        match result {
+            n if n >= 0 => link.output.sent(n as usize),
+            e if [libc::EINTR, libc::EAGAIN, libc::ENOBUFS].contains(&-e) => {}
+            _ => {
+                self.send_failed(index);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Nothing goes out any more. What the other side had said before, an explanation maybe, is in
+    /// the socket still: it is read before the link goes down.
+    fn send_failed(&mut self, index: u32) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        if link.state != State::Up || link.paused {
+            return self.down(index, DownReason::Broken);
+        }
+        link.broken = true;
+        // So that the end follows what is in the socket, for sure and at once.
+        let _ = shutdown(&*link, Shutdown::Both);
+        self.to_receive.push(index);
+    }
+
+    /// One send per link that has something to send.
+    pub(super) fn start_sends(&mut self, now: Time) {
+        let mut list = std::mem::take(&mut self.to_send);
+        for index in list.drain(..) {
+            if let Some(link) = self.links.get_mut(index) {
+                link.output.listed = false;
+            }
+            self.start_send(now, index);
+        }
+        self.to_send = list;
+    }
+
+    fn start_send(&mut self, now: Time, index: u32) {
+        loop {
+            let Some(link) = self.links.get_mut(index) else { return };
+            if link.state == State::Dead || link.broken || link.output.in_flight {
+                return;
+            }
+            let fd = link.fd();
+            let Some(message) = link.output.prepare() else { break };
+            // SAFETY: the link stays in the table until `in_flight` is cleared by the completion,
+            // and `Output` does not touch what the message points to meanwhile.
+            match unsafe { self.sys.send(index, fd, message) } {
+                Some(result) => {
+                    if !self.took(index, result) {
+                        return;
+                    }
+                }
+                None => {
+                    link.output.in_flight = true;
+                    return;
+                }
+            }
+        }
+        self.finish(now, index);
+    }
+
+    /// A closed link whose queue is empty: tells the other side.
+    pub(super) fn finish(&mut self, now: Time, index: u32) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        if !matches!(link.state, State::Closing(_)) || !link.output.is_empty() {
+            return;
+        }
+        // Closing at once would throw away what is on its way when the other side has sent
+        // something that was not read: so the other side closes first, if it does so soon.
+        link.state = State::Finished(now + super::LINGER);
+        if link.ended.is_some() || shutdown(&*link, Shutdown::Write).is_err() {
+            self.kill(index);
+        }
+    }
+
+    pub(super) fn start_receives(&mut self) {
+        let mut list = std::mem::take(&mut self.to_receive);
+        for index in list.drain(..) {
+            let Some(link) = self.links.get_mut(index) else { continue };
+            if link.input.in_flight || !link.wants_input() {
+                continue;
+            }
+            let (fd, more) = (link.fd(), link.input.more);
+            let message = link.input.prepare(&self.pool);
+            link.input.in_flight = true;
+            // SAFETY: the link stays in the table until `in_flight` is cleared by the completion,
+            // and `Input` does not touch what the message points to meanwhile.
+            unsafe { self.sys.recv(index, fd, message, more) };
+        }
+        self.to_receive = list;
+    }
+
+    /// The link is gone, and the node learns it unless it closed it itself.
+    pub(super) fn down(&mut self, index: u32, why: DownReason) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        if link.state == State::Up {
+            self.ready.push_back(Ready::LinkDown(link.id, why));
+            if why == DownReason::Stuck {
+                net::reset_on_close(&*link);
+            }
+        }
+        self.kill(index);
+    }
+
+    /// Ends a link as soon as the kernel lets go of it. No event comes from it any more.
+    pub(super) fn kill(&mut self, index: u32) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        if link.state == State::Dead {
+            return;
+        }
+        link.state = State::Dead;
+        if !link.is_quiet() {
+            // Makes what is under way complete, whatever it waits for.
+            let _ = shutdown(&*link, Shutdown::Both);
+        }
+        if self.sys.forget(Token::Recv(index), link.as_fd()) {
+            (link.input.in_flight, link.output.in_flight) = (false, false);
+        }
+        self.bury(index);
+    }
+
+    /// Closes a dead link's socket and frees its memory, if the kernel uses neither.
+    fn bury(&mut self, index: u32) {
+        let quiet = |l: &mut Link<_>| l.state == State::Dead && l.is_quiet();
+        if self.links.get_mut(index).is_some_and(quiet) {
+            self.links.remove(index);
+        }
+    }
+
+    /// A file operation has ended, or goes on.
+    pub(super) fn file_done(&mut self, now: Time, index: u32, result: i32) {
+        let Some(result) = self.file_ended(index, result) else { return };
+        let Some(file) = self.files.remove(index) else { return };
+        self.deliver(now, Event::DiskDone { op: file.op, result });
+    }
+
+    /// Goes on with a file operation until it ends or waits; tells how it ended.
+    pub(super) fn file_ended(
+        &mut self,
+        index: u32,
+        mut result: i32,
+    ) -> Option<Result<seam::Buf, seam::DiskError>> {
+        loop {
+            if let Some(ended) = self.files.get_mut(index)?.completed(result) {
+                return Some(ended);
+            }
+            result = work_on_file(&mut self.sys, &mut self.files, index)?;
+        }
+    }
+}
+
+/// Closes a connection that came too late.
+pub(super) fn close_accepted(done: Done) {
+    if let (Token::Accept(_), fd @ 0..) = (done.token, done.result) {
+        // SAFETY: the kernel has just made this descriptor for us.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+}

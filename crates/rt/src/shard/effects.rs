@@ -1,0 +1,123 @@
+//! What the node asks for: queued, begun, or answered at the next turn. No socket I/O here.
+
+use super::{LINGER, Ready, Shard, work_on_file};
+use crate::dial::{Dial, PATIENCE};
+use crate::disk::{self, Act, Begun};
+use crate::link::{Pinned, State};
+use crate::net;
+use crate::sys::{Sys, Token};
+use base::{LinkId, Time};
+use seam::{
+    Buf, DialError, DialId, DiskError, DiskId, DiskOp, DownReason, Effect, Head, Node, Note, Port,
+};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
+    /// Carries out what was emitted since the last time, in order.
+    pub(super) fn carry_out(&mut self, now: Time) {
+        if self.out.is_empty() {
+            return;
+        }
+        let mut effects = std::mem::take(&mut self.effects);
+        self.out.swap(&mut effects);
+        for effect in effects.drain(..) {
+            self.apply(now, effect);
+        }
+        self.effects = effects;
+    }
+
+    fn apply(&mut self, now: Time, effect: Effect) {
+        match effect {
+            Effect::Send { link, head, body } => self.send(link, &head, body),
+            Effect::Dial { dial, to, port } => self.dial(now, dial, to, port),
+            Effect::Close { link } => self.close(now, link),
+            Effect::Pause { link } => self.pause(link),
+            Effect::Resume { link } => {
+                if let Some((_, l)) = self.link(link)
+                    && l.paused
+                {
+                    l.paused = false;
+                    self.ready.push_back(Ready::Resumed(link));
+                }
+            }
+            Effect::Read { op, disk, at, len } => self.disk(op, disk, Act::Read { at, len }),
+            Effect::Write { op, disk, at, body } => self.disk(op, disk, Act::Write { at, body }),
+            Effect::Flush { op, disk } => self.disk(op, disk, Act::Flush),
+            Effect::Reply { id, result } => self.desk.answer(id, result),
+            Effect::Note(note) => (self.on_note)(now, note),
+        }
+    }
+
+    fn send(&mut self, id: LinkId, head: &Head, body: Buf) {
+        let most = self.link_queue;
+        let Some((index, link)) = self.link(id) else { return };
+        if link.state != State::Up || link.broken {
+            return;
+        }
+        link.output.push(head, body);
+        if link.output.queued > most {
+            return self.down(index, DownReason::Stuck);
+        }
+        self.list_send(index);
+    }
+
+    fn pause(&mut self, id: LinkId) {
+        let Some((index, link)) = self.link(id) else { return };
+        link.paused = true;
+        if link.broken {
+            self.down(index, DownReason::Broken);
+        }
+    }
+
+    fn close(&mut self, now: Time, id: LinkId) {
+        let Some((index, link)) = self.link(id) else { return };
+        if link.state != State::Up {
+            return;
+        }
+        if link.broken {
+            return self.kill(index);
+        }
+        link.state = State::Closing(now + LINGER);
+        if !link.input.in_flight {
+            link.input.discard();
+            self.to_receive.push(index);
+        }
+        self.closing.push(id);
+        self.finish(now, index);
+    }
+
+    fn dial(&mut self, now: Time, dial: DialId, to: SocketAddr, port: Port) {
+        let Ok(socket) = net::dialing(to, S::NONBLOCKING) else {
+            return self.ready.push_back(Ready::DialFailed(dial, DialError::Unreachable));
+        };
+        let fd = socket.as_raw_fd();
+        let (until, address) = (now + PATIENCE, Pinned::new(to.into()));
+        let entry = Dial { dial, port, socket, address, until, abandoned: false };
+        let index = self.dials.insert(entry);
+        let Some(entry) = self.dials.get_mut(index) else { return };
+        // Never fails: a dial is watched from its connect on.
+        let _ = self.sys.watch(Token::Connect(index), entry.socket.as_fd());
+        // SAFETY: the address is pinned in its entry, which stays until the connect has completed.
+        unsafe { self.sys.connect(index, fd, entry.address.as_ptr()) };
+    }
+
+    fn disk(&mut self, op: DiskOp, disk: DiskId, act: Act) {
+        let Some(disk) = self.disks.get_mut(disk.0 as usize) else {
+            return self.ready.push_back(Ready::DiskDone(op, Err(DiskError::OutOfRange)));
+        };
+        let result = match disk::begin(disk, op, act, &self.pool, &mut self.zeros) {
+            Begun::Ended(result) => result,
+            Begun::File(file) => {
+                let index = self.files.insert(file);
+                let Some(result) = work_on_file(&mut self.sys, &mut self.files, index) else {
+                    return;
+                };
+                let Some(result) = self.file_ended(index, result) else { return };
+                self.files.remove(index);
+                result
+            }
+        };
+        self.ready.push_back(Ready::DiskDone(op, result));
+    }
+}

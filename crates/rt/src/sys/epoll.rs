@@ -1,0 +1,340 @@
+//! The backend for kernels and containers without io_uring: epoll, edge-triggered.
+//!
+//! An operation waits in its entry until the socket is ready, and is then done by [`Sys::wait`]
+//! itself, in the shard's thread. The kernel keeps no pointer between system calls, so `forget`
+//! always gives everything back at once. Files are read, written and synced synchronously: a slow
+//! device stops the shard meanwhile. That is the price of this backend.
+
+use super::{Done, FileCall, Sys, Token, outcome, recv_now, send_now};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Events taken per system call.
+const BATCH: usize = 256;
+
+/// A socket, as far as its readiness is known.
+#[derive(Default)]
+struct Entry {
+    fd: RawFd,
+    readable: bool,
+    writable: bool,
+    /// An end or an error was seen. It is told once, so `readable` and `writable` stay from now on.
+    ended: bool,
+    recv: Option<*mut libc::msghdr>,
+    send: Option<*const libc::msghdr>,
+    /// An accept, or a connect.
+    open: bool,
+    /// The connect failed outright.
+    failed: Option<i32>,
+}
+
+/// The epoll backend.
+pub(crate) struct Epoll {
+    epoll: OwnedFd,
+    links: Vec<Entry>,
+    listeners: Vec<Entry>,
+    dials: Vec<Entry>,
+    /// Operations that can probably be done now.
+    runnable: Vec<Token>,
+    batch: Vec<Token>,
+    events: Vec<libc::epoll_event>,
+    /// The kernel has no `epoll_pwait2`: wait in milliseconds.
+    coarse: bool,
+}
+
+impl Epoll {
+    pub(crate) fn new(wake: BorrowedFd<'_>) -> io::Result<Epoll> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, wake, EventData::new_u64(Token::Wake.pack()), EventFlags::IN)?;
+        Ok(Epoll {
+            epoll,
+            links: Vec::new(),
+            listeners: Vec::new(),
+            dials: Vec::new(),
+            runnable: Vec::new(),
+            batch: Vec::new(),
+            events: Vec::with_capacity(BATCH),
+            coarse: false,
+        })
+    }
+
+    fn entry(&mut self, token: Token) -> &mut Entry {
+        let (table, index) = match token {
+            Token::Recv(i) | Token::Send(i) => (&mut self.links, i as usize),
+            Token::Accept(i) => (&mut self.listeners, i as usize),
+            Token::Connect(i) => (&mut self.dials, i as usize),
+            Token::Disk(_) | Token::Wake | Token::Cancel => unreachable!("{token:?} has no socket"),
+        };
+        if table.len() <= index {
+            table.resize_with(index + 1, Entry::default);
+        }
+        &mut table[index]
+    }
+
+    /// Asks the kernel what has become ready.
+    fn poll(&mut self, at_most: Option<Duration>, done: &mut Vec<Done>) -> io::Result<()> {
+        let n = self.poll_raw(at_most)?;
+        for i in 0..n {
+            let (flags, token) = (self.events[i].events, Token::unpack(self.events[i].u64));
+            if token == Token::Wake {
+                done.push(Done { token, result: 0, more: false });
+                continue;
+            }
+            let flags = EventFlags::from_bits_retain(flags);
+            let entry = self.entry(token);
+            let over = EventFlags::HUP | EventFlags::ERR;
+            entry.ended |= flags.intersects(over | EventFlags::RDHUP);
+            if flags.intersects(EventFlags::IN | over | EventFlags::RDHUP) {
+                entry.readable = true;
+            }
+            if flags.intersects(EventFlags::OUT | over) {
+                entry.writable = true;
+            }
+            let (recv, send) = (entry.recv.is_some() || entry.open, entry.send.is_some());
+            if recv {
+                self.runnable.push(token);
+            }
+            if let (Token::Recv(i), true) = (token, send) {
+                self.runnable.push(Token::Send(i));
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_raw(&mut self, at_most: Option<Duration>) -> io::Result<usize> {
+        self.events.clear();
+        let (fd, room) = (self.epoll.as_raw_fd(), self.events.spare_capacity_mut());
+        let (to, len) = (room.as_mut_ptr().cast::<libc::epoll_event>(), room.len());
+        let mut result = -libc::ENOSYS;
+        if !self.coarse {
+            let time = at_most.map(|t| libc::timespec {
+                tv_sec: t.as_secs().min(1 << 30) as libc::time_t,
+                tv_nsec: t.subsec_nanos().into(),
+            });
+            let time = time.as_ref().map_or(std::ptr::null(), |t| &raw const *t);
+            let mask = std::ptr::null::<libc::sigset_t>();
+            // SAFETY: `to` has room for `len` events; `time` is null or lives until after the call.
+            let n =
+                unsafe { libc::syscall(libc::SYS_epoll_pwait2, fd, to, len, time, mask, 0usize) };
+            result = outcome(n as isize);
+        }
+        if result == -libc::ENOSYS || result == -libc::EPERM {
+            self.coarse = true;
+            // Rounded up: early would be a busy loop.
+            let ms = at_most.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(1 << 30) as i32);
+            // SAFETY: `to` has room for `len` events.
+            let n = unsafe { libc::epoll_wait(fd, to, len as i32, ms) };
+            result = outcome(n as isize);
+        }
+        match result {
+            n if n >= 0 => {
+                // SAFETY: the kernel wrote that many.
+                unsafe { self.events.set_len(n as usize) };
+                Ok(n as usize)
+            }
+            e if e == -libc::EINTR => Ok(0),
+            e => Err(io::Error::from_raw_os_error(-e)),
+        }
+    }
+
+    /// Tries an operation. It stays where it is when the socket turns out not to be ready.
+    fn run(&mut self, token: Token) -> Option<Done> {
+        let entry = self.entry(token);
+        let result = match token {
+            Token::Recv(_) => entry.run_recv()?,
+            Token::Send(_) => entry.run_send()?,
+            Token::Accept(_) => entry.run_accept()?,
+            Token::Connect(_) => entry.run_connect()?,
+            Token::Disk(_) | Token::Wake | Token::Cancel => return None,
+        };
+        Some(Done { token, result, more: true })
+    }
+}
+
+impl Entry {
+    fn run_recv(&mut self) -> Option<i32> {
+        let message = self.recv?;
+        if !self.readable {
+            return None;
+        }
+        // SAFETY: `recv`'s caller keeps the message and its parts valid while it stands here.
+        let (result, room) = unsafe {
+            let parts = std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen);
+            let room: usize = parts.iter().map(|p| p.iov_len).sum();
+            (recv_now(self.fd, message), room)
+        };
+        let Some(result) = result else {
+            self.readable = false;
+            return None;
+        };
+        // Less than there was room for: the socket is drained, and new data makes a new edge.
+        self.readable = self.ended || result as usize == room;
+        self.recv = None;
+        Some(result)
+    }
+
+    fn run_send(&mut self) -> Option<i32> {
+        let message = self.send?;
+        if !self.writable {
+            return None;
+        }
+        // SAFETY: `send`'s caller keeps the message and its parts valid while it stands here.
+        let result = unsafe { send_now(self.fd, message) };
+        match result {
+            None => self.writable = false,
+            Some(_) => self.send = None,
+        }
+        result
+    }
+
+    fn run_accept(&mut self) -> Option<i32> {
+        if !self.open || !self.readable {
+            return None;
+        }
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: no address is asked for.
+        let fd =
+            unsafe { libc::accept4(self.fd, std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+        let result = outcome(fd as isize);
+        if result == -libc::EAGAIN {
+            self.readable = false;
+            return None;
+        }
+        self.open = false;
+        Some(result)
+    }
+
+    fn run_connect(&mut self) -> Option<i32> {
+        if let Some(error) = self.failed.take() {
+            self.open = false;
+            return Some(error);
+        }
+        if !self.open || !self.writable {
+            return None;
+        }
+        self.open = false;
+        // SAFETY: the descriptor is the dial's socket, which lives until `forget`.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        Some(match rustix::net::sockopt::socket_error(socket) {
+            Ok(Ok(())) => 0,
+            Ok(Err(e)) | Err(e) => -e.raw_os_error(),
+        })
+    }
+}
+
+impl Sys for Epoll {
+    const NONBLOCKING: bool = true;
+
+    fn watch(&mut self, token: Token, fd: BorrowedFd<'_>) -> io::Result<()> {
+        *self.entry(token) = Entry { fd: fd.as_raw_fd(), ..Entry::default() };
+        rustix::io::ioctl_fionbio(fd, true)?;
+        let flags = match token {
+            // A socket that is not connecting yet counts as hung up: watched from `connect` on.
+            Token::Connect(_) => return Ok(()),
+            Token::Accept(_) => EventFlags::IN | EventFlags::ET,
+            _ => EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET,
+        };
+        epoll::add(&self.epoll, fd, EventData::new_u64(token.pack()), flags)?;
+        Ok(())
+    }
+
+    fn forget(&mut self, token: Token, fd: BorrowedFd<'_>) -> bool {
+        *self.entry(token) = Entry { fd: -1, ..Entry::default() };
+        // A dial that never began to connect is not there.
+        let _ = epoll::delete(&self.epoll, fd);
+        true
+    }
+
+    unsafe fn recv(&mut self, link: u32, _: RawFd, message: *mut libc::msghdr, _: bool) {
+        let entry = self.entry(Token::Recv(link));
+        entry.recv = Some(message);
+        if entry.readable {
+            self.runnable.push(Token::Recv(link));
+        }
+    }
+
+    unsafe fn send(&mut self, link: u32, fd: RawFd, message: *const libc::msghdr) -> Option<i32> {
+        // SAFETY: the caller's promise. Tried although the edge may be unseen: it mostly succeeds.
+        let result = unsafe { send_now(fd, message) };
+        if result.is_none() {
+            let entry = self.entry(Token::Send(link));
+            // An edge that came before this attempt may be in the kernel's list still; it costs
+            // one more attempt. One that comes after it is seen for sure.
+            entry.writable = entry.ended;
+            entry.send = Some(message);
+            if entry.writable {
+                self.runnable.push(Token::Send(link));
+            }
+        }
+        result
+    }
+
+    fn accept(&mut self, listener: u32, _: RawFd) {
+        let entry = self.entry(Token::Accept(listener));
+        entry.open = true;
+        if entry.readable {
+            self.runnable.push(Token::Accept(listener));
+        }
+    }
+
+    unsafe fn connect(&mut self, dial: u32, fd: RawFd, address: *const socket2::SockAddr) {
+        // SAFETY: the caller's promise.
+        let address = unsafe { &*address };
+        // SAFETY: pointer and length belong together.
+        let n = unsafe { libc::connect(fd, address.as_ptr().cast(), address.len()) };
+        let result = outcome(n as isize);
+        let token = Token::Connect(dial);
+        let entry = self.entry(token);
+        entry.open = true;
+        if result != -libc::EINPROGRESS && result != 0 {
+            entry.failed = Some(result);
+            self.runnable.push(token);
+            return;
+        }
+        // SAFETY: the descriptor is the dial's socket.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        let flags = EventFlags::OUT | EventFlags::ET;
+        if epoll::add(&self.epoll, socket, EventData::new_u64(token.pack()), flags).is_err() {
+            self.entry(token).writable = true;
+            self.runnable.push(token);
+        }
+    }
+
+    unsafe fn file(&mut self, _: u32, fd: RawFd, call: FileCall) -> Option<i32> {
+        // SAFETY: the caller's promise: the memory is valid for the call.
+        let n = unsafe {
+            match call {
+                FileCall::Read { to, len, at } => {
+                    libc::pread64(fd, to.cast(), len as usize, at as i64)
+                }
+                FileCall::Write { from, len, at } => {
+                    libc::pwrite64(fd, from.cast(), len as usize, at as i64)
+                }
+                FileCall::Sync => libc::fdatasync(fd) as isize,
+            }
+        };
+        Some(outcome(n))
+    }
+
+    fn wait(&mut self, at_most: Option<Duration>, done: &mut Vec<Done>) -> io::Result<()> {
+        let at_most = if self.runnable.is_empty() { at_most } else { Some(Duration::ZERO) };
+        self.poll(at_most, done)?;
+        let mut batch = std::mem::take(&mut self.batch);
+        std::mem::swap(&mut batch, &mut self.runnable);
+        done.extend(batch.drain(..).filter_map(|token| self.run(token)));
+        self.batch = batch;
+        Ok(())
+    }
+
+    fn is_promising(&mut self) -> bool {
+        true
+    }
+
+    fn in_flight(&self) -> usize {
+        0
+    }
+
+    fn cancel_all(&mut self) {}
+}

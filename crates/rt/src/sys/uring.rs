@@ -1,0 +1,241 @@
+//! The io_uring backend: everything is an operation in the ring, started with the system call that
+//! waits.
+//!
+//! Invariant: an operation that was pushed is counted in `in_flight` until its completion has been
+//! reaped; only then its memory is anybody else's again. Operations are cancelled, never abandoned.
+
+use super::{Done, FileCall, Sys, Token};
+use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+/// Operations that are started per system call, and completions that fit at once. More wait, none
+/// is lost.
+const ENTRIES: (u32, u32) = (1024, 8192);
+/// `IORING_ENTER_GETEVENTS`.
+const GET_EVENTS: u32 = 1;
+/// `IORING_RECVSEND_POLL_FIRST`: don't try before there is data.
+const POLL_FIRST: u16 = 1;
+
+/// A ring with the best options that this kernel knows.
+pub(crate) fn build() -> io::Result<IoUring> {
+    let mut best = IoUring::builder();
+    // Completions are worked on when this thread asks for them, and interrupt nothing (6.1).
+    best.setup_cqsize(ENTRIES.1).setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+    let mut good = IoUring::builder();
+    good.setup_cqsize(ENTRIES.1).setup_coop_taskrun().setup_taskrun_flag(); // 5.19
+    let mut plain = IoUring::builder();
+    plain.setup_cqsize(ENTRIES.1);
+    best.build(ENTRIES.0).or_else(|_| good.build(ENTRIES.0)).or_else(|_| plain.build(ENTRIES.0))
+}
+
+/// The io_uring backend.
+pub(crate) struct Uring {
+    ring: IoUring,
+    wake: RawFd,
+    wake_armed: bool,
+    /// What did not fit into the submission queue.
+    backlog: VecDeque<squeue::Entry>,
+    in_flight: usize,
+    /// The kernel knows `POLL_FIRST`, and tells when a socket holds more.
+    poll_first: bool,
+    /// At the end: nothing is armed again.
+    ending: bool,
+}
+
+impl Uring {
+    /// `wake` outlives the ring.
+    pub(crate) fn new(wake: BorrowedFd<'_>) -> io::Result<Uring> {
+        let ring = build()?;
+        let poll_first = ring.params().is_setup_single_issuer();
+        Ok(Uring {
+            ring,
+            wake: wake.as_raw_fd(),
+            wake_armed: false,
+            backlog: VecDeque::new(),
+            in_flight: 0,
+            poll_first,
+            ending: false,
+        })
+    }
+
+    /// Starts an operation with the next `wait`.
+    fn push(&mut self, token: Token, entry: squeue::Entry) {
+        if token != Token::Cancel {
+            self.in_flight += 1;
+        }
+        self.backlog.push_back(entry.user_data(token.pack()));
+        self.fill();
+    }
+
+    /// Moves the backlog into the submission queue, as far as it has room.
+    fn fill(&mut self) {
+        let mut queue = self.ring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: who pushed it promised that its memory stays until its completion.
+            if unsafe { queue.push(entry) }.is_err() {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    fn cancel(&mut self, token: Token) {
+        let target = CancelBuilder::user_data(token.pack());
+        self.push(Token::Cancel, opcode::AsyncCancel2::new(target).build());
+    }
+
+    fn arm_wake(&mut self) {
+        if !self.wake_armed && !self.ending {
+            self.wake_armed = true;
+            let poll = opcode::PollAdd::new(Fd(self.wake), libc::POLLIN as u32);
+            self.push(Token::Wake, poll.build());
+        }
+    }
+
+    /// True when the kernel has something to start, or to do before more completions appear. (On one
+    /// that knows no task-run flag they appear by themselves.)
+    fn needs_kernel(&mut self) -> bool {
+        let queue = self.ring.submission();
+        !queue.is_empty() || queue.cq_overflow() || queue.taskrun()
+    }
+
+    /// One system call: starts what is queued, and waits as long as told.
+    fn enter(&mut self, at_most: Option<Duration>) -> io::Result<()> {
+        let queued = self.ring.submission().len() as u32;
+        let submitter = self.ring.submitter();
+        let result = match at_most {
+            None => submitter.submit_and_wait(1),
+            Some(Duration::ZERO) => {
+                // Not `submit`: that one leaves deferred work lying.
+                let none = None::<&libc::sigset_t>;
+                // SAFETY: no argument points anywhere; `queued` is what the queue holds.
+                unsafe { submitter.enter(queued, 0, GET_EVENTS, none) }
+            }
+            Some(t) => {
+                let time = Timespec::new().sec(t.as_secs().min(1 << 30)).nsec(t.subsec_nanos());
+                submitter.submit_with_args(1, &SubmitArgs::new().timespec(&time))
+            }
+        };
+        match result {
+            Ok(_) => Ok(()),
+            Err(e) => match e.raw_os_error() {
+                // The time is over; a signal; the completion queue is full, or memory is short:
+                // reap what is there, what was not started stays queued.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(e),
+            },
+        }
+    }
+
+    fn reap(&mut self, done: &mut Vec<Done>) {
+        for c in self.ring.completion() {
+            let token = Token::unpack(c.user_data());
+            if token == Token::Cancel {
+                continue;
+            }
+            self.in_flight -= 1;
+            if token == Token::Wake {
+                self.wake_armed = false;
+            }
+            let more = !self.poll_first || cqueue::sock_nonempty(c.flags());
+            done.push(Done { token, result: c.result(), more });
+        }
+    }
+}
+
+impl Sys for Uring {
+    // The kernel waits by itself; on a non-blocking socket it would fail instead.
+    const NONBLOCKING: bool = false;
+
+    fn watch(&mut self, _: Token, _: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn forget(&mut self, token: Token, _: BorrowedFd<'_>) -> bool {
+        self.cancel(token);
+        if let Token::Recv(i) = token {
+            self.cancel(Token::Send(i));
+        }
+        false
+    }
+
+    unsafe fn recv(&mut self, link: u32, fd: RawFd, message: *mut libc::msghdr, more: bool) {
+        let hint = if self.poll_first && !more { POLL_FIRST } else { 0 };
+        // SAFETY: the caller's promise: the message and its parts are valid.
+        let parts =
+            unsafe { std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
+        let entry = match parts {
+            [one] => opcode::Recv::new(Fd(fd), one.iov_base.cast(), one.iov_len as u32)
+                .ioprio(hint)
+                .build(),
+            _ => opcode::RecvMsg::new(Fd(fd), message).ioprio(hint).build(),
+        };
+        self.push(Token::Recv(link), entry);
+    }
+
+    unsafe fn send(&mut self, link: u32, fd: RawFd, message: *const libc::msghdr) -> Option<i32> {
+        // Wait for room until everything is out: one completion per batch.
+        let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+        let entry = opcode::SendMsg::new(Fd(fd), message).flags(flags).build();
+        self.push(Token::Send(link), entry);
+        None
+    }
+
+    fn accept(&mut self, listener: u32, fd: RawFd) {
+        let entry = opcode::Accept::new(Fd(fd), std::ptr::null_mut(), std::ptr::null_mut())
+            .flags(libc::SOCK_CLOEXEC)
+            .build();
+        self.push(Token::Accept(listener), entry);
+    }
+
+    unsafe fn connect(&mut self, dial: u32, fd: RawFd, address: *const socket2::SockAddr) {
+        // SAFETY: the caller's promise.
+        let address = unsafe { &*address };
+        let entry = opcode::Connect::new(Fd(fd), address.as_ptr().cast(), address.len()).build();
+        self.push(Token::Connect(dial), entry);
+    }
+
+    unsafe fn file(&mut self, slot: u32, fd: RawFd, call: FileCall) -> Option<i32> {
+        let entry = match call {
+            FileCall::Read { to, len, at } => opcode::Read::new(Fd(fd), to, len).offset(at).build(),
+            FileCall::Write { from, len, at } => {
+                opcode::Write::new(Fd(fd), from, len).offset(at).build()
+            }
+            FileCall::Sync => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
+        };
+        self.push(Token::Disk(slot), entry);
+        None
+    }
+
+    fn wait(&mut self, at_most: Option<Duration>, done: &mut Vec<Done>) -> io::Result<()> {
+        self.arm_wake();
+        self.fill();
+        let ready = !self.ring.completion().is_empty() || !self.backlog.is_empty();
+        if !ready && at_most != Some(Duration::ZERO) {
+            self.enter(at_most)?;
+        } else if self.needs_kernel() {
+            self.enter(Some(Duration::ZERO))?;
+        }
+        self.reap(done);
+        Ok(())
+    }
+
+    fn is_promising(&mut self) -> bool {
+        !self.ring.completion().is_empty() || self.needs_kernel()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn cancel_all(&mut self) {
+        self.ending = true;
+        if self.wake_armed {
+            self.cancel(Token::Wake);
+        }
+    }
+}

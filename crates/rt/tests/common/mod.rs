@@ -1,0 +1,174 @@
+//! A node that gives everything back, and how to talk to it.
+#![allow(dead_code)] // each test binary uses a part
+
+use rt::{Backend, Config, ListenAddr, RtError, Shard, Stop};
+use seam::{
+    BlockError, BlockKind, DiskError, DiskId, DiskOp, Effect, Effects, Event, FrameError, Framer,
+    Framing, Head, Node, Port, RequestId,
+};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+/// The backends that work here. `GABION_EPOLL_ONLY=1` leaves io_uring out: valgrind can't run it.
+pub fn backends() -> Vec<Backend> {
+    if std::env::var_os("GABION_EPOLL_ONLY").is_some() {
+        return vec![Backend::Epoll];
+    }
+    match Shard::bind(Config { backend: Backend::Uring, ..Config::default() }) {
+        Ok(_) => vec![Backend::Epoll, Backend::Uring],
+        Err(RtError::NoUring { why }) => {
+            eprintln!("io_uring is left out: {why}");
+            vec![Backend::Epoll]
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// A length, then so many bytes.
+pub struct Lengths;
+
+impl Framer for Lengths {
+    fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError> {
+        match start.first_chunk::<4>() {
+            None => Ok(Framing::Need(4)),
+            Some(len) => Ok(Framing::Frame { head: 4, body: u32::from_le_bytes(*len) as usize }),
+        }
+    }
+}
+
+/// Sends each frame back. Requests go to its first device.
+#[derive(Default)]
+pub struct Echo {
+    pub frames: u64,
+    pub panic_at: Option<u64>,
+    pub batches: Arc<AtomicU64>,
+    pub requests: BTreeMap<u64, RequestId>,
+    pub next: u64,
+}
+
+impl Node for Echo {
+    type Framer = Lengths;
+
+    fn framer(&mut self, _: Port) -> Lengths {
+        Lengths
+    }
+
+    fn on(&mut self, _: base::Time, event: Event<'_>, out: &mut Effects) {
+        match event {
+            Event::Frame { link, head, body } => {
+                self.frames += 1;
+                assert_ne!(Some(self.frames), self.panic_at, "as ordered");
+                out.send(link, Head::new(head), body);
+            }
+            Event::Request { id, request } => {
+                let (op, disk) = (DiskOp(self.next), DiskId(0));
+                self.next += 1;
+                self.requests.insert(op.0, id);
+                out.push(match request.kind {
+                    BlockKind::Read => Effect::Read { op, disk, at: request.at, len: request.len },
+                    BlockKind::Write => {
+                        Effect::Write { op, disk, at: request.at, body: request.body }
+                    }
+                    _ => Effect::Flush { op, disk },
+                });
+            }
+            Event::DiskDone { op, result } => {
+                let id = self.requests.remove(&op.0).expect("an operation that was begun");
+                let result = result.map_err(|e| match e {
+                    DiskError::OutOfRange => BlockError::OutOfRange,
+                    DiskError::NoSpace => BlockError::Full,
+                    DiskError::Io => BlockError::Media,
+                });
+                out.push(Effect::Reply { id, result });
+            }
+            _ => {}
+        }
+    }
+
+    fn flush(&mut self, _: base::Time, _: &mut Effects) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn wake_at(&self) -> Option<base::Time> {
+        None
+    }
+}
+
+/// A shard on a thread.
+pub struct Running {
+    stop: Stop,
+    batches: Arc<AtomicU64>,
+    thread: JoinHandle<Result<(), RtError>>,
+}
+
+pub fn spawn(shard: Shard, make: impl FnOnce() -> Echo) -> Running {
+    let mut node = make();
+    let (stop, batches) = (Stop::new(), node.batches.clone());
+    let for_thread = stop.clone();
+    let thread = std::thread::spawn(move || shard.run(&mut node, &for_thread, |_, _| {}));
+    Running { stop, batches, thread }
+}
+
+impl Running {
+    pub fn batches(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed)
+    }
+
+    pub fn end(self) {
+        self.stop.stop();
+        self.thread.join().unwrap().unwrap();
+    }
+}
+
+pub fn connect(at: &ListenAddr) -> TcpStream {
+    TcpStream::connect(at.tcp().expect("a TCP address")).unwrap()
+}
+
+pub fn frame(body: &[u8]) -> Vec<u8> {
+    [&(body.len() as u32).to_le_bytes()[..], body].concat()
+}
+
+/// Sends one frame and checks that it comes back.
+pub fn exchange(peer: &mut (impl Read + Write), body: &[u8]) {
+    let sent = frame(body);
+    peer.write_all(&sent).unwrap();
+    let mut back = vec![0; sent.len()];
+    peer.read_exact(&mut back).unwrap();
+    assert!(back == sent, "{} bytes came back changed", body.len());
+}
+
+/// Some bytes that depend on a number.
+pub struct Fill(pub u64);
+
+impl Fill {
+    pub fn bytes(&self, len: usize) -> Vec<u8> {
+        let mut rng = base::Prng::new(self.0);
+        let mut bytes = vec![0; len];
+        bytes
+            .chunks_mut(8)
+            .for_each(|c| c.copy_from_slice(&rng.next_u64().to_le_bytes()[..c.len()]));
+        bytes
+    }
+}
+
+/// A folder that goes with the test.
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn new(name: &str) -> Dir {
+        let dir = std::env::temp_dir().join(format!("gabion-rt-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Dir(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,233 @@
+//! The files that `mdm run`, `sds run` and `sdc run` take.
+
+use crate::spec::DeviceSpec;
+use anyhow::{Context, Result};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// A metadata manager.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MdmConfig {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Its log: the cluster's configuration and map.
+    pub log: PathBuf,
+    /// How it talks to the kernel.
+    #[serde(default)]
+    pub backend: Backend,
+    /// Where to write its pid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_file: Option<PathBuf>,
+}
+
+/// A data server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SdsConfig {
+    /// Its name in the cluster.
+    pub name: String,
+    /// The MDMs.
+    pub mdm: Vec<SocketAddr>,
+    /// How it talks to the kernel.
+    #[serde(default)]
+    pub backend: Backend,
+    /// Where to write its pid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_file: Option<PathBuf>,
+    /// Its devices; each one is served by a thread of its own.
+    pub device: Vec<DeviceConfig>,
+}
+
+/// One device of a data server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceConfig {
+    /// `ram:SIZE` or `null:SIZE`.
+    pub spec: DeviceSpec,
+    /// Where this device's thread listens.
+    pub listen: SocketAddr,
+    /// What others dial, when it is not `listen`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<SocketAddr>,
+    /// The processor core to stay on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pin: Option<usize>,
+}
+
+/// A data client.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SdcConfig {
+    /// Its name in the cluster.
+    pub name: String,
+    /// The MDMs.
+    pub mdm: Vec<SocketAddr>,
+    /// Where it serves NBD: `unix:PATH` or `IP:PORT`.
+    pub nbd: Vec<NbdAddress>,
+    /// How it talks to the kernel.
+    #[serde(default)]
+    pub backend: Backend,
+    /// Where to write its pid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_file: Option<PathBuf>,
+    /// The processor core to stay on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pin: Option<usize>,
+}
+
+/// What `mdm run --example-config` prints.
+pub const MDM_EXAMPLE: &str = r#"# gabion mdm run --config /etc/gabion/mdm.toml
+
+# Where data servers, data clients and the command line reach it.
+listen = "192.168.1.10:7001"
+# The cluster's configuration and map. Keep it on a disk that survives.
+log = "/var/lib/gabion/mdm.log"
+# auto, uring or epoll
+backend = "auto"
+# pid_file = "/run/gabion/mdm.pid"
+"#;
+
+/// What `sds run --example-config` prints.
+pub const SDS_EXAMPLE: &str = r#"# gabion sds run --config /etc/gabion/sds.toml
+
+# Names this server in the cluster; must differ from every other one's.
+name = "sds1"
+mdm = ["192.168.1.10:7001"]
+# auto, uring or epoll
+backend = "auto"
+# pid_file = "/run/gabion/sds1.pid"
+
+# One section per device; each one gets a thread.
+[[device]]
+# ram:SIZE (empty after the process has died) or null:SIZE (keeps no data: for measuring)
+spec = "ram:1GiB"
+# What clients and other servers dial. When it is 0.0.0.0, say so in `advertise`.
+listen = "192.168.1.11:7072"
+# advertise = "192.168.1.11:7072"
+# The processor core that the thread stays on.
+# pin = 0
+"#;
+
+/// What `sdc run --example-config` prints.
+pub const SDC_EXAMPLE: &str = r#"# gabion sdc run --config /etc/gabion/sdc.toml
+
+# Names this client in the cluster.
+name = "sdc1"
+mdm = ["192.168.1.10:7001"]
+# Where volumes are served over NBD, one export per volume: unix:PATH or IP:PORT.
+nbd = ["unix:/run/gabion/nbd.sock", "127.0.0.1:10809"]
+# auto, uring or epoll
+backend = "auto"
+# pid_file = "/run/gabion/sdc1.pid"
+# pin = 0
+"#;
+
+/// Reads a role's file.
+pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
+    let text =
+        fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
+    toml::from_str(&text).with_context(|| {
+        format!("{} is no configuration of this role (--example-config prints one)", file.display())
+    })
+}
+
+/// Writes a role's file.
+pub fn write(file: &Path, config: &impl Serialize) -> Result<()> {
+    fs::write(file, toml::to_string(config)?)
+        .with_context(|| format!("can't write {}", file.display()))
+}
+
+/// [`rt::Backend`] in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Backend(pub rt::Backend);
+
+/// [`rt::ListenAddr`] in a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NbdAddress(pub rt::ListenAddr);
+
+impl NbdAddress {
+    /// The URI of what is served here, without an export name.
+    pub fn uri(&self) -> String {
+        match &self.0 {
+            rt::ListenAddr::Unix(path) => format!("nbd+unix:///?socket={}", percent(path)),
+            rt::ListenAddr::Tcp(at) if at.ip().is_unspecified() => {
+                let host = fs::read_to_string("/proc/sys/kernel/hostname");
+                let host = host.unwrap_or_else(|_| "localhost".into());
+                format!("nbd://{}:{}/", host.trim(), at.port())
+            }
+            rt::ListenAddr::Tcp(at) => format!("nbd://{at}/"),
+        }
+    }
+}
+
+/// The URI of one volume at an address that a data client has reported.
+pub fn volume_uri(base: &str, volume: &str) -> String {
+    let authority = base.find("://").map_or(0, |at| at + 3);
+    match base[authority..].find('/') {
+        Some(slash) => {
+            let (before, after) = base.split_at(authority + slash + 1);
+            format!("{before}{volume}{after}")
+        }
+        None => format!("{base}/{volume}"),
+    }
+}
+
+/// Percent-encodes what a URI's query can't hold as it is.
+fn percent(path: &Path) -> String {
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/-_.~".contains(b);
+    path.as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .map(|b| if plain(b) { char::from(*b).to_string() } else { format!("%{b:02X}") })
+        .collect()
+}
+
+macro_rules! as_text {
+    ($name:ident) => {
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
+                String::deserialize(from)?.parse().map($name).map_err(D::Error::custom)
+            }
+        }
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(&self.0)
+            }
+        }
+    };
+}
+
+as_text!(Backend);
+as_text!(NbdAddress);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_examples_are_configurations_and_typos_are_not() {
+        let mdm: MdmConfig = toml::from_str(MDM_EXAMPLE).unwrap();
+        let sds: SdsConfig = toml::from_str(SDS_EXAMPLE).unwrap();
+        let sdc: SdcConfig = toml::from_str(SDC_EXAMPLE).unwrap();
+        assert_eq!((sds.device.len(), sdc.nbd.len()), (1, 2));
+        assert_eq!(toml::from_str(&toml::to_string(&mdm).unwrap()), Ok(mdm));
+        assert_eq!(toml::from_str(&toml::to_string(&sds).unwrap()), Ok(sds));
+        assert_eq!(toml::from_str(&toml::to_string(&sdc).unwrap()), Ok(sdc));
+        assert!(toml::from_str::<MdmConfig>(&format!("{MDM_EXAMPLE}\nlitsen = 3\n")).is_err());
+        assert!(toml::from_str::<MdmConfig>(&MDM_EXAMPLE.replace("auto", "aoto")).is_err());
+    }
+
+    #[test]
+    fn uris_name_the_volume() {
+        let at = |text: &str| NbdAddress(text.parse().unwrap()).uri();
+        assert_eq!(
+            volume_uri(&at("unix:/tmp/a b/nbd.sock"), "vol1"),
+            "nbd+unix:///vol1?socket=/tmp/a%20b/nbd.sock"
+        );
+        assert_eq!(volume_uri(&at("127.0.0.1:10809"), "vol1"), "nbd://127.0.0.1:10809/vol1");
+    }
+}

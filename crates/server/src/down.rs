@@ -1,0 +1,16 @@
+//! `gabion down`: stops the cluster that `up` runs, also after `up` itself is gone.
+
+use crate::exit::Exit;
+use crate::target::Target;
+use crate::up;
+use anyhow::Result;
+
+/// Runs `gabion down`.
+pub fn run(target: &Target) -> Result<Exit> {
+    let dir = target.local()?;
+    let _lock = dir.lock()?;
+    if up::stop_all(&dir)? == 0 {
+        println!("No process of the cluster in {} runs.", dir.root().display());
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,58 @@
+//! What the process's exit code says. Part of the interface: `docs/reference/exit-codes.md`.
+
+use std::process::ExitCode;
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done; for `status`: healthy.
+    Ok = 0,
+    /// It failed, or the cluster refused it. (2 is clap's: the command line was wrong.)
+    Failed = 1,
+    /// `status`: everything is served, some of it from fewer copies than wanted.
+    Degraded = 3,
+    /// `status`: some data has no copy that may serve.
+    Lost = 4,
+    /// No MDM answers.
+    Unreachable = 5,
+    /// Something is in use: an address, or the directory by another cluster or command.
+    Taken = 6,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// An error that asks for an exit code of its own.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct Coded {
+    exit: Exit,
+    text: String,
+}
+
+/// An error for people that ends the process with this code.
+pub fn coded(exit: Exit, text: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Coded { exit, text: text.into() })
+}
+
+/// The code that an error asks for.
+pub fn of(error: &anyhow::Error) -> Exit {
+    error.chain().find_map(|e| e.downcast_ref::<Coded>()).map_or(Exit::Failed, |c| c.exit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn the_code_survives_context() {
+        let error = Err::<(), _>(coded(Exit::Taken, "in use")).context("starting").unwrap_err();
+        assert_eq!(of(&error), Exit::Taken);
+        assert_eq!(of(&anyhow::anyhow!("plain")), Exit::Failed);
+    }
+}

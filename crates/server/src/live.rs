@@ -1,0 +1,134 @@
+//! What a foreground `gabion up` shows: how to use the cluster, then how it does, until Ctrl-C.
+
+use crate::report::{Report, UpDown};
+use crate::target::Target;
+use crate::{size::Size, status};
+use anyhow::Result;
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write, stdout};
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const REFRESH: Duration = Duration::from_millis(500);
+const POLL: Duration = Duration::from_millis(50);
+/// Servers and volumes that the view lists, so that it fits on a screen.
+const LISTED: usize = 8;
+
+/// How to attach what `up` has made. Every command in it works as printed.
+pub fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
+    let mut text = format!("\n{}\n", status::headline(report));
+    let used = |v: &&crate::report::Volume| !v.nbd_uris.is_empty();
+    for volume in report.volumes.iter().filter(used) {
+        let _ = writeln!(
+            text,
+            "  {:<10} {:>10}  {}",
+            volume.name,
+            Size(volume.size_bytes).to_string(),
+            volume.nbd_uris[0]
+        );
+    }
+    if let Some(uri) = report.volumes.iter().find(used).map(|v| &v.nbd_uris[0]) {
+        let _ = write!(
+            text,
+            "\nUse it with any NBD client:\n\
+             \x20 nbdinfo '{uri}'\n\
+             \x20 qemu-img info '{uri}'\n\
+             \x20 fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=32 \
+             --runtime=10 --time_based\n\
+             \nTry a failure while it runs:\n\
+             \x20 gabion sds kill 2{dir}\n\
+             \x20 gabion status{dir}\n\
+             \x20 gabion sds start 2{dir}\n"
+        );
+    }
+    if detached {
+        let _ = writeln!(text, "\nStop it with:\n  gabion down{dir}");
+    }
+    text.push('\n');
+    text
+}
+
+/// Shows the cluster until interrupted, or until its processes are gone.
+pub fn show(target: &Target, children: &mut [(String, Child)], stop: &AtomicBool) -> Result<()> {
+    let screen = stdout().is_terminal();
+    let (mut last, mut drawn) = (String::new(), 0);
+    let mut next = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let mut running = 0;
+        for (_, child) in children.iter_mut() {
+            // Reaps it too; one that was started again by `sds start` is not our child.
+            running += usize::from(child.try_wait()?.is_none());
+        }
+        if running == 0 && target.local()?.live()?.is_empty() {
+            println!("All processes of the cluster have ended.");
+            return Ok(());
+        }
+        if Instant::now() >= next {
+            next = Instant::now() + REFRESH;
+            let view = match status::ask(target) {
+                Ok(report) if screen => view(&report),
+                Ok(report) => format!("{}\n", changes(&report)),
+                Err(error) => format!("{error:#}\n"),
+            };
+            if screen {
+                draw(&view, &mut drawn)?;
+            } else if view != last {
+                print!("{view}");
+                stdout().flush()?;
+            }
+            last = view;
+        }
+        std::thread::sleep(POLL);
+    }
+    println!("\nStopping.");
+    Ok(())
+}
+
+/// Draws over what was drawn before.
+fn draw(view: &str, drawn: &mut usize) -> Result<()> {
+    let mut out = stdout().lock();
+    if *drawn > 0 {
+        write!(out, "\x1b[{drawn}A\x1b[J")?;
+    }
+    out.write_all(view.as_bytes())?;
+    out.flush()?;
+    *drawn = view.lines().count();
+    Ok(())
+}
+
+/// What a line-by-line log shows: nothing that moves all the time.
+fn changes(report: &Report) -> String {
+    let down: Vec<&str> =
+        report.sds.iter().filter(|s| s.state == UpDown::Down).map(|s| s.name.as_str()).collect();
+    let mut line = status::headline(report);
+    if !down.is_empty() {
+        let _ = write!(line, "; down: {}", down.join(" "));
+    }
+    if report.resync.remaining_bytes > 0 {
+        line.push_str("; resync runs");
+    }
+    line
+}
+
+fn view(report: &Report) -> String {
+    let mut view = format!("{}\n", status::headline(report));
+    let down = || report.sds.iter().filter(|s| s.state == UpDown::Down);
+    for sds in down().take(LISTED) {
+        let _ = writeln!(view, "  {} is down (pid {})", sds.name, sds.pid);
+    }
+    if down().count() > LISTED {
+        let _ = writeln!(view, "  and {} more are down", down().count() - LISTED);
+    }
+    for volume in report.volumes.iter().take(LISTED) {
+        let size = Size(volume.size_bytes).to_string();
+        let _ = writeln!(view, "  {:<31} {size:>10}  {}", volume.name, volume.state);
+    }
+    if report.volumes.len() > LISTED {
+        let _ = writeln!(view, "  and {} volumes more", report.volumes.len() - LISTED);
+    }
+    let _ = writeln!(view, "{}", status::capacity(report));
+    let _ = writeln!(view, "{}", status::resync(&report.resync));
+    let _ = writeln!(view, "Ctrl-C stops the cluster.");
+    view
+}

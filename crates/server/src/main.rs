@@ -1,0 +1,129 @@
+//! The one binary `gabion`: every role, and the command line for all of them.
+//!
+//! One file per subcommand (`up`, `down`, `status`, `volume`, `mdm`, `sds`, `sdc`, `bench`); what
+//! they share is below them: `target` finds the cluster, `admin` talks to its MDM, `cluster`,
+//! `statedir` and `process` keep the processes of a cluster on this machine, `service` and the
+//! `role_*` files run a node. Nothing here decides about data: that is the nodes' work.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod bench;
+mod cluster;
+mod config;
+mod down;
+mod exit;
+mod live;
+mod mdm;
+mod notes;
+mod ports;
+mod process;
+mod report;
+mod role_mdm;
+mod role_sdc;
+mod role_sds;
+mod runopts;
+mod sdc;
+mod sds;
+mod service;
+mod size;
+mod spec;
+mod statedir;
+mod status;
+mod table;
+mod target;
+mod up;
+mod volume;
+mod watched;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use exit::Exit;
+use std::process::ExitCode;
+
+/// Turns the disks of ordinary servers into one mirrored, self-healing block store.
+#[derive(Parser, Debug)]
+#[command(name = "gabion", version, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  gabion up                a cluster of three servers on this machine, in the foreground
+  gabion status            how it does, from another terminal
+  gabion sds kill 2        take a server away; I/O goes on
+  gabion sds start 2       give it back; it is filled from the other copies
+
+Exit codes: 0 done (status: healthy), 1 failed or refused, 2 wrong usage, 3 status: degraded,
+4 status: failed, 5 no MDM answers, 6 an address or the directory is in use.")]
+struct Cli {
+    #[command(flatten)]
+    target: target::Target,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Start a whole cluster on this machine
+    Up(up::UpArgs),
+    /// Stop the cluster that `up` started, also a detached or a crashed one
+    #[command(after_help = "Example:\n  gabion down")]
+    Down,
+    /// Show the cluster's state, servers, volumes, capacity and resync
+    Status(status::StatusArgs),
+    /// Make, list, grow and delete volumes
+    #[command(subcommand)]
+    Volume(volume::VolumeCommand),
+    /// Run a data server; list, kill and start those of a cluster on this machine
+    #[command(subcommand)]
+    Sds(sds::SdsCommand),
+    /// Run a data client, which serves volumes over NBD
+    #[command(subcommand)]
+    Sdc(sdc::SdcCommand),
+    /// Run a metadata manager
+    #[command(subcommand)]
+    Mdm(mdm::MdmCommand),
+    /// Measure what the kernel costs, and what Gabion costs on top of it
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            exit::of(&error).into()
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<Exit> {
+    let target = &cli.target;
+    match &cli.command {
+        Command::Up(args) => up::run(target, args),
+        Command::Down => down::run(target),
+        Command::Status(args) => status::run(target, args),
+        Command::Volume(command) => volume::run(target, command),
+        Command::Sds(command) => sds::run(target, command),
+        Command::Sdc(command) => sdc::run(target, command),
+        Command::Mdm(command) => mdm::run(target, command),
+        Command::Bench(command) => bench::run(command),
+    }
+}
+
+/// 64 bits that no other process has drawn.
+fn random() -> Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .context("the kernel gives no random numbers")?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,153 @@
+//! What a role's process says: one line per notable note, one line per second for the many.
+//!
+//! A failure changes hundreds of groups at once. Such notes are counted and told once a second;
+//! the others are told as they come, up to a limit per second, so that no fault fills a disk.
+
+use seam::Note;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+const WINDOW: Duration = Duration::from_secs(1);
+/// Lines of one sort in a window.
+const LINES: u32 = 10;
+
+/// How a note is told.
+struct Telling {
+    /// Sorts notes; also the words of the count.
+    sort: &'static str,
+    /// The line of its own, if it gets one.
+    line: Option<String>,
+    /// Bytes that it adds to the sum.
+    bytes: u64,
+    /// How many things it counts for.
+    count: u64,
+}
+
+/// Counts of the present second.
+#[derive(Debug, Default)]
+pub struct Notes {
+    since: Option<Instant>,
+    tally: Vec<Tally>,
+}
+
+#[derive(Debug)]
+struct Tally {
+    sort: &'static str,
+    lines: u32,
+    untold: u64,
+    bytes: u64,
+}
+
+impl Notes {
+    /// Takes one note of a shard; returns the line to write at once, if any.
+    pub fn take(&mut self, note: Note) -> Option<String> {
+        let telling = tell(note);
+        self.since.get_or_insert_with(Instant::now);
+        let tally = match self.tally.iter_mut().find(|t| t.sort == telling.sort) {
+            Some(tally) => tally,
+            None => {
+                self.tally.push(Tally { sort: telling.sort, lines: 0, untold: 0, bytes: 0 });
+                self.tally.last_mut()?
+            }
+        };
+        if telling.line.is_some() && tally.lines < LINES {
+            tally.lines += 1;
+            return telling.line;
+        }
+        tally.untold += telling.count;
+        tally.bytes += telling.bytes;
+        None
+    }
+
+    /// How long until [`Notes::sum_up`] has something to say.
+    pub fn due_in(&self) -> Option<Duration> {
+        Some(WINDOW.saturating_sub(self.since?.elapsed()))
+    }
+
+    /// Ends the second: one line of counts, if there is anything untold.
+    pub fn sum_up(&mut self) -> Option<String> {
+        self.since = None;
+        let mut line = String::new();
+        for tally in self.tally.drain(..).filter(|t| t.untold > 0) {
+            let comma = if line.is_empty() { "" } else { ", " };
+            let _ = write!(line, "{comma}{}: {}", tally.sort, tally.untold);
+            if tally.bytes > 0 {
+                let _ = write!(line, " ({})", crate::size::Size(tally.bytes));
+            }
+        }
+        (!line.is_empty()).then_some(line)
+    }
+}
+
+fn tell(note: Note) -> Telling {
+    let counted = |sort| Telling { sort, line: None, bytes: 0, count: 1 };
+    let told = |sort, line: String| Telling { sort, line: Some(line), bytes: 0, count: 1 };
+    match note {
+        Note::Refused { link, why } => told("links refused", format!("{link} closed: {why}")),
+        Note::Garbage { link, why } => told("links with garbage", format!("{link} closed: {why}")),
+        Note::BadBody { link } => {
+            told("damaged bodies", format!("{link}: a frame's body does not match its checksum"))
+        }
+        Note::Map { version } => told("maps", format!("{version} taken over")),
+        Note::Primary { .. } => counted("became primary of groups"),
+        Note::Active { alone: false, .. } => counted("serves groups"),
+        Note::Active { alone: true, .. } => counted("serves groups alone"),
+        Note::StaleEpoch { .. } => counted("refused messages of another epoch"),
+        Note::SyncStart { bytes, full, .. } => Telling {
+            bytes,
+            ..counted(if full { "full copies begun" } else { "comparisons begun" })
+        },
+        Note::Copied { bytes, .. } => Telling { bytes, ..counted("copies") },
+        Note::Sealed { .. } => counted("replicas equal again"),
+        Note::LeaseWait { .. } => counted("reads waited for a lease"),
+        Note::GraceWait { .. } => counted("groups wait for old leases to end"),
+        Note::Deduped { .. } => counted("retries already executed"),
+        Note::OldSession { link } => {
+            told("old sessions", format!("{link}: a frame of an older session was dropped"))
+        }
+        Note::Full { device } => told("writes without space", format!("{device} is full")),
+        Note::Dropped { volume, units } => {
+            told("volumes dropped", format!("{volume} is gone: gave back {units} units"))
+        }
+        Note::DeviceDown { device, proof: true } => {
+            told("devices down", format!("{device} is down: its process is dead"))
+        }
+        Note::DeviceDown { device, proof: false } => {
+            told("devices down", format!("{device} is down: it is silent"))
+        }
+        Note::DeviceUp { device } => told("devices up", format!("{device} is up")),
+        Note::Snapshot { version } => told("snapshots", format!("wrote a snapshot of {version}")),
+        Note::Superseded => told("ends", "a newer process serves in this one's name".to_owned()),
+        Note::DeviceFailed => {
+            told("ends", "the device failed, and this process can't go on from that".to_owned())
+        }
+        Note::Retried { ops } => Telling { count: ops.into(), ..counted("operations retried") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{DeviceId, Epoch, GroupId};
+
+    #[test]
+    fn many_groups_make_one_line_and_a_failure_its_own() {
+        let mut notes = Notes::default();
+        for g in 0..300 {
+            let note = Note::Primary { group: GroupId(g), epoch: Epoch(2) };
+            assert_eq!(notes.take(note), None);
+        }
+        let down = Note::DeviceDown { device: DeviceId(3), proof: true };
+        assert_eq!(notes.take(down).as_deref(), Some("dev3 is down: its process is dead"));
+        assert_eq!(notes.sum_up().as_deref(), Some("became primary of groups: 300"));
+        assert_eq!((notes.sum_up(), notes.due_in()), (None, None));
+    }
+
+    #[test]
+    fn a_flood_is_cut_and_counted() {
+        let mut notes = Notes::default();
+        let lines = (0..100).filter_map(|_| notes.take(Note::Full { device: DeviceId(1) })).count();
+        assert_eq!(lines, LINES as usize);
+        assert_eq!(notes.sum_up().as_deref(), Some("writes without space: 90"));
+    }
+}

@@ -1,0 +1,128 @@
+//! Processes that another command started: found again by pid file, never by name.
+//!
+//! A pid file holds `PID START BOOT`: the process's start time in clock ticks and the boot's id tell
+//! a process from a later one with a recycled pid, which is never signalled.
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// One life of one process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    start: u64,
+    boot: String,
+}
+
+impl Process {
+    /// This very process.
+    pub fn this() -> Result<Process> {
+        let pid = std::process::id();
+        let start = start_time(pid).context("/proc/self/stat can't be read")?;
+        Ok(Process { pid, start, boot: boot_id() })
+    }
+
+    /// The process that a pid file names; `None` when there is no such file, or nothing in it.
+    pub fn read(file: &Path) -> Option<Process> {
+        let text = fs::read_to_string(file).ok()?;
+        let mut words = text.split_whitespace();
+        Some(Process {
+            pid: words.next()?.parse().ok()?,
+            start: words.next()?.parse().ok()?,
+            boot: words.next()?.to_owned(),
+        })
+    }
+
+    /// Writes the pid file, at once and whole.
+    pub fn write(&self, file: &Path) -> Result<()> {
+        let draft = file.with_extension("pid.new");
+        fs::write(&draft, format!("{} {} {}\n", self.pid, self.start, self.boot))
+            .and_then(|()| fs::rename(&draft, file))
+            .with_context(|| format!("can't write {}", file.display()))
+    }
+
+    /// True while it runs, or is stopped; false for a zombie.
+    pub fn is_alive(&self) -> bool {
+        self.boot == boot_id() && start_time(self.pid) == Some(self.start)
+    }
+
+    /// Sends a signal; false when the process is gone.
+    pub fn signal(&self, signal: Signal) -> Result<bool> {
+        let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(false) };
+        // The descriptor names the process itself, so it can't become another one between the check
+        // and the signal.
+        let Ok(fd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
+            return Ok(false);
+        };
+        if !self.is_alive() {
+            return Ok(false);
+        }
+        match rustix::process::pidfd_send_signal(&fd, signal) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::SRCH) => Ok(false),
+            Err(e) => Err(e).with_context(|| format!("can't signal process {}", self.pid)),
+        }
+    }
+
+    /// Waits until it is gone; false when it is still there after `timeout`.
+    pub fn wait_gone(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        while self.is_alive() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+}
+
+/// When a process started, in clock ticks since boot; `None` when it is gone, or a zombie.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything; behind it the fields from the third on.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    if state == "Z" || state == "X" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map_or_else(|_| "-".into(), |id| id.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recycled_pid_is_not_the_process() {
+        let this = Process::this().unwrap();
+        assert!(this.is_alive());
+        let stranger = Process { start: this.start + 1, ..this.clone() };
+        assert!(!stranger.is_alive());
+        assert!(!stranger.signal(Signal::TERM).unwrap(), "we would be gone otherwise");
+        let earlier_boot = Process { boot: "x".into(), ..this };
+        assert!(!earlier_boot.is_alive());
+    }
+
+    #[test]
+    fn pid_files_read_as_written_and_garbage_is_nobody() {
+        let dir = std::env::temp_dir().join(format!("gabion-process-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("x.pid");
+        let this = Process::this().unwrap();
+        this.write(&file).unwrap();
+        assert_eq!(Process::read(&file), Some(this));
+        fs::write(&file, "4711\n").unwrap();
+        assert_eq!(Process::read(&file), None);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

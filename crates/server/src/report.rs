@@ -1,0 +1,439 @@
+//! The cluster's state as `gabion status --json` publishes it. An interface: fields are only added,
+//! never changed or taken away. Described in `docs/reference/status.md`.
+
+use crate::config::volume_uri;
+use crate::exit::Exit;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use wire::control::{DeviceKind, DeviceStatus, StatusInfo};
+
+/// The version of this document's shape.
+pub const SCHEMA: u32 = 1;
+
+/// The whole cluster, or one volume of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Every copy is there.
+    Healthy,
+    /// All data is served; some copies are missing.
+    Degraded,
+    /// Some data has no copy that may serve.
+    Failed,
+}
+
+/// A process or a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UpDown {
+    /// The MDM hears from it.
+    Up,
+    /// It does not.
+    Down,
+}
+
+/// What `status --json` prints.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    pub schema: u32,
+    pub cluster: String,
+    pub state: State,
+    pub map_version: u64,
+    pub mdm: Vec<Mdm>,
+    pub sds: Vec<Sds>,
+    pub sdc: Vec<Sdc>,
+    pub volumes: Vec<Volume>,
+    pub groups: Groups,
+    pub capacity: Capacity,
+    pub resync: Resync,
+}
+
+/// A metadata manager.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Mdm {
+    pub address: String,
+    pub pid: u32,
+    pub state: UpDown,
+}
+
+/// A data server.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Sds {
+    pub name: String,
+    pub id: u32,
+    /// Up when all its devices are.
+    pub state: UpDown,
+    pub pid: u32,
+    /// Of its first device.
+    pub address: String,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+    pub devices: Vec<Device>,
+}
+
+/// One device of a data server.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Device {
+    pub id: u32,
+    pub shard: u32,
+    pub kind: &'static str,
+    pub state: UpDown,
+    /// Down, and its process is known to be dead.
+    pub dead: bool,
+    pub connected: bool,
+    pub address: String,
+    pub incarnation: u64,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+    pub groups: u32,
+    pub groups_led: u32,
+    pub resync_remaining_bytes: u64,
+    pub resync_moved_bytes: u64,
+    pub ops: u64,
+    pub full: bool,
+}
+
+/// A data client.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Sdc {
+    pub name: String,
+    pub id: u32,
+    pub state: UpDown,
+    pub pid: u32,
+    pub nbd_uris: Vec<String>,
+    pub nbd_connections: u32,
+}
+
+/// A volume.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Volume {
+    pub name: String,
+    pub id: u32,
+    pub size_bytes: u64,
+    pub state: State,
+    pub nbd_uris: Vec<String>,
+    pub groups: Groups,
+}
+
+/// Placement groups, counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Groups {
+    pub total: u32,
+    pub degraded: u32,
+    pub failed: u32,
+}
+
+/// Raw bytes: all copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Capacity {
+    pub total_bytes: u64,
+    pub protected_bytes: u64,
+    pub degraded_bytes: u64,
+    pub failed_bytes: u64,
+}
+
+/// Copies being brought up to date.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Resync {
+    pub remaining_bytes: u64,
+    pub rate_bytes_per_second: u64,
+    pub moved_bytes: u64,
+}
+
+impl Groups {
+    fn state(self) -> State {
+        match self {
+            Groups { failed: 1.., .. } => State::Failed,
+            Groups { degraded: 1.., .. } => State::Degraded,
+            _ => State::Healthy,
+        }
+    }
+}
+
+impl UpDown {
+    fn of(up: bool) -> UpDown {
+        if up { UpDown::Up } else { UpDown::Down }
+    }
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            State::Healthy => "healthy",
+            State::Degraded => "degraded",
+            State::Failed => "failed",
+        })
+    }
+}
+
+impl std::fmt::Display for UpDown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            UpDown::Up => "up",
+            UpDown::Down => "down",
+        })
+    }
+}
+
+impl Report {
+    /// What an MDM told.
+    pub fn new(info: &StatusInfo, mdm: SocketAddr) -> Report {
+        let groups = Groups {
+            total: info.groups,
+            degraded: info.groups_degraded,
+            failed: info.groups_failed,
+        };
+        let sds = servers(&info.devices);
+        let missing = sds.iter().any(|s| s.state == UpDown::Down);
+        let state = groups.state().max(if missing { State::Degraded } else { State::Healthy });
+        let sdc: Vec<Sdc> = info
+            .sdcs
+            .iter()
+            .map(|s| Sdc {
+                name: s.name.clone(),
+                id: s.id,
+                state: UpDown::of(s.connected),
+                pid: s.pid,
+                nbd_uris: s.nbd.clone(),
+                nbd_connections: s.connections,
+            })
+            .collect();
+        Report {
+            schema: SCHEMA,
+            cluster: format!("{:016x}", info.cluster),
+            state,
+            map_version: info.map,
+            mdm: vec![Mdm { address: mdm.to_string(), pid: info.mdm_pid, state: UpDown::Up }],
+            volumes: info.volumes.iter().map(|v| volume(v, &sdc)).collect(),
+            sds,
+            sdc,
+            groups,
+            capacity: Capacity {
+                total_bytes: info.bytes_capacity,
+                protected_bytes: info.bytes_protected,
+                degraded_bytes: info.bytes_degraded,
+                failed_bytes: info.bytes_failed,
+            },
+            resync: Resync {
+                remaining_bytes: info.resync_remaining,
+                rate_bytes_per_second: info.resync_rate,
+                moved_bytes: info.resync_moved,
+            },
+        }
+    }
+
+    /// The exit code of `gabion status`.
+    pub fn exit(&self) -> Exit {
+        match self.state {
+            State::Healthy => Exit::Ok,
+            State::Degraded => Exit::Degraded,
+            State::Failed => Exit::Lost,
+        }
+    }
+
+    /// How many data servers are up.
+    pub fn sds_up(&self) -> usize {
+        self.sds.iter().filter(|s| s.state == UpDown::Up).count()
+    }
+}
+
+fn volume(v: &wire::control::VolumeStatus, sdc: &[Sdc]) -> Volume {
+    let groups = Groups { total: v.groups, degraded: v.groups_degraded, failed: v.groups_failed };
+    let bases = sdc.iter().filter(|s| s.state == UpDown::Up).flat_map(|s| &s.nbd_uris);
+    Volume {
+        name: v.name.clone(),
+        id: v.id,
+        size_bytes: v.size,
+        state: groups.state(),
+        nbd_uris: bases.map(|base| volume_uri(base, &v.name)).collect(),
+        groups,
+    }
+}
+
+fn servers(devices: &[DeviceStatus]) -> Vec<Sds> {
+    let mut servers: BTreeMap<u32, Sds> = BTreeMap::new();
+    for status in devices {
+        let device = device(status);
+        let id = status.info.as_ref().map_or(0, |i| i.sds);
+        let sds = servers.entry(id).or_insert_with(|| Sds {
+            name: status.sds.clone(),
+            id,
+            state: UpDown::Up,
+            pid: status.pid,
+            address: device.address.clone(),
+            capacity_bytes: 0,
+            used_bytes: 0,
+            devices: Vec::new(),
+        });
+        if device.state == UpDown::Down {
+            sds.state = UpDown::Down;
+        }
+        sds.capacity_bytes += device.capacity_bytes;
+        sds.used_bytes += device.used_bytes;
+        sds.devices.push(device);
+    }
+    let mut servers: Vec<Sds> = servers.into_values().collect();
+    servers.sort_by_cached_key(|s| natural(&s.name));
+    servers
+}
+
+/// Sorts `sds2` before `sds10`.
+fn natural(name: &str) -> (String, u64, String) {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = name[stem.len()..].parse().unwrap_or(0);
+    (stem.to_owned(), number, name.to_owned())
+}
+
+fn device(status: &DeviceStatus) -> Device {
+    let info = status.info.clone().unwrap_or_default();
+    let beat = status.heartbeat.clone().unwrap_or_default();
+    Device {
+        id: info.id,
+        shard: status.shard,
+        kind: match info.kind() {
+            DeviceKind::Ram => "ram",
+            DeviceKind::Null => "null",
+            DeviceKind::Durable => "durable",
+            DeviceKind::Unknown => "unknown",
+        },
+        state: UpDown::of(info.up),
+        dead: info.dead,
+        connected: status.connected,
+        address: info.address,
+        incarnation: info.incarnation,
+        capacity_bytes: info.capacity,
+        used_bytes: beat.used,
+        groups: status.replicas,
+        groups_led: status.primaries,
+        resync_remaining_bytes: beat.resync_remaining,
+        resync_moved_bytes: beat.resync_moved,
+        ops: beat.ops,
+        full: beat.full,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::control::{DeviceInfo, SdcStatus, VolumeStatus};
+
+    fn sample() -> StatusInfo {
+        let device = |id: u32, sds: u32, up: bool| DeviceStatus {
+            info: Some(DeviceInfo { id, sds, up, kind: 1, capacity: 100, ..DeviceInfo::default() }),
+            sds: format!("sds{sds}"),
+            pid: 1000 + sds,
+            ..DeviceStatus::default()
+        };
+        StatusInfo {
+            cluster: 0xabc,
+            groups: 4,
+            devices: vec![device(1, 1, true), device(2, 1, true), device(3, 2, true)],
+            volumes: vec![VolumeStatus {
+                id: 1,
+                name: "v".into(),
+                groups: 4,
+                ..Default::default()
+            }],
+            sdcs: vec![SdcStatus {
+                connected: true,
+                nbd: vec!["nbd+unix:///?socket=/x".into()],
+                ..Default::default()
+            }],
+            ..StatusInfo::default()
+        }
+    }
+
+    fn report(info: &StatusInfo) -> Report {
+        Report::new(info, "127.0.0.1:1".parse().unwrap())
+    }
+
+    #[test]
+    fn devices_of_a_server_are_summed_and_volumes_get_uris() {
+        let report = report(&sample());
+        assert_eq!((report.state, report.exit()), (State::Healthy, Exit::Ok));
+        let caps: Vec<u64> = report.sds.iter().map(|s| s.capacity_bytes).collect();
+        assert_eq!(caps, [200, 100]);
+        assert_eq!(report.volumes[0].nbd_uris, ["nbd+unix:///v?socket=/x"]);
+    }
+
+    #[test]
+    fn servers_are_listed_as_people_count() {
+        let mut names = ["sds10", "sds2", "b", "sds1", "a7"];
+        names.sort_by_cached_key(|n| natural(n));
+        assert_eq!(names, ["a7", "b", "sds1", "sds2", "sds10"]);
+    }
+
+    #[test]
+    fn a_missing_server_degrades_and_a_group_without_copies_fails() {
+        let mut info = sample();
+        info.devices[1].info.as_mut().unwrap().up = false;
+        assert_eq!(report(&info).exit(), Exit::Degraded);
+        assert_eq!(report(&info).sds_up(), 1);
+        info.groups_failed = 1;
+        assert_eq!(report(&info).exit(), Exit::Lost);
+    }
+
+    /// The published shape. Only additions may change this test.
+    #[test]
+    fn the_published_fields_are_all_there() {
+        let json = serde_json::to_value(report(&sample())).unwrap();
+        for path in [
+            "/schema",
+            "/cluster",
+            "/state",
+            "/map_version",
+            "/mdm/0/address",
+            "/mdm/0/pid",
+            "/mdm/0/state",
+            "/sds/0/name",
+            "/sds/0/id",
+            "/sds/0/state",
+            "/sds/0/pid",
+            "/sds/0/address",
+            "/sds/0/capacity_bytes",
+            "/sds/0/used_bytes",
+            "/sds/0/devices/0/id",
+            "/sds/0/devices/0/shard",
+            "/sds/0/devices/0/kind",
+            "/sds/0/devices/0/state",
+            "/sds/0/devices/0/dead",
+            "/sds/0/devices/0/connected",
+            "/sds/0/devices/0/address",
+            "/sds/0/devices/0/incarnation",
+            "/sds/0/devices/0/capacity_bytes",
+            "/sds/0/devices/0/used_bytes",
+            "/sds/0/devices/0/groups",
+            "/sds/0/devices/0/groups_led",
+            "/sds/0/devices/0/resync_remaining_bytes",
+            "/sds/0/devices/0/resync_moved_bytes",
+            "/sds/0/devices/0/ops",
+            "/sds/0/devices/0/full",
+            "/sdc/0/name",
+            "/sdc/0/id",
+            "/sdc/0/state",
+            "/sdc/0/pid",
+            "/sdc/0/nbd_uris/0",
+            "/sdc/0/nbd_connections",
+            "/volumes/0/name",
+            "/volumes/0/id",
+            "/volumes/0/size_bytes",
+            "/volumes/0/state",
+            "/volumes/0/nbd_uris/0",
+            "/volumes/0/groups/total",
+            "/groups/total",
+            "/groups/degraded",
+            "/groups/failed",
+            "/capacity/total_bytes",
+            "/capacity/protected_bytes",
+            "/capacity/degraded_bytes",
+            "/capacity/failed_bytes",
+            "/resync/remaining_bytes",
+            "/resync/rate_bytes_per_second",
+            "/resync/moved_bytes",
+        ] {
+            assert!(json.pointer(path).is_some(), "{path} is missing");
+        }
+        assert_eq!(json["state"], "healthy");
+    }
+}

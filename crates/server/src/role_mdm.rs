@@ -1,0 +1,34 @@
+//! Runs a metadata manager: one shard, with its log as the only device.
+
+use crate::config::MdmConfig;
+use crate::service::{self, Job};
+use anyhow::{Context, Result};
+use base::Limits;
+use node::mdm::{Config, Mdm};
+use rt::{DiskSpec, Listener};
+use seam::Port;
+
+/// Runs until it is told to stop.
+pub fn run(config: MdmConfig) -> Result<()> {
+    if let Some(folder) = config.log.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("can't make {}", folder.display()))?;
+    }
+    let shard = rt::Config {
+        backend: config.backend.0,
+        listeners: vec![Listener { port: Port::Peer, at: config.listen.into() }],
+        disks: vec![DiskSpec::File { path: config.log }],
+        seed: crate::random()?,
+        ..rt::Config::default()
+    };
+    let node = || {
+        Mdm::new(Config {
+            name: "mdm".into(),
+            cluster: None,
+            limits: Limits::SHIPPED,
+            pid: std::process::id(),
+        })
+    };
+    let job = Job { name: "mdm".into(), config: shard, node: Box::new(move |_| node()) };
+    service::run("mdm", config.pid_file.as_deref(), vec![job])
+}

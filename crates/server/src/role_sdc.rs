@@ -1,0 +1,37 @@
+//! Runs a data client: one shard that serves volumes over NBD.
+
+use crate::config::{NbdAddress, SdcConfig};
+use crate::service::{self, Job};
+use anyhow::Result;
+use base::Limits;
+use node::sdc::{self, Sdc};
+use rt::Listener;
+use seam::Port;
+
+/// Runs until it is told to stop.
+pub fn run(config: SdcConfig) -> Result<()> {
+    let listeners =
+        config.nbd.iter().map(|a| Listener { port: Port::Nbd, at: a.0.clone() }).collect();
+    let shard = rt::Config {
+        backend: config.backend.0,
+        listeners,
+        pin: config.pin,
+        seed: crate::random()?,
+        ..rt::Config::default()
+    };
+    let nonce = crate::random()?;
+    let (name, mdm) = (config.name.clone(), config.mdm);
+    // With the ports that the kernel has chosen, where it was left the choice.
+    let node = move |at: &[rt::ListenAddr]| {
+        Sdc::new(sdc::SdcConfig {
+            name,
+            mdm,
+            nbd_uris: at.iter().map(|at| NbdAddress(at.clone()).uri()).collect(),
+            nonce,
+            pid: std::process::id(),
+            limits: Limits::SHIPPED,
+        })
+    };
+    let job = Job { name: config.name.clone(), config: shard, node: Box::new(node) };
+    service::run(&config.name, config.pid_file.as_deref(), vec![job])
+}

@@ -1,0 +1,87 @@
+//! `gabion sds run|list|kill|start`.
+
+use crate::config::{self, SDS_EXAMPLE, SdsConfig};
+use crate::exit::Exit;
+use crate::report::UpDown;
+use crate::target::Target;
+use crate::{cluster, role_sds, runopts::RunArgs, status};
+use anyhow::Result;
+use clap::Subcommand;
+use std::time::Duration;
+
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What to do with data servers.
+#[derive(Subcommand, Debug)]
+pub enum SdsCommand {
+    /// Run a data server (SDS) until SIGTERM
+    #[command(after_help = "\
+Examples:
+  gabion sds run --example-config > /etc/gabion/sds.toml
+  gabion sds run --config /etc/gabion/sds.toml")]
+    Run(RunArgs),
+    /// List the data servers and their devices
+    #[command(
+        after_help = "Example:\n  gabion sds list --json | jq -r '.[] | select(.state == \"down\").name'"
+    )]
+    List {
+        /// Print a JSON array, with the fields of `sds` in docs/reference/status.md
+        #[arg(long)]
+        json: bool,
+    },
+    /// Kill an SDS of a cluster started by `up`, with SIGKILL: what its RAM held is gone
+    #[command(after_help = "Example:\n  gabion sds kill 2")]
+    Kill {
+        /// Its number or name
+        #[arg(value_name = "N")]
+        which: String,
+    },
+    /// Start a killed SDS of a cluster started by `up` again; it is filled from the other copies
+    #[command(after_help = "Example:\n  gabion sds start 2")]
+    Start {
+        /// Its number or name
+        #[arg(value_name = "N")]
+        which: String,
+    },
+}
+
+/// Runs `gabion sds`.
+pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
+    match command {
+        SdsCommand::Run(args) => {
+            let Some(file) = args.config_or_example(SDS_EXAMPLE) else { return Ok(Exit::Ok) };
+            let mut config: SdsConfig = config::read(file)?;
+            config.backend.0 = args.backend.unwrap_or(config.backend.0);
+            role_sds::run(config)?;
+        }
+        SdsCommand::List { json } => {
+            let report = status::ask(target)?;
+            if *json {
+                println!("{}", serde_json::to_string_pretty(&report.sds)?);
+            } else {
+                println!("{}", status::servers(&report));
+            }
+        }
+        SdsCommand::Kill { which } => {
+            let dir = target.local()?;
+            let name = cluster::sds_name(&dir, which)?;
+            let pid = cluster::kill(&dir, &name)?;
+            println!("Killed {name}, pid {pid}.");
+        }
+        SdsCommand::Start { which } => {
+            let dir = target.local()?;
+            let name = cluster::sds_name(&dir, which)?;
+            let pid = cluster::start(&dir, &name, START_TIMEOUT, || is_up(target, &dir, &name))?;
+            println!("{name} runs, pid {pid}.");
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// True when the MDM knows the process that runs under this name now.
+fn is_up(target: &Target, dir: &crate::statedir::StateDir, name: &str) -> bool {
+    let (Some(process), Ok(report)) = (dir.process(name), status::ask(target)) else {
+        return false;
+    };
+    report.sds.iter().any(|s| s.name == name && s.pid == process.pid && s.state == UpDown::Up)
+}

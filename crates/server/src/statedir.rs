@@ -1,0 +1,214 @@
+//! The directory of a cluster that `up` runs on this machine.
+//!
+//! ```text
+//! format        which layout this is: "gabion-up 1"
+//! lock          held by a command that starts or stops something
+//! cluster.toml  what `up` was asked for
+//! config/       NAME.toml   the file that `gabion ROLE run --config` gets
+//! run/          NAME.pid    see `process`
+//! logs/         NAME.log    what the process says
+//! mdm.log       the MDM's log; mdm.log.1 is the one of the run before
+//! nbd.sock      where volumes are served
+//! ```
+
+use crate::exit::{Exit, coded};
+use crate::process::Process;
+use anyhow::{Context, Result, bail};
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+const FORMAT: &str = "gabion-up 1";
+/// The kernel's limit for a unix socket's path.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// A cluster's directory; its path is absolute.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StateDir {
+    root: PathBuf,
+}
+
+/// Held by one command at a time.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl StateDir {
+    /// Opens the directory of an existing cluster.
+    pub fn open(path: &Path) -> Result<StateDir> {
+        let root = path.canonicalize().map_err(|_| {
+            anyhow::anyhow!(
+                "there is no cluster in {}: start one with `gabion up`, or name its directory with \
+                 --dir, or its MDM with --mdm",
+                path.display()
+            )
+        })?;
+        let dir = StateDir { root };
+        if !dir.check_format()? {
+            bail!("{} is not the directory of a cluster that `gabion up` made", dir.root.display());
+        }
+        Ok(dir)
+    }
+
+    /// Opens the directory, or makes a new one.
+    pub fn create(path: &Path) -> Result<StateDir> {
+        let failed = || format!("can't make the directory {}", path.display());
+        fs::create_dir_all(path).with_context(failed)?;
+        let dir = StateDir { root: path.canonicalize().with_context(failed)? };
+        if !dir.check_format()? {
+            if fs::read_dir(&dir.root)?.next().is_some() {
+                bail!(
+                    "{} holds something else than a Gabion cluster: choose another --dir",
+                    dir.root.display()
+                );
+            }
+            fs::write(dir.root.join("format"), format!("{FORMAT}\n"))?;
+        }
+        for part in ["config", "run", "logs"] {
+            fs::create_dir_all(dir.root.join(part))?;
+        }
+        let socket = dir.nbd_socket();
+        if socket.as_os_str().len() > SOCKET_PATH_MAX {
+            bail!(
+                "{} is longer than the {SOCKET_PATH_MAX} bytes that a unix socket's path may have: \
+                 choose a shorter --dir",
+                socket.display()
+            );
+        }
+        Ok(dir)
+    }
+
+    /// False when there is no format file; an error when it is another build's.
+    fn check_format(&self) -> Result<bool> {
+        match fs::read_to_string(self.root.join("format")) {
+            Ok(text) if text.trim() == FORMAT => Ok(true),
+            Ok(text) => bail!(
+                "{} was made by another version of gabion (its format is `{}`, this build reads \
+                 `{FORMAT}`): use the gabion that made it, or choose another --dir",
+                self.root.display(),
+                text.trim()
+            ),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e).with_context(|| format!("can't read {}", self.root.display())),
+        }
+    }
+
+    /// Waits for nobody: two commands that change the same cluster are a mistake.
+    pub fn lock(&self) -> Result<Lock> {
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(self.root.join("lock"))
+            .with_context(|| format!("can't open the lock in {}", self.root.display()))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Lock { _file: file }),
+            Err(TryLockError::WouldBlock) => Err(coded(
+                Exit::Taken,
+                format!(
+                    "another gabion command is starting or stopping something in {}: wait for it",
+                    self.root.display()
+                ),
+            )),
+            Err(TryLockError::Error(e)) => Err(e).context("can't lock the directory"),
+        }
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What `up` was asked for.
+    pub fn cluster_file(&self) -> PathBuf {
+        self.root.join("cluster.toml")
+    }
+
+    /// A role's configuration.
+    pub fn config_file(&self, name: &str) -> PathBuf {
+        self.root.join("config").join(format!("{name}.toml"))
+    }
+
+    /// A role's pid file.
+    pub fn pid_file(&self, name: &str) -> PathBuf {
+        self.root.join("run").join(format!("{name}.pid"))
+    }
+
+    /// What a role's process says.
+    pub fn output_file(&self, name: &str) -> PathBuf {
+        self.root.join("logs").join(format!("{name}.log"))
+    }
+
+    /// The MDM's log.
+    pub fn mdm_log(&self) -> PathBuf {
+        self.root.join("mdm.log")
+    }
+
+    /// Where volumes are served.
+    pub fn nbd_socket(&self) -> PathBuf {
+        self.root.join("nbd.sock")
+    }
+
+    /// Names with a pid file, whether the process lives or not.
+    pub fn recorded(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.root.join("run"))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|e| e == "pid")
+                && let Some(name) = path.file_stem()
+            {
+                names.push(name.to_string_lossy().into_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The live process of this name.
+    pub fn process(&self, name: &str) -> Option<Process> {
+        Process::read(&self.pid_file(name)).filter(Process::is_alive)
+    }
+
+    /// All live processes of the cluster.
+    pub fn live(&self) -> Result<Vec<(String, Process)>> {
+        let named = |name: String| self.process(&name).map(|p| (name, p));
+        Ok(self.recorded()?.into_iter().filter_map(named).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn temp(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("gabion-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    }
+
+    #[test]
+    fn foreign_and_newer_directories_are_left_alone() {
+        let path = temp("statedir");
+        assert!(StateDir::open(&path).is_err(), "not there");
+        let dir = StateDir::create(&path).unwrap();
+        assert_eq!(StateDir::open(&path).unwrap(), dir);
+        fs::write(path.join("format"), "gabion-up 2\n").unwrap();
+        let error = StateDir::create(&path).unwrap_err().to_string();
+        assert!(error.contains("another version"), "{error}");
+        fs::remove_file(path.join("format")).unwrap();
+        assert!(StateDir::create(&path).unwrap_err().to_string().contains("something else"));
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn the_lock_is_held_once() {
+        let path = temp("lock");
+        let dir = StateDir::create(&path).unwrap();
+        let lock = dir.lock().unwrap();
+        assert_eq!(crate::exit::of(&dir.lock().unwrap_err()), Exit::Taken);
+        drop(lock);
+        dir.lock().unwrap();
+        fs::remove_dir_all(&path).unwrap();
+    }
+}

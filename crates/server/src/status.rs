@@ -1,0 +1,144 @@
+//! `gabion status`: how everything is, for people and for programs.
+
+use crate::exit::Exit;
+use crate::report::{Report, Resync, UpDown};
+use crate::size::Size;
+use crate::table::{right, table};
+use crate::target::Target;
+use anyhow::Result;
+use clap::Args;
+use std::fmt::Write as _;
+
+/// Options of `gabion status`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  gabion status                          the cluster that `gabion up` runs here
+  gabion status --mdm 192.168.1.10:7001  any cluster
+  gabion status --json | jq .state       healthy, degraded or failed
+
+Exit codes: 0 healthy, 3 degraded, 4 failed, 5 no MDM answers.
+docs/reference/status.md describes the fields of --json.")]
+pub struct StatusArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `gabion status`.
+pub fn run(target: &Target, args: &StatusArgs) -> Result<Exit> {
+    let report = ask(target)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", page(&report));
+    }
+    Ok(report.exit())
+}
+
+/// Asks the MDM.
+pub fn ask(target: &Target) -> Result<Report> {
+    let mdm = target.mdm()?;
+    Ok(Report::new(&target.connect()?.status()?, mdm))
+}
+
+fn page(report: &Report) -> String {
+    let mut page = format!("{}\n\n", headline(report));
+    for mdm in &report.mdm {
+        let _ = writeln!(page, "MDM  {}  pid {}", mdm.address, mdm.pid);
+    }
+    for sdc in &report.sdc {
+        let _ = writeln!(
+            page,
+            "SDC  {}  {}  pid {}  {} NBD connections",
+            sdc.name, sdc.state, sdc.pid, sdc.nbd_connections
+        );
+    }
+    let _ = writeln!(page, "\n{}\n\n{}\n", servers(report), volumes(report));
+    let _ = writeln!(page, "{}\n{}", capacity(report), resync(&report.resync));
+    page
+}
+
+/// One line: state, servers, groups.
+pub fn headline(report: &Report) -> String {
+    let groups = report.groups;
+    let mut line = format!(
+        "Cluster {}: {}, {} of {} SDSs up, {} groups",
+        report.cluster,
+        report.state,
+        report.sds_up(),
+        report.sds.len(),
+        groups.total
+    );
+    if groups.degraded > 0 {
+        let _ = write!(line, ", {} degraded", groups.degraded);
+    }
+    if groups.failed > 0 {
+        let _ = write!(line, ", {} FAILED", groups.failed);
+    }
+    line
+}
+
+/// The data servers.
+pub fn servers(report: &Report) -> String {
+    let mut t =
+        table(&["sds", "state", "pid", "address", "device", "used", "of", "groups", "leads"]);
+    right(&mut t, &[2, 5, 6, 7, 8]);
+    for sds in &report.sds {
+        for device in &sds.devices {
+            let state = match (device.state, device.full) {
+                (UpDown::Up, true) => "up, full".to_owned(),
+                (UpDown::Down, _) if !device.dead => "down (silent)".to_owned(),
+                (state, _) => state.to_string(),
+            };
+            t.add_row([
+                sds.name.clone(),
+                state,
+                sds.pid.to_string(),
+                device.address.clone(),
+                format!("{} {}", device.kind, device.shard),
+                Size(device.used_bytes).to_string(),
+                Size(device.capacity_bytes).to_string(),
+                device.groups.to_string(),
+                device.groups_led.to_string(),
+            ]);
+        }
+    }
+    t.to_string()
+}
+
+/// The volumes.
+pub fn volumes(report: &Report) -> String {
+    if report.volumes.is_empty() {
+        return "No volumes: `gabion volume create NAME SIZE` makes one.".into();
+    }
+    let mut t = table(&["volume", "state", "size", "nbd"]);
+    right(&mut t, &[2]);
+    for v in &report.volumes {
+        let uri = v.nbd_uris.first().map_or("(no SDC serves it)", |uri| uri.as_str());
+        t.add_row([&v.name, &v.state.to_string(), &Size(v.size_bytes).to_string(), uri]);
+    }
+    t.to_string()
+}
+
+/// One line: bytes by state.
+pub fn capacity(report: &Report) -> String {
+    let c = report.capacity;
+    format!(
+        "Capacity  {} raw: {} protected, {} degraded, {} failed",
+        Size(c.total_bytes),
+        Size(c.protected_bytes),
+        Size(c.degraded_bytes),
+        Size(c.failed_bytes)
+    )
+}
+
+/// One line: what is still to be copied.
+pub fn resync(resync: &Resync) -> String {
+    format!(
+        "Resync    {} remaining, {} per second, {} moved so far",
+        Size(resync.remaining_bytes),
+        Size(resync.rate_bytes_per_second),
+        Size(resync.moved_bytes)
+    )
+}

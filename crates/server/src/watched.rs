@@ -1,0 +1,82 @@
+//! A node with an eye on it: tells the process when the node wants to say something or to end.
+//!
+//! Nodes can't log or exit. What a role wants beyond its notes shows in its state; this wrapper looks
+//! at it after each batch, on the shard's thread, and otherwise hands everything through.
+
+use base::Time;
+use seam::{Effects, Event, Node, Port};
+
+/// What a node's state asks of its process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Tell this to people, once.
+    Say(String),
+    /// End the process, for this reason.
+    End(String),
+}
+
+/// A role as its process sees it.
+pub trait Watch {
+    /// What its state asks for now.
+    fn verdict(&self) -> Option<Verdict>;
+}
+
+/// The wrapper.
+pub struct Watched<N, F> {
+    /// The node.
+    pub node: N,
+    last: Option<Verdict>,
+    tell: F,
+}
+
+impl<N: Node + Watch, F: FnMut(Verdict)> Watched<N, F> {
+    /// Watches a node.
+    pub fn new(node: N, tell: F) -> Watched<N, F> {
+        Watched { node, last: None, tell }
+    }
+}
+
+impl<N: Node + Watch, F: FnMut(Verdict)> Node for Watched<N, F> {
+    type Framer = N::Framer;
+
+    fn framer(&mut self, port: Port) -> N::Framer {
+        self.node.framer(port)
+    }
+
+    fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
+        self.node.on(now, event, out);
+    }
+
+    fn flush(&mut self, now: Time, out: &mut Effects) {
+        self.node.flush(now, out);
+        let verdict = self.node.verdict();
+        if verdict.is_some() && verdict != self.last {
+            self.last = verdict.clone();
+            verdict.into_iter().for_each(&mut self.tell);
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        self.node.wake_at()
+    }
+}
+
+impl Watch for node::mdm::Mdm {
+    fn verdict(&self) -> Option<Verdict> {
+        let say = |why: &str| Verdict::Say(format!("nothing can change any more: {why}"));
+        self.failed().map(say)
+    }
+}
+
+impl Watch for node::sds::Sds {
+    fn verdict(&self) -> Option<Verdict> {
+        let why = "this server must end: a newer process serves in its name, or its device failed";
+        self.ended().then(|| Verdict::End(why.to_owned()))
+    }
+}
+
+impl Watch for node::sdc::Sdc {
+    fn verdict(&self) -> Option<Verdict> {
+        None
+    }
+}

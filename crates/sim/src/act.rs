@@ -1,0 +1,163 @@
+//! Carries out a plan's actions.
+
+use crate::admin::Order;
+use crate::history::Record;
+use crate::plan::{Action, Death, IoKind, Who};
+use crate::stage::Stage;
+use crate::stamp;
+use crate::world::ProcState;
+use base::{SECTOR, UNIT, VolumeId};
+use seam::{BlockKind, BlockRequest, Buf, RequestId};
+use std::time::Duration;
+
+const UNIT_SECTORS: u32 = UNIT / SECTOR;
+
+impl Stage {
+    /// Does one thing.
+    pub fn act(&mut self, action: Action) {
+        if action.is_fault() {
+            self.fault(action);
+        }
+        match action {
+            Action::Io { client, volume, kind, sector, sectors } => {
+                self.io(client, volume, kind, sector, sectors);
+            }
+            Action::Crash(who, death) => self.crash(who, death),
+            Action::Start(who) => self.start(who),
+            Action::Pause(who, midway) => {
+                let id = self.proc(who);
+                self.world.pause(id, midway);
+            }
+            Action::Resume(who) => {
+                let id = self.proc(who);
+                self.world.resume(id);
+            }
+            Action::Block(a, b) => self.set_blocked(a, b, true),
+            Action::Open(a, b) => self.set_blocked(a, b, false),
+            Action::Clog(a, b, ms) => {
+                let (a, b) = (self.proc(a), self.proc(b));
+                let until = self.world.now() + Duration::from_millis(u64::from(ms));
+                self.world.clog(a, b, until);
+            }
+            Action::Reset(a, b) => {
+                let (a, b) = (self.proc(a), self.proc(b));
+                self.world.reset(a, b);
+            }
+            Action::Create(v, units) => {
+                let free = self.volumes[v as usize].id.is_none() || self.volumes[v as usize].doomed;
+                if free && !self.is_ordered(v, |o| matches!(o, Order::Create(..))) {
+                    self.order(Order::Create(v, units));
+                }
+            }
+            Action::Resize(v, units) => self.order(Order::Resize(v, units)),
+            Action::Delete(v) => {
+                let there = self.volumes[v as usize].id.is_some() && !self.volumes[v as usize].doomed;
+                if there {
+                    self.order(Order::Delete(v));
+                }
+            }
+        }
+    }
+
+    /// True when such an order about this volume waits.
+    pub fn is_ordered(&self, v: u8, kind: impl Fn(&Order) -> bool) -> bool {
+        let of = |o: &Order| match o {
+            Order::Create(of, _) | Order::Resize(of, _) | Order::Delete(of) => *of,
+        };
+        self.desk.borrow().orders.iter().any(|o| of(o) == v && kind(o))
+    }
+
+    fn set_blocked(&mut self, from: Who, to: Who, blocked: bool) {
+        let (from, to) = (self.proc(from), self.proc(to));
+        self.world.set_blocked(from, to, blocked);
+    }
+
+    /// A fault while a wiped server is not replaced may take the last copy away.
+    fn fault(&mut self, action: Action) {
+        if !self.exposure.exposed {
+            return;
+        }
+        if self.is_whole() {
+            self.exposure.exposed = false;
+        } else if self.exposure.excuse.is_none() {
+            self.exposure.excuse = Some(format!("{action} while a server was being replaced"));
+        }
+    }
+
+    fn crash(&mut self, who: Who, death: Death) {
+        let id = self.proc(who);
+        if self.world.state(id) == ProcState::Dead {
+            return;
+        }
+        if matches!(who, Who::Sds(_)) && !(death.keep && self.plan.durable) {
+            let whole = self.is_whole() && self.is_calm();
+            if death.careful && !whole {
+                return;
+            }
+            self.marks.meet("sim: a server was wiped");
+            let w = self.world.weather();
+            let rough = w.net_tail_ppm | w.run_tail_ppm | w.disk_tail_ppm | w.reset_ppm | w.flip_ppm != 0;
+            if (!whole || rough) && self.exposure.excuse.is_none() {
+                let why = if rough { "wiped in rough weather" } else { "wiped while it may be the last copy" };
+                self.exposure.excuse = Some(format!("{who} was {why}"));
+            }
+            self.exposure.exposed = true;
+        }
+        self.kill(who, death);
+    }
+
+    fn io(&mut self, client: u8, volume: u8, kind: IoKind, sector: u32, sectors: u32) {
+        let Some(v) = self.volumes.get(volume as usize).copied() else { return };
+        let Some(id) = v.id else { return };
+        if client >= self.plan.clients || sector + sectors > v.units * UNIT_SECTORS || sectors == 0 {
+            return;
+        }
+        // A client that has not heard of the volume is told so at once; now and then is enough.
+        let known = self.sdc(client).is_some_and(|s| s.map().volumes.contains_key(&id));
+        if !known && !self.world.now().0.is_multiple_of(16) {
+            return;
+        }
+        if self.outstanding[client as usize] < self.plan.depth {
+            self.issue(client, id, kind, sector, sectors);
+        }
+    }
+
+    /// A client asks for an operation.
+    pub fn issue(&mut self, client: u8, volume: VolumeId, kind: IoKind, sector: u32, sectors: u32) {
+        let proc = self.proc(Who::Sdc(client));
+        if self.world.state(proc) == ProcState::Dead {
+            return;
+        }
+        let index = self.history.ops.len();
+        let len = sectors * SECTOR;
+        let mut body = Vec::new();
+        if kind == IoKind::Write {
+            body.resize(len as usize, 0);
+            stamp::fill(index as u32 + 1, volume, sector, &mut body);
+        }
+        let block = match kind {
+            IoKind::Read => BlockKind::Read,
+            IoKind::Write => BlockKind::Write,
+            IoKind::Zero => BlockKind::Zero { hole: false },
+            IoKind::Discard => BlockKind::Zero { hole: true },
+            IoKind::Extents => BlockKind::Extents,
+        };
+        let at = u64::from(sector) * u64::from(SECTOR);
+        let request = BlockRequest { volume, kind: block, at, len, body: Buf::EMPTY };
+        let invoked = self.history.tick();
+        self.history.ops.push(Record {
+            client,
+            life: self.world.life(proc),
+            volume,
+            kind,
+            sector,
+            sectors,
+            invoked,
+            at: self.world.now(),
+            answer: None,
+            seen: Vec::new(),
+        });
+        self.outstanding[client as usize] += 1;
+        self.world.request(proc, RequestId(index as u64), request, &body);
+    }
+}

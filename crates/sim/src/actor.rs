@@ -1,0 +1,45 @@
+//! Any [`Node`] as a trait object, so that one world runs all roles.
+
+use base::Time;
+use seam::{Effects, Event, Framer, Node, Port};
+use std::any::Any;
+
+/// A [`Node`] whose type is forgotten, and can be asked for again.
+pub trait Actor: Any {
+    /// See [`Node::framer`].
+    fn framer(&mut self, port: Port) -> Box<dyn Framer>;
+    /// See [`Node::on`].
+    fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects);
+    /// See [`Node::flush`].
+    fn flush(&mut self, now: Time, out: &mut Effects);
+    /// See [`Node::wake_at`].
+    fn wake_at(&self) -> Option<Time>;
+    /// For looking into it.
+    fn as_any(&self) -> &dyn Any;
+    /// For taking it apart.
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+impl<N: Node + 'static> Actor for N
+where
+    N::Framer: 'static,
+{
+    fn framer(&mut self, port: Port) -> Box<dyn Framer> {
+        Box::new(Node::framer(self, port))
+    }
+    fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
+        Node::on(self, now, event, out);
+    }
+    fn flush(&mut self, now: Time, out: &mut Effects) {
+        Node::flush(self, now, out);
+    }
+    fn wake_at(&self) -> Option<Time> {
+        Node::wake_at(self)
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

@@ -1,0 +1,211 @@
+//! The one who makes, grows and deletes volumes: a node that speaks the wire protocol as a command
+//! line would, one order after the other, each repeated until its outcome is known.
+
+use base::{Limits, Time, UNIT};
+use prost::Message;
+use seam::{DialId, Effect, Effects, Event, Node, Port};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+use wire::control::{
+    AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, ResizeVolume, Role, StatusAsk,
+    StatusInfo,
+};
+use wire::{Header, Kind, PeerFramer};
+
+/// An order. Volumes have the names `v0`, `v1`...
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Make volume `v` of so many units.
+    Create(u8, u32),
+    /// Grow it.
+    Resize(u8, u32),
+    /// Delete it.
+    Delete(u8),
+}
+
+/// What came of an order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Done {
+    /// The volume exists under this id.
+    Created(u8, u32, u32),
+    /// It has so many units, or is gone.
+    Resized(u8, u32),
+    /// It is gone.
+    Deleted(u8),
+}
+
+/// Orders and outcomes, shared between the world's owner and the node.
+#[derive(Default, Debug)]
+pub struct Desk {
+    /// To do, the first one first.
+    pub orders: VecDeque<Order>,
+    /// Done, not taken yet.
+    pub done: Vec<Done>,
+    /// The last status that came.
+    pub status: Option<StatusInfo>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Down { retry_at: Time },
+    Dialing,
+    Greeting(base::LinkId),
+    Idle(base::LinkId),
+    Asking(base::LinkId, bool),
+}
+
+/// The node.
+pub struct Admin {
+    desk: Rc<RefCell<Desk>>,
+    mdm: SocketAddr,
+    state: State,
+    dials: u64,
+    /// An earlier try's outcome is unknown: look before trying again.
+    unsure: bool,
+    pause_until: Time,
+    limits: Limits,
+}
+
+const RETRY: Duration = Duration::from_millis(50);
+
+fn name(v: u8) -> String {
+    format!("v{v}")
+}
+
+impl Admin {
+    /// Works off `desk`'s orders at the MDM at this address.
+    pub fn new(desk: Rc<RefCell<Desk>>, mdm: SocketAddr, limits: Limits) -> Admin {
+        let state = State::Down { retry_at: Time::ZERO };
+        Admin { desk, mdm, state, dials: 0, unsure: false, pause_until: Time::ZERO, limits }
+    }
+
+    fn send(link: base::LinkId, kind: Kind, message: &impl Message, out: &mut Effects) {
+        let (head, body) = wire::control_frame(Header::new(kind), message, out.pool());
+        out.send(link, head, body);
+    }
+
+    fn ask(&mut self, link: base::LinkId, out: &mut Effects) {
+        let Some(order) = self.desk.borrow().orders.front().copied() else { return };
+        let size = |units: u32| u64::from(units) * u64::from(UNIT);
+        let look = self.unsure && matches!(order, Order::Create(..));
+        let ask = match order {
+            _ if look => Ask::Status(StatusAsk {}),
+            Order::Create(v, units) => Ask::CreateVolume(CreateVolume { name: name(v), size: size(units) }),
+            Order::Resize(v, units) => Ask::ResizeVolume(ResizeVolume { name: name(v), size: size(units) }),
+            Order::Delete(v) => Ask::DeleteVolume(DeleteVolume { name: name(v) }),
+        };
+        Admin::send(link, Kind::Admin, &AdminRequest { ask: Some(ask) }, out);
+        self.state = State::Asking(link, look);
+    }
+
+    fn finish(&mut self, done: Done) {
+        let mut desk = self.desk.borrow_mut();
+        desk.orders.pop_front();
+        desk.done.push(done);
+        self.unsure = false;
+    }
+
+    fn reply(&mut self, now: Time, looked: bool, reply: AdminReply) {
+        let Some(order) = self.desk.borrow().orders.front().copied() else { return };
+        if looked {
+            let Some(status) = reply.status else { return };
+            if let Order::Create(v, units) = order {
+                match status.volumes.iter().find(|s| s.name == name(v)) {
+                    Some(found) => self.finish(Done::Created(v, found.id, units)),
+                    None => self.unsure = false,
+                }
+            }
+            self.desk.borrow_mut().status = Some(status);
+            return;
+        }
+        match (order, reply.error(), reply.volume) {
+            (Order::Create(v, units), AdminError::None, Some(made)) => {
+                self.finish(Done::Created(v, made.id, units));
+            }
+            (Order::Create(..), AdminError::NameTaken, _) => self.unsure = true,
+            (Order::Resize(v, units), AdminError::None, _) => self.finish(Done::Resized(v, units)),
+            // Smaller than it is already, or gone.
+            (Order::Resize(v, _), AdminError::Invalid | AdminError::NotFound, _) => {
+                self.finish(Done::Resized(v, 0));
+            }
+            (Order::Delete(v), AdminError::None | AdminError::NotFound, _) => self.finish(Done::Deleted(v)),
+            _ => self.pause_until = now + RETRY,
+        }
+    }
+
+    fn lost(&mut self, now: Time) {
+        if matches!(self.state, State::Asking(..)) {
+            self.unsure = true;
+        }
+        self.state = State::Down { retry_at: now + RETRY };
+    }
+}
+
+impl Node for Admin {
+    type Framer = PeerFramer;
+
+    fn framer(&mut self, _: Port) -> PeerFramer {
+        PeerFramer::new(self.limits.frame_body)
+    }
+
+    fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
+        match event {
+            Event::LinkUp { link, .. } => {
+                let hello = Hello {
+                    role: Role::Admin as i32,
+                    version_min: u32::from(wire::VERSION_MIN),
+                    version_max: u32::from(wire::VERSION),
+                    name: "admin".into(),
+                    ..Hello::default()
+                };
+                Admin::send(link, Kind::Hello, &hello, out);
+                self.state = State::Greeting(link);
+            }
+            Event::LinkDown { .. } | Event::DialFailed { .. } => self.lost(now),
+            Event::Frame { link, head, body } => {
+                let header = wire::parse(head);
+                if !wire::body_ok(&header, &body) {
+                    out.push(Effect::Close { link });
+                    return self.lost(now);
+                }
+                match (header.kind(), self.state) {
+                    (Some(Kind::Welcome), State::Greeting(link)) => self.state = State::Idle(link),
+                    (Some(Kind::AdminReply), State::Asking(link, looked)) => {
+                        self.state = State::Idle(link);
+                        if let Ok(reply) = AdminReply::decode(&body[..]) {
+                            self.reply(now, looked, reply);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn flush(&mut self, now: Time, out: &mut Effects) {
+        if now < self.pause_until {
+            return;
+        }
+        match self.state {
+            State::Down { retry_at } if retry_at <= now => {
+                self.dials += 1;
+                self.state = State::Dialing;
+                out.push(Effect::Dial { dial: DialId(self.dials), to: self.mdm, port: Port::Peer });
+            }
+            State::Idle(link) => self.ask(link, out),
+            _ => {}
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        match self.state {
+            State::Down { retry_at } => Some(retry_at.max(self.pause_until)),
+            State::Idle(_) if !self.desk.borrow().orders.is_empty() => Some(self.pause_until),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Many runs: over a range of seeds, or for a while, on a few threads.
+
+use crate::marks::Marks;
+use crate::panics;
+use crate::plan::Plan;
+use crate::run::{Outcome, run};
+use crate::trace::Sink;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What a campaign came to.
+#[derive(Clone, Default, Debug)]
+pub struct Totals {
+    /// Runs without a failure.
+    pub passed: u64,
+    /// Failed seeds, and why.
+    pub failed: Vec<(u64, String)>,
+    /// Runs in which data was lost, rightly so.
+    pub excused: Vec<u64>,
+    /// Virtual time.
+    pub took: Duration,
+    /// Steps.
+    pub steps: u64,
+    /// Client operations.
+    pub ops: u64,
+    /// Sectors that could not be judged.
+    pub unclear: u64,
+    /// Rare paths met.
+    pub marks: BTreeMap<String, u64>,
+}
+
+impl Totals {
+    fn add(&mut self, seed: u64, outcome: &Outcome) {
+        match &outcome.failure {
+            None => self.passed += 1,
+            Some(f) => self.failed.push((seed, f.to_string())),
+        }
+        if outcome.excused.is_some() {
+            self.excused.push(seed);
+        }
+        self.took += outcome.took;
+        self.steps += outcome.steps;
+        self.ops += outcome.ops as u64;
+        self.unclear += u64::from(outcome.unclear);
+        for (name, n) in &outcome.marks {
+            *self.marks.entry(name.clone()).or_default() += n;
+        }
+    }
+
+    /// Kinds of notes that no run met.
+    pub fn missing(&self) -> Vec<&'static str> {
+        Marks::missing(&self.marks)
+    }
+}
+
+/// Runs seeds from `from` on until `stop` says so, on `jobs` threads. `stop` is asked before each
+/// seed; `each` hears of each outcome.
+pub fn campaign(
+    from: u64,
+    jobs: usize,
+    stop: impl Fn(u64, &Totals) -> bool + Sync,
+    each: impl Fn(u64, &Outcome, &Totals) + Sync,
+) -> Totals {
+    panics::hook();
+    let next = AtomicU64::new(from);
+    let over = AtomicBool::new(false);
+    let totals = Mutex::new(Totals::default());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let stopped = stop(seed, &totals.lock().expect("no thread dies with it"));
+                    if over.load(Ordering::Relaxed) || stopped {
+                        over.store(true, Ordering::Relaxed);
+                        return;
+                    }
+                    let outcome = run(&Plan::generate(seed), Sink::Off);
+                    let mut totals = totals.lock().expect("no thread dies with it");
+                    totals.add(seed, &outcome);
+                    each(seed, &outcome, &totals);
+                }
+            });
+        }
+    });
+    let mut totals = totals.into_inner().expect("no thread died with it");
+    totals.failed.sort();
+    totals.excused.sort_unstable();
+    totals
+}

@@ -1,0 +1,33 @@
+//! The judges: one file per invariant, plus what they share.
+
+pub mod i02_register;
+pub mod i03_mirrors;
+pub mod i05_content;
+pub mod i10_clean;
+pub mod i13_epochs;
+pub mod i14_leaks;
+pub mod register;
+
+use std::fmt;
+
+/// A broken promise.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// Which invariant, or what else went wrong.
+    pub name: &'static str,
+    /// What was seen.
+    pub text: String,
+}
+
+impl Failure {
+    /// A failure of this invariant.
+    pub fn new(name: &'static str, text: impl Into<String>) -> Failure {
+        Failure { name, text: text.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.text)
+    }
+}

@@ -1,0 +1,130 @@
+//! I2: every sector is a linearizable register. A write that was not answered, or answered with an
+//! error, may or may not have taken effect, once; it never appears and then vanishes. It takes effect
+//! before its answer, if it had one, and before the client's next life has completed an operation in
+//! the same unit (I9: nothing from a fenced client appears after the fence).
+//!
+//! I1, that acknowledged writes stay, follows from it: the last thing in a run is a read of everything.
+
+use super::Failure;
+use super::register::{self, Access, Op, Verdict};
+use crate::history::{History, Record, SILENT};
+use crate::plan::IoKind;
+use base::{SECTOR, UNIT, VolumeId};
+use std::collections::BTreeMap;
+
+const UNIT_SECTORS: u32 = UNIT / SECTOR;
+
+/// For each (client, unit): the answers of its lives' operations there, in order.
+type Fences = BTreeMap<(u8, VolumeId, u32), Vec<(u32, u64)>>;
+
+fn fences(history: &History) -> Fences {
+    let mut fences = Fences::new();
+    for op in history.ops.iter().filter(|op| op.is_ok()) {
+        let moment = op.answer.expect("it is answered").moment;
+        for unit in op.sector / UNIT_SECTORS..=(op.sector + op.sectors - 1) / UNIT_SECTORS {
+            fences.entry((op.client, op.volume, unit)).or_default().push((op.life, moment));
+        }
+    }
+    fences
+}
+
+fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
+    if op.is_refused() {
+        return None;
+    }
+    let access = match op.kind {
+        IoKind::Write => Access::Write(index as u32 + 1),
+        IoKind::Zero | IoKind::Discard => Access::Write(0),
+        IoKind::Read | IoKind::Extents => {
+            let seen = *op.seen.get((sector - op.sector) as usize)?;
+            if seen == SILENT {
+                return None;
+            }
+            Access::Read(seen)
+        }
+    };
+    let answered = op.answer.filter(|a| a.result.is_ok()).map(|a| a.moment);
+    let expires = op.answer.map_or(u64::MAX, |a| a.moment);
+    Some(Op { access, invoked: op.invoked, answered, expires })
+}
+
+/// Judges every sector. Gives the number of sectors whose history was too wild to judge.
+pub fn check(history: &History) -> Result<u32, Failure> {
+    let fences = fences(history);
+    let mut volumes: BTreeMap<VolumeId, Vec<Vec<u32>>> = BTreeMap::new();
+    for (i, op) in history.ops.iter().enumerate() {
+        let sectors = volumes.entry(op.volume).or_default();
+        let end = (op.sector + op.sectors) as usize;
+        if sectors.len() < end {
+            sectors.resize(end, Vec::new());
+        }
+        sectors[op.sector as usize..end].iter_mut().for_each(|s| s.push(i as u32));
+    }
+    let mut unclear = 0;
+    for (volume, sectors) in &volumes {
+        let mut last: (Vec<Op>, u32) = (Vec::new(), u32::MAX);
+        for (sector, touched) in sectors.iter().enumerate() {
+            let sector = sector as u32;
+            let mut names = Vec::with_capacity(touched.len());
+            let mut ops = Vec::with_capacity(touched.len());
+            for i in touched {
+                let record = &history.ops[*i as usize];
+                let Some(mut op) = access(record, *i as usize, sector) else { continue };
+                if op.answered.is_none() {
+                    let key = (record.client, *volume, sector / UNIT_SECTORS);
+                    let later = fences.get(&key).into_iter().flatten();
+                    let fence = later.filter(|f| f.0 > record.life).map(|f| f.1).min();
+                    op.expires = op.expires.min(fence.unwrap_or(u64::MAX));
+                }
+                names.push(*i);
+                ops.push(op);
+            }
+            if (&ops, sector / UNIT_SECTORS) == (&last.0, last.1) {
+                continue; // as its neighbour
+            }
+            match register::check(&ops) {
+                Verdict::Fine => {}
+                Verdict::Unclear => unclear += 1,
+                Verdict::Bad(v) => {
+                    let culprit = names[v.op];
+                    return Err(Failure::new("I2", explain(history, *volume, sector, &names, culprit, &v)));
+                }
+            }
+            last = (ops, sector / UNIT_SECTORS);
+        }
+    }
+    Ok(unclear)
+}
+
+fn explain(
+    history: &History,
+    volume: VolumeId,
+    sector: u32,
+    names: &[u32],
+    culprit: u32,
+    violation: &register::Violation,
+) -> String {
+    let bad = &history.ops[culprit as usize];
+    let until = bad.answer.map_or(u64::MAX, |a| a.moment);
+    let mut text = format!("{volume} sector {sector} (block {}) is no register.", sector / 8);
+    let what = |i: u32| {
+        let op = &history.ops[i as usize];
+        let seen = op.seen.get((sector - op.sector) as usize);
+        let value = match (op.is_write(), seen) {
+            (true, _) if op.kind == IoKind::Write => format!("writes {}", i + 1),
+            (true, _) => "writes 0".to_string(),
+            (false, Some(v)) => format!("sees {v}"),
+            (false, None) => "sees nothing".to_string(),
+        };
+        format!("\n    {} {value}: {op}", i + 1)
+    };
+    text += &format!("\n  The answer that can't be:{}", what(culprit));
+    let possible: Vec<u32> = violation.possible.iter().flatten().copied().collect();
+    text += &format!("\n  Possible values then: {possible:?}. What happened before, latest last:");
+    let mut before: Vec<u32> =
+        names.iter().copied().filter(|i| *i != culprit && history.ops[*i as usize].invoked < until).collect();
+    let skip = before.len().saturating_sub(14);
+    before.drain(..skip);
+    before.iter().for_each(|i| text += &what(*i));
+    text
+}

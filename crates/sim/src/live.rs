@@ -1,0 +1,143 @@
+//! I8: when faults stop, the system becomes active, then mirrored, in bounded time. If it does not,
+//! the first unmet condition is told.
+
+use crate::plan::Who;
+use crate::stage::Stage;
+use crate::world::ProcState;
+use base::{Epoch, GroupId};
+
+impl Stage {
+    /// True when nothing is stopped, cut off or about to die.
+    pub fn is_calm(&self) -> bool {
+        let runs = |who: &Who| self.world.state(self.proc(*who)) == ProcState::Running;
+        !self.world.any_blocked() && self.everybody().iter().filter(|w| !matches!(w, Who::Sdc(_))).all(runs)
+    }
+
+    /// True when every group has all its copies in sync and an active primary.
+    pub fn is_whole(&self) -> bool {
+        self.servers_unmet().or_else(|| self.groups_unmet(false)).is_none()
+    }
+
+    fn servers_unmet(&self) -> Option<String> {
+        for i in 0..self.plan.sds {
+            let Some(sds) = self.sds(i) else { return Some(format!("sds{i} does not run")) };
+            let id = sds.device();
+            let known = self.observer.devices.get(&id);
+            if sds.ended() {
+                return Some(format!("sds{i} has given up"));
+            }
+            if !known.is_some_and(|d| d.up && d.incarnation == sds.incarnation().0) {
+                return Some(format!("the map does not show sds{i} ({id} {}) as up", sds.incarnation()));
+            }
+        }
+        None
+    }
+
+    /// True when the servers have no space for two copies of everything.
+    fn is_tight(&self) -> bool {
+        self.plan.capacity < 2 * self.volumes.iter().map(|v| v.units).sum::<u32>()
+    }
+
+    fn is_used(&self, group: GroupId) -> bool {
+        self.observer.volumes.values().any(|slots| slots.contains(&group.0))
+    }
+
+    /// The first group that is not whole. At last, what can't be helped is excepted: groups whose
+    /// loss is excused or hurts nobody, and copies for which there is no space.
+    fn groups_unmet(&self, at_last: bool) -> Option<String> {
+        let groups = &self.observer.groups;
+        for (id, g) in groups {
+            if g.lost {
+                if at_last && (self.exposure.excuse.is_some() || !self.is_used(*id)) {
+                    continue;
+                }
+                return Some(format!("{id} is lost"));
+            }
+            if g.in_sync.len() < g.replicas.len() && !(at_last && self.is_tight()) {
+                return Some(format!("{id} lacks a copy: {g:?}"));
+            }
+            if !g.joiners.is_empty() && !(at_last && self.is_tight()) {
+                return Some(format!("{id} has a joiner: {g:?}"));
+            }
+            if g.primary == 0 {
+                return Some(format!("{id} has no primary: {g:?}"));
+            }
+            if let Some(unmet) = self.primary_unmet(*id, Epoch(g.epoch), g.primary) {
+                return Some(unmet);
+            }
+        }
+        None
+    }
+
+    fn primary_unmet(&self, group: GroupId, epoch: Epoch, primary: u32) -> Option<String> {
+        let Some((who, life)) = self.observer.who_is_active(group, epoch) else {
+            return Some(format!("{group}: dev{primary} is not active in {epoch}"));
+        };
+        if self.world.life(who) != life {
+            return Some(format!("{group}: the process that was active in {epoch} is dead"));
+        }
+        None
+    }
+
+    /// What still has to happen before the system is as it should be; `None`: it is.
+    pub fn unmet(&self) -> Option<String> {
+        for who in self.everybody() {
+            if self.world.state(self.proc(who)) != ProcState::Running {
+                return Some(format!("{who} does not run"));
+            }
+        }
+        match self.mdm() {
+            None => return Some("mdm does not run".into()),
+            Some(mdm) if mdm.failed().is_some() => {
+                return Some(format!("mdm has failed: {}", mdm.failed().unwrap_or_default()));
+            }
+            Some(mdm) if !mdm.is_settled() => return Some("mdm is not settled".into()),
+            Some(_) => {}
+        }
+        if let Some(order) = self.desk.borrow().orders.front() {
+            return Some(format!("the MDM has not carried out {order:?}"));
+        }
+        if let Some(unmet) = self.servers_unmet() {
+            return Some(unmet);
+        }
+        if let Some(unmet) = self.groups_unmet(true) {
+            return Some(unmet);
+        }
+        self.answers_unmet()
+    }
+
+    fn answers_unmet(&self) -> Option<String> {
+        for i in 0..self.plan.clients {
+            if self.outstanding[i as usize] > 0 {
+                let lives = self.world.life(self.proc(Who::Sdc(i)));
+                let waits = |r: &&crate::history::Record| {
+                    r.client == i && r.life == lives && r.answer.is_none()
+                };
+                let first = self.history.ops.iter().find(waits);
+                let first = first.map(ToString::to_string).unwrap_or_default();
+                return Some(format!("sdc{i} waits for {} answers; first: {first}", self.outstanding[i as usize]));
+            }
+        }
+        None
+    }
+
+    /// What still has to happen before everything is served without this server.
+    pub fn unmet_without(&self, outcast: u8) -> Option<String> {
+        let device = self.outcasts_device?;
+        for (id, g) in &self.observer.groups {
+            if g.lost || (self.is_tight() && g.in_sync == [device]) {
+                continue;
+            }
+            if g.primary == 0 || g.primary == device {
+                return Some(format!("{id} is not served without sds{outcast}: {g:?}"));
+            }
+            if let Some(unmet) = self.primary_unmet(*id, Epoch(g.epoch), g.primary) {
+                return Some(unmet);
+            }
+        }
+        if self.is_tight() {
+            return None;
+        }
+        self.answers_unmet()
+    }
+}

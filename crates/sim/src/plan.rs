@@ -1,0 +1,170 @@
+//! A run, before it runs: the cluster's shape, its limits, the weather, and a list of timed actions.
+//!
+//! Everything that shrinking may want to remove is an explicit action, faults and workload alike.
+//! What remains random at run time (delays, ties, batches) comes from the plan's seed.
+
+mod generate;
+mod text;
+
+use crate::weather::Weather;
+use base::Limits;
+use std::fmt;
+use std::time::Duration;
+
+/// A process, by its part in the play.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Who {
+    /// The metadata manager.
+    Mdm,
+    /// A data server.
+    Sds(u8),
+    /// A client.
+    Sdc(u8),
+    /// The one who makes and deletes volumes.
+    Admin,
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Mdm => f.write_str("mdm"),
+            Who::Sds(i) => write!(f, "sds{i}"),
+            Who::Sdc(i) => write!(f, "sdc{i}"),
+            Who::Admin => f.write_str("admin"),
+        }
+    }
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoKind {
+    /// Read.
+    Read,
+    /// Write stamped sectors.
+    Write,
+    /// Zero, and keep the space.
+    Zero,
+    /// Zero, and give the space back.
+    Discard,
+    /// Ask which blocks hold data.
+    Extents,
+}
+
+/// How a process dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Death {
+    /// An SDS: its store survives (a MDM's always does).
+    pub keep: bool,
+    /// Its host loses power, too.
+    pub power: bool,
+    /// In the middle of a batch's effects, not between two batches.
+    pub midway: bool,
+    /// Not at all, when a copy could be the last one.
+    pub careful: bool,
+}
+
+/// One thing to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// A client issues an operation on a volume, in sectors.
+    Io {
+        /// Which client.
+        client: u8,
+        /// Which of the plan's volumes.
+        volume: u8,
+        /// What.
+        kind: IoKind,
+        /// From this sector.
+        sector: u32,
+        /// So many.
+        sectors: u32,
+    },
+    /// Kill a process.
+    Crash(Who, Death),
+    /// Start it again.
+    Start(Who),
+    /// Stop it for a while; true: with the effects of a batch in hand.
+    Pause(Who, bool),
+    /// Let it go on.
+    Resume(Who),
+    /// Block the path from one to the other.
+    Block(Who, Who),
+    /// Open it again.
+    Open(Who, Who),
+    /// Hold back what travels from one to the other for so many milliseconds.
+    Clog(Who, Who, u32),
+    /// Break the connections between two.
+    Reset(Who, Who),
+    /// Make a volume of so many units; again after it was deleted.
+    Create(u8, u32),
+    /// Grow it to so many units.
+    Resize(u8, u32),
+    /// Delete it.
+    Delete(u8),
+}
+
+impl Action {
+    /// True for what makes life hard.
+    pub fn is_fault(&self) -> bool {
+        !matches!(
+            self,
+            Action::Io { .. }
+                | Action::Start(_)
+                | Action::Resume(_)
+                | Action::Open(..)
+                | Action::Create(..)
+                | Action::Resize(..)
+                | Action::Delete(_)
+        )
+    }
+}
+
+/// An action and when it is due, counted from the moment at which the cluster is whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timed {
+    /// When.
+    pub at: Duration,
+    /// What.
+    pub action: Action,
+}
+
+/// What becomes of one server after the storm, once everything is whole: the others must serve
+/// everything without it, however long it stays so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcast {
+    /// It is dead; its store survives.
+    Dead,
+    /// Nobody reaches it.
+    Cut,
+    /// Only the MDM does not reach it.
+    Unheard,
+}
+
+/// A run, before it runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// What random choices at run time start from.
+    pub seed: u64,
+    /// Data servers.
+    pub sds: u8,
+    /// Clients.
+    pub clients: u8,
+    /// Sizes of the volumes that are there at the start, in units.
+    pub volumes: Vec<u32>,
+    /// The servers' devices survive their processes' deaths; else they are memory.
+    pub durable: bool,
+    /// Units that one server has space for.
+    pub capacity: u32,
+    /// Operations that a client of the workload has outstanding at most.
+    pub depth: u32,
+    /// The processes' bounds.
+    pub limits: Limits,
+    /// How the hardware behaves.
+    pub weather: Weather,
+    /// A server without which the others have to get along at last.
+    pub outcast: Option<(u8, Outcast)>,
+    /// How long phase 1 takes.
+    pub length: Duration,
+    /// What happens in it, in order of time.
+    pub steps: Vec<Timed>,
+}

@@ -1,0 +1,452 @@
+//! Plans from seeds. Swarm testing: the seed draws the shape, the limits and *which fault kinds are
+//! on at all*, then how often and when each strikes.
+
+use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
+use crate::weather::Weather;
+use base::{BLOCK, Limits, Prng, SECTOR, UNIT};
+use std::time::Duration;
+
+const UNIT_SECTORS: u64 = (UNIT / SECTOR) as u64;
+const BLOCK_SECTORS: u64 = (BLOCK / SECTOR) as u64;
+
+/// Kinds of trouble that a plan may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trouble {
+    Wipe,
+    Keep,
+    Mdm,
+    Client,
+    Pause,
+    Cut,
+    Island,
+    Block,
+    Clog,
+    Reset,
+    Flap,
+    Volumes,
+    Blackout,
+}
+
+const TROUBLES: [Trouble; 13] = [
+    Trouble::Wipe,
+    Trouble::Keep,
+    Trouble::Mdm,
+    Trouble::Client,
+    Trouble::Pause,
+    Trouble::Cut,
+    Trouble::Island,
+    Trouble::Block,
+    Trouble::Clog,
+    Trouble::Reset,
+    Trouble::Flap,
+    Trouble::Volumes,
+    Trouble::Blackout,
+];
+
+impl Plan {
+    /// The plan of this seed.
+    pub fn generate(seed: u64) -> Plan {
+        let root = Prng::new(seed).fork("plan");
+        let mut r = root.fork("shape");
+        let sds = *r.pick(&[2, 2, 2, 3, 3, 4, 5]);
+        let clients = *r.pick(&[1, 2, 2, 3]);
+        let volumes: Vec<u32> = (0..r.range(1, 2)).map(|_| r.range(1, 4) as u32).collect();
+        let units: u32 = volumes.iter().sum();
+        // Space for every unit twice on each server; in some runs too little.
+        let capacity = if r.chance(0.08) { units.div_ceil(2).max(1) } else { 4 * units + 8 };
+        let length = Duration::from_millis(r.range(1500, 9000));
+        let depth = r.range(1, 12) as u32;
+        let mut plan = Plan {
+            seed,
+            sds,
+            clients,
+            volumes,
+            durable: r.chance(0.7),
+            capacity,
+            depth,
+            limits: limits(&mut root.fork("limits")),
+            weather: weather(&mut root.fork("weather")),
+            outcast: None,
+            length,
+            steps: Vec::new(),
+        };
+        let mut r = root.fork("outcast");
+        if r.chance(0.4) {
+            let who = r.below(u64::from(plan.sds)) as u8;
+            let how = *r.pick(&[Outcast::Dead, Outcast::Cut, Outcast::Unheard]);
+            plan.outcast = (how != Outcast::Dead || plan.durable).then_some((who, how));
+        }
+        workload(&mut plan, &mut root.fork("workload"));
+        trouble(&mut plan, &mut root.fork("chaos"));
+        plan.steps.sort_by_key(|s| s.at);
+        plan
+    }
+}
+
+fn limits(r: &mut Prng) -> Limits {
+    let mut l = Limits::TEST_MIN;
+    if r.chance(0.5) {
+        let lease = r.range(150, 1000);
+        let ms = Duration::from_millis;
+        l.lease = ms(lease);
+        l.grace = ms(lease * 5 / 4);
+        l.beacon_every = ms(lease / 5);
+        l.heartbeat_every = ms(lease / 5);
+        l.suspect_after = ms(lease * r.range(80, 300) / 100);
+        l.stuck_after = ms(r.range(20, 200));
+        l.redial_max = ms(r.range(20, 500));
+    }
+    l.client_ops = r.range(1, 8) as u32;
+    l.sdc_requests = r.range(12, 24) as u32;
+    l.shard_ops = r.range(16, 64) as u32;
+    l.groups_per_device = r.range(1, 4) as u32;
+    l.stripe_width = r.range(1, 4) as u32;
+    l.copies = r.range(1, 4) as u32;
+    l.copy_bytes = *r.pick(&[4 << 10, 8 << 10, 64 << 10, 256 << 10]);
+    l.mdm_log = *r.pick(&[4 << 10, 16 << 10, 64 << 10]);
+    l
+}
+
+fn weather(r: &mut Prng) -> Weather {
+    let mut w = Weather::FAIR;
+    let mut sometimes = |p: f64, f: &mut dyn FnMut(&mut Weather, &mut Prng)| {
+        if r.chance(p) {
+            f(&mut w, r);
+        }
+    };
+    sometimes(0.5, &mut |w, r| {
+        w.net_us = r.range(5, 500) as u32;
+        w.net_jitter_us = r.range(0, 2000) as u32;
+    });
+    sometimes(0.4, &mut |w, r| {
+        w.net_tail_ppm = r.range(100, 50_000) as u32;
+        w.net_tail_ms = r.range(1, 300) as u32;
+    });
+    sometimes(0.5, &mut |w, r| {
+        w.disk_us = r.range(1, 300) as u32;
+        w.disk_jitter_us = r.range(0, 5000) as u32;
+    });
+    sometimes(0.4, &mut |w, r| {
+        w.disk_tail_ppm = r.range(100, 50_000) as u32;
+        w.disk_tail_ms = r.range(1, 300) as u32;
+    });
+    sometimes(0.3, &mut |w, r| {
+        w.run_tail_ppm = r.range(100, 20_000) as u32;
+        w.run_tail_ms = r.range(1, 100) as u32;
+    });
+    sometimes(0.5, &mut |w, r| w.batch = r.range(1, 40) as u32);
+    sometimes(0.3, &mut |w, r| w.split_ppm = r.range(1000, 300_000) as u32);
+    sometimes(0.3, &mut |w, r| w.flip_ppm = r.range(50, 2000) as u32);
+    sometimes(0.3, &mut |w, r| w.reset_ppm = r.range(50, 2000) as u32);
+    sometimes(0.7, &mut |w, r| w.drift_ppm = r.range(1, 100_000) as u32);
+    sometimes(0.5, &mut |w, r| w.tcp_ms = r.range(300, 6000) as u32);
+    sometimes(0.5, &mut |w, _| w.chaos = 1);
+    w
+}
+
+/// Where the clients like to go: hot spots, many of them across the border of two units.
+fn workload(plan: &mut Plan, r: &mut Prng) {
+    let mut spots: Vec<(u8, u64, u64)> = Vec::new();
+    for _ in 0..r.range(1, 4) {
+        let volume = r.below(plan.volumes.len() as u64) as u8;
+        let size = u64::from(plan.volumes[volume as usize]) * UNIT_SECTORS;
+        let width = (*r.pick(&[2, 8, 24, 64])).min(size);
+        let border = UNIT_SECTORS * r.range(0, size / UNIT_SECTORS);
+        let near = if r.chance(0.6) { border.saturating_sub(width / 2) } else { r.below(size) };
+        spots.push((volume, near.min(size - width), width));
+    }
+    let hot = *r.pick(&[0.5, 0.9, 0.99]);
+    let (zeros, extents) = (*r.pick(&[0.0, 0.05, 0.2]), *r.pick(&[0.0, 0.03]));
+    let bigs = *r.pick(&[0.0, 0.005, 0.02]);
+    let gap_us = *r.pick(&[2_000u64, 8_000, 20_000, 60_000]);
+    for client in 0..plan.clients {
+        let reads = *r.pick(&[0.1, 0.3, 0.5, 0.7, 0.95]);
+        let mut at = Duration::ZERO;
+        loop {
+            // Bursts, and now and then a rest that is longer than a beacon.
+            let gap = if r.chance(0.01) { r.below(700_000) } else { r.below(2 * gap_us) };
+            at += Duration::from_micros(if r.chance(0.3) { 0 } else { gap });
+            if at >= plan.length {
+                break;
+            }
+            let x = r.chance(reads);
+            let kind = match () {
+                () if r.chance(extents) => IoKind::Extents,
+                () if x => IoKind::Read,
+                () if r.chance(zeros) => *r.pick(&[IoKind::Zero, IoKind::Discard]),
+                () => IoKind::Write,
+            };
+            let (volume, from, width) = *r.pick(&spots);
+            let size = u64::from(plan.volumes[volume as usize]) * UNIT_SECTORS;
+            let (sector, sectors) = if r.chance(hot) {
+                let sector = from + r.below(width);
+                (sector, r.range(1, (from + width - sector).min(32)))
+            } else if r.chance(bigs) {
+                let sectors = r.range(1, size.min(2 * UNIT_SECTORS));
+                (r.below(size - sectors + 1), sectors)
+            } else {
+                let sector = r.below(size);
+                (sector, r.range(1, (size - sector).min(64)))
+            };
+            let (sector, sectors) = if r.chance(0.5) {
+                let start = sector / BLOCK_SECTORS * BLOCK_SECTORS;
+                (start, sectors.next_multiple_of(BLOCK_SECTORS).min(size - start))
+            } else {
+                (sector, sectors)
+            };
+            let (sector, sectors) = (sector as u32, sectors as u32);
+            plan.steps.push(Timed { at, action: Action::Io { client, volume, kind, sector, sectors } });
+        }
+    }
+}
+
+fn trouble(plan: &mut Plan, r: &mut Prng) {
+    // Some runs have one kind of trouble only: others would cut its long stories short.
+    let on: Vec<Trouble> = if r.chance(0.3) {
+        vec![*r.pick(&TROUBLES)]
+    } else {
+        TROUBLES.iter().copied().filter(|_| r.chance(0.35)).collect()
+    };
+    if on.is_empty() {
+        return;
+    }
+    let careful = !r.chance(0.1);
+    let per_second = *r.pick(&[0.3, 1.0, 3.0, 8.0]);
+    let count = (plan.length.as_secs_f64() * per_second).ceil() as u64;
+    for _ in 0..count {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let mut e = Episode { plan, at, careful };
+        e.add(*r.pick(&on), r);
+    }
+}
+
+struct Episode<'a> {
+    plan: &'a mut Plan,
+    at: Duration,
+    careful: bool,
+}
+
+impl Episode<'_> {
+    fn push(&mut self, after: Duration, action: Action) {
+        let at = self.at + after;
+        self.plan.steps.push(Timed { at, action });
+    }
+
+    fn sds(&self, r: &mut Prng) -> Who {
+        Who::Sds(r.below(u64::from(self.plan.sds)) as u8)
+    }
+
+    fn sdc(&self, r: &mut Prng) -> Who {
+        Who::Sdc(r.below(u64::from(self.plan.clients)) as u8)
+    }
+
+    /// Mostly servers, often the MDM, sometimes a client.
+    fn anybody(&self, r: &mut Prng) -> Who {
+        match r.below(10) {
+            0..=5 => self.sds(r),
+            6 | 7 => Who::Mdm,
+            _ => self.sdc(r),
+        }
+    }
+
+    fn everybody(&self) -> Vec<Who> {
+        let sds = (0..self.plan.sds).map(Who::Sds);
+        std::iter::once(Who::Mdm).chain(sds).chain((0..self.plan.clients).map(Who::Sdc)).collect()
+    }
+
+    fn crash(&mut self, who: Who, keep: bool, away: Duration, r: &mut Prng) {
+        let sds = matches!(who, Who::Sds(_));
+        let keep = keep && (self.plan.durable || !sds);
+        let careful = self.careful && !keep && sds;
+        let death = Death { keep, power: r.chance(0.25), midway: r.chance(0.5), careful };
+        self.push(Duration::ZERO, Action::Crash(who, death));
+        self.push(away, Action::Start(who));
+    }
+
+    fn cut(&mut self, who: Who, inward: bool, outward: bool, time: Duration) {
+        for other in self.everybody().into_iter().filter(|o| *o != who) {
+            if inward {
+                self.push(Duration::ZERO, Action::Block(other, who));
+                self.push(time, Action::Open(other, who));
+            }
+            if outward {
+                self.push(Duration::ZERO, Action::Block(who, other));
+                self.push(time, Action::Open(who, other));
+            }
+        }
+    }
+
+    fn add(&mut self, trouble: Trouble, r: &mut Prng) {
+        match trouble {
+            Trouble::Wipe => {
+                let (who, away) = (self.sds(r), while_away(r));
+                self.crash(who, false, away, r);
+            }
+            Trouble::Keep => {
+                let (who, away) = (self.sds(r), while_away(r));
+                self.crash(who, true, away, r);
+            }
+            Trouble::Mdm => {
+                let away = while_away(r);
+                self.crash(Who::Mdm, true, away, r);
+            }
+            Trouble::Client => {
+                let (who, away) = (self.sdc(r), while_away(r));
+                self.crash(who, false, away, r);
+            }
+            Trouble::Pause => {
+                let (who, time) = (self.anybody(r), while_away(r));
+                self.push(Duration::ZERO, Action::Pause(who, r.chance(0.5)));
+                self.push(time, Action::Resume(who));
+            }
+            Trouble::Cut => {
+                let (who, time) = (self.anybody(r), while_away(r));
+                let (inward, outward) = *r.pick(&[(true, true), (true, true), (true, false), (false, true)]);
+                self.cut(who, inward, outward, time);
+            }
+            Trouble::Island => self.island(r),
+            Trouble::Block => {
+                let (a, b) = self.two(r);
+                let time = while_away(r);
+                self.push(Duration::ZERO, Action::Block(a, b));
+                self.push(time, Action::Open(a, b));
+                if r.chance(0.6) {
+                    self.push(Duration::ZERO, Action::Block(b, a));
+                    self.push(time, Action::Open(b, a));
+                }
+            }
+            Trouble::Clog => {
+                let (a, b) = self.two(r);
+                self.push(Duration::ZERO, Action::Clog(a, b, while_away(r).as_millis() as u32));
+            }
+            Trouble::Reset => {
+                let (a, b) = self.two(r);
+                self.push(Duration::ZERO, Action::Reset(a, b));
+            }
+            Trouble::Flap => {
+                let who = self.sds(r);
+                for _ in 0..r.range(2, 5) {
+                    let away = Duration::from_micros(r.range(50, 30_000));
+                    self.crash(who, true, away, r);
+                    self.at += away + Duration::from_micros(r.range(100, 200_000));
+                }
+            }
+            Trouble::Volumes => {
+                let v = r.below(self.plan.volumes.len() as u64) as u8;
+                let units = self.plan.volumes[v as usize];
+                if r.chance(0.4) {
+                    self.push(Duration::ZERO, Action::Resize(v, units + r.range(1, 2) as u32));
+                } else {
+                    self.push(Duration::ZERO, Action::Delete(v));
+                    self.push(Duration::from_micros(r.below(800_000)), Action::Create(v, units));
+                }
+            }
+            Trouble::Blackout => {
+                for who in self.everybody() {
+                    let away = Duration::from_micros(r.range(1_000, 1_500_000));
+                    let sds = matches!(who, Who::Sds(_));
+                    if sds && !self.plan.durable {
+                        continue;
+                    }
+                    let keep = sds || who == Who::Mdm;
+                    let death = Death { keep, power: true, midway: false, careful: false };
+                    self.push(Duration::from_micros(r.below(3)), Action::Crash(who, death));
+                    self.push(away, Action::Start(who));
+                }
+            }
+        }
+    }
+
+    /// A server that some clients still reach, and the MDM does not: it must stop in time to serve
+    /// them. What they mostly do there is read.
+    fn island(&mut self, r: &mut Prng) {
+        let who = self.sds(r);
+        let time = Duration::from_micros(r.range(200_000, 4_000_000));
+        // Other servers: within reach, cut off, or heard late and not reached (grants that are old).
+        let (alone, late) = *r.pick(&[(false, false), (true, false), (true, false), (false, true)]);
+        let (inward, outward) = *r.pick(&[(true, true), (true, true), (true, false), (false, true)]);
+        for other in self.everybody().into_iter().filter(|o| *o != who) {
+            if let (Who::Sds(_), true) = (other, late) {
+                self.push(Duration::ZERO, Action::Block(who, other));
+                self.push(time, Action::Open(who, other));
+                let lease_ms = self.plan.limits.lease.as_millis() as u64;
+                let ms = r.range(lease_ms / 4, 2 * lease_ms) as u32;
+                self.push(Duration::ZERO, Action::Clog(other, who, ms));
+            }
+            let apart = match other {
+                Who::Mdm => true,
+                Who::Sds(_) => alone,
+                _ => r.chance(0.5),
+            };
+            if let (Who::Sdc(i), false) = (other, apart) {
+                if r.chance(0.7) {
+                    self.read_only(i, time, r);
+                    if r.chance(0.8) {
+                        self.castaway(other, who, time);
+                    }
+                } else if r.chance(0.6) {
+                    // What it has sent arrives when the server may lead again.
+                    let ms = (time.as_millis() as u64 + r.below(1500)) as u32;
+                    self.push(Duration::ZERO, Action::Clog(other, who, ms));
+                }
+            }
+            let both = matches!(other, Who::Sdc(_));
+            for (from, to, cut) in [(other, who, inward || both), (who, other, outward || both)] {
+                if apart && cut {
+                    self.push(Duration::ZERO, Action::Block(from, to));
+                    self.push(time, Action::Open(from, to));
+                }
+            }
+        }
+        if r.chance(0.3) {
+            let after = Duration::from_micros(r.below(500_000));
+            self.push(after, Action::Pause(who, r.chance(0.5)));
+            self.push(after + Duration::from_micros(r.below(2_500_000)), Action::Resume(who));
+        }
+    }
+
+    /// A client that reaches nobody but this server, so that it does not hear of a new map.
+    fn castaway(&mut self, client: Who, with: Who, time: Duration) {
+        let others = self.everybody();
+        for other in others.into_iter().filter(|o| *o != with && !matches!(o, Who::Sdc(_))) {
+            for (from, to) in [(client, other), (other, client)] {
+                self.push(Duration::ZERO, Action::Block(from, to));
+                self.push(time, Action::Open(from, to));
+            }
+        }
+    }
+
+    /// Turns most of what a client writes meanwhile into reads.
+    fn read_only(&mut self, who: u8, time: Duration, r: &mut Prng) {
+        let (from, to) = (self.at, self.at + time);
+        for step in self.plan.steps.iter_mut().filter(|s| (from..to).contains(&s.at)) {
+            if let Action::Io { client, kind, .. } = &mut step.action
+                && *client == who
+                && *kind != IoKind::Read
+                && r.chance(0.95)
+            {
+                *kind = IoKind::Read;
+            }
+        }
+    }
+
+    fn two(&self, r: &mut Prng) -> (Who, Who) {
+        let a = self.anybody(r);
+        loop {
+            let b = self.anybody(r);
+            if b != a {
+                return (a, b);
+            }
+        }
+    }
+}
+
+/// How long something is away: from a blink to several leases.
+fn while_away(r: &mut Prng) -> Duration {
+    Duration::from_micros(match r.below(4) {
+        0 => r.range(50, 5_000),
+        1 => r.range(5_000, 200_000),
+        2 => r.range(200_000, 1_500_000),
+        _ => r.range(1_000_000, 4_000_000),
+    })
+}

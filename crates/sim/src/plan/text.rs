@@ -1,0 +1,271 @@
+//! Plans as text: one line per fact, `#` for comments.
+
+use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
+use crate::weather::Weather;
+use anyhow::{Context, Result, bail};
+use base::Limits;
+use std::fmt::{self, Write};
+use std::str::FromStr;
+use std::time::Duration;
+
+const HEADER: &str = "gabion-plan 1";
+
+macro_rules! limits {
+    (numbers: $($number:ident),*; times: $($time:ident),*) => {
+        fn limit_fields(l: &Limits) -> Vec<(&'static str, u64)> {
+            vec![
+                $((stringify!($number), l.$number.into()),)*
+                $((stringify!($time), l.$time.as_micros() as u64),)*
+            ]
+        }
+        fn set_limit(l: &mut Limits, name: &str, value: u64) -> Result<()> {
+            match name {
+                $(stringify!($number) => l.$number = value.try_into()?,)*
+                $(stringify!($time) => l.$time = Duration::from_micros(value),)*
+                _ => bail!("no limit is named {name:?}"),
+            }
+            Ok(())
+        }
+    };
+}
+
+limits! {
+    numbers: frame_body, client_ops, client_bytes, shard_ops, sdc_requests, link_queue,
+        groups_per_device, stripe_width, copies, copy_bytes, mdm_log, nbd_payload, nbd_requests;
+    times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{HEADER}\nseed {}\nsds {}\nclients {}", self.seed, self.sds, self.clients)?;
+        self.volumes.iter().try_for_each(|v| writeln!(f, "volume {v}"))?;
+        writeln!(f, "durable {}", u8::from(self.durable))?;
+        writeln!(f, "capacity {}\ndepth {}", self.capacity, self.depth)?;
+        if let Some((sds, outcast)) = self.outcast {
+            let how = match outcast {
+                Outcast::Dead => "dead",
+                Outcast::Cut => "cut",
+                Outcast::Unheard => "unheard",
+            };
+            writeln!(f, "outcast {sds} {how}")?;
+        }
+        writeln!(f, "length {}", seconds(self.length))?;
+        let (here, there) = (limit_fields(&self.limits), limit_fields(&Limits::TEST_MIN));
+        for (h, t) in here.iter().zip(there) {
+            if *h != t {
+                writeln!(f, "limit {} {}", h.0, h.1)?;
+            }
+        }
+        for (h, t) in self.weather.fields().iter().zip(Weather::FAIR.fields()) {
+            if *h != t {
+                writeln!(f, "weather {} {}", h.0, h.1)?;
+            }
+        }
+        self.steps.iter().try_for_each(|s| writeln!(f, "at {} {}", seconds(s.at), s.action))
+    }
+}
+
+fn seconds(d: Duration) -> String {
+    format!("{}.{:06}", d.as_secs(), d.subsec_micros())
+}
+
+fn duration(s: &str) -> Result<Duration> {
+    let (whole, part) = s.split_once('.').unwrap_or((s, "0"));
+    let micros: u64 = format!("{part:0<6}").parse().with_context(|| format!("{s:?} is no time"))?;
+    Ok(Duration::from_secs(whole.parse()?) + Duration::from_micros(micros))
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Io { client, volume, kind, sector, sectors } => {
+                let kind = match kind {
+                    IoKind::Read => "read",
+                    IoKind::Write => "write",
+                    IoKind::Zero => "zero",
+                    IoKind::Discard => "discard",
+                    IoKind::Extents => "extents",
+                };
+                write!(f, "{kind} {client} {volume} {sector} {sectors}")
+            }
+            Action::Crash(who, death) => {
+                let mut s = format!("crash {who}");
+                for (flag, name) in [
+                    (death.keep, "keep"),
+                    (death.power, "power"),
+                    (death.midway, "midway"),
+                    (death.careful, "careful"),
+                ] {
+                    if flag {
+                        write!(s, " {name}")?;
+                    }
+                }
+                f.write_str(&s)
+            }
+            Action::Start(who) => write!(f, "start {who}"),
+            Action::Pause(who, false) => write!(f, "pause {who}"),
+            Action::Pause(who, true) => write!(f, "pause {who} midway"),
+            Action::Resume(who) => write!(f, "resume {who}"),
+            Action::Block(a, b) => write!(f, "block {a} {b}"),
+            Action::Open(a, b) => write!(f, "open {a} {b}"),
+            Action::Clog(a, b, ms) => write!(f, "clog {a} {b} {ms}"),
+            Action::Reset(a, b) => write!(f, "reset {a} {b}"),
+            Action::Create(v, units) => write!(f, "create {v} {units}"),
+            Action::Resize(v, units) => write!(f, "resize {v} {units}"),
+            Action::Delete(v) => write!(f, "delete {v}"),
+        }
+    }
+}
+
+impl FromStr for Who {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Who> {
+        Ok(match s {
+            "mdm" => Who::Mdm,
+            "admin" => Who::Admin,
+            _ => match (s.strip_prefix("sds"), s.strip_prefix("sdc")) {
+                (Some(i), _) => Who::Sds(i.parse()?),
+                (_, Some(i)) => Who::Sdc(i.parse()?),
+                _ => bail!("nobody is named {s:?}"),
+            },
+        })
+    }
+}
+
+impl FromStr for Action {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Action> {
+        let words: Vec<&str> = s.split_whitespace().collect();
+        let io = |kind, w: &[&str]| -> Result<Action> {
+            let [client, volume, sector, sectors] = w else { bail!("four numbers are needed") };
+            Ok(Action::Io {
+                client: client.parse()?,
+                volume: volume.parse()?,
+                kind,
+                sector: sector.parse()?,
+                sectors: sectors.parse()?,
+            })
+        };
+        Ok(match words.as_slice() {
+            ["read", w @ ..] => io(IoKind::Read, w)?,
+            ["write", w @ ..] => io(IoKind::Write, w)?,
+            ["zero", w @ ..] => io(IoKind::Zero, w)?,
+            ["discard", w @ ..] => io(IoKind::Discard, w)?,
+            ["extents", w @ ..] => io(IoKind::Extents, w)?,
+            ["crash", who, flags @ ..] => {
+                let has = |name| flags.contains(&name);
+                let death = Death {
+                    keep: has("keep"),
+                    power: has("power"),
+                    midway: has("midway"),
+                    careful: has("careful"),
+                };
+                Action::Crash(who.parse()?, death)
+            }
+            ["start", who] => Action::Start(who.parse()?),
+            ["pause", who] => Action::Pause(who.parse()?, false),
+            ["pause", who, "midway"] => Action::Pause(who.parse()?, true),
+            ["resume", who] => Action::Resume(who.parse()?),
+            ["block", a, b] => Action::Block(a.parse()?, b.parse()?),
+            ["open", a, b] => Action::Open(a.parse()?, b.parse()?),
+            ["clog", a, b, ms] => Action::Clog(a.parse()?, b.parse()?, ms.parse()?),
+            ["reset", a, b] => Action::Reset(a.parse()?, b.parse()?),
+            ["create", v, units] => Action::Create(v.parse()?, units.parse()?),
+            ["resize", v, units] => Action::Resize(v.parse()?, units.parse()?),
+            ["delete", v] => Action::Delete(v.parse()?),
+            _ => bail!("no action: {s:?}"),
+        })
+    }
+}
+
+impl FromStr for Plan {
+    type Err = anyhow::Error;
+    fn from_str(text: &str) -> Result<Plan> {
+        let mut plan = Plan {
+            seed: 0,
+            sds: 2,
+            clients: 1,
+            volumes: Vec::new(),
+            durable: true,
+            capacity: 64,
+            depth: 4,
+            limits: Limits::TEST_MIN,
+            weather: Weather::FAIR,
+            outcast: None,
+            length: Duration::ZERO,
+            steps: Vec::new(),
+        };
+        let mut lines = text.lines().enumerate();
+        match lines.next() {
+            Some((_, first)) if first.trim() == HEADER => {}
+            _ => bail!("a plan starts with the line {HEADER:?}"),
+        }
+        for (number, line) in lines {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if !line.is_empty() {
+                plan.line(line).with_context(|| format!("line {}: {line}", number + 1))?;
+            }
+        }
+        Ok(plan)
+    }
+}
+
+impl Plan {
+    fn line(&mut self, line: &str) -> Result<()> {
+        let (name, rest) = line.split_once(' ').context("a name and a value are needed")?;
+        match name {
+            "seed" => self.seed = rest.parse()?,
+            "sds" => self.sds = rest.parse()?,
+            "clients" => self.clients = rest.parse()?,
+            "volume" => self.volumes.push(rest.parse()?),
+            "durable" => self.durable = rest.parse::<u8>()? != 0,
+            "capacity" => self.capacity = rest.parse()?,
+            "depth" => self.depth = rest.parse()?,
+            "outcast" => {
+                let (sds, how) = rest.split_once(' ').context("a server and its fate are needed")?;
+                let how = match how {
+                    "dead" => Outcast::Dead,
+                    "cut" => Outcast::Cut,
+                    "unheard" => Outcast::Unheard,
+                    _ => bail!("a fate is dead, cut or unheard"),
+                };
+                self.outcast = Some((sds.parse()?, how));
+            }
+            "length" => self.length = duration(rest)?,
+            "limit" | "weather" => {
+                let (field, value) = rest.split_once(' ').context("a name and a number are needed")?;
+                if name == "limit" {
+                    set_limit(&mut self.limits, field, value.parse()?)?;
+                } else if !self.weather.set(field, value.parse()?) {
+                    bail!("the weather has no {field:?}");
+                }
+            }
+            "at" => {
+                let (at, action) = rest.split_once(' ').context("a time and an action are needed")?;
+                self.steps.push(Timed { at: duration(at)?, action: action.parse()? });
+            }
+            _ => bail!("no such fact"),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_survive_being_written_and_read() {
+        for seed in 0..200 {
+            let plan = Plan::generate(seed);
+            let text = plan.to_string();
+            assert_eq!(text.parse::<Plan>().unwrap(), plan, "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_name_their_line() {
+        let error = "gabion-plan 1\nseed 1\nat 0.5 crash sdx".parse::<Plan>().unwrap_err();
+        assert!(format!("{error:#}").contains("line 3"), "{error:#}");
+    }
+}

@@ -1,0 +1,268 @@
+//! One run: set up, phase 1 (the plan), phase 2 (calm: everything must become whole), the last reads,
+//! and the verdict.
+
+use crate::admin::Order;
+use crate::check::{Failure, i02_register, i03_mirrors, i10_clean, i14_leaks};
+use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
+use crate::stage::{Stage, Volume};
+use crate::trace::Sink;
+use base::{Time, UNIT, VolumeId};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The verdict.
+    pub failure: Option<Failure>,
+    /// The hash of everything that happened.
+    pub fingerprint: u64,
+    /// Virtual time that passed.
+    pub took: Duration,
+    /// Steps of the world.
+    pub steps: u64,
+    /// Operations that clients asked for.
+    pub ops: usize,
+    /// Rare paths that were met.
+    pub marks: BTreeMap<String, u64>,
+    /// Data was lost, rightly so, and for this reason.
+    pub excused: Option<String>,
+    /// Sectors whose history could not be judged.
+    pub unclear: u32,
+    /// The trace, when it was kept.
+    pub lines: Vec<String>,
+}
+
+const NEXT: u64 = 1;
+const LOOK: u64 = 2;
+const END: u64 = 3;
+const SETUP: Duration = Duration::from_secs(30);
+/// How long the system may take to become whole.
+const CALM: Duration = Duration::from_secs(60);
+/// How often it is looked at.
+const EVERY: Duration = Duration::from_millis(20);
+/// More steps than this are a loop.
+const MAX_STEPS: u64 = 20_000_000;
+/// Bytes of one read of the last scan, in sectors.
+const SCAN: u32 = 512;
+
+/// Plays a plan.
+pub fn run(plan: &Plan, sink: Sink) -> Outcome {
+    let mut stage = Stage::new(plan, sink);
+    let mut unclear = 0;
+    let played = catch_unwind(AssertUnwindSafe(|| play(&mut stage, &mut unclear)));
+    let failure = match played {
+        Ok(Ok(())) => None,
+        Ok(Err(failure)) => Some(failure),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+            let place = crate::panics::take().unwrap_or_default();
+            Some(Failure::new("panic", format!("{} {place}", text.unwrap_or_default())))
+        }
+    };
+    if let Some(failure) = &failure {
+        let (now, text) = (stage.world.now(), failure.to_string());
+        stage.world.trace().line(now, "FAILED", || text);
+    }
+    let lost = stage.lost > 0 || stage.observer.groups.values().any(|g| g.lost);
+    Outcome {
+        failure,
+        fingerprint: stage.world.trace().fingerprint(),
+        took: stage.world.now().since(Time::ZERO),
+        steps: stage.world.steps(),
+        ops: stage.history.ops.len(),
+        marks: stage.marks.counts(),
+        excused: stage.exposure.excuse.clone().filter(|_| lost),
+        unclear,
+        lines: stage.world.trace().take_lines(),
+    }
+}
+
+fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
+    set_up(stage)?;
+    phase_1(stage)?;
+    phase_2(stage)?;
+    outcast(stage)?;
+    scan(stage)?;
+    wait(stage, "I14", CALM, i14_leaks::unmet)?;
+    wait(stage, "I12", CALM, i03_mirrors::undeleted)?;
+    i03_mirrors::check(stage)?;
+    *unclear = i02_register::check(&stage.history)?;
+    Ok(())
+}
+
+fn step(stage: &mut Stage) -> Result<Option<u64>, Failure> {
+    if stage.world.steps() > MAX_STEPS {
+        return Err(Failure::new("world", format!("more than {MAX_STEPS} steps: somebody spins")));
+    }
+    stage.step()
+}
+
+/// Runs until `unmet` has nothing to say.
+fn wait(
+    stage: &mut Stage,
+    name: &'static str,
+    bound: Duration,
+    unmet: impl Fn(&Stage) -> Option<String>,
+) -> Result<(), Failure> {
+    let end = stage.world.now() + bound;
+    let mut seen = None;
+    stage.world.alarm(stage.world.now(), LOOK);
+    loop {
+        if step(stage)? != Some(LOOK) {
+            continue;
+        }
+        i10_clean::check(stage)?;
+        match unmet(stage) {
+            // Twice in a row with the same map: it is stable.
+            None if seen == Some(stage.observer.version) => return Ok(()),
+            None => seen = Some(stage.observer.version),
+            Some(text) if stage.world.now() > end => {
+                return Err(Failure::new(name, format!("after {bound:?}: {text}")));
+            }
+            Some(_) => seen = None,
+        }
+        stage.world.alarm(stage.world.now() + EVERY, LOOK);
+    }
+}
+
+fn set_up(stage: &mut Stage) -> Result<(), Failure> {
+    let weather = stage.plan.weather.calmed();
+    stage.world.set_weather(weather);
+    for who in stage.everybody() {
+        stage.start(who);
+    }
+    stage.start(Who::Admin);
+    wait(stage, "setup", SETUP, |s| {
+        let servers = s.observer.devices.values().filter(|d| d.up).count();
+        (servers < s.plan.sds as usize).then(|| format!("{servers} servers have registered"))
+    })?;
+    for v in 0..stage.volumes.len() {
+        let units = stage.volumes[v].units;
+        stage.order(Order::Create(v as u8, units));
+    }
+    wait(stage, "setup", SETUP, Stage::unmet)?;
+    // Clients learn of volumes at their start.
+    for i in 0..stage.plan.clients {
+        stage.kill(Who::Sdc(i), Default::default());
+        stage.start(Who::Sdc(i));
+    }
+    wait(stage, "setup", SETUP, |s| (0..s.plan.clients).find_map(|i| unready(s, i)))?;
+    stage.volumes.iter_mut().for_each(|v| v.late = false);
+    Ok(())
+}
+
+/// Why a client can't reach all volumes yet.
+fn unready(stage: &Stage, client: u8) -> Option<String> {
+    let Some(sdc) = stage.sdc(client).filter(|s| s.is_ready()) else {
+        return Some(format!("sdc{client} is not ready"));
+    };
+    let size = |v: VolumeId| sdc.map().volumes.get(&v).map_or(0, |v| v.size);
+    let small = |v: &&Volume| v.id.is_some_and(|id| size(id) < u64::from(v.units) * u64::from(UNIT));
+    stage.volumes.iter().find(small).map(|v| format!("sdc{client} does not know all of {v:?}"))
+}
+
+fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
+    let weather = stage.plan.weather.clone();
+    stage.world.set_weather(weather);
+    let start = stage.world.now();
+    let steps = stage.plan.steps.clone();
+    stage.world.alarm(start + stage.plan.length, END);
+    let mut next = 0;
+    if let Some(first) = steps.first() {
+        stage.world.alarm(start + first.at, NEXT);
+    }
+    loop {
+        match step(stage)? {
+            Some(END) => return Ok(()),
+            Some(NEXT) => {
+                i10_clean::check(stage)?;
+                let now = stage.world.now();
+                while let Some(s) = steps.get(next).filter(|s| start + s.at <= now) {
+                    next += 1;
+                    let text = s.action;
+                    stage.world.trace().line(now, "PLAN", || text.to_string());
+                    stage.act(s.action);
+                }
+                if let Some(s) = steps.get(next) {
+                    stage.world.alarm(start + s.at, NEXT);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
+    let now = stage.world.now();
+    stage.world.trace().line(now, "PLAN", || "calm".into());
+    mend(stage);
+    wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// Ends all faults.
+fn mend(stage: &mut Stage) {
+    let weather = stage.plan.weather.calmed();
+    stage.world.set_weather(weather);
+    stage.world.heal();
+    for who in stage.everybody() {
+        let id = stage.proc(who);
+        stage.world.resume(id);
+        stage.start(who);
+    }
+}
+
+/// One server stays away, or is half cut off: the others serve everything. Then it comes back.
+fn outcast(stage: &mut Stage) -> Result<(), Failure> {
+    let Some((i, how)) = stage.plan.outcast else { return Ok(()) };
+    let now = stage.world.now();
+    stage.world.trace().line(now, "PLAN", || format!("outcast sds{i} {how:?}"));
+    stage.outcasts_device = stage.sds(i).map(|s| s.device().0);
+    let who = Who::Sds(i);
+    match how {
+        Outcast::Dead => stage.kill(who, Death { keep: true, ..Death::default() }),
+        Outcast::Cut | Outcast::Unheard => {
+            let others = stage.everybody().into_iter().filter(|o| *o != who);
+            for other in others.filter(|o| how == Outcast::Cut || *o == Who::Mdm) {
+                stage.act(Action::Block(who, other));
+                stage.act(Action::Block(other, who));
+            }
+        }
+    }
+    for (v, volume) in stage.volumes.clone().into_iter().enumerate() {
+        for client in 0..stage.plan.clients {
+            for unit in 0..volume.units {
+                let kind = if (client as u32 + unit).is_multiple_of(2) { IoKind::Write } else { IoKind::Read };
+                let sector = unit * (UNIT / 512) + 8 * u32::from(client);
+                stage.act(Action::Io { client, volume: v as u8, kind, sector, sectors: 8 });
+            }
+        }
+    }
+    wait(stage, "I8", CALM, |s| s.unmet_without(i))?;
+    stage.outcasts_device = None;
+    mend(stage);
+    wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// A client that is born anew reads everything.
+fn scan(stage: &mut Stage) -> Result<(), Failure> {
+    let reader = 0;
+    stage.kill(Who::Sdc(reader), Default::default());
+    stage.start(Who::Sdc(reader));
+    wait(stage, "I8", CALM, |s| unready(s, reader))?;
+    stage.volumes.iter_mut().for_each(|v| v.late = false);
+    for v in stage.volumes.clone() {
+        let Some(id) = v.id else { continue };
+        let end = v.units * (UNIT / 512);
+        for sector in (0..end).step_by(SCAN as usize) {
+            let room = stage.plan.limits.sdc_requests.min(8);
+            while stage.outstanding[reader as usize] >= room {
+                step(stage)?;
+            }
+            stage.issue(reader, id, IoKind::Read, sector, SCAN.min(end - sector));
+        }
+    }
+    wait(stage, "I8", CALM, Stage::unmet)
+}

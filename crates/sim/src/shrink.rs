@@ -1,0 +1,213 @@
+//! Makes a failing plan smaller while it goes on failing in the same way: cuts the tail, drops
+//! actions in ever smaller groups, calms the weather, drops clients, servers and volumes.
+
+use crate::plan::{Action, Plan, Who};
+use crate::run::run;
+use crate::trace::Sink;
+use crate::weather::Weather;
+use base::Limits;
+use std::time::{Duration, Instant};
+
+/// Shrinks plans.
+pub struct Shrinker<F> {
+    /// True when a plan still fails as the first one did.
+    fails: F,
+    until: Instant,
+    /// Plans tried.
+    pub tries: u32,
+}
+
+/// True for the same kind of failure.
+pub fn fails_like(name: &'static str) -> impl Fn(&Plan) -> bool {
+    move |plan| run(plan, Sink::Off).failure.is_some_and(|f| f.name == name)
+}
+
+impl<F: Fn(&Plan) -> bool> Shrinker<F> {
+    /// Shrinks for at most `budget` of real time.
+    pub fn new(fails: F, budget: Duration) -> Shrinker<F> {
+        Shrinker { fails, until: Instant::now() + budget, tries: 0 }
+    }
+
+    /// The smallest plan found.
+    pub fn shrink(&mut self, plan: &Plan) -> Plan {
+        let mut best = plan.clone();
+        loop {
+            let before = size(&best);
+            self.cut_tail(&mut best);
+            self.drop_kinds(&mut best);
+            self.drop_steps(&mut best);
+            self.calm(&mut best);
+            self.drop_parts(&mut best);
+            self.drop_limits(&mut best);
+            if size(&best) >= before || Instant::now() >= self.until {
+                return best;
+            }
+        }
+    }
+
+    fn try_plan(&mut self, best: &mut Plan, candidate: Plan) -> bool {
+        if candidate == *best || Instant::now() >= self.until {
+            return false;
+        }
+        self.tries += 1;
+        let fails = (self.fails)(&candidate);
+        if fails {
+            *best = candidate;
+        }
+        fails
+    }
+
+    /// Halves what comes last, as long as it helps; then ends phase 1 right after the last action.
+    fn cut_tail(&mut self, best: &mut Plan) {
+        let mut keep = best.steps.len() / 2;
+        let mut end = best.steps.len();
+        while keep < end {
+            let mut candidate = best.clone();
+            candidate.steps.truncate(keep);
+            if self.try_plan(best, candidate) {
+                end = keep;
+                keep /= 2;
+            } else {
+                keep += (end - keep).div_ceil(2).max(1);
+            }
+        }
+        let last = best.steps.last().map_or(Duration::ZERO, |s| s.at);
+        let mut candidate = best.clone();
+        candidate.length = last + Duration::from_millis(100);
+        if candidate.length < best.length {
+            self.try_plan(best, candidate);
+        }
+    }
+
+    /// Whole kinds of actions at once.
+    fn drop_kinds(&mut self, best: &mut Plan) {
+        let kind = |a: &Action| {
+            let text = a.to_string();
+            text.split(' ').next().unwrap_or_default().to_string()
+        };
+        let mut kinds: Vec<String> = best.steps.iter().map(|s| kind(&s.action)).collect();
+        kinds.sort();
+        kinds.dedup();
+        for k in kinds {
+            let mut candidate = best.clone();
+            candidate.steps.retain(|s| kind(&s.action) != k);
+            self.try_plan(best, candidate);
+        }
+    }
+
+    /// Groups of actions, from large to single ones.
+    fn drop_steps(&mut self, best: &mut Plan) {
+        let mut group = (best.steps.len() / 2).max(1);
+        loop {
+            let mut at = 0;
+            while at < best.steps.len() && Instant::now() < self.until {
+                let mut candidate = best.clone();
+                let end = (at + group).min(candidate.steps.len());
+                candidate.steps.drain(at..end);
+                if !self.try_plan(best, candidate) {
+                    at += group;
+                }
+            }
+            if group == 1 {
+                return;
+            }
+            group = (group / 2).max(1);
+        }
+    }
+
+    /// Each knob of the weather back to fair.
+    fn calm(&mut self, best: &mut Plan) {
+        let mut candidate = best.clone();
+        candidate.weather = Weather::FAIR;
+        if self.try_plan(best, candidate) {
+            return;
+        }
+        for (name, value) in Weather::FAIR.fields() {
+            let mut candidate = best.clone();
+            candidate.weather.set(name, value);
+            self.try_plan(best, candidate);
+        }
+    }
+
+    /// Clients, servers and volumes that are not needed.
+    fn drop_parts(&mut self, best: &mut Plan) {
+        while best.clients > 1 {
+            let mut candidate = best.clone();
+            candidate.clients -= 1;
+            let gone = candidate.clients;
+            candidate.steps.retain(|s| match s.action {
+                Action::Io { client, .. } => client != gone,
+                a => !names(&a, Who::Sdc(gone)),
+            });
+            if !self.try_plan(best, candidate) {
+                break;
+            }
+        }
+        let candidate = Plan { outcast: None, ..best.clone() };
+        self.try_plan(best, candidate);
+        while best.sds > 2 {
+            let mut candidate = best.clone();
+            candidate.sds -= 1;
+            let gone = Who::Sds(candidate.sds);
+            candidate.outcast = candidate.outcast.filter(|o| Who::Sds(o.0) != gone);
+            candidate.steps.retain(|s| !names(&s.action, gone));
+            if !self.try_plan(best, candidate) {
+                break;
+            }
+        }
+        while best.volumes.len() > 1 {
+            let mut candidate = best.clone();
+            candidate.volumes.pop();
+            let gone = candidate.volumes.len() as u8;
+            candidate.steps.retain(|s| match s.action {
+                Action::Io { volume, .. } => volume != gone,
+                Action::Create(v, _) | Action::Resize(v, _) | Action::Delete(v) => v != gone,
+                _ => true,
+            });
+            if !self.try_plan(best, candidate) {
+                break;
+            }
+        }
+    }
+
+    fn drop_limits(&mut self, best: &mut Plan) {
+        let mut candidate = best.clone();
+        candidate.limits = Limits::TEST_MIN;
+        self.try_plan(best, candidate);
+    }
+}
+
+fn names(action: &Action, who: Who) -> bool {
+    match *action {
+        Action::Crash(w, _) | Action::Start(w) | Action::Pause(w, _) | Action::Resume(w) => w == who,
+        Action::Block(a, b) | Action::Open(a, b) | Action::Clog(a, b, _) | Action::Reset(a, b) => {
+            a == who || b == who
+        }
+        _ => false,
+    }
+}
+
+fn size(plan: &Plan) -> usize {
+    plan.to_string().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::IoKind;
+
+    #[test]
+    fn an_artificial_failure_shrinks_to_its_core() {
+        // "Fails" when a discard comes some time after a crash of sds1.
+        let guilty = |plan: &Plan| {
+            let crash = plan.steps.iter().position(|s| matches!(s.action, Action::Crash(Who::Sds(1), _)));
+            let after = &plan.steps[crash.map_or(plan.steps.len(), |c| c)..];
+            after.iter().any(|s| matches!(s.action, Action::Io { kind: IoKind::Discard, .. }))
+        };
+        let plan = (0..).map(Plan::generate).find(|p| guilty(p) && p.sds > 2 && p.clients > 1).expect("some seed");
+        let small = Shrinker::new(guilty, Duration::from_secs(20)).shrink(&plan);
+        assert!(guilty(&small));
+        assert_eq!(small.steps.len(), 2, "{small}");
+        assert_eq!((small.sds, small.weather), (2, Weather::FAIR));
+    }
+}

@@ -1,0 +1,400 @@
+//! The cast of a run: the MDM, the data servers, the clients and the administrator, all of them the
+//! shipped nodes; and everything that is known about them from outside.
+
+use crate::admin::{Admin, Desk, Done, Order};
+use crate::check::i13_epochs::Observer;
+use crate::check::{Failure, i05_content};
+use crate::disk::{Disk, DiskKind};
+use crate::history::{Answer, History};
+use crate::marks::Marks;
+use crate::plan::{Death, Plan, Who};
+use crate::trace::Sink;
+use crate::world::{ProcId, ProcState, Reply, Step, World};
+use base::{GroupId, MIB, TIB, Time, VolumeId};
+use node::mdm::Mdm;
+use node::sdc::{Sdc, SdcConfig};
+use node::sds::{Durable, Sds, SdsConfig};
+use prost::Message;
+use seam::{BlockError, Note};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use wire::control::{DeviceKind, MapPage};
+
+/// One of the plan's volumes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Volume {
+    /// Its id, while it exists for sure.
+    pub id: Option<VolumeId>,
+    /// Its size in units, as far as it is known to have grown.
+    pub units: u32,
+    /// Its deletion was ordered.
+    pub doomed: bool,
+    /// It was made when the clients were there already, so they may not know it.
+    pub late: bool,
+}
+
+/// What the owner keeps about a data server between its lives.
+#[derive(Default)]
+struct Seat {
+    /// The store's name; another one after each wipe.
+    store: u64,
+    kept: Option<Durable>,
+}
+
+/// Whether a copy may be the last one.
+#[derive(Default, Debug)]
+pub struct Exposure {
+    /// A wiped server is not yet replaced by a whole copy.
+    pub exposed: bool,
+    /// Why the loss of everything has to be accepted, if so.
+    pub excuse: Option<String>,
+}
+
+/// A run in progress.
+pub struct Stage {
+    /// What it plays.
+    pub plan: Plan,
+    /// Where it plays.
+    pub world: World,
+    /// Orders to the administrator.
+    pub desk: Rc<RefCell<Desk>>,
+    /// The map, watched from outside.
+    pub observer: Observer,
+    /// What clients saw.
+    pub history: History,
+    /// The plan's volumes.
+    pub volumes: Vec<Volume>,
+    /// Rare paths that were met.
+    pub marks: Marks,
+    /// What may be lost.
+    pub exposure: Exposure,
+    /// Operations without an answer, by client, of its present life.
+    pub outstanding: Vec<u32>,
+    /// The device of the plan's outcast, while it is one.
+    pub outcasts_device: Option<u32>,
+    /// Groups that were sealed and whose copies have not been compared since.
+    pub sealed: BTreeSet<GroupId>,
+    /// Reads of the final scan that ended in an error that is accepted.
+    pub lost: u32,
+    seats: Vec<Seat>,
+    /// Deaths that are to happen in the middle of effects, and whether to start again at once.
+    dying: Vec<Option<(Death, bool)>>,
+}
+
+const MDM_PORT: u16 = 7000;
+
+impl Stage {
+    /// Everybody in place, nobody started.
+    pub fn new(plan: &Plan, sink: Sink) -> Stage {
+        let mut world = World::new(plan.seed, plan.weather.clone(), plan.limits.link_queue, sink);
+        let mdm = Some(Stage::address(Who::Mdm));
+        let id = world.add("mdm", mdm, vec![Disk::new(DiskKind::Log, 4 * TIB)]);
+        world.tap = Some(id);
+        for i in 0..plan.sds {
+            let disk = Disk::new(DiskKind::Memory, u64::from(plan.capacity) * MIB);
+            world.add(&format!("sds{i}"), Some(Stage::address(Who::Sds(i))), vec![disk]);
+        }
+        for i in 0..plan.clients {
+            world.add(&format!("sdc{i}"), None, Vec::new());
+        }
+        world.add("admin", None, Vec::new());
+        let everybody = 2 + plan.sds as usize + plan.clients as usize;
+        let volume = |units: &u32| Volume { id: None, units: *units, doomed: false, late: false };
+        Stage {
+            world,
+            desk: Rc::default(),
+            observer: Observer::default(),
+            history: History::default(),
+            volumes: plan.volumes.iter().map(volume).collect(),
+            marks: Marks::default(),
+            exposure: Exposure::default(),
+            outstanding: vec![0; plan.clients as usize],
+            outcasts_device: None,
+            sealed: BTreeSet::new(),
+            lost: 0,
+            seats: (0..plan.sds).map(|_| Seat::default()).collect(),
+            dying: (0..everybody).map(|_| None).collect(),
+            plan: plan.clone(),
+        }
+    }
+
+    /// Where somebody listens.
+    pub fn address(who: Who) -> SocketAddr {
+        let ip = match who {
+            Who::Mdm => Ipv4Addr::new(10, 0, 0, 1),
+            Who::Sds(i) => Ipv4Addr::new(10, 0, 1, i + 1),
+            Who::Sdc(i) => Ipv4Addr::new(10, 0, 2, i + 1),
+            Who::Admin => Ipv4Addr::new(10, 0, 3, 1),
+        };
+        (ip, MDM_PORT).into()
+    }
+
+    /// Whose process.
+    pub fn proc(&self, who: Who) -> ProcId {
+        let sds = self.plan.sds as usize;
+        ProcId(match who {
+            Who::Mdm => 0,
+            Who::Sds(i) => 1 + i as usize,
+            Who::Sdc(i) => 1 + sds + i as usize,
+            Who::Admin => 1 + sds + self.plan.clients as usize,
+        })
+    }
+
+    /// Who a process is.
+    pub fn who(&self, id: ProcId) -> Who {
+        let sds = self.plan.sds as usize;
+        match id.0 {
+            0 => Who::Mdm,
+            i if i <= sds => Who::Sds((i - 1) as u8),
+            i if i <= sds + self.plan.clients as usize => Who::Sdc((i - 1 - sds) as u8),
+            _ => Who::Admin,
+        }
+    }
+
+    /// Everybody but the administrator.
+    pub fn everybody(&self) -> Vec<Who> {
+        let sds = (0..self.plan.sds).map(Who::Sds);
+        std::iter::once(Who::Mdm).chain(sds).chain((0..self.plan.clients).map(Who::Sdc)).collect()
+    }
+
+    /// The node of a data server.
+    pub fn sds(&self, i: u8) -> Option<&Sds> {
+        self.world.actor(self.proc(Who::Sds(i)))
+    }
+
+    /// The node of a client.
+    pub fn sdc(&self, i: u8) -> Option<&Sdc> {
+        self.world.actor(self.proc(Who::Sdc(i)))
+    }
+
+    /// The node of the MDM.
+    pub fn mdm(&self) -> Option<&Mdm> {
+        self.world.actor(self.proc(Who::Mdm))
+    }
+
+    /// Starts a process, unless it runs.
+    pub fn start(&mut self, who: Who) {
+        let id = self.proc(who);
+        if self.world.state(id) != ProcState::Dead {
+            if let Some(dying) = &mut self.dying[id.0] {
+                dying.1 = true;
+            }
+            return;
+        }
+        let limits = self.plan.limits.clone();
+        let mdm = Stage::address(Who::Mdm);
+        let nonce = self.world.draw(id);
+        match who {
+            Who::Mdm => {
+                let config = node::mdm::Config { name: "mdm".into(), cluster: None, limits, pid: 1 };
+                self.world.boot(id, Box::new(Mdm::new(config)));
+            }
+            Who::Sds(i) => {
+                if self.seats[i as usize].store == 0 {
+                    self.seats[i as usize].store = self.world.draw(id);
+                }
+                let seat = &mut self.seats[i as usize];
+                let config = SdsConfig {
+                    name: format!("sds{i}"),
+                    shard: 0,
+                    mdm: vec![mdm],
+                    address: Stage::address(who),
+                    kind: if self.plan.durable { DeviceKind::Durable } else { DeviceKind::Ram },
+                    capacity: u64::from(self.plan.capacity) * MIB,
+                    nonce,
+                    store: seat.store,
+                    pid: 1,
+                    limits,
+                };
+                let sds = match seat.kept.take() {
+                    Some(durable) => Sds::recover(config, durable),
+                    None => Sds::new(config),
+                };
+                self.world.boot(id, Box::new(sds));
+            }
+            Who::Sdc(i) => {
+                let name = format!("sdc{i}");
+                let config = SdcConfig { name, mdm: vec![mdm], nbd_uris: Vec::new(), nonce, pid: 1, limits };
+                self.world.boot(id, Box::new(Sdc::new(config)));
+            }
+            Who::Admin => {
+                let admin = Admin::new(self.desk.clone(), mdm, limits);
+                self.world.boot(id, Box::new(admin));
+            }
+        }
+    }
+
+    /// Kills a process, if it lives.
+    pub fn kill(&mut self, who: Who, death: Death) {
+        let id = self.proc(who);
+        if self.world.state(id) == ProcState::Dead || self.dying[id.0].is_some() {
+            return;
+        }
+        if death.midway && self.world.state(id) == ProcState::Running {
+            self.marks.meet("sim: death in the middle of effects");
+            self.dying[id.0] = Some((death, false));
+            self.world.crash_in_effects(id, death.power);
+            return;
+        }
+        let actor = self.world.crash(id, death.power).expect("it lives");
+        self.bury(who, death, actor);
+    }
+
+    fn bury(&mut self, who: Who, death: Death, actor: Box<dyn crate::actor::Actor>) {
+        match who {
+            Who::Sds(i) if death.keep && self.plan.durable => {
+                let sds = actor.into_any().downcast::<Sds>().expect("a data server");
+                self.seats[i as usize].kept = Some(sds.into_durable());
+            }
+            Who::Sds(i) => {
+                let id = self.proc(who);
+                self.seats[i as usize] = Seat::default();
+                self.world.disk(id, seam::DiskId(0)).wipe();
+            }
+            Who::Sdc(i) => self.outstanding[i as usize] = 0,
+            Who::Mdm | Who::Admin => {}
+        }
+    }
+
+    /// Lets the next thing happen, and takes in what it shows. Gives the token of an alarm.
+    pub fn step(&mut self) -> Result<Option<u64>, Failure> {
+        let alarm = match self.world.step() {
+            Step::Idle => return Err(Failure::new("world", "nothing is left to happen")),
+            Step::Ran => None,
+            Step::Alarm(token) => Some(token),
+            Step::Died(id, actor) => {
+                self.take_in()?; // what it still did
+                let (death, again) = self.dying[id.0].take().expect("its death was ordered");
+                let who = self.who(id);
+                self.bury(who, death, actor);
+                if again {
+                    self.start(who);
+                }
+                None
+            }
+        };
+        self.take_in()?;
+        Ok(alarm)
+    }
+
+    /// Takes in what the world has shown.
+    fn take_in(&mut self) -> Result<(), Failure> {
+        for (_, body) in std::mem::take(&mut self.world.tapped) {
+            let page = MapPage::decode(&body[..])
+                .map_err(|e| Failure::new("wire", format!("the MDM sent a bad page: {e}")))?;
+            self.observer.page(page)?;
+        }
+        for (id, note) in std::mem::take(&mut self.world.notes) {
+            self.note(id, note)?;
+        }
+        for reply in std::mem::take(&mut self.world.replies) {
+            self.reply(reply)?;
+        }
+        if !self.desk.borrow().done.is_empty() {
+            let done = std::mem::take(&mut self.desk.borrow_mut().done);
+            done.into_iter().for_each(|d| self.done(d));
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, id: ProcId, note: Note) -> Result<(), Failure> {
+        self.marks.note(&note);
+        match note {
+            Note::Active { group, epoch, .. } => {
+                let life = self.world.life(id);
+                self.observer.active(id, life, group, epoch)?;
+            }
+            Note::Sealed { group, .. } => {
+                self.sealed.insert(group);
+            }
+            Note::BadBody { .. } if self.plan.weather.flip_ppm == 0 => {
+                return Err(Failure::new("wire", format!("{}: {note:?} in fair weather", self.world.name(id))));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, reply: Reply) -> Result<(), Failure> {
+        let index = reply.id.0 as usize;
+        let moment = self.history.tick();
+        let at = self.world.now();
+        let Some(record) = self.history.ops.get(index) else {
+            return Err(Failure::new("requests", format!("{:?} was never asked", reply.id)));
+        };
+        if record.answer.is_some() {
+            return Err(Failure::new("requests", format!("answered twice: {record}")));
+        }
+        if (self.proc(Who::Sdc(record.client)), record.life) != (reply.proc, reply.life) {
+            return Err(Failure::new("requests", format!("answered by somebody else: {record}")));
+        }
+        self.outstanding[record.client as usize] -= 1;
+        let seen = match &reply.result {
+            Ok(data) => i05_content::seen(&self.history, index, data)?,
+            Err(_) => Vec::new(),
+        };
+        let result = reply.result.as_ref().map(|_| ()).map_err(|e| *e);
+        self.error_is_in_order(index, result)?;
+        let record = &mut self.history.ops[index];
+        record.seen = seen;
+        record.answer = Some(Answer { moment, at, result });
+        Ok(())
+    }
+
+    fn error_is_in_order(&mut self, index: usize, result: Result<(), BlockError>) -> Result<(), Failure> {
+        let Err(error) = result else { return Ok(()) };
+        let record = &self.history.ops[index];
+        let volume = self.volumes.iter().find(|v| v.id == Some(record.volume));
+        let fine = match error {
+            BlockError::Lost => self.exposure.excuse.is_some(),
+            BlockError::NoSuchVolume => volume.is_none_or(|v| v.doomed || v.late),
+            BlockError::OutOfRange => volume.is_none_or(|v| v.doomed || v.units * 2048 > record.sector),
+            BlockError::Full => record.is_write(),
+            BlockError::Busy | BlockError::TooBig => true,
+            BlockError::Misaligned | BlockError::Media => false,
+        };
+        if error == BlockError::Lost {
+            self.lost += 1;
+        }
+        if fine {
+            self.marks.meet(match error {
+                BlockError::Lost => "sim: a loss was reported",
+                BlockError::NoSuchVolume => "sim: no such volume",
+                BlockError::OutOfRange => "sim: out of range",
+                BlockError::Full => "sim: full",
+                BlockError::Busy => "sim: busy",
+                _ => "sim: too big",
+            });
+            return Ok(());
+        }
+        let name = if error == BlockError::Lost { "I1" } else { "errors" };
+        Err(Failure::new(name, format!("{error:?} is out of order here: {record}")))
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Created(v, id, units) => {
+                let late = self.history.tick() > 1 || self.world.now() > Time(30_000_000_000);
+                let volume = &mut self.volumes[v as usize];
+                *volume = Volume { id: Some(VolumeId(id)), units, doomed: false, late };
+            }
+            Done::Resized(v, units) => {
+                let volume = &mut self.volumes[v as usize];
+                volume.units = volume.units.max(units);
+            }
+            Done::Deleted(v) => self.volumes[v as usize].id = None,
+        }
+    }
+
+    /// Gives the administrator an order.
+    pub fn order(&mut self, order: Order) {
+        if let Order::Delete(v) = order {
+            self.volumes[v as usize].doomed = true;
+        }
+        self.desk.borrow_mut().orders.push_back(order);
+        let admin = self.proc(Who::Admin);
+        self.world.poke(admin);
+    }
+}

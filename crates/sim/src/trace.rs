@@ -1,0 +1,175 @@
+//! What happened: a running hash of every event and effect (the run's fingerprint), and on demand one
+//! line for each.
+
+use crate::inbox::Item;
+use base::{Time, prng};
+use seam::{Effect, Head, Port};
+use std::fmt::Write;
+
+/// Where trace lines go.
+#[derive(Debug, Default)]
+pub enum Sink {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// To standard output.
+    Print,
+    /// Into a list.
+    Keep(Vec<String>),
+}
+
+/// The fingerprint, and the trace.
+#[derive(Debug, Default)]
+pub struct Trace {
+    hash: u64,
+    sink: Sink,
+}
+
+impl Trace {
+    /// A trace that goes to `sink`.
+    pub fn new(sink: Sink) -> Trace {
+        Trace { hash: 0, sink }
+    }
+
+    /// The fingerprint so far.
+    pub fn fingerprint(&self) -> u64 {
+        self.hash
+    }
+
+    /// The lines that were kept.
+    pub fn take_lines(&mut self) -> Vec<String> {
+        match &mut self.sink {
+            Sink::Keep(lines) => std::mem::take(lines),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Adds words to the fingerprint.
+    pub fn words(&mut self, words: &[u64]) {
+        for w in words {
+            self.hash = prng::mix(self.hash ^ w);
+        }
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        let mut chunks = bytes.chunks_exact(8);
+        for c in &mut chunks {
+            let word = u64::from_le_bytes(c.try_into().expect("eight bytes"));
+            self.hash = prng::mix(self.hash ^ word);
+        }
+        let rest = chunks.remainder().iter().fold(bytes.len() as u64, |h, b| h << 8 | u64::from(*b));
+        self.words(&[rest]);
+    }
+
+    /// True when lines are wanted.
+    pub fn is_on(&self) -> bool {
+        !matches!(self.sink, Sink::Off)
+    }
+
+    /// Adds a line; made only when wanted.
+    pub fn line(&mut self, now: Time, who: &str, text: impl FnOnce() -> String) {
+        match &mut self.sink {
+            Sink::Off => {}
+            Sink::Print => println!("{:>12.6} {who:<6} {}", now.0 as f64 / 1e9, text()),
+            Sink::Keep(lines) => lines.push(format!("{:>12.6} {who:<6} {}", now.0 as f64 / 1e9, text())),
+        }
+    }
+
+    pub(crate) fn item(&mut self, now: Time, who: &str, proc: usize, item: &Item, peer: &str) {
+        self.words(&[now.0, proc as u64]);
+        match item {
+            Item::LinkUp { link, .. } => self.words(&[1, link.0]),
+            Item::LinkDown { link, why } => self.words(&[2, link.0, *why as u64]),
+            Item::DialFailed { dial, why } => self.words(&[3, dial.0, *why as u64]),
+            Item::Frame { link, head, body, .. } => {
+                self.words(&[4, link.0, body.len() as u64]);
+                self.bytes(head.as_slice());
+            }
+            Item::DiskDone { op } => self.words(&[5, u64::from(*op)]),
+            Item::Request { id, request } => {
+                self.words(&[6, id.0, request.at, u64::from(request.len)]);
+            }
+        }
+        self.line(now, who, || match item {
+            Item::Frame { link, head, body, .. } => {
+                format!("<- {peer:<5} {link} {}", describe(head, body, Port::Peer))
+            }
+            Item::LinkUp { link, dial, .. } => format!("<- {peer:<5} {link} up {dial:?}"),
+            Item::LinkDown { link, why } => format!("<- {peer:<5} {link} down: {why:?}"),
+            Item::Request { id, request } => format!(
+                "request {} {:?} {} {}+{}",
+                id.0, request.kind, request.volume, request.at, request.len
+            ),
+            other => format!("{other:?}"),
+        });
+    }
+
+    pub(crate) fn effect(&mut self, now: Time, who: &str, effect: &Effect, peer: &str) {
+        match effect {
+            Effect::Send { link, head, body } => {
+                self.words(&[11, link.0, body.len() as u64]);
+                self.bytes(head.as_slice());
+            }
+            Effect::Dial { dial, .. } => self.words(&[12, dial.0]),
+            Effect::Close { link } => self.words(&[13, link.0]),
+            Effect::Pause { link } => self.words(&[14, link.0]),
+            Effect::Resume { link } => self.words(&[15, link.0]),
+            Effect::Read { op, at, len, .. } => self.words(&[16, op.0, *at, u64::from(*len)]),
+            Effect::Write { op, at, body, .. } => self.words(&[17, op.0, *at, body.len() as u64]),
+            Effect::Flush { op, .. } => self.words(&[18, op.0]),
+            Effect::Reply { id, result } => self.words(&[19, id.0, u64::from(result.is_ok())]),
+            Effect::Note(_) => self.words(&[20]),
+        }
+        self.line(now, who, || match effect {
+            Effect::Send { link, head, body } => {
+                format!("-> {peer:<5} {link} {}", describe(head, body, Port::Peer))
+            }
+            Effect::Reply { id, result } => match result {
+                Ok(data) => format!("reply {} ok {} bytes", id.0, data.len()),
+                Err(why) => format!("reply {} {why:?}", id.0),
+            },
+            Effect::Note(note) => format!("note {note:?}"),
+            other => format!("{other:?}"),
+        });
+    }
+}
+
+/// A frame in a line: its kind and the fields that aren't zero.
+pub fn describe(head: &Head, body: &[u8], port: Port) -> String {
+    if port != Port::Peer || head.as_slice().len() != wire::header::HEADER {
+        return format!("{} + {} bytes", head.as_slice().len(), body.len());
+    }
+    let h = wire::parse(head.as_slice());
+    let mut s = match h.kind() {
+        Some(kind) => format!("{kind:?}"),
+        None => format!("kind {}", h.kind),
+    };
+    let fields: [(&str, u64); 17] = [
+        ("flags", u64::from(h.flags)),
+        ("status", u64::from(h.status.get())),
+        ("op", h.op.get()),
+        ("g", u64::from(h.group.get())),
+        ("e", h.epoch.get()),
+        ("lsn", h.lsn.get()),
+        ("commit", h.commit.get()),
+        ("vol", u64::from(h.volume.get())),
+        ("unit", u64::from(h.unit.get())),
+        ("at", u64::from(h.at.get())),
+        ("len", u64::from(h.len.get())),
+        ("sdc", u64::from(h.sdc.get())),
+        ("seq", h.seq.get()),
+        ("floor", h.floor.get()),
+        ("inc", h.incarnation.get()),
+        ("map", h.map.get()),
+        ("sent", h.sent.get()),
+    ];
+    for (name, value) in fields {
+        if value != 0 {
+            write!(s, " {name}={value}").expect("strings can be written");
+        }
+    }
+    if !body.is_empty() {
+        write!(s, " body={}", body.len()).expect("strings can be written");
+    }
+    s
+}

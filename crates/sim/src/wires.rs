@@ -1,0 +1,461 @@
+//! How connections live and die in the world; the fault model is in [`crate::net`].
+
+use crate::inbox::{Item, ProcState};
+use crate::net::{Cargo, Conn, End, EndState, Lane};
+use crate::weather::hit;
+use crate::world::{Dial, ProcId, What, World};
+use base::{LinkId, Time};
+use seam::{Buf, DialError, DialId, DownReason, Effects, Head, Note, Port};
+use std::net::SocketAddr;
+use std::time::Duration;
+use wire::flag;
+
+/// How long a dial tries.
+const DIAL_TIME: Duration = Duration::from_secs(2);
+/// What the kernels at both ends hold beyond the limit of the sender's own queue.
+const KERNEL: u64 = 1 << 20;
+
+impl World {
+    /// Blocks or opens the path from one host to another, in this direction only.
+    pub fn set_blocked(&mut self, from: ProcId, to: ProcId, blocked: bool) {
+        if self.paths.is_blocked(from, to) == blocked {
+            return;
+        }
+        self.paths.set_blocked(from, to, blocked);
+        let (a, b) = (self.procs[from.0].name.clone(), self.procs[to.0].name.clone());
+        self.trace.line(self.now, &a, || format!("{} to {b}", if blocked { "blocked" } else { "open" }));
+        if !blocked {
+            self.unstall_path(from, to);
+        }
+    }
+
+    /// Holds back what travels from one host to another until then.
+    pub fn clog(&mut self, from: ProcId, to: ProcId, until: Time) {
+        self.paths.clog(from, to, until);
+    }
+
+    /// Opens every path.
+    pub fn heal(&mut self) {
+        let n = self.procs.len();
+        for from in 0..n {
+            for to in 0..n {
+                self.set_blocked(ProcId(from), ProcId(to), false);
+            }
+        }
+        self.paths.unclog_all();
+    }
+
+    /// True while a path is blocked.
+    pub fn any_blocked(&self) -> bool {
+        self.paths.any_blocked()
+    }
+
+    /// Breaks every connection between two hosts.
+    pub fn reset(&mut self, a: ProcId, b: ProcId) {
+        for index in 0..self.conns.len() {
+            let hit = self.conns[index].as_ref().is_some_and(|c| {
+                let ends = [c.ends[0].proc, c.ends[1].proc];
+                ends == [a, b] || ends == [b, a]
+            });
+            if hit {
+                self.break_conn(index as u32);
+            }
+        }
+    }
+
+    fn travel(&mut self) -> Time {
+        self.now + self.weather.net(&mut self.net_prng)
+    }
+
+    // ---- dialling
+
+    pub(crate) fn dial(&mut self, from: ProcId, dial: DialId, to: SocketAddr, port: Port) {
+        let to = self.addresses.get(&to).copied();
+        let life = self.procs[from.0].life;
+        let at = self.travel();
+        self.queue.push(at, What::Syn(Box::new(Dial { from, life, dial, to, port, since: self.now })));
+    }
+
+    pub(crate) fn syn(&mut self, dial: Box<Dial>) {
+        let Some(to) = dial.to else { return self.fail_dial(*dial, DialError::Unreachable) };
+        if self.procs[dial.from.0].life != dial.life {
+            return;
+        }
+        if self.paths.is_blocked(dial.from, to) || self.procs[to.0].host_down {
+            // TCP tries once more after a second.
+            if self.now < dial.since + DIAL_TIME / 2 {
+                let at = (dial.since + Duration::from_millis(1001)).max(self.now);
+                self.queue.push(at, What::Syn(dial));
+            } else {
+                self.fail_dial(*dial, DialError::Unreachable);
+            }
+            return;
+        }
+        let at = self.travel();
+        if self.procs[to.0].state == ProcState::Dead {
+            self.queue.push(at, What::Refused(dial));
+            return;
+        }
+        let index = self.conns.len() as u32;
+        let life = self.procs[to.0].life;
+        let ends = [End::new(dial.from, dial.life, Some(dial.dial)), End::new(to, life, None)];
+        let mut conn = Conn { port: dial.port, ends, lanes: [Lane::default(), Lane::default()] };
+        conn.lanes[1].push(at, Cargo::Up);
+        self.conns.push(Some(Box::new(conn)));
+        self.arm(index, 1);
+        self.queue.push(dial.since + DIAL_TIME, What::DialTimeout { conn: index });
+    }
+
+    pub(crate) fn refused(&mut self, dial: Dial) {
+        let to = dial.to.expect("a host refused");
+        if self.paths.is_blocked(to, dial.from) {
+            return self.fail_dial(dial, DialError::Unreachable);
+        }
+        if self.procs[dial.from.0].life == dial.life {
+            self.deliver(dial.from, Item::DialFailed { dial: dial.dial, why: DialError::Refused });
+        }
+    }
+
+    fn fail_dial(&mut self, dial: Dial, why: DialError) {
+        let at = (dial.since + DIAL_TIME).max(self.now);
+        self.queue.push(at, What::DialFailed { proc: dial.from, life: dial.life, dial: dial.dial, why });
+    }
+
+    /// Two seconds after a dial that reached its host: if the answer did not get back, it failed.
+    pub(crate) fn dial_timeout(&mut self, index: u32) {
+        let Some(conn) = &mut self.conns[index as usize] else { return };
+        let end = &mut conn.ends[0];
+        if end.state != EndState::Waiting {
+            return;
+        }
+        end.state = EndState::Gone;
+        let (proc, life, dial) = (end.proc, end.life, end.dial.expect("end 0 dialled"));
+        if self.procs[proc.0].life == life {
+            self.deliver(proc, Item::DialFailed { dial, why: DialError::Unreachable });
+        }
+        self.conns[index as usize] = None; // the other side never heard of it
+    }
+
+    // ---- what travels
+
+    fn arm(&mut self, index: u32, lane: usize) {
+        let Some(conn) = &mut self.conns[index as usize] else { return };
+        let l = &mut conn.lanes[lane];
+        if let (false, Some(front)) = (l.armed, l.pieces.front()) {
+            l.armed = true;
+            let at = front.at.max(self.now);
+            self.queue.push(at, What::Arrive { conn: index, lane: lane as u8 });
+        }
+    }
+
+    fn push_cargo(&mut self, index: u32, lane: usize, at: Time, cargo: Cargo) {
+        if let Some(conn) = &mut self.conns[index as usize] {
+            conn.lanes[lane].push(at, cargo);
+            self.arm(index, lane);
+        }
+    }
+
+    /// Where a link leads, while its end is up.
+    fn link(&self, id: ProcId, link: LinkId) -> Option<(u32, usize)> {
+        let &(index, side) = self.procs[id.0].links.get(&link)?;
+        let end = &self.conns[index as usize].as_ref()?.ends[side as usize];
+        (end.state == EndState::Up(link)).then_some((index, side as usize))
+    }
+
+    pub(crate) fn send(&mut self, id: ProcId, link: LinkId, head: Head, body: Buf) {
+        if self.tap == Some(id)
+            && head.as_slice().len() == wire::header::HEADER
+            && wire::parse(head.as_slice()).kind() == Some(wire::Kind::MapPage)
+        {
+            self.tapped.push((head, body.clone()));
+        }
+        let Some((index, side)) = self.link(id, link) else { return };
+        let at = self.travel();
+        let bytes = (head.as_slice().len() + body.len()) as u64;
+        let (head, body) = self.damage(head, body);
+        let conn = self.conns[index as usize].as_mut().expect("the link is up");
+        let lane = &mut conn.lanes[side];
+        if lane.bytes + bytes > self.link_queue + KERNEL {
+            self.break_conn(index);
+            self.end_down(index, side, DownReason::Stuck);
+            return;
+        }
+        lane.bytes += bytes;
+        lane.push(at, Cargo::Data { head, body });
+        self.arm(index, side);
+        if hit(&mut self.net_prng, self.weather.reset_ppm) {
+            self.break_conn(index);
+        }
+    }
+
+    /// Maybe flips a bit: one that a checksum guards.
+    fn damage(&mut self, head: Head, body: Buf) -> (Head, Buf) {
+        if !hit(&mut self.net_prng, self.weather.flip_ppm) || head.as_slice().len() != wire::header::HEADER {
+            return (head, body);
+        }
+        let flip = |bytes: &mut [u8], bit: u64| bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+        let guarded = !wire::parse(head.as_slice()).has(flag::NO_BODY_CRC);
+        if guarded && !body.is_empty() && self.net_prng.chance(0.8) {
+            let mut damaged = seam::BufPool::new(0).copy(&body);
+            flip(damaged.as_mut(), self.net_prng.below(body.len() as u64 * 8));
+            return (head, damaged);
+        }
+        let mut bytes = head.as_slice().to_vec();
+        flip(&mut bytes, self.net_prng.below(head.as_slice().len() as u64 * 8));
+        (Head::new(&bytes), body)
+    }
+
+    pub(crate) fn arrive(&mut self, index: u32, lane: usize) {
+        let Some(conn) = &mut self.conns[index as usize] else { return };
+        conn.lanes[lane].armed = false;
+        let (from, to) = (conn.ends[lane].proc, conn.ends[1 - lane].proc);
+        let Some(front) = conn.lanes[lane].pieces.front() else { return };
+        if front.at > self.now {
+            return self.arm(index, lane);
+        }
+        let receiver = &conn.ends[1 - lane];
+        let (gone, silent, reading) = (receiver.state == EndState::Gone, receiver.silent, receiver.reading);
+        if gone && !silent {
+            conn.lanes[lane].pieces.clear();
+            return;
+        }
+        if self.paths.is_blocked(from, to) || gone {
+            return self.stall(index, lane);
+        }
+        let open_at = self.paths.clogged_until(from, to);
+        let conn = self.conns[index as usize].as_mut().expect("still there");
+        if open_at > self.now {
+            conn.lanes[lane].armed = true;
+            return self.queue.push(open_at, What::Arrive { conn: index, lane: lane as u8 });
+        }
+        if !reading {
+            return; // waits until the node reads again
+        }
+        let piece = conn.lanes[lane].pieces.pop_front().expect("looked at above");
+        match piece.cargo {
+            Cargo::Up => self.up(index, 1 - lane),
+            Cargo::Data { head, body } => self.data(index, lane, head, body),
+            Cargo::Down(why) => self.end_down(index, 1 - lane, why),
+        }
+        self.arm(index, lane);
+    }
+
+    fn up(&mut self, index: u32, side: usize) {
+        let conn = self.conns[index as usize].as_mut().expect("still there");
+        let (end, port) = (&mut conn.ends[side], conn.port);
+        let proc = &mut self.procs[end.proc.0];
+        if proc.life != end.life {
+            return self.end_down(index, side, DownReason::Closed);
+        }
+        let link = LinkId(proc.next_link);
+        proc.next_link += 1;
+        proc.links.insert(link, (index, side as u8));
+        end.state = EndState::Up(link);
+        end.framer = Some(proc.actor.as_mut().expect("it runs").framer(port));
+        let (id, dial) = (end.proc, end.dial);
+        if side == 0 {
+            let at = self.travel();
+            self.push_cargo(index, 0, at, Cargo::Up);
+        }
+        self.deliver(id, Item::LinkUp { link, port, dial });
+    }
+
+    fn data(&mut self, index: u32, lane: usize, head: Head, body: Buf) {
+        let split = hit(&mut self.net_prng, self.weather.split_ppm);
+        let conn = self.conns[index as usize].as_mut().expect("still there");
+        let end = &mut conn.ends[1 - lane];
+        let EndState::Up(link) = end.state else { return };
+        let id = end.proc;
+        let framer = end.framer.as_deref_mut().expect("an end that is up has a framer");
+        let assembler = &mut conn.lanes[lane].assembler;
+        let out: &Effects = &self.procs[id.0].out;
+        let mut frames = Vec::new();
+        let mut result = Ok(());
+        if split {
+            let mut bytes = [head.as_slice(), &body].concat();
+            while !bytes.is_empty() && result.is_ok() {
+                let some = self.net_prng.range(1, bytes.len().min(200) as u64) as usize;
+                let some = if self.net_prng.chance(0.5) { some } else { bytes.len() };
+                let rest = bytes.split_off(some);
+                result = assembler.bytes(framer, &bytes, out.pool(), &mut frames);
+                bytes = rest;
+            }
+        } else {
+            result = assembler.piece(framer, &head, &body, out.pool(), &mut frames);
+        }
+        for (head, body) in frames {
+            let bytes = (head.as_slice().len() + body.len()) as u64;
+            self.deliver(id, Item::Frame { link, head, body, conn: index, lane: lane as u8, bytes });
+        }
+        if let Err(why) = result {
+            let name = self.procs[id.0].name.clone();
+            self.trace.line(self.now, &name, || format!("{link} garbage: {why}"));
+            self.notes.push((id, Note::Garbage { link, why }));
+            self.end_down(index, 1 - lane, DownReason::Garbage);
+            let at = self.travel();
+            self.push_cargo(index, 1 - lane, at, Cargo::Down(DownReason::Closed));
+        }
+    }
+
+    // ---- waiting
+
+    fn stall(&mut self, index: u32, lane: usize) {
+        let conn = self.conns[index as usize].as_mut().expect("still there");
+        let l = &mut conn.lanes[lane];
+        if l.timing || conn.ends[lane].state == EndState::Gone {
+            return;
+        }
+        l.timing = true;
+        l.stall += 1;
+        let wait = u64::from(self.weather.tcp_ms.max(1));
+        let at = self.now + Duration::from_millis(self.net_prng.range(wait, 3 * wait));
+        self.queue.push(at, What::Expire { conn: index, lane: lane as u8, stall: l.stall });
+    }
+
+    /// TCP has waited long enough for an acknowledgement: the sender's side is gone.
+    pub(crate) fn expire(&mut self, index: u32, lane: usize, stall: u32) {
+        let Some(conn) = &mut self.conns[index as usize] else { return };
+        let l = &mut conn.lanes[lane];
+        if !l.timing || l.stall != stall {
+            return;
+        }
+        l.timing = false;
+        l.pieces.clear();
+        self.end_down(index, lane, DownReason::Broken);
+        let at = self.travel();
+        self.push_cargo(index, lane, at, Cargo::Down(DownReason::Broken));
+    }
+
+    pub(crate) fn unstall(&mut self, index: u32, lane: usize) {
+        if let Some(conn) = &mut self.conns[index as usize] {
+            conn.lanes[lane].timing = false;
+        }
+        self.arm(index, lane);
+    }
+
+    /// The path is open again; TCP tries at its next retransmission.
+    fn unstall_path(&mut self, from: ProcId, to: ProcId) {
+        for index in 0..self.conns.len() {
+            let Some(conn) = &self.conns[index] else { continue };
+            for lane in 0..2 {
+                if (conn.ends[lane].proc, conn.ends[1 - lane].proc) == (from, to)
+                    && !conn.lanes[lane].pieces.is_empty()
+                    && !conn.lanes[lane].armed
+                {
+                    let at = self.now + Duration::from_micros(self.net_prng.range(1, 300_000));
+                    self.queue.push(at, What::Unstall { conn: index as u32, lane: lane as u8 });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn set_reading(&mut self, id: ProcId, link: LinkId, reading: bool) {
+        let Some((index, side)) = self.link(id, link) else { return };
+        self.conns[index as usize].as_mut().expect("the link is up").ends[side].reading = reading;
+        if reading {
+            self.arm(index, 1 - side);
+        }
+    }
+
+    // ---- ends
+
+    /// The end is gone; its node hears of it, if it knew the link.
+    pub(crate) fn end_down(&mut self, index: u32, side: usize, why: DownReason) {
+        let Some(conn) = &mut self.conns[index as usize] else { return };
+        let end = &mut conn.ends[side];
+        let was = std::mem::replace(&mut end.state, EndState::Gone);
+        let (id, life, dial) = (end.proc, end.life, end.dial);
+        if self.procs[id.0].life == life {
+            match (was, dial) {
+                (EndState::Up(link), _) => self.deliver(id, Item::LinkDown { link, why }),
+                // It broke before the answer to the dial came.
+                (EndState::Waiting, Some(dial)) => {
+                    self.deliver(id, Item::DialFailed { dial, why: DialError::Unreachable });
+                }
+                _ => {}
+            }
+        }
+        self.free(index);
+    }
+
+    /// Forgets a connection that nobody knows any more.
+    fn free(&mut self, index: u32) {
+        let over = self.conns[index as usize]
+            .as_ref()
+            .is_some_and(|c| c.ends.iter().all(|e| e.state == EndState::Gone && !e.silent));
+        if over {
+            self.conns[index as usize] = None;
+        }
+    }
+
+    pub(crate) fn close(&mut self, id: ProcId, link: LinkId) {
+        let found = self.link(id, link);
+        self.procs[id.0].links.remove(&link);
+        let Some((index, side)) = found else { return };
+        let at = self.travel();
+        let conn = self.conns[index as usize].as_mut().expect("the link is up");
+        conn.ends[side].state = EndState::Gone;
+        conn.lanes[1 - side].pieces.clear();
+        self.push_cargo(index, side, at, Cargo::Down(DownReason::Closed));
+        self.free(index);
+    }
+
+    /// Both sides still get a part of what was sent, and notice at times of their own.
+    fn break_conn(&mut self, index: u32) {
+        for lane in 0..2 {
+            let notice = Duration::from_micros(match self.net_prng.below(3) {
+                0 => 0,
+                1 => self.net_prng.below(5_000),
+                _ => self.net_prng.below(600_000),
+            });
+            let at = self.travel() + notice;
+            let Some(conn) = &mut self.conns[index as usize] else { return };
+            let l = &mut conn.lanes[lane];
+            if matches!(l.pieces.back(), Some(p) if matches!(p.cargo, Cargo::Down(_))) {
+                continue;
+            }
+            let keep = self.net_prng.below(l.pieces.len() as u64 + 1) as usize;
+            l.truncate(keep);
+            self.push_cargo(index, lane, at, Cargo::Down(DownReason::Broken));
+        }
+    }
+
+    /// A process is dead: its kernel still sends what was given to it, or a part of it.
+    pub(crate) fn drop_links(&mut self, id: ProcId, power: bool) {
+        self.procs[id.0].links.clear();
+        for index in 0..self.conns.len() as u32 {
+            let Some(conn) = &mut self.conns[index as usize] else { continue };
+            let Some(side) = (0..2).find(|s| conn.ends[*s].proc == id && conn.ends[*s].state != EndState::Gone)
+            else {
+                continue;
+            };
+            conn.ends[side].state = EndState::Gone;
+            conn.ends[side].silent = power;
+            conn.lanes[1 - side].pieces.retain(|p| matches!(p.cargo, Cargo::Down(_)));
+            let l = &mut conn.lanes[side];
+            if power || self.net_prng.chance(0.4) {
+                let keep = self.net_prng.below(l.pieces.len() as u64 + 1) as usize;
+                l.truncate(keep);
+            }
+            if !power {
+                let at = self.travel();
+                self.push_cargo(index, side, at, Cargo::Down(DownReason::Closed));
+            }
+            self.free(index);
+        }
+    }
+
+    /// A host has power again: it knows nothing of its old connections and says so when asked.
+    pub(crate) fn host_is_back(&mut self, id: ProcId) {
+        for index in 0..self.conns.len() as u32 {
+            let Some(conn) = &mut self.conns[index as usize] else { continue };
+            let Some(side) = (0..2).find(|s| conn.ends[*s].proc == id && conn.ends[*s].silent) else { continue };
+            conn.ends[side].silent = false;
+            conn.lanes[1 - side].pieces.clear();
+            conn.lanes[1 - side].timing = false;
+            let at = self.travel() + Duration::from_micros(self.net_prng.below(500_000));
+            self.push_cargo(index, side, at, Cargo::Down(DownReason::Broken));
+            self.free(index);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! A cluster that a test owns: started with `gabion up --detach`, gone when the test ends.
+
+use crate::folder::Folder;
+use crate::nbd::Nbd;
+use crate::run::{Ran, gabion};
+use crate::{MIB, secs, wait};
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How to start it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Data servers.
+    pub sds: u32,
+    /// Each one's device.
+    pub device: &'static str,
+    /// Volumes.
+    pub volumes: &'static [&'static str],
+    /// More arguments of `up`.
+    pub more: &'static [&'static str],
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { sds: 3, device: "ram:1GiB", volumes: &["vol1:512MiB"], more: &[] }
+    }
+}
+
+/// A running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    /// What `up` printed.
+    pub printed: String,
+    /// For the test's own files.
+    pub folder: Folder,
+    dir: PathBuf,
+}
+
+impl Cluster {
+    /// Starts a cluster; returns when it serves.
+    pub fn start(options: &Options) -> Result<Cluster> {
+        let folder = Folder::new()?;
+        let dir = folder.join("c");
+        let mut cluster = Cluster { printed: String::new(), folder, dir };
+        let (dir, sds) = (cluster.dir().to_owned(), options.sds.to_string());
+        let mut args = vec!["up", "--detach", "--dir", &dir, "--sds", &sds];
+        args.extend(["--device", options.device]);
+        args.extend(options.volumes.iter().flat_map(|v| ["--volume", v]));
+        args.extend(options.more);
+        cluster.printed = gabion(args)?.ok()?;
+        Ok(cluster)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &str {
+        self.dir.to_str().expect("a temporary path is text")
+    }
+
+    /// Runs `gabion ARGS --dir DIR`.
+    pub fn gabion(&self, args: &[&str]) -> Result<Ran> {
+        gabion(args.iter().copied().chain(["--dir", self.dir()]))
+    }
+
+    /// What `status --json` says, whatever the state.
+    pub fn status(&self) -> Result<Value> {
+        let ran = self.gabion(&["status", "--json"])?;
+        if ![0, 3, 4].contains(&ran.code) {
+            bail!("status ended with {}: {}", ran.code, ran.stderr);
+        }
+        serde_json::from_str(&ran.stdout).context("status --json is JSON")
+    }
+
+    /// One number of the status, as in `/resync/moved_bytes`.
+    pub fn number(&self, pointer: &str) -> Result<u64> {
+        let status = self.status()?;
+        let value = status.pointer(pointer).and_then(Value::as_u64);
+        value.with_context(|| format!("{pointer} is a number in {status:#}"))
+    }
+
+    /// Waits until the status has this state, with nothing left to copy.
+    pub fn wait_state(&self, state: &str, limit: Duration) -> Result<Value> {
+        wait(&format!("the cluster is {state}"), limit, || {
+            let status = self.status()?;
+            let there = status["state"] == state;
+            if !there {
+                bail!("{status:#}");
+            }
+            Ok(Some(status))
+        })
+    }
+
+    /// The socket that volumes are served at.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("nbd.sock")
+    }
+
+    /// A volume's URI, as the documentation writes it.
+    pub fn uri(&self, volume: &str) -> String {
+        format!("nbd+unix:///{volume}?socket={}", self.socket().display())
+    }
+
+    /// A connection to a volume.
+    pub fn nbd(&self, volume: &str) -> Result<Nbd> {
+        Nbd::connect(&self.socket(), volume)
+    }
+
+    /// The pid of `mdm`, `sdc` or `sdsN`, as recorded.
+    pub fn pid(&self, name: &str) -> Result<u32> {
+        pid_in(&self.dir.join("run").join(format!("{name}.pid")))
+    }
+
+    /// Kills a process as a power cut would, without the help of `gabion`.
+    pub fn kill(&self, name: &str) -> Result<()> {
+        signal(self.pid(name)?, Signal::KILL)
+    }
+
+    /// Makes a process silent.
+    pub fn freeze(&self, name: &str) -> Result<()> {
+        signal(self.pid(name)?, Signal::STOP)
+    }
+
+    /// Lets a silent process go on.
+    pub fn thaw(&self, name: &str) -> Result<()> {
+        signal(self.pid(name)?, Signal::CONT)
+    }
+
+    /// Starts a killed SDS again.
+    pub fn start_sds(&self, n: u32) -> Result<()> {
+        self.gabion(&["sds", "start", &n.to_string()])?.ok().map(drop)
+    }
+
+    /// Waits until the MDM has noticed that a server is away.
+    pub fn wait_down(&self, name: &str) -> Result<()> {
+        wait(&format!("{name} is down"), secs(10), || {
+            let status = self.status()?;
+            let mut sds = status["sds"].as_array().context("sds is a list")?.iter();
+            Ok(sds.any(|s| s["name"] == name && s["state"] == "down").then_some(()))
+        })
+    }
+
+    /// Pids of all recorded processes that run.
+    pub fn running(&self) -> Vec<u32> {
+        recorded(&self.dir).into_iter().filter(|pid| is_running(*pid)).collect()
+    }
+
+    /// Reads a whole volume and compares it with what it should hold.
+    pub fn verify(&self, volume: &str, content: &[u8]) -> Result<()> {
+        let mut nbd = self.nbd(volume)?;
+        for (i, expected) in content.chunks(MIB as usize).enumerate() {
+            let got = nbd.read(i as u64 * MIB, expected.len())?;
+            if let Some(at) = got.iter().zip(expected).position(|(a, b)| a != b) {
+                bail!("{volume} differs at byte {}", i as u64 * MIB + at as u64);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let pids = recorded(&self.dir);
+        let _ = self.gabion(&["down"]);
+        // Whatever `down` has missed; its own test says whether it may.
+        for pid in pids.into_iter().filter(|pid| is_running(*pid)) {
+            let _ = signal(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Sends a signal.
+pub fn signal(pid: u32, signal: Signal) -> Result<()> {
+    let pid = Pid::from_raw(pid as i32).context("a pid")?;
+    kill_process(pid, signal).with_context(|| format!("can't signal {pid:?}"))
+}
+
+/// True while the process is there and no zombie.
+pub fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+fn pid_in(file: &Path) -> Result<u32> {
+    let text = fs::read_to_string(file).with_context(|| format!("no {}", file.display()))?;
+    let pid = text.split_whitespace().next().context("a pid file is not empty")?;
+    Ok(pid.parse()?)
+}
+
+fn recorded(dir: &Path) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(dir.join("run")) else { return Vec::new() };
+    entries.filter_map(|e| pid_in(&e.ok()?.path()).ok()).collect()
+}

@@ -1,0 +1,47 @@
+//! The harness of the black-box tests: real clusters, real clients, real faults.
+//!
+//! It knows Gabion only as a user does: the binary, its printed JSON, NBD, signals and documented
+//! bytes. No crate of the product is linked in, so no mistake is shared. Nothing here sleeps to
+//! "give it time": it waits for conditions, with a limit. Processes are ended by recorded pid only.
+#![forbid(unsafe_code)]
+
+pub mod bytes;
+pub mod cluster;
+pub mod folder;
+pub mod nbd;
+pub mod probe;
+pub mod run;
+pub mod wire;
+
+pub use cluster::{Cluster, Options};
+pub use folder::{Folder, case};
+pub use run::{Ran, gabion, shell, tool};
+
+use anyhow::{Result, bail};
+use std::time::{Duration, Instant};
+
+/// Waits until `condition` gives something; `what` says it in the error message.
+pub fn wait<T>(
+    what: &str,
+    limit: Duration,
+    mut condition: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let outcome = condition();
+        match outcome {
+            Ok(Some(value)) => return Ok(value),
+            _ if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+            Ok(None) => bail!("not true within {limit:?}: {what}"),
+            Err(error) => return Err(error.context(format!("not true within {limit:?}: {what}"))),
+        }
+    }
+}
+
+/// Seconds, for limits.
+pub const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// A mebibyte.
+pub const MIB: u64 = 1 << 20;

@@ -1,0 +1,151 @@
+//! Steady small I/O that notices every stall and every wrong byte.
+//!
+//! Each thread writes a 4 KiB block that tells who wrote it and when, reads it back at once, and
+//! remembers it. At the end all blocks are read again. The longest request is the longest stall.
+
+use crate::bytes::Random;
+use crate::nbd::Nbd;
+use crate::{Cluster, MIB};
+use anyhow::{Context, Result, anyhow, ensure};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const BLOCK: u64 = 4096;
+
+/// A running probe.
+#[derive(Debug)]
+pub struct Probe {
+    stop: Arc<AtomicBool>,
+    ops: Arc<AtomicU64>,
+    worst_ns: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<Result<()>>>,
+}
+
+/// What a probe saw.
+#[derive(Clone, Copy, Debug)]
+pub struct Saw {
+    /// Requests answered.
+    pub ops: u64,
+    /// The longest one took.
+    pub worst: Duration,
+}
+
+impl Probe {
+    /// Starts `threads` connections, each with its own part of the first `bytes` of the volume.
+    pub fn start(cluster: &Cluster, volume: &str, threads: u64, bytes: u64) -> Result<Probe> {
+        let mut probe = Probe {
+            stop: Arc::default(),
+            ops: Arc::default(),
+            worst_ns: Arc::default(),
+            threads: Vec::new(),
+        };
+        for thread in 0..threads {
+            let worker = Worker {
+                nbd: cluster.nbd(volume)?,
+                random: Random::new(thread + 1),
+                thread,
+                threads,
+                bytes,
+                written: BTreeMap::new(),
+                ops: probe.ops.clone(),
+                worst_ns: probe.worst_ns.clone(),
+            };
+            let stop = probe.stop.clone();
+            probe.threads.push(std::thread::spawn(move || worker.work(&stop)));
+        }
+        probe.wait_ops(100)?;
+        Ok(probe)
+    }
+
+    /// Waits for so many requests more.
+    pub fn wait_ops(&self, count: u64) -> Result<()> {
+        let goal = self.ops.load(Ordering::Relaxed) + count;
+        crate::wait(&format!("{count} requests more are answered"), crate::secs(30), || {
+            ensure!(self.threads.iter().all(|t| !t.is_finished()), "a prober has ended");
+            Ok((self.ops.load(Ordering::Relaxed) >= goal).then_some(()))
+        })
+    }
+
+    /// What was seen since the start, or the last call.
+    pub fn lap(&self) -> Saw {
+        Saw {
+            ops: self.ops.swap(0, Ordering::Relaxed),
+            worst: Duration::from_nanos(self.worst_ns.swap(0, Ordering::Relaxed)),
+        }
+    }
+
+    /// Ends it, and reads everything again that it has written.
+    pub fn finish(mut self) -> Result<Saw> {
+        let saw = self.lap();
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().map_err(|_| anyhow!("a prober panicked"))??;
+        }
+        Ok(saw)
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Worker {
+    nbd: Nbd,
+    random: Random,
+    thread: u64,
+    threads: u64,
+    bytes: u64,
+    written: BTreeMap<u64, u64>,
+    ops: Arc<AtomicU64>,
+    worst_ns: Arc<AtomicU64>,
+}
+
+impl Worker {
+    fn work(mut self, stop: &AtomicBool) -> Result<()> {
+        let mut number = 0;
+        while !stop.load(Ordering::Relaxed) {
+            number += 1;
+            let at = self.place();
+            let content = self.content(at, number);
+            self.timed(|nbd| nbd.write(at, &content))
+                .with_context(|| format!("writing at {at}"))?;
+            self.written.insert(at, number);
+            let got = self.timed(|nbd| nbd.read(at, BLOCK as usize))?;
+            ensure!(got == content, "at {at} we read something else than we just wrote");
+        }
+        for (at, number) in std::mem::take(&mut self.written) {
+            let got = self.nbd.read(at, BLOCK as usize)?;
+            ensure!(got == self.content(at, number), "at {at} the last write is not there");
+        }
+        Ok(())
+    }
+
+    /// A block of this thread's part: units are dealt out in turn, so each thread meets all groups.
+    fn place(&mut self) -> u64 {
+        let units = self.bytes / MIB / self.threads;
+        let unit = self.random.below(units) * self.threads + self.thread;
+        unit * MIB + self.random.below(MIB / BLOCK) * BLOCK
+    }
+
+    fn content(&self, at: u64, number: u64) -> Vec<u8> {
+        [self.thread, at, number]
+            .iter()
+            .flat_map(|n| n.to_le_bytes())
+            .cycle()
+            .take(BLOCK as usize)
+            .collect()
+    }
+
+    fn timed<T>(&mut self, request: impl FnOnce(&mut Nbd) -> Result<T>) -> Result<T> {
+        let start = Instant::now();
+        let outcome = request(&mut self.nbd);
+        self.worst_ns.fetch_max(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.ops.fetch_add(1, Ordering::Relaxed);
+        outcome
+    }
+}

@@ -1,0 +1,118 @@
+//! A server that dies or falls silent: I/O stalls for a moment at most, no error, no wrong byte.
+
+use anyhow::{Result, ensure};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use system::probe::Probe;
+use system::{Cluster, Options, case, secs, wait};
+
+const VOLUME: u64 = 256 << 20;
+
+fn cluster() -> Result<Cluster> {
+    Cluster::start(&Options { volumes: &["vol1:512MiB"], ..Options::default() })
+}
+
+#[test]
+fn a_killed_server_stalls_io_for_a_second_at_most() {
+    case(|| {
+        let cluster = cluster()?;
+        let probe = Probe::start(&cluster, "vol1", 4, VOLUME)?;
+        probe.wait_ops(4000)?;
+        let mut stalls = Vec::new();
+        // Each server in turn, so that primaries and secondaries of all groups are hit.
+        for n in 1..=3 {
+            probe.lap();
+            cluster.kill(&format!("sds{n}"))?;
+            cluster.wait_down(&format!("sds{n}"))?;
+            probe.wait_ops(1000)?;
+            let dead = probe.lap();
+            cluster.start_sds(n)?;
+            cluster.wait_state("healthy", secs(60))?;
+            stalls.push((dead.worst, probe.lap().worst));
+        }
+        probe.finish()?;
+        println!("longest request after kill -9, and during the return: {stalls:?}");
+        let limit = Duration::from_secs(1);
+        ensure!(stalls.iter().all(|(dead, back)| dead.max(back) <= &limit), "{stalls:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_silent_server_stalls_io_for_three_seconds_at_most() {
+    case(|| {
+        let cluster = cluster()?;
+        let probe = Probe::start(&cluster, "vol1", 4, VOLUME)?;
+        probe.wait_ops(4000)?;
+        let mut stalls = Vec::new();
+        for n in 1..=3 {
+            let name = format!("sds{n}");
+            probe.lap();
+            cluster.freeze(&name)?;
+            cluster.wait_down(&name)?;
+            probe.wait_ops(1000)?;
+            let silent = probe.lap();
+            cluster.thaw(&name)?;
+            cluster.wait_state("healthy", secs(60))?;
+            stalls.push((silent.worst, probe.lap().worst));
+        }
+        probe.finish()?;
+        println!("longest request after SIGSTOP, and during the return: {stalls:?}");
+        let limit = Duration::from_secs(3);
+        ensure!(stalls.iter().all(|(silent, back)| silent.max(back) <= &limit), "{stalls:?}");
+        Ok(())
+    });
+}
+
+/// fio writes and verifies, and ends by itself.
+struct Fio(Child);
+
+impl Drop for Fio {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn fio_verifies_through_kill_return_and_another_kill() {
+    case(|| {
+        let cluster = cluster()?;
+        let log = cluster.folder.join("fio.log");
+        let child = Command::new("fio")
+            .args(["--name=verify", "--ioengine=nbd", "--rw=randwrite", "--numjobs=2"])
+            .args(["--bsrange=4k-1m", "--iodepth=32", "--size=200m", "--offset_increment=200m"])
+            .args(["--verify=crc32c", "--do_verify=1", "--verify_backlog=64", "--verify_fatal=1"])
+            .args(["--time_based", "--runtime=25", "--exitall_on_error", "--group_reporting"])
+            .arg(format!("--uri={}", cluster.uri("vol1")))
+            .stdin(Stdio::null())
+            .stdout(std::fs::File::create(&log)?)
+            .stderr(std::fs::File::options().append(true).open(&log)?)
+            .spawn()?;
+        let mut fio = Fio(child);
+        let mut written = cluster.number("/capacity/protected_bytes")?;
+        let mut wait_written = |what: &str| {
+            wait(what, secs(60), || {
+                let now = cluster.number("/capacity/protected_bytes")?
+                    + cluster.number("/capacity/degraded_bytes")?;
+                let grown = now > written;
+                written = now;
+                Ok(grown.then_some(()))
+            })
+        };
+        wait_written("fio writes")?;
+        cluster.kill("sds2")?;
+        cluster.wait_down("sds2")?;
+        cluster.start_sds(2)?;
+        cluster.wait_state("healthy", secs(90))?;
+        cluster.kill("sds3")?;
+        cluster.wait_down("sds3")?;
+        let status = wait("fio ends", secs(120), || Ok(fio.0.try_wait()?))?;
+        let said = std::fs::read_to_string(&log)?;
+        ensure!(status.success(), "{said}");
+        ensure!(said.contains("err= 0"), "{said}");
+        let status = cluster.wait_state("degraded", secs(1))?;
+        ensure!(status["groups"]["failed"] == 0, "{status:#}");
+        Ok(())
+    });
+}

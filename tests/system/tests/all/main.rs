@@ -1,0 +1,12 @@
+//! What a user can see, tested from outside: one file per theme.
+
+mod bad_input;
+mod clients;
+mod failover;
+mod full;
+mod lifecycle;
+mod lost;
+mod mdm_restart;
+mod outage;
+mod scale;
+mod volumes;

@@ -1,0 +1,22 @@
+//! `cargo xtask fix`: what machines can repair.
+
+use crate::steps::{Steps, cargo};
+use anyhow::Result;
+
+/// Runs `cargo xtask fix`.
+pub fn run() -> Result<bool> {
+    let mut steps = Steps::default();
+    steps.command(
+        "clippy",
+        &mut cargo(&[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--fix",
+            "--allow-dirty",
+            "--allow-staged",
+        ]),
+    )?;
+    steps.command("format", &mut cargo(&["fmt", "--all"]))?;
+    Ok(steps.finish())
+}

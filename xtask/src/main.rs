@@ -1,0 +1,82 @@
+//! The project's own chores, run as `cargo xtask CHORE`.
+//!
+//! One file per chore. Each prints what it runs and how long that took, so that it can be repeated
+//! by hand; the last line counts what passed and what failed.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod fix;
+mod packages;
+mod sim;
+mod steps;
+mod test;
+mod tidy;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Builds, checks, simulates and measures Gabion.
+#[derive(Parser)]
+#[command(name = "cargo xtask", arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Run everything that CI runs: format, lints, tidy, unit, contract, simulation, fuzz, system
+    Test(test::TestArgs),
+    /// Format, and apply what clippy can repair
+    Fix,
+    /// Check the house rules: who may import whom, file sizes, heads, links
+    Tidy,
+    /// Run seeds in the simulator
+    Sim(sim::SimArgs),
+    /// Search for bugs in the simulator for a while
+    Hunt(sim::HuntArgs),
+    /// Measure the floor, Gabion, the floor again, and print the ratios
+    Bench(bench::BenchArgs),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().chore) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(chore: Chore) -> Result<bool> {
+    std::env::set_current_dir(root())?;
+    match chore {
+        Chore::Test(args) => test::run(&args),
+        Chore::Fix => fix::run(),
+        Chore::Tidy => tidy::run(),
+        Chore::Sim(args) => sim::run(&args),
+        Chore::Hunt(args) => sim::hunt(&args),
+        Chore::Bench(args) => bench::run(&args),
+    }
+}
+
+/// The workspace.
+fn root() -> PathBuf {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().map(PathBuf::from).unwrap_or(manifest)
+}
+
+/// Where cargo builds.
+fn target_dir() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    root().join(target)
+}
+
+/// A binary that was built with the profile `ci`.
+fn built(binary: &str) -> PathBuf {
+    target_dir().join("ci").join(binary)
+}

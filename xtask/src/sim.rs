@@ -1,0 +1,65 @@
+//! `cargo xtask sim` and `cargo xtask hunt`: the simulator, built with optimisation and all asserts.
+
+use crate::built;
+use crate::steps::{Steps, cargo};
+use anyhow::Result;
+use clap::Args;
+use std::process::Command;
+
+/// Options of `cargo xtask sim`.
+#[derive(Args)]
+pub struct SimArgs {
+    /// Passed on to `gabion-sim`, as in `--seed 7 --trace` or `run --seeds 0..5000`; without: the
+    /// sample of seeds that CI runs
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+/// Options of `cargo xtask hunt`.
+#[derive(Args)]
+pub struct HuntArgs {
+    /// Passed on to `gabion-sim hunt`, as in `--budget 30m`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+/// The sample of CI.
+const SAMPLE: [&str; 3] = ["run", "--seeds", "0..1000"];
+
+/// Builds the simulator. Apart from the product, as it has the switches of the mutants in it.
+pub fn build(steps: &mut Steps) -> Result<bool> {
+    steps.command(
+        "build the simulator",
+        &mut cargo(&["build", "--profile", "ci", "--package", "gabion-sim", "--bin", "gabion-sim"]),
+    )
+}
+
+/// The simulator with these arguments.
+pub fn simulator(args: &[&str]) -> Command {
+    let mut command = Command::new(built("gabion-sim"));
+    command.args(args);
+    command
+}
+
+/// Runs the sample.
+pub fn sample() -> Command {
+    simulator(&SAMPLE)
+}
+
+/// Runs `cargo xtask sim`.
+pub fn run(args: &SimArgs) -> Result<bool> {
+    if args.args.is_empty() { go(&mut sample()) } else { go(simulator(&[]).args(&args.args)) }
+}
+
+/// Runs `cargo xtask hunt`.
+pub fn hunt(args: &HuntArgs) -> Result<bool> {
+    go(simulator(&["hunt"]).args(&args.args))
+}
+
+fn go(command: &mut Command) -> Result<bool> {
+    let mut steps = Steps::default();
+    if build(&mut steps)? {
+        steps.command("simulator", command)?;
+    }
+    Ok(steps.finish())
+}

@@ -1,0 +1,259 @@
+//! Who may import whom. The table is the architecture; a ban carries its reason.
+//!
+//! A crate that is not in the table, or an import that its row does not name, is a finding: a new
+//! edge is a decision, and this is the place where it is made visible.
+
+use crate::steps::cargo;
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+/// One crate's row.
+struct Row {
+    name: &'static str,
+    /// 0 vocabulary, 1 sans-I/O cores, 2 drivers, 3 edges; see ARCHITECTURE.
+    tier: u8,
+    /// Crates of ours.
+    ours: &'static [&'static str],
+    /// Libraries.
+    libraries: &'static [&'static str],
+}
+
+const fn row(
+    name: &'static str,
+    tier: u8,
+    ours: &'static [&'static str],
+    libraries: &'static [&'static str],
+) -> Row {
+    Row { name, tier, ours, libraries }
+}
+
+const TABLE: &[Row] = &[
+    row("gabion-base", 0, &[], &["crc-fast", "foldhash", "hashbrown"]),
+    row("gabion-seam", 0, &["gabion-base"], &[]),
+    row("gabion-wire", 0, &["gabion-base", "gabion-seam"], &["prost", "thiserror", "zerocopy"]),
+    row("gabion-placement", 1, &["gabion-base"], &[]),
+    row("gabion-store", 1, &["gabion-base", "gabion-seam"], &["thiserror"]),
+    row("gabion-mirror", 1, &["gabion-base", "gabion-seam", "gabion-wire"], &["zerocopy"]),
+    row(
+        "gabion-mdm",
+        1,
+        &["gabion-base", "gabion-seam", "gabion-wire", "gabion-placement"],
+        &["prost", "thiserror"],
+    ),
+    row("gabion-target", 1, &["gabion-base", "gabion-seam"], &["thiserror", "zerocopy"]),
+    row(
+        "gabion-node",
+        1,
+        &[
+            "gabion-base",
+            "gabion-seam",
+            "gabion-wire",
+            "gabion-placement",
+            "gabion-store",
+            "gabion-mirror",
+            "gabion-mdm",
+            "gabion-target",
+        ],
+        &["prost", "thiserror", "zerocopy"],
+    ),
+    row(
+        "gabion-rt",
+        2,
+        &["gabion-base", "gabion-seam"],
+        &["io-uring", "libc", "rustix", "socket2", "thiserror"],
+    ),
+    row(
+        "gabion-sim",
+        2,
+        &[
+            "gabion-base",
+            "gabion-seam",
+            "gabion-wire",
+            "gabion-placement",
+            "gabion-store",
+            "gabion-mirror",
+            "gabion-mdm",
+            "gabion-target",
+            "gabion-node",
+        ],
+        &["anyhow", "clap", "prost", "serde", "serde_json", "thiserror", "toml", "zerocopy"],
+    ),
+    row(
+        "gabion-server",
+        3,
+        &["gabion-base", "gabion-seam", "gabion-wire", "gabion-node", "gabion-rt"],
+        &[
+            "anyhow",
+            "clap",
+            "comfy-table",
+            "humantime",
+            "prost",
+            "rustix",
+            "serde",
+            "serde_json",
+            "signal-hook",
+            "thiserror",
+            "toml",
+        ],
+    ),
+    row("gabion-system-tests", 3, &[], &["anyhow", "rustix", "serde_json"]),
+    row("xtask", 3, &[], &["anyhow", "clap", "serde", "serde_json"]),
+];
+
+/// Imports that somebody will want one day, and why not. `*` stands for any crate.
+const BANS: &[(&str, &str, &str)] = &[
+    (
+        "gabion-store",
+        "gabion-placement",
+        "a store knows no cluster: it must open on its own, offline",
+    ),
+    ("gabion-store", "gabion-mirror", "a store knows no cluster: it must open on its own, offline"),
+    ("gabion-store", "gabion-mdm", "a store knows no cluster: it must open on its own, offline"),
+    (
+        "gabion-mirror",
+        "gabion-store",
+        "replication knows no disk format: `node` brings the two together",
+    ),
+    ("gabion-server", "gabion-sim", "the product must not carry its test bench"),
+    (
+        "gabion-system-tests",
+        "gabion-*",
+        "black box: it sees what a user sees, or it would share our mistakes",
+    ),
+    (
+        "*",
+        "tokio",
+        "the data path takes no lock and crosses no thread; cores see no clock. Use a Node, or wait for the gateway crate",
+    ),
+    ("*", "bincode", "it is unmaintained: use zerocopy for fixed layouts, prost for messages"),
+    ("*", "rand", "use base::Prng, from a seed that the driver hands out: a run must replay"),
+    ("*", "log", "cores emit seam::Note, and the driver decides what becomes of it"),
+    ("*", "tracing", "cores emit seam::Note, and the driver decides what becomes of it"),
+    ("*", "crc32c", "use base::crc: one checksum for wire and media, twice as fast here"),
+];
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    kind: Option<String>,
+    path: Option<String>,
+    source: Option<String>,
+}
+
+/// Checks all crates of the workspace.
+pub fn check() -> Result<Vec<String>> {
+    let out = cargo(&["metadata", "--format-version", "1", "--no-deps"]).output()?;
+    if !out.status.success() {
+        bail!("cargo metadata failed: {}", String::from_utf8_lossy(&out.stderr));
+    }
+    let metadata: Metadata =
+        serde_json::from_slice(&out.stdout).context("cargo metadata has changed its shape")?;
+    Ok(metadata.packages.iter().flat_map(check_package).collect())
+}
+
+fn check_package(package: &Package) -> Vec<String> {
+    let Some(row) = TABLE.iter().find(|r| r.name == package.name) else {
+        return vec![format!(
+            "{}: not in the table of xtask/src/tidy/crates.rs: say there which tier it is in, and in \
+             ARCHITECTURE why no existing noun covers it",
+            package.name
+        )];
+    };
+    let test_only = |d: &&Dependency| d.kind.as_deref() != Some("dev");
+    let mut found = Vec::new();
+    for dependency in package.dependencies.iter().filter(test_only) {
+        if let Some(why) = breach(row, dependency) {
+            found.push(format!("{} must not import {}: {why}", package.name, dependency.name));
+        }
+    }
+    found
+}
+
+/// Why a crate may not have a dependency, if it may not.
+fn breach(row: &Row, dependency: &Dependency) -> Option<String> {
+    let name = dependency.name.as_str();
+    let applies = |who: &str, whom: &str| {
+        (who == "*" || who == row.name)
+            && (whom == name || whom.strip_suffix('*').is_some_and(|p| name.starts_with(p)))
+    };
+    if let Some((.., why)) = BANS.iter().find(|(who, whom, _)| applies(who, whom)) {
+        return Some((*why).to_owned());
+    }
+    if dependency.source.as_deref().is_some_and(|s| s.starts_with("git+")) {
+        return Some("only registries are reachable where it is built: no git dependencies".into());
+    }
+    if dependency.path.is_some() {
+        let theirs = TABLE.iter().find(|r| r.name == name).map_or(0, |r| r.tier);
+        if row.tier == 2 && theirs == 1 && row.name == "gabion-rt" {
+            return Some("rt runs any Node: it must not know one".into());
+        }
+        if theirs > row.tier {
+            return Some(format!("it is of tier {theirs}, above tier {}", row.tier));
+        }
+        if !row.ours.contains(&name) {
+            return Some(NOT_NAMED.into());
+        }
+    } else if !row.libraries.contains(&name) {
+        return Some(NOT_NAMED.into());
+    }
+    None
+}
+
+const NOT_NAMED: &str = "its row in xtask/src/tidy/crates.rs does not name it. If it should, add it \
+                         there, in a commit that says why";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn breaches(who: &str, whom: &str) -> usize {
+        let ours = whom.starts_with("gabion-");
+        let dependency = Dependency {
+            name: whom.into(),
+            kind: None,
+            path: ours.then(|| format!("/x/{whom}")),
+            source: None,
+        };
+        check_package(&Package { name: who.into(), dependencies: vec![dependency] }).len()
+    }
+
+    #[test]
+    fn the_table_lets_through_what_it_names_and_nothing_else() {
+        for (who, whom) in [("gabion-rt", "gabion-seam"), ("gabion-node", "gabion-mirror")] {
+            assert_eq!(breaches(who, whom), 0, "{who} -> {whom}");
+        }
+        for (who, whom) in [
+            ("gabion-rt", "gabion-node"),
+            ("gabion-base", "gabion-seam"),
+            ("gabion-mirror", "gabion-store"),
+            ("gabion-seam", "gabion-rt"),
+            ("gabion-system-tests", "gabion-base"),
+            ("gabion-mdm", "tokio"),
+            ("gabion-mdm", "serde"),
+            ("gabion-new", "gabion-base"),
+        ] {
+            assert_eq!(breaches(who, whom), 1, "{who} -> {whom}");
+        }
+    }
+
+    #[test]
+    fn rows_import_downwards_only() {
+        for row in TABLE {
+            for name in row.ours {
+                let theirs = TABLE.iter().find(|r| r.name == *name).expect("a row for each name");
+                assert!(theirs.tier <= row.tier, "{} -> {name}", row.name);
+            }
+        }
+    }
+}

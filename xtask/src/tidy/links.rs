@@ -1,0 +1,78 @@
+//! Every page and file that a text points to is there.
+
+use super::File;
+use std::path::{Component, Path, PathBuf};
+
+/// Checks all files.
+pub fn check(files: &[File]) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in files {
+        let folder = file.path.parent().unwrap_or(Path::new(""));
+        for (i, line) in file.text.lines().enumerate() {
+            let links = if file.is("md") { markdown(line, folder) } else { Vec::new() };
+            for to in links.into_iter().chain(mentioned(line)) {
+                if !to.exists() {
+                    found.push(format!(
+                        "{}:{}: points to {}, which is not there",
+                        file.path.display(),
+                        i + 1,
+                        to.display()
+                    ));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Targets of `[text](target)` that are files of ours.
+fn markdown(line: &str, folder: &Path) -> Vec<PathBuf> {
+    line.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(to, _)| to.split('#').next().unwrap_or(to))
+        .filter(|to| !to.is_empty() && !to.contains("://") && !to.starts_with("mailto:"))
+        .map(|to| normal(&folder.join(to)))
+        .collect()
+}
+
+/// Pages named in running text or comments, as in `docs/internals/protocol.md`.
+fn mentioned(line: &str) -> Vec<PathBuf> {
+    line.split(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c)))
+        .map(|word| word.trim_end_matches('.'))
+        .filter(|word| word.starts_with("docs/") && word.ends_with(".md") && !word.contains("NNNN"))
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// Without `.` and `..`.
+fn normal(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(out.pop()),
+            Component::CurDir => {}
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_and_mentions_are_found() {
+        let folder = Path::new("docs/internals");
+        let line = "See [a](protocol.md#x), [b](../../README.md) and [c](https://e.org/x.md).";
+        let paths: Vec<PathBuf> =
+            ["docs/internals/protocol.md", "README.md"].map(Into::into).into();
+        assert_eq!(markdown(line, folder), paths);
+        // Taken apart, so that this file does not find itself.
+        let page = |name: &str| format!("{}/{name}", "docs");
+        let line =
+            format!("// As `{}` and {}. say; not docs/d or x/docs/e", page("a/b.md"), page("c.md"));
+        assert_eq!(mentioned(&line), [page("a/b.md"), page("c.md")].map(PathBuf::from));
+    }
+}

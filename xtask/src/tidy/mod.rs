@@ -1,0 +1,62 @@
+//! `cargo xtask tidy`: the house rules that neither rustc nor clippy checks.
+//!
+//! Every finding is one line that says where, what, and why it is a rule.
+
+mod crates;
+mod links;
+mod text;
+
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders that hold nothing of ours.
+const SKIPPED: &[&str] = &["target", ".git", "gabion-data", "corpus", "artifacts"];
+
+/// A text file of the project.
+pub struct File {
+    /// Relative to the workspace.
+    pub path: PathBuf,
+    /// Its content.
+    pub text: String,
+}
+
+impl File {
+    fn is(&self, extension: &str) -> bool {
+        self.path.extension().is_some_and(|e| e == extension)
+    }
+}
+
+/// Runs `cargo xtask tidy`.
+pub fn run() -> Result<bool> {
+    let mut files = Vec::new();
+    collect(Path::new("."), &mut files)?;
+    let mut findings = text::check(&files);
+    findings.extend(links::check(&files));
+    findings.extend(crates::check()?);
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("tidy: {} files, {} findings", files.len(), findings.len());
+    Ok(findings.is_empty())
+}
+
+fn collect(folder: &Path, into: &mut Vec<File>) -> Result<()> {
+    let mut entries: Vec<PathBuf> =
+        fs::read_dir(folder)?.map(|e| Ok(e?.path())).collect::<Result<_>>()?;
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_symlink() || SKIPPED.contains(&name.as_str()) {
+            continue;
+        }
+        if path.is_dir() {
+            collect(&path, into)?;
+        } else if path.extension().is_some_and(|e| e == "rs" || e == "md" || e == "toml") {
+            let text = fs::read_to_string(&path)
+                .with_context(|| format!("can't read {}", path.display()))?;
+            into.push(File { path: path.strip_prefix(".").unwrap_or(&path).to_owned(), text });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! Rules about single files.
+
+use super::File;
+use std::path::Path;
+
+/// A file longer than that is two nouns.
+const MAX_LINES: usize = 800;
+
+/// Crates that need `unsafe`: buffers that are shared without copying, and system calls.
+const UNSAFE: &[&str] = &["crates/seam/src/lib.rs", "crates/rt/src/lib.rs"];
+
+/// Crates that the simulator runs: no clock, no I/O, no threads.
+const NO_STD: &[&str] =
+    &["base", "seam", "wire", "placement", "store", "mirror", "mdm", "target", "node"];
+
+/// Macros that mark unfinished work. Taken apart, so that this file does not find itself.
+const UNFINISHED: &[&str] =
+    &[concat!("to", "do!("), concat!("db", "g!("), concat!("unimple", "mented!(")];
+
+/// Checks all files.
+pub fn check(files: &[File]) -> Vec<String> {
+    files.iter().flat_map(check_file).collect()
+}
+
+fn check_file(file: &File) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut find = |line: usize, what: &str| {
+        found.push(format!("{}:{line}: {what}", file.path.display()));
+    };
+    let lines = file.text.lines().count();
+    for (i, line) in file.text.lines().enumerate() {
+        if line.ends_with([' ', '\t']) && !(file.is("md") && line.ends_with("  ")) {
+            find(i + 1, "ends with a space");
+        }
+    }
+    if !file.text.is_empty() && !file.text.ends_with('\n') {
+        find(lines, "the last line has no end");
+    }
+    if file.is("rs") {
+        if !file.text.starts_with("//!") {
+            find(
+                1,
+                "a file opens with `//!` lines: what it is, its invariants, what it doesn't do",
+            );
+        }
+        if lines > MAX_LINES {
+            find(lines, "more than 800 lines: find the second noun in it and move that out");
+        }
+        for (i, line) in file.text.lines().enumerate() {
+            if UNFINISHED.iter().any(|m| line.contains(m)) {
+                find(i + 1, "unfinished work: finish it, or say in an issue what is missing");
+            }
+        }
+        if is_crate_root(&file.path) {
+            check_crate_root(file, &mut find);
+        }
+    }
+    found
+}
+
+/// True for the `lib.rs` and `main.rs` of a package that ships.
+fn is_crate_root(path: &Path) -> bool {
+    path.starts_with("crates") && (path.ends_with("src/lib.rs") || path.ends_with("src/main.rs"))
+}
+
+fn check_crate_root(file: &File, find: &mut impl FnMut(usize, &str)) {
+    let forbids = file.text.contains("#![forbid(unsafe_code)]");
+    if !forbids && !UNSAFE.iter().any(|u| file.path == Path::new(u)) {
+        find(
+            1,
+            "#![forbid(unsafe_code)] is missing: only seam (buffers) and rt (system calls) go without",
+        );
+    }
+    let mut parts = file.path.iter().map(|p| p.to_string_lossy());
+    let name = parts.nth(1).unwrap_or_default();
+    if NO_STD.contains(&name.as_ref()) {
+        if !file.text.contains("#![no_std]") {
+            find(
+                1,
+                "#![no_std] is missing: it keeps clocks, sockets and threads out of reach of what the simulator runs",
+            );
+        }
+        if file.text.lines().any(|l| l.trim() == "extern crate std;") {
+            find(1, "`extern crate std` gives back what #![no_std] keeps out of reach");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, text: &str) -> usize {
+        check(&[File { path: path.into(), text: text.into() }]).len()
+    }
+
+    #[test]
+    fn each_rule_finds_its_breach() {
+        let fine = "//! A core.\n#![no_std]\n#![forbid(unsafe_code)]\n";
+        assert_eq!(findings("crates/mdm/src/lib.rs", fine), 0);
+        assert_eq!(findings("crates/mdm/src/lib.rs", &fine.replace("#![no_std]\n", "")), 1);
+        assert_eq!(
+            findings("crates/mdm/src/lib.rs", &fine.replace("#![forbid(unsafe_code)]\n", "")),
+            1
+        );
+        assert_eq!(findings("crates/mdm/src/lib.rs", &format!("{fine}extern crate std;\n")), 1);
+        assert_eq!(findings("crates/rt/src/lib.rs", "//! A driver.\n"), 0);
+        assert_eq!(findings("crates/rt/src/x.rs", "use a;\n"), 1);
+        assert_eq!(findings("crates/rt/src/x.rs", "//! X. \n"), 1);
+        assert_eq!(findings("crates/rt/src/x.rs", "//! X."), 1);
+        assert_eq!(findings("crates/rt/src/x.rs", &format!("//! X.\n{}", "\n".repeat(800))), 1);
+        assert_eq!(
+            findings("crates/rt/src/x.rs", &format!("//! X.\nfn f() {{ {}) }}\n", UNFINISHED[0])),
+            1
+        );
+    }
+}
