@@ -405,8 +405,9 @@ impl<M: Media> Mirror<M> {
     }
 
     /// Volumes that were busy when they were to be dropped.
-    pub(crate) fn drop_rest(&mut self, out: &mut Effects) {
-        for volume in self.dropping.clone() {
+    fn drop_rest(&mut self, out: &mut Effects) {
+        let busy: Vec<VolumeId> = self.dropping.iter().copied().collect();
+        for volume in busy {
             self.drop_volume(volume, out);
         }
     }
@@ -501,6 +502,7 @@ impl<M: Media> Mirror<M> {
         if let Some((key, result)) = self.media.disk_done(op, result) {
             self.job_done(now, key, result, out);
             self.pump(now, out);
+            self.drop_rest(out);
         }
     }
 

@@ -17,7 +17,6 @@ impl<M: Media> Mirror<M> {
         self.leases.due(now, |device| due.push(device));
         if !due.is_empty() {
             self.tell_commits(out);
-            self.drop_rest(out);
         }
         for device in due {
             let mut beacon = self.header(Kind::Beacon, GroupId(0));
