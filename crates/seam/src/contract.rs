@@ -111,10 +111,13 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!(links_come_and_go),
     scenario!(data_sent_before_close_arrives_and_silence_follows),
     scenario!(half_a_frame_is_no_frame),
+    scenario!(a_pause_outlasts_the_other_sides_close),
     scenario!(garbage_ends_the_link),
     scenario!(dialing_nobody_is_refused),
     scenario!(ticks_are_never_early_and_always_come),
+    scenario!(ticks_come_in_time_on_a_busy_driver),
     scenario!(a_paused_link_is_silent_and_loses_nothing),
+    scenario!(a_queue_up_to_its_bound_is_not_stuck),
     scenario!(a_peer_that_never_reads_is_stuck),
     scenario!(device_operations_end_once_and_are_seen),
     scenario!(flushed_writes_survive),
@@ -179,6 +182,13 @@ fn half_a_frame_is_no_frame(h: &mut dyn Harness) {
     );
 }
 
+fn a_pause_outlasts_the_other_sides_close(h: &mut dyn Harness) {
+    let (name, why) = ("a_pause_outlasts_the_other_sides_close", crate::DownReason::Closed);
+    let roles: Vec<Box<dyn roles::Role>> =
+        alloc::vec![Box::new(Torn::half(1)), Box::new(Torn::victim(why).pausing())];
+    play(h, name, Setup::default(), roles);
+}
+
 fn garbage_ends_the_link(h: &mut dyn Harness) {
     play!(
         h,
@@ -194,7 +204,11 @@ fn dialing_nobody_is_refused(h: &mut dyn Harness) {
 }
 
 fn ticks_are_never_early_and_always_come(h: &mut dyn Harness) {
-    play!(h, ticks_are_never_early_and_always_come, Setup::default(), Ticker::new());
+    play!(h, ticks_are_never_early_and_always_come, Setup::default(), Ticker::new(false));
+}
+
+fn ticks_come_in_time_on_a_busy_driver(h: &mut dyn Harness) {
+    play!(h, ticks_come_in_time_on_a_busy_driver, Setup::default(), Ticker::new(true));
 }
 
 fn a_paused_link_is_silent_and_loses_nothing(h: &mut dyn Harness) {
@@ -206,6 +220,12 @@ fn a_paused_link_is_silent_and_loses_nothing(h: &mut dyn Harness) {
         sender,
         Pauser::new(3000)
     );
+}
+
+fn a_queue_up_to_its_bound_is_not_stuck(h: &mut dyn Harness) {
+    let setup = Setup { link_queue: 1 << 20, ..Setup::default() };
+    let some = || Stream::new(1, 10, Stream::LARGE);
+    play!(h, a_queue_up_to_its_bound_is_not_stuck, setup, some().dialing(1, 1), some());
 }
 
 fn a_peer_that_never_reads_is_stuck(h: &mut dyn Harness) {

@@ -51,7 +51,8 @@ impl Stage {
             }
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
             Action::Delete(v) => {
-                let there = self.volumes[v as usize].id.is_some() && !self.volumes[v as usize].doomed;
+                let there =
+                    self.volumes[v as usize].id.is_some() && !self.volumes[v as usize].doomed;
                 if there {
                     self.order(Order::Delete(v));
                 }
@@ -96,9 +97,14 @@ impl Stage {
             }
             self.marks.meet("sim: a server was wiped");
             let w = self.world.weather();
-            let rough = w.net_tail_ppm | w.run_tail_ppm | w.disk_tail_ppm | w.reset_ppm | w.flip_ppm != 0;
+            let rough =
+                w.net_tail_ppm | w.run_tail_ppm | w.disk_tail_ppm | w.reset_ppm | w.flip_ppm != 0;
             if (!whole || rough) && self.exposure.excuse.is_none() {
-                let why = if rough { "wiped in rough weather" } else { "wiped while it may be the last copy" };
+                let why = if rough {
+                    "wiped in rough weather"
+                } else {
+                    "wiped while it may be the last copy"
+                };
                 self.exposure.excuse = Some(format!("{who} was {why}"));
             }
             self.exposure.exposed = true;
@@ -109,7 +115,8 @@ impl Stage {
     fn io(&mut self, client: u8, volume: u8, kind: IoKind, sector: u32, sectors: u32) {
         let Some(v) = self.volumes.get(volume as usize).copied() else { return };
         let Some(id) = v.id else { return };
-        if client >= self.plan.clients || sector + sectors > v.units * UNIT_SECTORS || sectors == 0 {
+        if client >= self.plan.clients || sector + sectors > v.units * UNIT_SECTORS || sectors == 0
+        {
             return;
         }
         // A client that has not heard of the volume is told so at once; now and then is enough.

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{
-    AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, ResizeVolume, Role, StatusAsk,
-    StatusInfo,
+    AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, ResizeVolume,
+    Role, StatusAsk, StatusInfo,
 };
 use wire::{Header, Kind, PeerFramer};
 
@@ -93,8 +93,12 @@ impl Admin {
         let look = self.unsure && matches!(order, Order::Create(..));
         let ask = match order {
             _ if look => Ask::Status(StatusAsk {}),
-            Order::Create(v, units) => Ask::CreateVolume(CreateVolume { name: name(v), size: size(units) }),
-            Order::Resize(v, units) => Ask::ResizeVolume(ResizeVolume { name: name(v), size: size(units) }),
+            Order::Create(v, units) => {
+                Ask::CreateVolume(CreateVolume { name: name(v), size: size(units) })
+            }
+            Order::Resize(v, units) => {
+                Ask::ResizeVolume(ResizeVolume { name: name(v), size: size(units) })
+            }
             Order::Delete(v) => Ask::DeleteVolume(DeleteVolume { name: name(v) }),
         };
         Admin::send(link, Kind::Admin, &AdminRequest { ask: Some(ask) }, out);
@@ -131,7 +135,9 @@ impl Admin {
             (Order::Resize(v, _), AdminError::Invalid | AdminError::NotFound, _) => {
                 self.finish(Done::Resized(v, 0));
             }
-            (Order::Delete(v), AdminError::None | AdminError::NotFound, _) => self.finish(Done::Deleted(v)),
+            (Order::Delete(v), AdminError::None | AdminError::NotFound, _) => {
+                self.finish(Done::Deleted(v))
+            }
             _ => self.pause_until = now + RETRY,
         }
     }

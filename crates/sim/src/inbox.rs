@@ -5,8 +5,8 @@ use crate::clock::Clock;
 use crate::disk::Disk;
 use base::{LinkId, Prng, Time};
 use seam::{
-    BlockRequest, Buf, BufPool, DialError, DialId, DiskId, DiskOp, DownReason, Effect, Effects, Head, Port,
-    RequestId,
+    BlockRequest, Buf, BufPool, DialError, DialId, DiskId, DiskOp, DownReason, Effect, Effects,
+    Head, Port, RequestId,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,9 +31,17 @@ pub(crate) struct PendingDisk {
 
 #[derive(Debug)]
 pub(crate) enum PendingKind {
-    Read { at: u64, len: u32 },
-    Write { at: u64, body: Buf },
-    Flush { covers: u64 },
+    Read {
+        at: u64,
+        len: u32,
+    },
+    Write {
+        at: u64,
+        body: Buf,
+    },
+    Flush {
+        covers: u64,
+    },
     /// A log's operation that has taken place; the node doesn't know yet.
     Ended(Result<Buf, seam::DiskError>),
 }

@@ -3,6 +3,7 @@
 mod act;
 pub mod actor;
 pub mod admin;
+mod batch;
 pub mod campaign;
 pub mod check;
 pub mod clock;

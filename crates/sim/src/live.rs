@@ -10,7 +10,8 @@ impl Stage {
     /// True when nothing is stopped, cut off or about to die.
     pub fn is_calm(&self) -> bool {
         let runs = |who: &Who| self.world.state(self.proc(*who)) == ProcState::Running;
-        !self.world.any_blocked() && self.everybody().iter().filter(|w| !matches!(w, Who::Sdc(_))).all(runs)
+        !self.world.any_blocked()
+            && self.everybody().iter().filter(|w| !matches!(w, Who::Sdc(_))).all(runs)
     }
 
     /// True when every group has all its copies in sync and an active primary.
@@ -27,7 +28,10 @@ impl Stage {
                 return Some(format!("sds{i} has given up"));
             }
             if !known.is_some_and(|d| d.up && d.incarnation == sds.incarnation().0) {
-                return Some(format!("the map does not show sds{i} ({id} {}) as up", sds.incarnation()));
+                return Some(format!(
+                    "the map does not show sds{i} ({id} {}) as up",
+                    sds.incarnation()
+                ));
             }
         }
         None
@@ -53,10 +57,11 @@ impl Stage {
                 }
                 return Some(format!("{id} is lost"));
             }
-            if g.in_sync.len() < g.replicas.len() && !(at_last && self.is_tight()) {
+            let must_be_whole = !(at_last && self.is_tight());
+            if g.in_sync.len() < g.replicas.len() && must_be_whole {
                 return Some(format!("{id} lacks a copy: {g:?}"));
             }
-            if !g.joiners.is_empty() && !(at_last && self.is_tight()) {
+            if !g.joiners.is_empty() && must_be_whole {
                 return Some(format!("{id} has a joiner: {g:?}"));
             }
             if g.primary == 0 {
@@ -115,7 +120,10 @@ impl Stage {
                 };
                 let first = self.history.ops.iter().find(waits);
                 let first = first.map(ToString::to_string).unwrap_or_default();
-                return Some(format!("sdc{i} waits for {} answers; first: {first}", self.outstanding[i as usize]));
+                return Some(format!(
+                    "sdc{i} waits for {} answers; first: {first}",
+                    self.outstanding[i as usize]
+                ));
             }
         }
         None

@@ -146,7 +146,9 @@ fn main() -> Result<ExitCode> {
             );
             Ok(summary(&totals, start.elapsed()))
         }
-        Some(Command::Mutants { max_seeds, from, only, jobs }) => mutants(max_seeds, from, &only, jobs),
+        Some(Command::Mutants { max_seeds, from, only, jobs }) => {
+            mutants(max_seeds, from, &only, jobs)
+        }
         Some(Command::Fingerprint { seeds, print }) => Ok(fingerprint(seeds, print)),
     }
 }
@@ -154,7 +156,10 @@ fn main() -> Result<ExitCode> {
 fn mutants(max_seeds: u64, from: u64, only: &[String], jobs: usize) -> Result<ExitCode> {
     let mut list = base::Mutant::ALL.to_vec();
     if !only.is_empty() {
-        list = only.iter().map(|n| mutants::by_name(n).with_context(|| format!("no mutant {n:?}"))).collect::<Result<_>>()?;
+        list = only
+            .iter()
+            .map(|n| mutants::by_name(n).with_context(|| format!("no mutant {n:?}")))
+            .collect::<Result<_>>()?;
     }
     let mut catches = Vec::new();
     for mutant in list {
@@ -162,7 +167,10 @@ fn mutants(max_seeds: u64, from: u64, only: &[String], jobs: usize) -> Result<Ex
         match &c.caught {
             Some((seed, text)) => {
                 let line = text.lines().next().unwrap_or_default();
-                println!("{mutant:?}: caught after {} seeds ({:.0?}) by seed {seed}: {line}", c.runs, c.took);
+                println!(
+                    "{mutant:?}: caught after {} seeds ({:.0?}) by seed {seed}: {line}",
+                    c.runs, c.took
+                );
             }
             None => println!("{mutant:?}: NOT caught within {} seeds ({:.0?})", c.runs, c.took),
         }
@@ -202,7 +210,9 @@ fn one(one: One) -> Result<ExitCode> {
             .parse()
             .with_context(|| format!("in {}", path.display()))?,
         (None, Some(seed)) => Plan::generate(seed),
-        (None, None) => anyhow::bail!("say what to run: --seed N, --plan FILE, or a command (see --help)"),
+        (None, None) => {
+            anyhow::bail!("say what to run: --seed N, --plan FILE, or a command (see --help)")
+        }
     };
     if one.show {
         print!("{plan}");
@@ -210,7 +220,9 @@ fn one(one: One) -> Result<ExitCode> {
     }
     sim::panics::hook();
     if let Some(name) = &one.mutant {
-        base::mutant::choose(Some(mutants::by_name(name).with_context(|| format!("no mutant {name:?}"))?));
+        base::mutant::choose(Some(
+            mutants::by_name(name).with_context(|| format!("no mutant {name:?}"))?,
+        ));
     }
     let start = Instant::now();
     let outcome = run(&plan, if one.trace { Sink::Print } else { Sink::Off });

@@ -6,8 +6,25 @@ use std::mem::{Discriminant, discriminant};
 
 /// Kinds of notes that a campaign should meet.
 pub const NOTES: &[&str] = &[
-    "Refused", "Garbage", "BadBody", "Map", "Primary", "Active", "StaleEpoch", "SyncStart", "Copied", "Sealed",
-    "LeaseWait", "GraceWait", "Deduped", "OldSession", "Full", "Dropped", "DeviceDown", "DeviceUp", "Snapshot",
+    "Refused",
+    "Garbage",
+    "BadBody",
+    "Map",
+    "Primary",
+    "Active",
+    "StaleEpoch",
+    "SyncStart",
+    "Copied",
+    "Sealed",
+    "LeaseWait",
+    "GraceWait",
+    "Deduped",
+    "OldSession",
+    "Full",
+    "Dropped",
+    "DeviceDown",
+    "DeviceUp",
+    "Snapshot",
     "Retried",
 ];
 

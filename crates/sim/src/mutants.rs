@@ -69,7 +69,9 @@ pub fn hunt(mutant: Mutant, from: u64, max_seeds: u64, jobs: usize) -> Catch {
 
 /// The figures as a table for `docs/internals/simulator.md`.
 pub fn markdown(catches: &[Catch]) -> String {
-    let mut s = String::from("| rule removed | seeds until caught | seed | caught by |\n|---|---|---|---|\n");
+    let mut s = String::from(
+        "| rule removed | seeds until caught | seed | caught by |\n|---|---|---|---|\n",
+    );
     for c in catches {
         let (runs, seed, by) = match &c.caught {
             Some((seed, text)) => {

@@ -162,7 +162,9 @@ impl Assembler {
     ) -> Result<(), FrameError> {
         if self.bytes.is_empty() && self.cut.is_none() && !head.as_slice().is_empty() {
             match framer.frame(head.as_slice())? {
-                Framing::Frame { head: h, body: b } if h == head.as_slice().len() && b == body.len() => {
+                Framing::Frame { head: h, body: b }
+                    if h == head.as_slice().len() && b == body.len() =>
+                {
                     frames.push((*head, pool.copy(body)));
                     return Ok(());
                 }

@@ -160,7 +160,8 @@ fn unready(stage: &Stage, client: u8) -> Option<String> {
         return Some(format!("sdc{client} is not ready"));
     };
     let size = |v: VolumeId| sdc.map().volumes.get(&v).map_or(0, |v| v.size);
-    let small = |v: &&Volume| v.id.is_some_and(|id| size(id) < u64::from(v.units) * u64::from(UNIT));
+    let small =
+        |v: &&Volume| v.id.is_some_and(|id| size(id) < u64::from(v.units) * u64::from(UNIT));
     stage.volumes.iter().find(small).map(|v| format!("sdc{client} does not know all of {v:?}"))
 }
 
@@ -209,6 +210,7 @@ fn mend(stage: &mut Stage) {
     stage.world.heal();
     for who in stage.everybody() {
         let id = stage.proc(who);
+        stage.spare(who);
         stage.world.resume(id);
         stage.start(who);
     }
@@ -234,7 +236,11 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     for (v, volume) in stage.volumes.clone().into_iter().enumerate() {
         for client in 0..stage.plan.clients {
             for unit in 0..volume.units {
-                let kind = if (client as u32 + unit).is_multiple_of(2) { IoKind::Write } else { IoKind::Read };
+                let kind = if (client as u32 + unit).is_multiple_of(2) {
+                    IoKind::Write
+                } else {
+                    IoKind::Read
+                };
                 let sector = unit * (UNIT / 512) + 8 * u32::from(client);
                 stage.act(Action::Io { client, volume: v as u8, kind, sector, sectors: 8 });
             }

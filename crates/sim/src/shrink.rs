@@ -179,7 +179,9 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
 
 fn names(action: &Action, who: Who) -> bool {
     match *action {
-        Action::Crash(w, _) | Action::Start(w) | Action::Pause(w, _) | Action::Resume(w) => w == who,
+        Action::Crash(w, _) | Action::Start(w) | Action::Pause(w, _) | Action::Resume(w) => {
+            w == who
+        }
         Action::Block(a, b) | Action::Open(a, b) | Action::Clog(a, b, _) | Action::Reset(a, b) => {
             a == who || b == who
         }
@@ -200,11 +202,15 @@ mod tests {
     fn an_artificial_failure_shrinks_to_its_core() {
         // "Fails" when a discard comes some time after a crash of sds1.
         let guilty = |plan: &Plan| {
-            let crash = plan.steps.iter().position(|s| matches!(s.action, Action::Crash(Who::Sds(1), _)));
+            let crash =
+                plan.steps.iter().position(|s| matches!(s.action, Action::Crash(Who::Sds(1), _)));
             let after = &plan.steps[crash.map_or(plan.steps.len(), |c| c)..];
             after.iter().any(|s| matches!(s.action, Action::Io { kind: IoKind::Discard, .. }))
         };
-        let plan = (0..).map(Plan::generate).find(|p| guilty(p) && p.sds > 2 && p.clients > 1).expect("some seed");
+        let plan = (0..)
+            .map(Plan::generate)
+            .find(|p| guilty(p) && p.sds > 2 && p.clients > 1)
+            .expect("some seed");
         let small = Shrinker::new(guilty, Duration::from_secs(20)).shrink(&plan);
         assert!(guilty(&small));
         assert_eq!(small.steps.len(), 2, "{small}");

@@ -188,7 +188,8 @@ impl Stage {
         let nonce = self.world.draw(id);
         match who {
             Who::Mdm => {
-                let config = node::mdm::Config { name: "mdm".into(), cluster: None, limits, pid: 1 };
+                let config =
+                    node::mdm::Config { name: "mdm".into(), cluster: None, limits, pid: 1 };
                 self.world.boot(id, Box::new(Mdm::new(config)));
             }
             Who::Sds(i) => {
@@ -216,7 +217,8 @@ impl Stage {
             }
             Who::Sdc(i) => {
                 let name = format!("sdc{i}");
-                let config = SdcConfig { name, mdm: vec![mdm], nbd_uris: Vec::new(), nonce, pid: 1, limits };
+                let config =
+                    SdcConfig { name, mdm: vec![mdm], nbd_uris: Vec::new(), nonce, pid: 1, limits };
                 self.world.boot(id, Box::new(Sdc::new(config)));
             }
             Who::Admin => {
@@ -240,6 +242,13 @@ impl Stage {
         }
         let actor = self.world.crash(id, death.power).expect("it lives");
         self.bury(who, death, actor);
+    }
+
+    /// Takes back a death that has not happened yet.
+    pub fn spare(&mut self, who: Who) {
+        let id = self.proc(who);
+        self.dying[id.0] = None;
+        self.world.spare(id);
     }
 
     fn bury(&mut self, who: Who, death: Death, actor: Box<dyn crate::actor::Actor>) {
@@ -310,7 +319,10 @@ impl Stage {
                 self.sealed.insert(group);
             }
             Note::BadBody { .. } if self.plan.weather.flip_ppm == 0 => {
-                return Err(Failure::new("wire", format!("{}: {note:?} in fair weather", self.world.name(id))));
+                return Err(Failure::new(
+                    "wire",
+                    format!("{}: {note:?} in fair weather", self.world.name(id)),
+                ));
             }
             _ => {}
         }
@@ -343,14 +355,20 @@ impl Stage {
         Ok(())
     }
 
-    fn error_is_in_order(&mut self, index: usize, result: Result<(), BlockError>) -> Result<(), Failure> {
+    fn error_is_in_order(
+        &mut self,
+        index: usize,
+        result: Result<(), BlockError>,
+    ) -> Result<(), Failure> {
         let Err(error) = result else { return Ok(()) };
         let record = &self.history.ops[index];
         let volume = self.volumes.iter().find(|v| v.id == Some(record.volume));
         let fine = match error {
             BlockError::Lost => self.exposure.excuse.is_some(),
             BlockError::NoSuchVolume => volume.is_none_or(|v| v.doomed || v.late),
-            BlockError::OutOfRange => volume.is_none_or(|v| v.doomed || v.units * 2048 > record.sector),
+            BlockError::OutOfRange => {
+                volume.is_none_or(|v| v.doomed || v.units * 2048 > record.sector)
+            }
             BlockError::Full => record.is_write(),
             BlockError::Busy | BlockError::TooBig => true,
             BlockError::Misaligned | BlockError::Media => false,

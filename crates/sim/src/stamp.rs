@@ -64,7 +64,8 @@ pub fn writer(data: &[u8], volume: VolumeId, sector: u32) -> Result<Value, Damag
     if data[RECORD..] != data[..data.len() - RECORD] {
         return Err(Damage::Torn);
     }
-    let word = |i: usize| u32::from_le_bytes(data[4 * i..4 * i + 4].try_into().expect("four bytes"));
+    let word =
+        |i: usize| u32::from_le_bytes(data[4 * i..4 * i + 4].try_into().expect("four bytes"));
     let (by, of, at, sum) = (word(0), VolumeId(word(1)), word(2), word(3));
     if data[..RECORD] == [0; RECORD] {
         Ok(0)

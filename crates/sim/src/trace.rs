@@ -57,7 +57,8 @@ impl Trace {
             let word = u64::from_le_bytes(c.try_into().expect("eight bytes"));
             self.hash = prng::mix(self.hash ^ word);
         }
-        let rest = chunks.remainder().iter().fold(bytes.len() as u64, |h, b| h << 8 | u64::from(*b));
+        let rest =
+            chunks.remainder().iter().fold(bytes.len() as u64, |h, b| h << 8 | u64::from(*b));
         self.words(&[rest]);
     }
 
@@ -71,7 +72,9 @@ impl Trace {
         match &mut self.sink {
             Sink::Off => {}
             Sink::Print => println!("{:>12.6} {who:<6} {}", now.0 as f64 / 1e9, text()),
-            Sink::Keep(lines) => lines.push(format!("{:>12.6} {who:<6} {}", now.0 as f64 / 1e9, text())),
+            Sink::Keep(lines) => {
+                lines.push(format!("{:>12.6} {who:<6} {}", now.0 as f64 / 1e9, text()))
+            }
         }
     }
 

@@ -64,9 +64,24 @@ macro_rules! fields {
 
 impl Weather {
     fields!(
-        net_us, net_jitter_us, net_tail_ppm, net_tail_ms, disk_us, disk_jitter_us, disk_tail_ppm,
-        disk_tail_ms, run_us, run_tail_ppm, run_tail_ms, batch, split_ppm, flip_ppm, reset_ppm,
-        drift_ppm, tcp_ms, chaos
+        net_us,
+        net_jitter_us,
+        net_tail_ppm,
+        net_tail_ms,
+        disk_us,
+        disk_jitter_us,
+        disk_tail_ppm,
+        disk_tail_ms,
+        run_us,
+        run_tail_ppm,
+        run_tail_ms,
+        batch,
+        split_ppm,
+        flip_ppm,
+        reset_ppm,
+        drift_ppm,
+        tcp_ms,
+        chaos
     );
 
     /// A good day.

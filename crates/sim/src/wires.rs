@@ -23,7 +23,8 @@ impl World {
         }
         self.paths.set_blocked(from, to, blocked);
         let (a, b) = (self.procs[from.0].name.clone(), self.procs[to.0].name.clone());
-        self.trace.line(self.now, &a, || format!("{} to {b}", if blocked { "blocked" } else { "open" }));
+        self.trace
+            .line(self.now, &a, || format!("{} to {b}", if blocked { "blocked" } else { "open" }));
         if !blocked {
             self.unstall_path(from, to);
         }
@@ -73,7 +74,8 @@ impl World {
         let to = self.addresses.get(&to).copied();
         let life = self.procs[from.0].life;
         let at = self.travel();
-        self.queue.push(at, What::Syn(Box::new(Dial { from, life, dial, to, port, since: self.now })));
+        self.queue
+            .push(at, What::Syn(Box::new(Dial { from, life, dial, to, port, since: self.now })));
     }
 
     pub(crate) fn syn(&mut self, dial: Box<Dial>) {
@@ -118,7 +120,8 @@ impl World {
 
     fn fail_dial(&mut self, dial: Dial, why: DialError) {
         let at = (dial.since + DIAL_TIME).max(self.now);
-        self.queue.push(at, What::DialFailed { proc: dial.from, life: dial.life, dial: dial.dial, why });
+        self.queue
+            .push(at, What::DialFailed { proc: dial.from, life: dial.life, dial: dial.dial, why });
     }
 
     /// Two seconds after a dial that reached its host: if the answer did not get back, it failed.
@@ -190,7 +193,9 @@ impl World {
 
     /// Maybe flips a bit: one that a checksum guards.
     fn damage(&mut self, head: Head, body: Buf) -> (Head, Buf) {
-        if !hit(&mut self.net_prng, self.weather.flip_ppm) || head.as_slice().len() != wire::header::HEADER {
+        if !hit(&mut self.net_prng, self.weather.flip_ppm)
+            || head.as_slice().len() != wire::header::HEADER
+        {
             return (head, body);
         }
         let flip = |bytes: &mut [u8], bit: u64| bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
@@ -214,7 +219,8 @@ impl World {
             return self.arm(index, lane);
         }
         let receiver = &conn.ends[1 - lane];
-        let (gone, silent, reading) = (receiver.state == EndState::Gone, receiver.silent, receiver.reading);
+        let (gone, silent, reading) =
+            (receiver.state == EndState::Gone, receiver.silent, receiver.reading);
         if gone && !silent {
             conn.lanes[lane].pieces.clear();
             return;
@@ -285,7 +291,10 @@ impl World {
         }
         for (head, body) in frames {
             let bytes = (head.as_slice().len() + body.len()) as u64;
-            self.deliver(id, Item::Frame { link, head, body, conn: index, lane: lane as u8, bytes });
+            self.deliver(
+                id,
+                Item::Frame { link, head, body, conn: index, lane: lane as u8, bytes },
+            );
         }
         if let Err(why) = result {
             let name = self.procs[id.0].name.clone();
@@ -425,7 +434,8 @@ impl World {
         self.procs[id.0].links.clear();
         for index in 0..self.conns.len() as u32 {
             let Some(conn) = &mut self.conns[index as usize] else { continue };
-            let Some(side) = (0..2).find(|s| conn.ends[*s].proc == id && conn.ends[*s].state != EndState::Gone)
+            let Some(side) =
+                (0..2).find(|s| conn.ends[*s].proc == id && conn.ends[*s].state != EndState::Gone)
             else {
                 continue;
             };
@@ -449,7 +459,10 @@ impl World {
     pub(crate) fn host_is_back(&mut self, id: ProcId) {
         for index in 0..self.conns.len() as u32 {
             let Some(conn) = &mut self.conns[index as usize] else { continue };
-            let Some(side) = (0..2).find(|s| conn.ends[*s].proc == id && conn.ends[*s].silent) else { continue };
+            let Some(side) = (0..2).find(|s| conn.ends[*s].proc == id && conn.ends[*s].silent)
+            else {
+                continue;
+            };
             conn.ends[side].silent = false;
             conn.lanes[1 - side].pieces.clear();
             conn.lanes[1 - side].timing = false;

@@ -37,8 +37,11 @@ impl Harness for Simulated {
             disk_bytes: Some(DISK_BYTES),
             same_clock: true,
         };
-        let ids: Vec<ProcId> =
-            (0..n).map(|i| world.add(&format!("probe{i}"), Some(address(i)), disks.by_ref().take(1).collect())).collect();
+        let ids: Vec<ProcId> = (0..n)
+            .map(|i| {
+                world.add(&format!("probe{i}"), Some(address(i)), disks.by_ref().take(1).collect())
+            })
+            .collect();
         world.add("nobody", Some(address(n)), Vec::new());
         for (id, mut probe) in ids.iter().zip(probes) {
             world.set_clock(*id, Clock::new(77, 0));
@@ -53,7 +56,8 @@ impl Harness for Simulated {
                 _ => break,
             }
         }
-        let mut take = |id: &ProcId| *world.crash(*id, true).unwrap().into_any().downcast::<Probe>().unwrap();
+        let mut take =
+            |id: &ProcId| *world.crash(*id, true).unwrap().into_any().downcast::<Probe>().unwrap();
         let probes = ids.iter().map(&mut take).collect();
         self.disks = ids.iter().map(|id| world.take_disk(*id, DiskId(0))).collect();
         probes

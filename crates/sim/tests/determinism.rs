@@ -11,7 +11,11 @@ fn a_seed_gives_the_same_run_again() {
     for seed in 0..6 {
         let plan = Plan::generate(seed);
         let (a, b) = (run(&plan, Sink::Off), run(&plan, Sink::Keep(Vec::new())));
-        assert_eq!((a.fingerprint, a.steps, a.took), (b.fingerprint, b.steps, b.took), "seed {seed}");
+        assert_eq!(
+            (a.fingerprint, a.steps, a.took),
+            (b.fingerprint, b.steps, b.took),
+            "seed {seed}"
+        );
         assert!(a.lines.is_empty() && !b.lines.is_empty());
     }
 }

@@ -1,6 +1,8 @@
 //! Frames of Gabion's own protocol, made from its documentation, to be broken by tests.
 
 use crate::bytes::crc32c;
+use anyhow::{Result, ensure};
+use std::io::Read;
 
 /// A whole header: magic, checksums, length, version, kind; all else zero.
 pub fn header(kind: u8, version: u16, body: &[u8]) -> Vec<u8> {
@@ -23,8 +25,32 @@ pub fn seal(head: &mut [u8]) {
 /// The kind of a hello.
 pub const HELLO: u8 = 1;
 
+/// The kind of the answer "no".
+pub const REFUSAL: u8 = 3;
+
 /// A hello of a command line: role 4, versions 1 to 1.
 pub fn hello() -> Vec<u8> {
-    let body = [0x10, 4, 0x30, 1, 0x38, 1];
-    [header(HELLO, 1, &body), body.to_vec()].concat()
+    hello_of(0, 1)
+}
+
+/// A hello of a command line that belongs to a cluster (0: none yet) and speaks one version.
+pub fn hello_of(cluster: u8, version: u8) -> Vec<u8> {
+    let mut body = vec![0x10, 4, 0x30, version, 0x38, version];
+    if cluster > 0 {
+        body.extend([0x08, cluster]);
+    }
+    [header(HELLO, 1, &body), body].concat()
+}
+
+/// Reads one frame: its kind and its body as text, as far as it is any.
+pub fn answer(from: &mut impl Read) -> Result<(u8, String)> {
+    let mut head = [0; 128];
+    from.read_exact(&mut head)?;
+    ensure!(head[..4] == *b"GABN", "not our protocol: {head:x?}");
+    ensure!(head[4..8] == crc32c(&head[8..]).to_le_bytes(), "a damaged header: {head:x?}");
+    let len = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
+    let mut body = vec![0; len as usize];
+    from.read_exact(&mut body)?;
+    ensure!(head[8..12] == crc32c(&body).to_le_bytes(), "a damaged body: {head:x?}");
+    Ok((head[18], String::from_utf8_lossy(&body).into_owned()))
 }

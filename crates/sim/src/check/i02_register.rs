@@ -87,7 +87,10 @@ pub fn check(history: &History) -> Result<u32, Failure> {
                 Verdict::Unclear => unclear += 1,
                 Verdict::Bad(v) => {
                     let culprit = names[v.op];
-                    return Err(Failure::new("I2", explain(history, *volume, sector, &names, culprit, &v)));
+                    return Err(Failure::new(
+                        "I2",
+                        explain(history, *volume, sector, &names, culprit, &v),
+                    ));
                 }
             }
             last = (ops, sector / UNIT_SECTORS);
@@ -121,8 +124,11 @@ fn explain(
     text += &format!("\n  The answer that can't be:{}", what(culprit));
     let possible: Vec<u32> = violation.possible.iter().flatten().copied().collect();
     text += &format!("\n  Possible values then: {possible:?}. What happened before, latest last:");
-    let mut before: Vec<u32> =
-        names.iter().copied().filter(|i| *i != culprit && history.ops[*i as usize].invoked < until).collect();
+    let mut before: Vec<u32> = names
+        .iter()
+        .copied()
+        .filter(|i| *i != culprit && history.ops[*i as usize].invoked < until)
+        .collect();
     let skip = before.len().saturating_sub(14);
     before.drain(..skip);
     before.iter().for_each(|i| text += &what(*i));

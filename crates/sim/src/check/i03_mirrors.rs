@@ -4,7 +4,7 @@
 use super::Failure;
 use crate::plan::Who;
 use crate::stage::Stage;
-use base::{BLOCK, BlockSet, BLOCKS_PER_UNIT, GroupId, UnitKey};
+use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, UnitKey};
 use node::sds::Sds;
 use seam::DiskId;
 use std::collections::BTreeSet;

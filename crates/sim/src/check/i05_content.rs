@@ -2,7 +2,7 @@
 //! nothing foreign, nothing from the future. Checked at each answer.
 
 use super::Failure;
-use crate::history::{History, SILENT};
+use crate::history::{History, Record, SILENT};
 use crate::plan::IoKind;
 use crate::stamp;
 use base::{BLOCK, SECTOR, VolumeId};
@@ -24,21 +24,22 @@ pub fn seen(history: &History, op: usize, data: &[u8]) -> Result<Vec<u32>, Failu
         return Err(Failure::new("I5", format!("{record} got {} bytes", data.len())));
     }
     let sectors = data.chunks_exact(SECTOR as usize).zip(record.sector..);
-    sectors.map(|(data, sector)| value(history, data, record.volume, sector, &record.to_string())).collect()
+    sectors.map(|(data, sector)| value(history, data, record.volume, sector, record)).collect()
 }
 
-/// The value of one sector's bytes.
+/// The value of one sector's bytes, as an operation saw it.
 pub fn value(
     history: &History,
     data: &[u8],
     volume: VolumeId,
     sector: u32,
-    where_from: &str,
+    by: &Record,
 ) -> Result<u32, Failure> {
-    let fail = |why: String| Failure::new("I5", format!("{where_from}: sector {sector} {why}"));
+    let fail = |why: String| Failure::new("I5", format!("{by}: sector {sector} {why}"));
     let value = stamp::writer(data, volume, sector).map_err(|damage| fail(damage.to_string()))?;
     if value != 0 {
-        let writer = history.writer(value).ok_or_else(|| fail(format!("is of the future: {value}")))?;
+        let writer =
+            history.writer(value).ok_or_else(|| fail(format!("is of the future: {value}")))?;
         let covers = writer.kind == IoKind::Write
             && writer.volume == volume
             && (writer.sector..writer.sector + writer.sectors).contains(&sector);

@@ -13,7 +13,8 @@ pub fn check(stage: &mut Stage) -> Result<(), Failure> {
         if let Some(copies) = at_rest(stage, group) {
             stage.sealed.remove(&group);
             stage.marks.meet("sim: copies compared after a seal");
-            i03_mirrors::compare_group(stage, group, &copies).map_err(|f| Failure::new("I10", f.text))?;
+            i03_mirrors::compare_group(stage, group, &copies)
+                .map_err(|f| Failure::new("I10", f.text))?;
         }
     }
     Ok(())
@@ -25,13 +26,16 @@ fn at_rest(stage: &Stage, group: GroupId) -> Option<Vec<u8>> {
     stage.observer.who_is_active(group, Epoch(config.epoch))?;
     let mut copies = Vec::new();
     for i in 0..stage.plan.sds {
-        let Some(sds) = stage.world.actor::<node::sds::Sds>(stage.proc(Who::Sds(i))) else { continue };
+        let Some(sds) = stage.world.actor::<node::sds::Sds>(stage.proc(Who::Sds(i))) else {
+            continue;
+        };
         if !config.in_sync.contains(&sds.device().0) {
             continue;
         }
         let view = sds.groups().into_iter().find(|v| v.group == group)?;
         let quiet = sds.in_flight() == 0 && view.config.epoch.0 == config.epoch;
-        if !quiet || (view.primary && (!view.active || view.dirty_bytes > 0 || view.todo_bytes > 0)) {
+        if !quiet || (view.primary && (!view.active || view.dirty_bytes > 0 || view.todo_bytes > 0))
+        {
             return None;
         }
         copies.push(i);

@@ -41,12 +41,21 @@ impl Observer {
         let version = MapVersion(page.version);
         let newest = version >= self.version;
         self.version = self.version.max(version);
-        let strangers: Vec<(GroupId, Failure)> =
-            page.groups.into_iter().map(|g| self.group(g)).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+        let strangers: Vec<(GroupId, Failure)> = page
+            .groups
+            .into_iter()
+            .map(|g| self.group(g))
+            .collect::<Result<Vec<_>, _>>()?
+            .into_iter()
+            .flatten()
+            .collect();
         if newest {
             for d in page.devices {
-                let device =
-                    Device { address: d.address.parse().ok(), up: d.up, incarnation: d.incarnation };
+                let device = Device {
+                    address: d.address.parse().ok(),
+                    up: d.up,
+                    incarnation: d.incarnation,
+                };
                 self.devices.insert(DeviceId(d.id), device);
             }
             for v in page.volumes {
@@ -73,17 +82,18 @@ impl Observer {
         }
         match self.groups.get(&id) {
             Some(old) if new.epoch < old.epoch => return Ok(None), // an old answer
-            Some(old) if new.epoch == old.epoch => {
-                if *old != new {
-                    let text = format!("one epoch, two configurations: {old:?} and {new:?}");
-                    return Err(Failure::new("I13", text));
-                }
+            Some(old) if new.epoch == old.epoch && *old != new => {
+                let text = format!("one epoch, two configurations: {old:?} and {new:?}");
+                return Err(Failure::new("I13", text));
             }
             Some(old) if new.epoch == old.epoch + 1 && !old.lost => {
-                let stranger =
-                    new.in_sync.iter().find(|d| !old.in_sync.contains(d) && !old.joiners.contains(d));
+                let stranger = new
+                    .in_sync
+                    .iter()
+                    .find(|d| !old.in_sync.contains(d) && !old.joiners.contains(d));
                 if let Some(d) = stranger {
-                    let text = format!("device {d} got in sync without joining: {old:?}, then {new:?}");
+                    let text =
+                        format!("device {d} got in sync without joining: {old:?}, then {new:?}");
                     suspect = Some((id, Failure::new("I4", text)));
                 }
             }
@@ -94,10 +104,17 @@ impl Observer {
     }
 
     /// A primary says that it is active.
-    pub fn active(&mut self, who: ProcId, life: u32, group: GroupId, epoch: Epoch) -> Result<(), Failure> {
+    pub fn active(
+        &mut self,
+        who: ProcId,
+        life: u32,
+        group: GroupId,
+        epoch: Epoch,
+    ) -> Result<(), Failure> {
         match self.active.insert((group, epoch), (who, life)) {
             Some(other) if other != (who, life) => {
-                let text = format!("{group} {epoch}: {other:?} and {:?} are both active", (who, life));
+                let text =
+                    format!("{group} {epoch}: {other:?} and {:?} are both active", (who, life));
                 Err(Failure::new("I13", text))
             }
             _ => Ok(()),

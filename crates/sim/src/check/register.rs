@@ -47,7 +47,11 @@ pub struct Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let possible: Vec<Value> = self.possible.iter().flatten().copied().collect();
-        write!(f, "operation {} can't have been answered so; possible values: {possible:?}", self.op)
+        write!(
+            f,
+            "operation {} can't have been answered so; possible values: {possible:?}",
+            self.op
+        )
     }
 }
 
@@ -108,7 +112,8 @@ pub fn check(ops: &[Op]) -> Verdict {
     }
     moments.sort_unstable();
     let first = State { value: 0, done: 0, changed: 0 };
-    let mut s = Search { ops, states: vec![first], next: Vec::new(), flying: Vec::new(), seen_until };
+    let mut s =
+        Search { ops, states: vec![first], next: Vec::new(), flying: Vec::new(), seen_until };
     for (now, kind, op) in moments {
         match kind {
             Kind::Invoke => {
@@ -238,7 +243,9 @@ impl Search<'_> {
     /// wait for.
     fn show(&mut self, now: u64, from: State, slot: usize) {
         let op = self.flying[slot].expect("a write in flight");
-        let Access::Write(value) = self.ops[op].access else { unreachable!("only writes are shown") };
+        let Access::Write(value) = self.ops[op].access else {
+            unreachable!("only writes are shown")
+        };
         let mut wanted: Vec<Value> = Vec::new();
         for (i, f) in self.flying.iter().enumerate() {
             if let Some(op) = f
@@ -316,15 +323,33 @@ mod tests {
         assert!(!bad(&[write(1, 1, 5), read(1, 2, 3), read(1, 4, 6)]));
         assert!(bad(&[write(1, 1, 6), read(1, 2, 3), read(0, 4, 5)]), "seen, then gone");
         assert!(!bad(&[unknown(1, 1, u64::MAX), read(0, 2, 3), read(1, 4, 5)]));
-        assert!(bad(&[unknown(1, 1, u64::MAX), read(1, 2, 3), read(0, 4, 5)]), "appears and vanishes");
-        assert!(bad(&[write(1, 1, 2), unknown(2, 3, 4), read(1, 5, 6), read(2, 7, 8)]), "after the fence");
+        assert!(
+            bad(&[unknown(1, 1, u64::MAX), read(1, 2, 3), read(0, 4, 5)]),
+            "appears and vanishes"
+        );
+        assert!(
+            bad(&[write(1, 1, 2), unknown(2, 3, 4), read(1, 5, 6), read(2, 7, 8)]),
+            "after the fence"
+        );
         assert!(!bad(&[write(1, 1, 2), unknown(2, 3, 4), read(2, 5, 6)]));
         assert!(
             bad(&[write(1, 1, 2), write(2, 3, 4), read(2, 5, 6), read(1, 7, 8)]),
             "a write takes effect twice"
         );
-        assert!(!bad(&[write(1, 1, 10), write(2, 2, 11), read(1, 3, 12), read(2, 4, 5), read(1, 13, 14)]));
-        assert!(bad(&[write(1, 1, 2), write(2, 3, 4), write(0, 5, 6), read(0, 7, 8), read(2, 9, 10)]));
+        assert!(!bad(&[
+            write(1, 1, 10),
+            write(2, 2, 11),
+            read(1, 3, 12),
+            read(2, 4, 5),
+            read(1, 13, 14)
+        ]));
+        assert!(bad(&[
+            write(1, 1, 2),
+            write(2, 3, 4),
+            write(0, 5, 6),
+            read(0, 7, 8),
+            read(2, 9, 10)
+        ]));
     }
 
     /// Tries every order.
@@ -336,9 +361,11 @@ mod tests {
         // The next one must not come after the deadline of another that is still to come.
         let end = |o: &Op| o.answered.unwrap_or(o.expires);
         (0..ops.len()).filter(|i| done >> i & 1 == 0).any(|i| {
-            let late = (0..ops.len())
-                .any(|j| j != i && done >> j & 1 == 0 && needed(j) && end(&ops[j]) < ops[i].invoked);
-            let expired = (0..ops.len()).any(|j| done >> j & 1 == 1 && ops[j].invoked > end(&ops[i]));
+            let late = (0..ops.len()).any(|j| {
+                j != i && done >> j & 1 == 0 && needed(j) && end(&ops[j]) < ops[i].invoked
+            });
+            let expired =
+                (0..ops.len()).any(|j| done >> j & 1 == 1 && ops[j].invoked > end(&ops[i]));
             !late
                 && !expired
                 && match ops[i].access {
@@ -355,7 +382,9 @@ mod tests {
         for _ in 0..60_000 {
             let n = prng.range(2, 7) as usize;
             let mut moments: Vec<u64> = (1..=2 * n as u64).collect();
-            (1..moments.len()).rev().for_each(|i| moments.swap(i, prng.below(i as u64 + 1) as usize));
+            (1..moments.len())
+                .rev()
+                .for_each(|i| moments.swap(i, prng.below(i as u64 + 1) as usize));
             let ops: Vec<Op> = (0..n)
                 .map(|i| {
                     let (a, b) = (moments[2 * i], moments[2 * i + 1]);

@@ -76,8 +76,12 @@ impl Plan {
             let how = *r.pick(&[Outcast::Dead, Outcast::Cut, Outcast::Unheard]);
             plan.outcast = (how != Outcast::Dead || plan.durable).then_some((who, how));
         }
-        workload(&mut plan, &mut root.fork("workload"));
-        trouble(&mut plan, &mut root.fork("chaos"));
+        if root.fork("kind").chance(0.15) {
+            duel(&mut plan, &mut root.fork("duel"));
+        } else {
+            workload(&mut plan, &mut root.fork("workload"));
+            trouble(&mut plan, &mut root.fork("chaos"));
+        }
         plan.steps.sort_by_key(|s| s.at);
         plan
     }
@@ -195,8 +199,42 @@ fn workload(plan: &mut Plan, r: &mut Prng) {
                 (sector, sectors)
             };
             let (sector, sectors) = (sector as u32, sectors as u32);
-            plan.steps.push(Timed { at, action: Action::Io { client, volume, kind, sector, sectors } });
+            plan.steps
+                .push(Timed { at, action: Action::Io { client, volume, kind, sector, sectors } });
         }
+    }
+}
+
+/// One client reads, the others write the same few blocks, and again and again a server and the reader
+/// are on an island. Whether a lease ends in time shows here and hardly anywhere else.
+fn duel(plan: &mut Plan, r: &mut Prng) {
+    plan.clients = plan.clients.max(2);
+    plan.durable = true;
+    plan.depth = r.range(4, 12) as u32;
+    plan.weather.reset_ppm = 0;
+    plan.weather.tcp_ms = r.range(2000, 20_000) as u32;
+    let lease = plan.limits.lease;
+    plan.limits.suspect_after = lease * r.range(80, 120) as u32 / 100;
+    let islands = r.range(1, 2) as u32;
+    let period = lease * 9;
+    plan.length = period * islands;
+    let gap_us = lease.as_micros() as u64 / r.range(15, 40);
+    let blocks: Vec<u32> = (0..plan.volumes[0]).map(|u| u * UNIT_SECTORS as u32).collect();
+    for client in 0..plan.clients {
+        let mut at = Duration::ZERO;
+        while at < plan.length {
+            at += Duration::from_micros(r.below(2 * gap_us) + 1);
+            let kind = if client == 0 { IoKind::Read } else { IoKind::Write };
+            let sector = *r.pick(&blocks);
+            let action = Action::Io { client, volume: 0, kind, sector, sectors: 8 };
+            plan.steps.push(Timed { at, action });
+        }
+    }
+    for i in 0..islands {
+        let at = period * i + lease * r.range(5, 15) as u32 / 10;
+        let mut e = Episode { plan, at, careful: true };
+        let who = e.sds(r);
+        e.strand(who, lease * r.range(30, 70) as u32 / 10, r);
     }
 }
 
@@ -301,7 +339,8 @@ impl Episode<'_> {
             }
             Trouble::Cut => {
                 let (who, time) = (self.anybody(r), while_away(r));
-                let (inward, outward) = *r.pick(&[(true, true), (true, true), (true, false), (false, true)]);
+                let (inward, outward) =
+                    *r.pick(&[(true, true), (true, true), (true, false), (false, true)]);
                 self.cut(who, inward, outward, time);
             }
             Trouble::Island => self.island(r),
@@ -364,14 +403,16 @@ impl Episode<'_> {
         let time = Duration::from_micros(r.range(200_000, 4_000_000));
         // Other servers: within reach, cut off, or heard late and not reached (grants that are old).
         let (alone, late) = *r.pick(&[(false, false), (true, false), (true, false), (false, true)]);
-        let (inward, outward) = *r.pick(&[(true, true), (true, true), (true, false), (false, true)]);
+        let (inward, outward) =
+            *r.pick(&[(true, true), (true, true), (true, false), (false, true)]);
         for other in self.everybody().into_iter().filter(|o| *o != who) {
             if let (Who::Sds(_), true) = (other, late) {
-                self.push(Duration::ZERO, Action::Block(who, other));
-                self.push(time, Action::Open(who, other));
                 let lease_ms = self.plan.limits.lease.as_millis() as u64;
-                let ms = r.range(lease_ms / 4, 2 * lease_ms) as u32;
-                self.push(Duration::ZERO, Action::Clog(other, who, ms));
+                let (clog, block) =
+                    (r.range(lease_ms / 2, 3 * lease_ms), r.range(lease_ms / 4, lease_ms));
+                self.push(Duration::ZERO, Action::Clog(other, who, clog as u32));
+                self.push(Duration::from_millis(block), Action::Block(who, other));
+                self.push(time.max(Duration::from_millis(block + 1)), Action::Open(who, other));
             }
             let apart = match other {
                 Who::Mdm => true,
@@ -402,6 +443,36 @@ impl Episode<'_> {
             let after = Duration::from_micros(r.below(500_000));
             self.push(after, Action::Pause(who, r.chance(0.5)));
             self.push(after + Duration::from_micros(r.below(2_500_000)), Action::Resume(who));
+        }
+    }
+
+    /// Leaves a server alone with client 0: cut off from the MDM, heard late or not at all by others.
+    fn strand(&mut self, who: Who, time: Duration, r: &mut Prng) {
+        let lease = self.plan.limits.lease;
+        let part = |r: &mut Prng, low: u64, high: u64| lease * r.range(low, high) as u32 / 100;
+        let cut = |e: &mut Episode<'_>, after: Duration, from: Who, to: Who| {
+            e.push(after, Action::Block(from, to));
+            e.push(time.max(after), Action::Open(from, to));
+        };
+        let mode = r.below(4);
+        for other in self.everybody().into_iter().filter(|o| *o != who && *o != Who::Sdc(0)) {
+            let server = matches!(other, Who::Sds(_));
+            if server && mode == 0 {
+                continue; // only the MDM is out of reach
+            }
+            if server && mode == 1 {
+                let late = part(r, 50, 350).as_millis() as u32;
+                self.push(Duration::ZERO, Action::Clog(other, who, late));
+                cut(self, part(r, 20, 100), who, other);
+                continue;
+            }
+            cut(self, Duration::ZERO, who, other);
+            cut(self, Duration::ZERO, other, who);
+        }
+        self.castaway(Who::Sdc(0), who, time);
+        if mode == 2 {
+            self.push(part(r, 0, 50), Action::Pause(who, r.chance(0.5)));
+            self.push(part(r, 50, 400), Action::Resume(who));
         }
     }
 

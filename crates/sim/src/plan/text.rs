@@ -222,7 +222,8 @@ impl Plan {
             "capacity" => self.capacity = rest.parse()?,
             "depth" => self.depth = rest.parse()?,
             "outcast" => {
-                let (sds, how) = rest.split_once(' ').context("a server and its fate are needed")?;
+                let (sds, how) =
+                    rest.split_once(' ').context("a server and its fate are needed")?;
                 let how = match how {
                     "dead" => Outcast::Dead,
                     "cut" => Outcast::Cut,
@@ -233,7 +234,8 @@ impl Plan {
             }
             "length" => self.length = duration(rest)?,
             "limit" | "weather" => {
-                let (field, value) = rest.split_once(' ').context("a name and a number are needed")?;
+                let (field, value) =
+                    rest.split_once(' ').context("a name and a number are needed")?;
                 if name == "limit" {
                     set_limit(&mut self.limits, field, value.parse()?)?;
                 } else if !self.weather.set(field, value.parse()?) {
@@ -241,7 +243,8 @@ impl Plan {
                 }
             }
             "at" => {
-                let (at, action) = rest.split_once(' ').context("a time and an action are needed")?;
+                let (at, action) =
+                    rest.split_once(' ').context("a time and an action are needed")?;
                 self.steps.push(Timed { at: duration(at)?, action: action.parse()? });
             }
             _ => bail!("no such fact"),

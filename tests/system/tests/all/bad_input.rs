@@ -65,6 +65,30 @@ fn strangers_on_our_ports_are_turned_away_and_io_goes_on() {
 }
 
 #[test]
+fn other_versions_and_other_clusters_are_refused_with_the_reason() {
+    case(|| {
+        let cluster = Cluster::start(&Options::default())?;
+        let status = cluster.status()?;
+        for pointer in ["/mdm/0/address", "/sds/1/address"] {
+            let address = status.pointer(pointer).and_then(|a| a.as_str()).context("an address")?;
+            for (hello, words) in [
+                (wire::hello_of(0, 77), ["version", "update the older one"]),
+                (wire::hello_of(5, 1), ["cluster", "configuration"]),
+            ] {
+                let mut stream = TcpStream::connect(address)?;
+                stream.set_read_timeout(Some(secs(5)))?;
+                stream.write_all(&hello)?;
+                let (kind, text) = wire::answer(&mut stream)?;
+                ensure!(kind == wire::REFUSAL, "{address} answers with kind {kind}: {text}");
+                ensure!(words.iter().all(|w| text.contains(w)), "{address}: {text}");
+                ensure!(closes(&mut stream, secs(5)), "{address} keeps the link");
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn broken_nbd_clients_harm_nobody() {
     case(|| {
         let cluster = Cluster::start(&Options::default())?;

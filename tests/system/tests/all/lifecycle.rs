@@ -165,6 +165,39 @@ fn a_used_address_is_named() {
 }
 
 #[test]
+fn a_log_that_is_in_use_or_no_log_is_refused() {
+    case(|| {
+        let cluster = Cluster::start(&Options::default())?;
+        let file = cluster.folder.join("mdm.toml");
+        let path = file.to_str().context("text")?;
+        let config =
+            |log: &str| fs::write(&file, format!("listen = \"127.0.0.1:0\"\nlog = \"{log}\"\n"));
+        config(&format!("{}/mdm.log", cluster.dir()))?;
+        gabion(["mdm", "run", "--config", path])?.fails(6, &["mdm.log", "in use"])?;
+        cluster.wait_state("healthy", secs(1))?;
+
+        let garbage = cluster.folder.join("garbage");
+        fs::write(&garbage, [0x5a; 10_000])?;
+        config(garbage.to_str().context("text")?)?;
+        let said = cluster.folder.join("said");
+        let mut mdm = Command::new(binary())
+            .args(["mdm", "run", "--config", path])
+            .stdin(Stdio::null())
+            .stderr(fs::File::create(&said)?)
+            .spawn()?;
+        let outcome = wait("it says that this is no log", secs(10), || {
+            let text = fs::read_to_string(&said)?;
+            Ok(text.contains("not an MDM's log").then_some(()))
+        });
+        mdm.kill()?;
+        mdm.wait()?;
+        outcome?;
+        ensure!(fs::read(&garbage)? == [0x5a; 10_000], "somebody else's file was overwritten");
+        Ok(())
+    });
+}
+
+#[test]
 fn directories_of_others_are_left_alone() {
     case(|| {
         let folder = Folder::new()?;

@@ -4,7 +4,7 @@ use super::Role;
 use crate::contract::probe::{Stage, head};
 use crate::effect::{Effect, Head};
 use crate::event::{DialError, DownReason, Event};
-use crate::{Buf, DialId, Port};
+use crate::{Buf, DialId, DiskId, DiskOp, Port};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -109,9 +109,9 @@ impl Role for Closer {
                 (0..self.frames).for_each(|seq| stage.send(link, seq, 5000));
                 stage.out.push(Effect::Close { link });
                 // None of these means anything any more.
-                stage.out.push(Effect::Resume { link });
-                stage.send(link, self.frames, 10);
                 stage.out.push(Effect::Pause { link });
+                stage.send(link, self.frames, 10);
+                stage.out.push(Effect::Resume { link });
                 stage.out.push(Effect::Close { link });
                 self.watch = Some(stage.now + WATCH);
             }
@@ -180,6 +180,9 @@ impl Role for Teller {
 /// Sends five frames, and then something that is none; or takes the other side of it.
 pub(in crate::contract) struct Torn {
     part: Part,
+    /// A victim that reads only after a while: which link, and when.
+    pauses: bool,
+    paused: Option<(LinkId, Time)>,
     got: u32,
     done: bool,
 }
@@ -195,16 +198,24 @@ enum Part {
 }
 
 impl Torn {
+    fn new(part: Part) -> Torn {
+        Torn { part, pauses: false, paused: None, got: 0, done: false }
+    }
+
+    pub(in crate::contract) fn pausing(self) -> Torn {
+        Torn { pauses: true, ..self }
+    }
+
     pub(in crate::contract) fn half(peer: usize) -> Torn {
-        Torn { part: Part::Half(peer), got: 0, done: false }
+        Torn::new(Part::Half(peer))
     }
 
     pub(in crate::contract) fn garbage(peer: usize) -> Torn {
-        Torn { part: Part::Garbage(peer), got: 0, done: false }
+        Torn::new(Part::Garbage(peer))
     }
 
     pub(in crate::contract) fn victim(why: DownReason) -> Torn {
-        Torn { part: Part::Victim(why), got: 0, done: false }
+        Torn::new(Part::Victim(why))
     }
 }
 
@@ -217,7 +228,16 @@ impl Role for Torn {
 
     fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
         match (event, self.part) {
+            (Event::LinkUp { link, .. }, Part::Victim(_)) if self.pauses => {
+                stage.out.push(Effect::Pause { link });
+                self.paused = Some((link, stage.now + WATCH));
+            }
             (Event::LinkUp { .. }, Part::Victim(_)) => {}
+            (Event::Tick, Part::Victim(_)) => {
+                if let Some((link, _)) = self.paused.take() {
+                    stage.out.push(Effect::Resume { link });
+                }
+            }
             (Event::LinkUp { link, .. }, part) => {
                 (0..5).for_each(|seq| stage.send(link, seq, 1000));
                 if let Part::Half(_) = part {
@@ -246,6 +266,10 @@ impl Role for Torn {
             }
             (other, _) => stage.check(false, || format!("unexpected: {other:?}")),
         }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        self.paused.map(|(_, until)| until)
     }
 
     fn is_done(&self) -> bool {
@@ -292,22 +316,37 @@ impl Role for Dialer {
     }
 }
 
-/// Asks for ticks at all sorts of distances. That none is early is checked for all probes.
+/// Asks for ticks at all sorts of distances, on an idle driver or on one that its device keeps busy.
+/// That none is early is checked for all probes.
 pub(in crate::contract) struct Ticker {
     wake: Option<Time>,
     left: &'static [u64],
+    busy: bool,
+    reads: u64,
+    reading: bool,
 }
 
 impl Ticker {
-    pub(in crate::contract) fn new() -> Ticker {
+    pub(in crate::contract) fn new(busy: bool) -> Ticker {
         // In microseconds.
-        Ticker { wake: None, left: &[0, 1, 10, 99, 100, 999, 1001, 5000, 20_500, 60_000, 3, 0, 0] }
+        let left = &[0, 1, 10, 99, 100, 999, 1001, 5000, 20_500, 60_000, 3, 0, 0];
+        Ticker { wake: None, left, busy, reads: 0, reading: false }
+    }
+
+    fn read(&mut self, stage: &mut Stage<'_>) {
+        self.reading = self.busy && !self.left.is_empty();
+        if self.reading {
+            self.reads += 1;
+            let (op, disk) = (DiskOp(self.reads), DiskId(0));
+            stage.out.push(Effect::Read { op, disk, at: 0, len: 512 });
+        }
     }
 }
 
 impl Role for Ticker {
     fn start(&mut self, stage: &mut Stage<'_>) {
         self.wake = Some(stage.now);
+        self.read(stage);
     }
 
     fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {
@@ -324,6 +363,7 @@ impl Role for Ticker {
                     self.left = left;
                 }
             }
+            Event::DiskDone { result: Ok(_), .. } => self.read(stage),
             other => stage.check(false, || format!("unexpected: {other:?}")),
         }
     }
@@ -333,7 +373,7 @@ impl Role for Ticker {
     }
 
     fn is_done(&self) -> bool {
-        self.left.is_empty() && self.wake.is_none()
+        self.left.is_empty() && self.wake.is_none() && !self.reading
     }
 
     fn status(&self) -> String {

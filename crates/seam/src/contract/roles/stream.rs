@@ -31,6 +31,7 @@ impl Stream {
     pub(in crate::contract) const MEDIUM: &'static [usize] =
         &[0, 1, 512, 4096, 4097, 16384, 70_000];
     pub(in crate::contract) const BLOCKS: &'static [usize] = &[4096, 8192];
+    pub(in crate::contract) const LARGE: &'static [usize] = &[100_000];
     pub(in crate::contract) const MIXED: &'static [usize] = &[
         0,
         0,
