@@ -171,33 +171,36 @@ impl Leases {
         news
     }
 
+    /// Until when my grants up to now let `device` serve reads, if nothing is known of it. An earlier
+    /// life of mine may have granted until a full grace after this one's start.
+    pub fn promised(&self, device: DeviceId) -> Time {
+        let boot =
+            if mutant::on(Mutant::NoRestartGrace) { Time::ZERO } else { self.boot + self.grace };
+        self.granted.get(&device).map_or(boot, |g| g.until.max(boot))
+    }
+
     /// True when `device` can't serve reads any more by a lease of mine, in a group that I lead since
-    /// `map`: it knows, or it is dead, or the lease is over. Else the time at which it is.
+    /// `map`: it knows, or it is dead, or what was `promised` before I knew that map is over. (Later
+    /// grants tell the map, and are of no use to one who doesn't know it.)
     pub fn is_over(
         &self,
         now: Time,
         device: DeviceId,
         map: MapVersion,
         fate: Option<Fate>,
-    ) -> Result<(), Time> {
-        if mutant::on(Mutant::NoGiveUp) {
-            return Ok(());
-        }
+        promised: Time,
+    ) -> bool {
         let granted = self.granted.get(&device);
-        if granted.is_some_and(|g| g.map >= map) {
-            return Ok(());
-        }
-        // An earlier life of mine may have granted until a full grace after this one's start.
-        let boot =
-            if mutant::on(Mutant::NoRestartGrace) { Time::ZERO } else { self.boot + self.grace };
-        let until = granted.map_or(boot, |g| g.until.max(boot));
-        let dead = fate.zip(granted).is_some_and(|(fate, granted)| {
-            (fate.dead && fate.incarnation >= granted.incarnation)
-                || (fate.incarnation > granted.incarnation
-                    && granted.address.is_some()
-                    && fate.address == granted.address)
+        let knows = granted.is_some_and(|g| g.map >= map);
+        let replaced = |fate: Fate, granted: &Granted| {
+            fate.incarnation > granted.incarnation
+                && granted.address.is_some()
+                && fate.address == granted.address
+        };
+        let dead = fate.is_some_and(|fate| match granted {
+            Some(g) => (fate.dead && fate.incarnation >= g.incarnation) || replaced(fate, g),
+            None => fate.dead,
         });
-        let dead = dead || (granted.is_none() && fate.is_some_and(|f| f.dead));
-        if dead || until <= now { Ok(()) } else { Err(until) }
+        mutant::on(Mutant::NoGiveUp) || knows || dead || promised <= now
     }
 }

@@ -247,6 +247,11 @@ impl<M: Media> Mirror<M> {
         if old_epoch && replica.config.epoch.0 == 0 {
             return; // R2: after a restart only a newer epoch counts
         }
+        let led = replica.next.as_ref().map_or(&replica.config, |(next, _)| next).primary;
+        if config.primary == Some(self.me) && led != Some(self.me) {
+            let others = config.replicas.iter().filter(|d| **d != self.me);
+            replica.promises = others.map(|d| (*d, self.leases.promised(*d))).collect();
+        }
         self.stop(group, config, out);
         let map = self.map;
         if let Some(replica) = self.replicas.get_mut(&group) {

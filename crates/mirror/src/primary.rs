@@ -444,16 +444,11 @@ impl<M: Media> Mirror<M> {
     /// Serves, as soon as no promise of mine to a former leader runs (rule R4).
     pub(crate) fn activate(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let replica = self.replicas.get(&group).expect("the caller has it");
-        let over = |device: &DeviceId| {
-            self.leases.is_over(now, *device, replica.map, self.fates.get(device).copied())
+        let over = |(device, promised): &(DeviceId, Time)| {
+            let fate = self.fates.get(device).copied();
+            self.leases.is_over(now, *device, replica.map, fate, *promised)
         };
-        let wait = replica
-            .config
-            .replicas
-            .iter()
-            .filter(|d| **d != self.me)
-            .filter_map(|d| over(d).err())
-            .max();
+        let wait = replica.promises.iter().filter(|p| !over(p)).map(|(_, until)| *until).max();
         if let Some(until) = wait {
             if self.waiting_grace.insert(group, until).is_none() {
                 out.note(Note::GraceWait { group });

@@ -7,7 +7,7 @@ use crate::secondary::Secondary;
 use crate::sync::Sync;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use base::{DeviceId, Epoch, Lsn, MapVersion};
+use base::{DeviceId, Epoch, Lsn, MapVersion, Time};
 
 /// A group's configuration, as the map has it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -149,6 +149,9 @@ pub(crate) struct Replica {
     pub record: Record,
     pub role: Role,
     pub locks: Locks,
+    /// Until when each other member may serve by leases that I had granted when I learned that I
+    /// lead.
+    pub promises: Vec<(DeviceId, Time)>,
     /// Jobs that run on the media.
     pub local: u32,
     /// What comes next, as soon as no job runs.
@@ -163,6 +166,7 @@ impl Replica {
             record,
             role: Role::Out,
             locks: Locks::default(),
+            promises: Vec::new(),
             local: 0,
             next: None,
         }

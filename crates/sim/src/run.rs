@@ -219,6 +219,11 @@ fn mend(stage: &mut Stage) {
 /// One server stays away, or is half cut off: the others serve everything. Then it comes back.
 fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     let Some((i, how)) = stage.plan.outcast else { return Ok(()) };
+    // Whoever was silent till now may still be suspected: that must be over, too.
+    let limits = &stage.plan.limits;
+    let until = stage.world.now() + limits.suspect_after * 3 + limits.grace;
+    wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
+    wait(stage, "I8", CALM, Stage::unmet)?;
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || format!("outcast sds{i} {how:?}"));
     stage.outcasts_device = stage.sds(i).map(|s| s.device().0);

@@ -159,19 +159,29 @@ impl Sds {
         mirror.need_leases(now, &needed, &courted);
         mirror.map_changed(now, out);
         let wanted: Vec<DeviceId> = needed.union(&courted).copied().collect();
-        self.want_followers(&wanted, &changes.devices);
+        self.want_followers(now, &wanted, &changes.devices, out);
     }
 
     /// Keeps a dialer for each device that is wanted, to where the map says that it is.
-    fn want_followers(&mut self, wanted: &[DeviceId], changed: &[DeviceId]) {
+    fn want_followers(
+        &mut self,
+        now: Time,
+        wanted: &[DeviceId],
+        changed: &[DeviceId],
+        out: &mut Effects,
+    ) {
         for device in wanted {
             let Some(address) = self.map.devices.get(device).and_then(|d| d.address) else {
                 continue;
             };
+            let moved = self.followers.get(device).filter(|f| f.dialer.address() != address);
+            if let Some(link) = moved.and_then(|f| f.dialer.link()) {
+                self.drop_link(now, link, out); // to a process that was replaced
+            }
             let limits = &self.config.limits;
             let make = || Follower { dialer: Dialer::new(address, limits), refused: false };
             let follower = self.followers.entry(*device).or_insert_with(make);
-            if follower.dialer.address() != address && follower.dialer.link().is_none() {
+            if follower.dialer.address() != address {
                 *follower = make();
             }
             if changed.contains(device) {
