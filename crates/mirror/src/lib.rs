@@ -2,7 +2,7 @@
 //!
 //! `docs/internals/protocol.md` says what these machines do and why it is safe. They know neither
 //! connections nor disk formats: whoever owns a [`Mirror`] tells it which link belongs to whom, and
-//! gives it a [`Media`].
+//! gives it a [`seam::Media`].
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -12,7 +12,6 @@ mod dirty;
 mod executed;
 mod lease;
 mod lock;
-mod media;
 mod mirror;
 mod op;
 mod primary;
@@ -25,6 +24,5 @@ pub use dirty::Dirty;
 pub use executed::{ClientSeq, ExecutedList};
 pub use lease::{Fate, Leases};
 pub use lock::{Locks, Range};
-pub use media::{Job, Media, Started};
 pub use mirror::{GroupView, Mirror, Stats};
 pub use replica::{GroupConfig, Record};

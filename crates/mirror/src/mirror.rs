@@ -9,7 +9,6 @@
 
 use crate::lease::{Fate, Leases};
 use crate::lock::{Locks, Range};
-use crate::media::{Job, Media, Started};
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
 use crate::secondary::Secondary;
@@ -19,7 +18,7 @@ use base::{
     BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, Map, MapVersion, Mutant, Slab,
     Time, VolumeId, mutant,
 };
-use seam::{Buf, DiskError, DiskOp, Effects, Head, Note};
+use seam::{Buf, DiskError, DiskOp, Effects, Finished, Head, Job, Media, Note, Started};
 use wire::{Header, Kind, Status, flag};
 
 /// Where an answer goes: the link, the asker's name for the operation, and what it is about.
@@ -504,7 +503,7 @@ impl<M: Media> Mirror<M> {
         result: Result<Buf, DiskError>,
         out: &mut Effects,
     ) {
-        if let Some((key, result)) = self.media.disk_done(op, result) {
+        if let Some(Finished { token: key, result }) = self.media.disk_done(op, result) {
             self.job_done(now, key, result, out);
             self.pump(now, out);
             self.drop_rest(out);

@@ -2,8 +2,9 @@
 
 use crate::executed::ClientSeq;
 use crate::replica::Members;
-use base::{GroupId, LinkId, Lsn, UnitKey};
+use base::{GroupId, Incarnation, LinkId, Lsn, SdcId, UnitKey, VolumeId};
 use seam::Buf;
+use wire::Header;
 
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,4 +72,42 @@ pub(crate) enum Local {
     NotStarted,
     Running,
     Done,
+}
+
+impl Op {
+    /// An operation that has just come: nothing is done yet.
+    pub fn new(group: GroupId, kind: OpKind, unit: UnitKey, at: u32, len: u32, asker: Asker) -> Op {
+        Op {
+            group,
+            kind,
+            unit,
+            at,
+            len,
+            asker,
+            client: ClientSeq::default(),
+            flags: 0,
+            body: Buf::EMPTY,
+            body_crc: 0,
+            lsn: Lsn(0),
+            reserved: false,
+            local: Local::NotStarted,
+            sent: Members::default(),
+            acked: Members::default(),
+            from_client: matches!(asker, Asker::Client { .. }),
+            answered: false,
+        }
+    }
+
+    /// The operation that a frame asks for.
+    pub fn from_frame(h: &Header, kind: OpKind, asker: Asker, body: Buf) -> Op {
+        let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
+        let client = ClientSeq {
+            sdc: SdcId(h.sdc.get()),
+            incarnation: Incarnation(h.incarnation.get()),
+            seq: h.seq.get(),
+            floor: h.floor.get(),
+        };
+        let op = Op::new(GroupId(h.group.get()), kind, unit, h.at.get(), h.len.get(), asker);
+        Op { client, flags: h.flags, body, body_crc: h.body_crc.get(), ..op }
+    }
 }

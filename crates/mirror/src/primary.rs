@@ -1,16 +1,14 @@
 //! The primary: client operations from arrival to answer (rules R1, R3, R8).
 
-use crate::executed::ClientSeq;
-use crate::media::Media;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
 use base::{
-    BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Duration, Epoch, GroupId, Incarnation, LinkId, Lsn,
-    Mutant, SECTOR, SdcId, Time, UNIT, UnitKey, VolumeId, mutant,
+    BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Duration, Epoch, GroupId, LinkId, Lsn, Mutant,
+    SECTOR, Time, UNIT, mutant,
 };
-use seam::{Buf, Effects, Note};
+use seam::{Buf, Effects, Media, Note};
 use wire::{Header, Kind, Status, flag};
 
 /// How long a joiner without space is left alone.
@@ -83,31 +81,8 @@ impl<M: Media> Mirror<M> {
 
     fn accept(&mut self, link: LinkId, h: &Header, kind: OpKind, body: Buf) {
         let group = GroupId(h.group.get());
-        let op = Op {
-            group,
-            kind,
-            unit: UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() },
-            at: h.at.get(),
-            len: h.len.get(),
-            asker: Asker::Client { link, op: h.op.get() },
-            client: ClientSeq {
-                sdc: SdcId(h.sdc.get()),
-                incarnation: Incarnation(h.incarnation.get()),
-                seq: h.seq.get(),
-                floor: h.floor.get(),
-            },
-            flags: h.flags,
-            body,
-            body_crc: h.body_crc.get(),
-            lsn: Lsn(0),
-            reserved: false,
-            local: Local::NotStarted,
-            sent: Members::default(),
-            acked: Members::default(),
-            from_client: true,
-            answered: false,
-        };
-        let key = self.insert_op(op);
+        let asker = Asker::Client { link, op: h.op.get() };
+        let key = self.insert_op(Op::from_frame(h, kind, asker, body));
         let primary =
             self.replicas.get_mut(&group).and_then(|r| r.primary()).expect("`admit` saw a primary");
         if primary.active {

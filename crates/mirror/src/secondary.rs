@@ -1,18 +1,16 @@
 //! The secondary and the joiner: take a primary's stream, in order, and tell what is uncertain.
 
 use crate::dirty::Dirty;
-use crate::executed::{ClientSeq, ExecutedList};
-use crate::media::Media;
+use crate::executed::ExecutedList;
 use crate::mirror::Mirror;
-use crate::op::{Asker, Local, Op, OpKind};
-use crate::replica::{Members, Role};
+use crate::op::{Asker, Op, OpKind};
+use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{
-    BlockSet, DeviceId, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SdcId, Time, UNIT,
-    UnitKey, VolumeId, mutant,
+    BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, Time, UNIT, UnitKey, VolumeId, mutant,
 };
-use seam::{Buf, Effect, Effects, Note};
+use seam::{Buf, Effect, Effects, Media, Note};
 use wire::records::{self, Executed, UnitBlocks};
 use wire::{Header, Kind, Status, flag};
 use zerocopy::IntoBytes;
@@ -148,7 +146,7 @@ impl<M: Media> Mirror<M> {
         if self.media.keeps_data() {
             secondary.uncertain.push_back((lsn, unit, blocks));
         }
-        let key = self.insert_replicated(link, h, unit, body);
+        let key = self.insert_replicated(link, h, body);
         let replica = self.replicas.get_mut(&group).expect("checked");
         let secondary = replica.secondary().expect("checked");
         secondary.running.push((lsn, key));
@@ -160,33 +158,10 @@ impl<M: Media> Mirror<M> {
         self.pump(now, out);
     }
 
-    fn insert_replicated(&mut self, link: LinkId, h: &Header, unit: UnitKey, body: Buf) -> u64 {
-        let zero = h.has(flag::ZERO);
-        let op = Op {
-            group: GroupId(h.group.get()),
-            kind: if zero { OpKind::Zero } else { OpKind::Write },
-            unit,
-            at: h.at.get(),
-            len: h.len.get(),
-            asker: Asker::Primary { link, op: h.op.get() },
-            client: ClientSeq {
-                sdc: SdcId(h.sdc.get()),
-                incarnation: Incarnation(h.incarnation.get()),
-                seq: h.seq.get(),
-                floor: h.floor.get(),
-            },
-            flags: h.flags,
-            body,
-            body_crc: h.body_crc.get(),
-            lsn: Lsn(h.lsn.get()),
-            reserved: false,
-            local: Local::NotStarted,
-            sent: Members::default(),
-            acked: Members::default(),
-            from_client: false,
-            answered: false,
-        };
-        self.insert_op(op)
+    fn insert_replicated(&mut self, link: LinkId, h: &Header, body: Buf) -> u64 {
+        let kind = if h.has(flag::ZERO) { OpKind::Zero } else { OpKind::Write };
+        let asker = Asker::Primary { link, op: h.op.get() };
+        self.insert_op(Op { lsn: Lsn(h.lsn.get()), ..Op::from_frame(h, kind, asker, body) })
     }
 
     /// The mutant's way: whatever comes is written.
@@ -198,8 +173,7 @@ impl<M: Media> Mirror<M> {
         body: Buf,
         out: &mut Effects,
     ) {
-        let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
-        let key = self.insert_replicated(link, h, unit, body);
+        let key = self.insert_replicated(link, h, body);
         self.queue(key);
         self.pump(now, out);
     }

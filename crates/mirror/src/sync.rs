@@ -5,18 +5,15 @@
 //! clients write, and ends in limbo: acknowledgements need the joiner although it isn't in the set yet.
 
 use crate::dirty::Dirty;
-use crate::executed::ClientSeq;
-use crate::media::Media;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::{Members, Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId,
-    mutant,
+    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, VolumeId, mutant,
 };
-use seam::{Buf, Effects, Note};
+use seam::{Buf, Effects, Media, Note};
 use wire::records::{self, UnitBlocks};
 use wire::{Header, Kind, Status, flag};
 use zerocopy::IntoBytes;
@@ -366,7 +363,8 @@ impl<M: Media> Mirror<M> {
                 self.copy_queue.push_back(group);
             }
             self.copies += 1;
-            let op = copy(group, unit, run.start * BLOCK, (run.end - run.start) * BLOCK);
+            let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
+            let op = Op::new(group, OpKind::Copy, unit, at, len, Asker::Sync);
             let key = self.insert_op(op);
             self.queue(key);
         }
@@ -484,27 +482,5 @@ impl<M: Media> Mirror<M> {
             }
         }
         self.pump(now, out);
-    }
-}
-
-fn copy(group: GroupId, unit: UnitKey, at: u32, len: u32) -> Op {
-    Op {
-        group,
-        kind: OpKind::Copy,
-        unit,
-        at,
-        len,
-        asker: Asker::Sync,
-        client: ClientSeq::default(),
-        flags: 0,
-        body: Buf::EMPTY,
-        body_crc: 0,
-        lsn: Lsn(0),
-        reserved: false,
-        local: Local::NotStarted,
-        sent: Members::default(),
-        acked: Members::default(),
-        from_client: false,
-        answered: false,
     }
 }

@@ -2,12 +2,11 @@
 //! out, and what is to be proposed to the MDM.
 
 use crate::lease::Fate;
-use crate::media::Media;
 use crate::mirror::Mirror;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, LinkId, MapVersion, Time};
-use seam::{Buf, Effects};
+use seam::{Buf, Effects, Media};
 use wire::{Header, Kind};
 
 impl<M: Media> Mirror<M> {

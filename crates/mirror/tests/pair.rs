@@ -5,8 +5,8 @@ use base::{
     BLOCK, BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, MapVersion, Prng, Time,
     UNIT, UnitKey, VolumeId,
 };
-use mirror::{GroupConfig, Job, Media, Mirror, Started};
-use seam::{Buf, BufPool, DiskError, DiskOp, Effect, Effects};
+use mirror::{GroupConfig, Mirror};
+use seam::{Buf, BufPool, DiskError, DiskOp, Effect, Effects, Finished, Job, Media, Started};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use wire::{Header, Kind, Status, flag};
@@ -50,11 +50,7 @@ impl Media for Memory {
         }
         Started::Done(Buf::EMPTY)
     }
-    fn disk_done(
-        &mut self,
-        _: DiskOp,
-        _: Result<Buf, DiskError>,
-    ) -> Option<(u64, Result<Buf, DiskError>)> {
+    fn disk_done(&mut self, _: DiskOp, _: Result<Buf, DiskError>) -> Option<Finished> {
         None
     }
     fn has_space_for(&self, _: GroupId, unit: UnitKey) -> bool {

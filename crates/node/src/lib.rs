@@ -7,6 +7,5 @@ extern crate alloc;
 pub mod links;
 pub mod mapview;
 pub mod mdm;
-pub mod media;
 pub mod sdc;
 pub mod sds;

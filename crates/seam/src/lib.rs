@@ -12,6 +12,7 @@ pub mod contract;
 pub mod effect;
 pub mod event;
 pub mod framer;
+pub mod media;
 pub mod node;
 pub mod note;
 
@@ -20,6 +21,7 @@ pub use buf::{Buf, BufPool};
 pub use effect::{Effect, Effects, Head};
 pub use event::{DialError, DiskError, DownReason, Event};
 pub use framer::{FrameError, Framer, Framing};
+pub use media::{Finished, Job, Media, Started};
 pub use node::Node;
 pub use note::Note;
 

@@ -1,6 +1,6 @@
 //! What a device holds: units, which of their blocks are valid, and free space.
 //!
-//! A sans-I/O core: [`Store::start`] emits device effects, [`Store::disk_done`] finishes them. It knows
+//! A sans-I/O core: it implements [`seam::Media`]: jobs emit device effects, whose ends finish them. It knows
 //! no cluster; a group is only the name of a set of units that are listed and wiped together.
 //!
 //! Invariants: a block that was never written, or was zeroed, reads as zeros, whatever the slot held
@@ -17,4 +17,4 @@ mod space;
 mod store;
 
 pub use space::Space;
-pub use store::{Finished, Job, Started, Store};
+pub use store::Store;

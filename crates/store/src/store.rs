@@ -3,53 +3,7 @@
 use crate::space::Space;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, GroupId, Map, Slab, UNIT, UnitKey, VolumeId};
-use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects};
-
-/// One thing to do to a unit. `at` and `len` are bytes in the unit.
-#[derive(Clone, Debug)]
-pub enum Job {
-    /// Read `len` bytes.
-    Read {
-        /// From here.
-        at: u32,
-        /// Bytes.
-        len: u32,
-    },
-    /// Write the body.
-    Write {
-        /// To here.
-        at: u32,
-        /// The data.
-        body: Buf,
-    },
-    /// Make the range read as zeros.
-    Zero {
-        /// From here.
-        at: u32,
-        /// Bytes.
-        len: u32,
-    },
-}
-
-/// What came of starting a job.
-#[derive(Debug)]
-pub enum Started {
-    /// It needed no device, and is done; a read's data is here.
-    Done(Buf),
-    /// `disk_done` will tell.
-    Pending,
-    /// No space; nothing was changed.
-    Full,
-}
-
-/// A job that ended.
-#[derive(Debug)]
-pub struct Finished {
-    /// The caller's name for it.
-    pub token: u64,
-    /// A read's data, or why it failed.
-    pub result: Result<Buf, DiskError>,
-}
+use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Job, Media, Started};
 
 #[derive(Clone, Copy, Debug)]
 struct Unit {
@@ -123,70 +77,14 @@ impl Store {
         }
     }
 
-    /// False for a NULL device.
-    pub fn keeps_data(&self) -> bool {
-        self.keeps
-    }
-
     /// Bytes of slots in use.
     pub fn used(&self) -> u64 {
         self.space.used() * u64::from(UNIT)
     }
 
-    /// True when a write to the unit needs no new space.
-    pub fn has_space_for(&self, group: GroupId, unit: UnitKey) -> bool {
-        !self.keeps || self.unit(group, unit).is_some()
-    }
-
-    /// The unit's valid blocks; all of them on a NULL device.
-    pub fn valid(&self, group: GroupId, unit: UnitKey) -> BlockSet {
-        match self.unit(group, unit) {
-            Some(unit) => unit.valid,
-            None if self.keeps => BlockSet::EMPTY,
-            None => BlockSet::FULL,
-        }
-    }
-
-    /// The group's units, in order.
-    pub fn units(&self, group: GroupId) -> Vec<UnitKey> {
-        let mut keys: Vec<UnitKey> =
-            self.groups.get(&group).into_iter().flat_map(|u| u.keys().copied()).collect();
-        keys.sort_unstable();
-        keys
-    }
-
     /// Where the unit's bytes are on the device.
     pub fn place(&self, group: GroupId, unit: UnitKey) -> Option<u64> {
         self.unit(group, unit).map(|u| u.slot * u64::from(UNIT))
-    }
-
-    /// Makes sure that a later write to the unit finds space; `release` takes the promise back.
-    /// False when the device is full.
-    pub fn reserve(&mut self, group: GroupId, unit: UnitKey) -> bool {
-        !self.keeps || self.pin(group, unit, true)
-    }
-
-    /// Ends a reservation.
-    pub fn release(&mut self, group: GroupId, unit: UnitKey) {
-        if self.keeps {
-            self.unpin(group, unit, Change::Set(BlockSet::EMPTY));
-        }
-    }
-
-    /// Starts a job.
-    pub fn start(
-        &mut self,
-        token: u64,
-        group: GroupId,
-        unit: UnitKey,
-        job: Job,
-        out: &mut Effects,
-    ) -> Started {
-        match job {
-            Job::Read { at, len } => self.read(token, group, unit, at, len, out),
-            Job::Write { at, body } => self.write(token, group, unit, at, body, out),
-            Job::Zero { at, len } => self.zero(token, group, unit, at, len, out),
-        }
     }
 
     fn read(
@@ -281,67 +179,6 @@ impl Store {
         Started::Pending
     }
 
-    /// A device operation ended; tells the job when that was its last one.
-    pub fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>) -> Option<Finished> {
-        let running = self.running.get_mut(op.0)?;
-        running.left -= 1;
-        if running.result.is_ok() {
-            running.result = result;
-        }
-        if running.left > 0 {
-            return None;
-        }
-        let Running { token, group, unit, mut result, mut change, .. } =
-            self.running.remove(op.0)?;
-        if let (Change::None { at, invalid }, Ok(data)) = (change, &mut result) {
-            blank(data, at, invalid);
-        }
-        if result.is_err() {
-            change = Change::Set(BlockSet::EMPTY);
-        }
-        self.unpin(group, unit, change);
-        Some(Finished { token, result })
-    }
-
-    /// Drops all of the group's units. No job or reservation may be on them.
-    pub fn wipe(&mut self, group: GroupId) {
-        for (unit, Unit { slot, pins, .. }) in self.groups.remove(&group).into_iter().flatten() {
-            assert_eq!(pins, 0, "{unit:?} of {group} is in use");
-            self.space.give(slot);
-        }
-    }
-
-    /// Drops the volume's units. Tells how many are gone, and whether some stay because jobs run on
-    /// them: ask again later.
-    pub fn drop_volume(&mut self, volume: VolumeId) -> (u32, bool) {
-        let (mut gone, mut busy) = (0, false);
-        let space = &mut self.space;
-        for units in self.groups.values_mut() {
-            let mut slots: Vec<u64> = Vec::new();
-            units.retain(|key, unit| {
-                let drop = key.volume == volume && unit.pins == 0;
-                busy |= key.volume == volume && unit.pins > 0;
-                if drop {
-                    slots.push(unit.slot);
-                }
-                !drop
-            });
-            slots.sort_unstable();
-            gone += slots.len() as u32;
-            slots.into_iter().for_each(|slot| space.give(slot));
-        }
-        (gone, busy)
-    }
-
-    /// Every volume that has a unit here, in order.
-    pub fn volumes(&self) -> Vec<VolumeId> {
-        let mut all: Vec<VolumeId> =
-            self.groups.values().flat_map(|u| u.keys().map(|k| k.volume)).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    }
-
     /// Forgets jobs and reservations of a process that is gone.
     fn forget_jobs(&mut self) {
         let space = &mut self.space;
@@ -416,6 +253,112 @@ impl Store {
             units.remove(&key);
             self.space.give(slot);
         }
+    }
+}
+
+impl Media for Store {
+    fn start(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        job: Job,
+        out: &mut Effects,
+    ) -> Started {
+        match job {
+            Job::Read { at, len } => self.read(token, group, unit, at, len, out),
+            Job::Write { at, body } => self.write(token, group, unit, at, body, out),
+            Job::Zero { at, len } => self.zero(token, group, unit, at, len, out),
+        }
+    }
+
+    fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>) -> Option<Finished> {
+        let running = self.running.get_mut(op.0)?;
+        running.left -= 1;
+        if running.result.is_ok() {
+            running.result = result;
+        }
+        if running.left > 0 {
+            return None;
+        }
+        let Running { token, group, unit, mut result, mut change, .. } =
+            self.running.remove(op.0)?;
+        if let (Change::None { at, invalid }, Ok(data)) = (change, &mut result) {
+            blank(data, at, invalid);
+        }
+        if result.is_err() {
+            change = Change::Set(BlockSet::EMPTY);
+        }
+        self.unpin(group, unit, change);
+        Some(Finished { token, result })
+    }
+
+    fn has_space_for(&self, group: GroupId, unit: UnitKey) -> bool {
+        !self.keeps || self.unit(group, unit).is_some()
+    }
+
+    fn reserve(&mut self, group: GroupId, unit: UnitKey) -> bool {
+        !self.keeps || self.pin(group, unit, true)
+    }
+
+    fn release(&mut self, group: GroupId, unit: UnitKey) {
+        if self.keeps {
+            self.unpin(group, unit, Change::Set(BlockSet::EMPTY));
+        }
+    }
+
+    fn valid(&self, group: GroupId, unit: UnitKey) -> BlockSet {
+        match self.unit(group, unit) {
+            Some(unit) => unit.valid,
+            None if self.keeps => BlockSet::EMPTY,
+            None => BlockSet::FULL,
+        }
+    }
+
+    fn units(&self, group: GroupId) -> Vec<UnitKey> {
+        let mut keys: Vec<UnitKey> =
+            self.groups.get(&group).into_iter().flat_map(|u| u.keys().copied()).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    fn volumes(&self) -> Vec<VolumeId> {
+        let mut all: Vec<VolumeId> =
+            self.groups.values().flat_map(|u| u.keys().map(|k| k.volume)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn wipe(&mut self, group: GroupId) {
+        for (unit, Unit { slot, pins, .. }) in self.groups.remove(&group).into_iter().flatten() {
+            assert_eq!(pins, 0, "{unit:?} of {group} is in use");
+            self.space.give(slot);
+        }
+    }
+
+    fn drop_volume(&mut self, volume: VolumeId) -> (u32, bool) {
+        let (mut gone, mut busy) = (0, false);
+        let space = &mut self.space;
+        for units in self.groups.values_mut() {
+            let mut slots: Vec<u64> = Vec::new();
+            units.retain(|key, unit| {
+                let drop = key.volume == volume && unit.pins == 0;
+                busy |= key.volume == volume && unit.pins > 0;
+                if drop {
+                    slots.push(unit.slot);
+                }
+                !drop
+            });
+            slots.sort_unstable();
+            gone += slots.len() as u32;
+            slots.into_iter().for_each(|slot| space.give(slot));
+        }
+        (gone, busy)
+    }
+
+    fn keeps_data(&self) -> bool {
+        self.keeps
     }
 }
 

@@ -199,7 +199,7 @@ impl Sds {
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
         let stats = mirror.stats();
         let heartbeat = Heartbeat {
-            used: mirror.media().0.used(),
+            used: mirror.media().used(),
             resync_remaining: mirror.resync_remaining(),
             resync_moved: stats.moved,
             ops: stats.ops,

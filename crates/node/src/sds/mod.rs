@@ -12,7 +12,6 @@ mod serve;
 
 use crate::links::Dialer;
 use crate::mapview::MapView;
-use crate::media::Media;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -52,7 +51,7 @@ pub struct SdsConfig {
 /// What is left of a shard whose process died and whose device kept its content.
 #[derive(Clone, Debug)]
 pub struct Durable {
-    media: Media,
+    media: Store,
     records: BTreeMap<GroupId, Record>,
 }
 
@@ -93,7 +92,7 @@ pub struct Sds {
     cluster: ClusterId,
     /// Until the MDM has given a name to this life: what an earlier one left.
     unnamed: Option<Durable>,
-    mirror: Option<Mirror<Media>>,
+    mirror: Option<Mirror<Store>>,
     me: DeviceId,
     incarnation: Incarnation,
     boot: Option<Time>,
@@ -119,7 +118,7 @@ impl Sds {
     /// A shard with an empty device.
     pub fn new(config: SdsConfig) -> Sds {
         let keeps = config.kind != DeviceKind::Null;
-        let media = Media(Store::new(DiskId(0), config.capacity, keeps));
+        let media = Store::new(DiskId(0), config.capacity, keeps);
         Sds::recover(config, Durable { media, records: BTreeMap::new() })
     }
 
@@ -193,8 +192,8 @@ impl Sds {
     /// The device's content.
     pub fn store(&self) -> &Store {
         match (&self.mirror, &self.unnamed) {
-            (Some(mirror), _) => &mirror.media().0,
-            (None, Some(durable)) => &durable.media.0,
+            (Some(mirror), _) => mirror.media(),
+            (None, Some(durable)) => &durable.media,
             (None, None) => unreachable!("a shard is unnamed or has a mirror"),
         }
     }

@@ -1,9 +1,9 @@
-//! What the mirror needs from a device's content. The mirror decides *what* is read and written and in
-//! which order; whoever implements this knows where it lies.
+//! The content of a device, between the replication that decides *what* is read and written, and in
+//! which order, and the store that knows where it lies. Neither knows the other.
 
+use crate::{Buf, DiskError, DiskOp, Effects};
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, UnitKey, VolumeId};
-use seam::{Buf, DiskError, DiskOp, Effects};
 
 /// One thing to do to a unit; `at` and `len` are bytes in the unit.
 #[derive(Clone, Debug)]
@@ -42,6 +42,15 @@ pub enum Started {
     Full,
 }
 
+/// A job that ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// The caller's name for it.
+    pub token: u64,
+    /// A read's data, or why it failed.
+    pub result: Result<Buf, DiskError>,
+}
+
 /// The content of one device, by group and unit.
 pub trait Media {
     /// Starts a job; jobs on overlapping ranges never run at the same time.
@@ -53,12 +62,8 @@ pub trait Media {
         job: Job,
         out: &mut Effects,
     ) -> Started;
-    /// A device operation ended; tells the token and result of the job that ended with it.
-    fn disk_done(
-        &mut self,
-        op: DiskOp,
-        result: Result<Buf, DiskError>,
-    ) -> Option<(u64, Result<Buf, DiskError>)>;
+    /// A device operation ended; tells the job that ended with it.
+    fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>) -> Option<Finished>;
     /// True when a write to the unit needs no new space.
     fn has_space_for(&self, group: GroupId, unit: UnitKey) -> bool;
     /// Makes sure that a later write finds space; false when there is none.
