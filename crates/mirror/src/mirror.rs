@@ -88,7 +88,6 @@ pub struct Mirror<M> {
     pub(crate) ready_to_admit: bool,
     /// Volumes that exist, and the first id that is not given out: what is below and not in is gone.
     volumes: (BTreeSet<VolumeId>, VolumeId),
-    dropping: BTreeSet<VolumeId>,
     pub(crate) stats: Stats,
     failed: bool,
 }
@@ -127,7 +126,6 @@ impl<M: Media> Mirror<M> {
             suspects: BTreeSet::new(),
             ready_to_admit: false,
             volumes: (BTreeSet::new(), VolumeId(0)),
-            dropping: BTreeSet::new(),
             stats: Stats::default(),
             failed: false,
         }
@@ -397,22 +395,9 @@ impl<M: Media> Mirror<M> {
                 sync.todo.drop_volume(volume);
             }
         }
-        let (units, busy) = self.media.drop_volume(volume);
+        let units = self.media.drop_volume(volume);
         if units > 0 {
             out.note(Note::Dropped { volume, units });
-        }
-        if busy {
-            self.dropping.insert(volume);
-        } else {
-            self.dropping.remove(&volume);
-        }
-    }
-
-    /// Volumes that were busy when they were to be dropped.
-    fn drop_rest(&mut self, out: &mut Effects) {
-        let busy: Vec<VolumeId> = self.dropping.iter().copied().collect();
-        for volume in busy {
-            self.drop_volume(volume, out);
         }
     }
 
@@ -506,7 +491,6 @@ impl<M: Media> Mirror<M> {
         if let Some(Finished { token: key, result }) = self.media.disk_done(op, result) {
             self.job_done(now, key, result, out);
             self.pump(now, out);
-            self.drop_rest(out);
         }
     }
 

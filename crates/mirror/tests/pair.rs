@@ -80,8 +80,8 @@ impl Media for Memory {
     fn volumes(&self) -> Vec<VolumeId> {
         vec![VolumeId(1)]
     }
-    fn drop_volume(&mut self, _: VolumeId) -> (u32, bool) {
-        (0, false)
+    fn drop_volume(&mut self, _: VolumeId) -> u32 {
+        0
     }
     fn keeps_data(&self) -> bool {
         true

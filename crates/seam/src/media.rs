@@ -78,8 +78,8 @@ pub trait Media {
     fn wipe(&mut self, group: GroupId);
     /// Every volume that has content, in order.
     fn volumes(&self) -> Vec<VolumeId>;
-    /// Drops the volume's content: how many units went, and whether some are busy and stay for now.
-    fn drop_volume(&mut self, volume: VolumeId) -> (u32, bool);
+    /// Drops the volume's content; what a job runs on goes when the job ends. Tells how many units.
+    fn drop_volume(&mut self, volume: VolumeId) -> u32;
     /// False for a device that keeps nothing (NULL): nothing needs to be copied or remembered.
     fn keeps_data(&self) -> bool;
 }

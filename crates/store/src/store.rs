@@ -11,6 +11,8 @@ struct Unit {
     valid: BlockSet,
     /// Jobs and reservations that need the slot.
     pins: u32,
+    /// Of a volume that is gone: goes with the last pin.
+    doomed: bool,
 }
 
 #[derive(Debug)]
@@ -186,10 +188,11 @@ impl Store {
             let mut slots: Vec<u64> = Vec::new();
             units.retain(|_, unit| {
                 unit.pins = 0;
-                if unit.valid.is_empty() {
+                let keep = !unit.valid.is_empty() && !unit.doomed;
+                if !keep {
                     slots.push(unit.slot);
                 }
-                !unit.valid.is_empty()
+                keep
             });
             slots.sort_unstable();
             slots.into_iter().for_each(|slot| space.give(slot));
@@ -232,7 +235,7 @@ impl Store {
         }
         let slot = if make { self.space.take() } else { None };
         let Some(slot) = slot else { return false };
-        units.insert(key, Unit { slot, valid: BlockSet::EMPTY, pins: 1 });
+        units.insert(key, Unit { slot, valid: BlockSet::EMPTY, pins: 1, doomed: false });
         true
     }
 
@@ -248,7 +251,7 @@ impl Store {
             Change::Clear(blocks) => unit.valid.remove(blocks),
         }
         unit.pins -= 1;
-        if unit.pins == 0 && unit.valid.is_empty() {
+        if unit.pins == 0 && (unit.valid.is_empty() || unit.doomed) {
             let slot = unit.slot;
             units.remove(&key);
             self.space.give(slot);
@@ -337,24 +340,25 @@ impl Media for Store {
         }
     }
 
-    fn drop_volume(&mut self, volume: VolumeId) -> (u32, bool) {
-        let (mut gone, mut busy) = (0, false);
-        let space = &mut self.space;
+    fn drop_volume(&mut self, volume: VolumeId) -> u32 {
+        let mut slots: Vec<u64> = Vec::new();
+        let mut gone = 0;
         for units in self.groups.values_mut() {
-            let mut slots: Vec<u64> = Vec::new();
             units.retain(|key, unit| {
-                let drop = key.volume == volume && unit.pins == 0;
-                busy |= key.volume == volume && unit.pins > 0;
-                if drop {
+                if key.volume != volume {
+                    return true;
+                }
+                gone += u32::from(!unit.doomed);
+                unit.doomed = true;
+                if unit.pins == 0 {
                     slots.push(unit.slot);
                 }
-                !drop
+                unit.pins > 0
             });
-            slots.sort_unstable();
-            gone += slots.len() as u32;
-            slots.into_iter().for_each(|slot| space.give(slot));
         }
-        (gone, busy)
+        slots.sort_unstable();
+        slots.into_iter().for_each(|slot| self.space.give(slot));
+        gone
     }
 
     fn keeps_data(&self) -> bool {
@@ -487,7 +491,7 @@ mod tests {
         let job = write(&mut rig);
         assert!(rig.run(key(1), job).is_none());
         assert!(!rig.store.reserve(GROUP, key(1)));
-        assert_eq!(rig.store.drop_volume(VolumeId(1)), (1, false));
+        assert_eq!(rig.store.drop_volume(VolumeId(1)), 1);
         assert!(rig.store.reserve(GROUP, key(1)));
         rig.store.release(GROUP, key(1));
         assert_eq!(rig.store.used(), 0);
@@ -505,5 +509,12 @@ mod tests {
         assert_eq!(rig.store.used(), u64::from(UNIT), "the write in flight keeps the slot");
         assert_eq!(rig.step().unwrap().token, 5);
         assert_eq!(rig.run(key(0), Job::Read { at: 8192, len: 512 }).unwrap()[0], 7);
+        assert!(rig.store.reserve(GROUP, key(0)));
+        assert_eq!(
+            (rig.store.drop_volume(VolumeId(1)), rig.store.drop_volume(VolumeId(1))),
+            (1, 0)
+        );
+        rig.store.release(GROUP, key(0));
+        assert_eq!(rig.store.used(), 0, "a dropped unit goes with its last pin");
     }
 }
