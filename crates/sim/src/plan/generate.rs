@@ -458,7 +458,15 @@ impl Episode<'_> {
         for other in self.everybody().into_iter().filter(|o| *o != who && *o != Who::Sdc(0)) {
             let server = matches!(other, Who::Sds(_));
             if server && mode == 0 {
-                continue; // only the MDM is out of reach
+                // Only the MDM is out of reach. A server that starts again has forgotten its promises.
+                if r.chance(0.5) {
+                    let after = part(r, 60, 180);
+                    let death = Death { keep: true, midway: r.chance(0.3), ..Death::default() };
+                    self.push(after, Action::Crash(other, death));
+                    let away = Duration::from_micros(r.range(100, 30_000));
+                    self.push(after + away, Action::Start(other));
+                }
+                continue;
             }
             if server && mode == 1 {
                 let late = part(r, 50, 350).as_millis() as u32;
