@@ -17,6 +17,7 @@ const LISTED: usize = 8;
 
 /// How to attach what `up` has made. Every command in it works as printed.
 pub fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
+    let gabion = own_name();
     let mut text = format!("\n{}\n", status::headline(report));
     let used = |v: &&crate::report::Volume| !v.nbd_uris.is_empty();
     for volume in report.volumes.iter().filter(used) {
@@ -37,16 +38,29 @@ pub fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
              \x20 fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=32 \
              --runtime=10 --time_based\n\
              \nTry a failure while it runs:\n\
-             \x20 gabion sds kill 2{dir}\n\
-             \x20 gabion status{dir}\n\
-             \x20 gabion sds start 2{dir}\n"
+             \x20 {gabion} sds kill 2{dir}\n\
+             \x20 {gabion} status{dir}\n\
+             \x20 {gabion} sds start 2{dir}\n"
         );
     }
     if detached {
-        let _ = writeln!(text, "\nStop it with:\n  gabion down{dir}");
+        let _ = writeln!(text, "\nStop it with:\n  {gabion} down{dir}");
     }
     text.push('\n');
     text
+}
+
+/// How this binary is called from here: `gabion` when the search path leads to it.
+fn own_name() -> String {
+    let Ok(binary) = std::env::current_exe() else { return "gabion".into() };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|p| p.join("gabion")).find(|p| p.exists());
+    if found.and_then(|p| p.canonicalize().ok()).is_some_and(|p| p == binary) {
+        return "gabion".into();
+    }
+    let here = std::env::current_dir().ok();
+    let near = here.and_then(|here| binary.strip_prefix(here).ok().map(ToOwned::to_owned));
+    near.unwrap_or(binary).display().to_string()
 }
 
 /// Shows the cluster until interrupted, or until its processes are gone.

@@ -31,10 +31,10 @@ const NBD_GREETING: &[u8; 8] = b"NBDMAGIC";
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  gabion up                                         3 SDSs, one volume of 1 GiB, live view
-  gabion up --detach                                the same in the background; `gabion down` ends it
+  gabion up               3 SDSs, one volume of 1 GiB, live view
+  gabion up --detach      the same in the background; `gabion down` ends it
   gabion up --sds 5 --device ram:4GiB --volume db:6GiB --volume logs:1GiB
-  gabion up --sds 16 --device null:1TiB --volume bench:1TiB   to measure; keeps no data
+  gabion up --sds 16 --device null:1TiB --volume bench:1TiB    to measure: keeps no data
 
 RAM and NULL devices are empty once their process has died: a stopped cluster starts anew, empty.")]
 pub struct UpArgs {

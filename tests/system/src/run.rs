@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -57,12 +57,13 @@ impl Ran {
     }
 }
 
-/// The binary under test.
+/// The binary under test: what `GABION_BIN` names, else the one in `target/ci`.
 pub fn binary() -> PathBuf {
-    let path = std::env::var_os("GABION_BIN")
-        .map(PathBuf::from)
-        .expect("GABION_BIN names the binary under test; `cargo xtask test system` sets it");
-    std::path::absolute(path).expect("a path")
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/ci/gabion");
+    let path = std::env::var_os("GABION_BIN").map_or_else(default, PathBuf::from);
+    assert!(path.is_absolute(), "GABION_BIN is an absolute path: tests run in their own folder");
+    assert!(path.exists(), "there is no {}: `cargo xtask test system` builds it", path.display());
+    path
 }
 
 /// Runs `gabion` with these arguments.

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::Path;
 use system::bytes::Random;
-use system::{Cluster, MIB, Options, case, shell, tool};
+use system::{Cluster, MIB, Options, case, secs, shell, tool};
 
 fn path(path: &Path) -> &str {
     path.to_str().expect("a temporary path is text")
@@ -14,13 +14,22 @@ fn path(path: &Path) -> &str {
 fn what_up_prints_works_as_printed() {
     case(|| {
         let cluster = Cluster::start(&Options::default())?;
-        let lines: Vec<&str> = cluster.printed.lines().map(str::trim).collect();
-        for program in ["nbdinfo", "qemu-img", "fio"] {
-            let found = lines.iter().find(|l| l.starts_with(program));
-            let line =
-                found.with_context(|| format!("no {program} line in {}", cluster.printed))?;
-            shell(&line.replace("--runtime=10", "--runtime=1"))?.ok()?;
+        let line = |what: &str| -> Result<String> {
+            let mut lines = cluster.printed.lines().map(str::trim);
+            let found = lines.find(|l| l.contains(what) && !l.ends_with(':'));
+            let line = found.with_context(|| format!("no `{what}` in {}", cluster.printed))?;
+            Ok(line.replace("--runtime=10", "--runtime=1"))
+        };
+        for what in ["nbdinfo", "qemu-img", "fio --name"] {
+            shell(&line(what)?)?.ok()?;
         }
+        shell(&line("sds kill 2")?)?.ok()?;
+        cluster.wait_down("sds2")?;
+        shell(&line(" status")?)?.code(3)?;
+        shell(&line("sds start 2")?)?.ok()?;
+        cluster.wait_state("healthy", secs(30))?;
+        shell(&line(" down")?)?.ok()?;
+        ensure!(cluster.running().is_empty());
         Ok(())
     });
 }
