@@ -1,5 +1,7 @@
 //! The driver that runs nodes in virtual time under faults, and judges them.
 
+#![forbid(unsafe_code)]
+
 mod act;
 pub mod actor;
 pub mod admin;

@@ -1,5 +1,7 @@
 //! `gabion-sim`: runs plans, hunts for bugs, shrinks what it finds.
 
+#![forbid(unsafe_code)]
+
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use sim::campaign::{Totals, campaign};
