@@ -145,7 +145,9 @@ impl MapView {
     #[inline]
     pub fn group_of(&self, unit: UnitKey) -> Option<GroupId> {
         let volume = self.volumes.get(&unit.volume)?;
-        Some(volume.slots[placement::slot_of(unit.index, volume.slots.len())])
+        let place = (!volume.slots.is_empty())
+            .then(|| placement::slot_of(unit.index, volume.slots.len()))?;
+        volume.slots.get(place).copied()
     }
 
     /// True when this volume existed and is gone for ever.
