@@ -11,6 +11,7 @@ impl Stage {
     pub fn is_calm(&self) -> bool {
         let runs = |who: &Who| self.world.state(self.proc(*who)) == ProcState::Running;
         !self.world.any_blocked()
+            && self.dying.iter().all(Option::is_none)
             && self.everybody().iter().filter(|w| !matches!(w, Who::Sdc(_))).all(runs)
     }
 

@@ -80,7 +80,7 @@ pub struct Stage {
     pub lost: u32,
     seats: Vec<Seat>,
     /// Deaths that are to happen in the middle of effects, and whether to start again at once.
-    dying: Vec<Option<(Death, bool)>>,
+    pub(crate) dying: Vec<Option<(Death, bool)>>,
 }
 
 const MDM_PORT: u16 = 7000;

@@ -160,6 +160,12 @@ fn a_used_address_is_named() {
         fs::write(&file, format!("listen = \"{address}\"\nlog = \"{}\"\n", log.display()))?;
         let file = file.to_str().context("text")?;
         gabion(["mdm", "run", "--config", file])?.fails(6, &[&address, "in use"])?;
+        // A cluster that can't start whole doesn't stay in part.
+        let dir = folder.join("c");
+        let dir = dir.to_str().context("text")?;
+        gabion(["up", "--detach", "--dir", dir, "--nbd-tcp", &address])?
+            .fails(6, &[&address, "in use"])?;
+        ensure!(pids(&folder)?.iter().all(|pid| !is_running(*pid)), "something still runs");
         Ok(())
     });
 }
