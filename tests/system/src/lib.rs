@@ -17,7 +17,7 @@ pub use cluster::{Cluster, Options};
 pub use folder::{Folder, case};
 pub use run::{Ran, gabion, shell, tool};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::time::{Duration, Instant};
 
 /// Waits until `condition` gives something; `what` says it in the error message.
@@ -45,3 +45,11 @@ pub const fn secs(n: u64) -> Duration {
 
 /// A mebibyte.
 pub const MIB: u64 = 1 << 20;
+
+/// A port that nobody listens at, below those that the kernel gives to outgoing connections.
+pub fn free_port() -> Result<u16> {
+    (9000..10_000u16)
+        .rev()
+        .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .context("a free port")
+}

@@ -49,6 +49,7 @@ impl Observer {
             .into_iter()
             .flatten()
             .collect();
+        let before: Vec<u32> = self.volumes.keys().copied().collect();
         if newest {
             for d in page.devices {
                 let device = Device {
@@ -65,8 +66,10 @@ impl Observer {
                 self.volumes.retain(|id, _| page.live.contains(id));
             }
         }
-        // A lost group that no volume uses may be formed anew.
-        let used = |id: GroupId| self.volumes.values().any(|slots| slots.contains(&id.0));
+        // A lost group that no volume uses may be formed anew; a page may tell of a volume, too, that
+        // was made after that.
+        let old = || self.volumes.iter().filter(|(id, _)| before.contains(id));
+        let used = |id: GroupId| old().any(|(_, slots)| slots.contains(&id.0));
         match strangers.into_iter().find(|(id, _)| used(*id)) {
             Some((_, failure)) => Err(failure),
             None => Ok(()),

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::Path;
 use system::bytes::Random;
-use system::{Cluster, MIB, Options, case, secs, shell, tool};
+use system::{Cluster, MIB, Options, case, free_port, secs, shell, tool};
 
 fn path(path: &Path) -> &str {
     path.to_str().expect("a temporary path is text")
@@ -157,12 +157,4 @@ fn an_xfs_image_is_read_back_through_tcp() {
         tool("xfs_repair", ["-n", path(&back)])?.ok()?;
         Ok(())
     });
-}
-
-/// A port that nobody listens at, below those that the kernel gives to outgoing connections.
-fn free_port() -> Result<u16> {
-    (9000..10_000u16)
-        .rev()
-        .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .context("a free port")
 }

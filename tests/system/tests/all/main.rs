@@ -4,6 +4,7 @@ mod bad_input;
 mod clients;
 mod failover;
 mod full;
+mod hosts;
 mod lifecycle;
 mod lost;
 mod mdm_restart;
