@@ -199,6 +199,8 @@ impl<M: Media> Mirror<M> {
             }
             return; // it doesn't know this epoch yet: `ask_again`
         }
+        // It follows me in this epoch, so it serves by no lease of an older one (rule R4, case b).
+        replica.promises.retain(|(device, _)| *device != from);
         match sync.phase {
             Phase::Wipe => {
                 let (peer, joiner) = (sync.peer, sync.joiner);
