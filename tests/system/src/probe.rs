@@ -19,7 +19,8 @@ const BLOCK: u64 = 4096;
 #[derive(Debug)]
 pub struct Probe {
     stop: Arc<AtomicBool>,
-    ops: Arc<AtomicU64>,
+    /// Requests answered, by thread.
+    ops: Vec<Arc<AtomicU64>>,
     worst_ns: Arc<AtomicU64>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
@@ -38,7 +39,7 @@ impl Probe {
     pub fn start(cluster: &Cluster, volume: &str, threads: u64, bytes: u64) -> Result<Probe> {
         let mut probe = Probe {
             stop: Arc::default(),
-            ops: Arc::default(),
+            ops: (0..threads).map(|_| Arc::default()).collect(),
             worst_ns: Arc::default(),
             threads: Vec::new(),
         };
@@ -50,7 +51,7 @@ impl Probe {
                 threads,
                 bytes,
                 written: BTreeMap::new(),
-                ops: probe.ops.clone(),
+                ops: probe.ops[thread as usize].clone(),
                 worst_ns: probe.worst_ns.clone(),
             };
             let stop = probe.stop.clone();
@@ -60,19 +61,23 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Waits for so many requests more.
+    /// Waits until so many requests more are answered, and at least one of each thread: one that
+    /// stalls is waited for, and counts before the next lap.
     pub fn wait_ops(&self, count: u64) -> Result<()> {
-        let goal = self.ops.load(Ordering::Relaxed) + count;
+        let answered = || self.ops.iter().map(|ops| ops.load(Ordering::Relaxed));
+        let before: Vec<u64> = answered().collect();
+        let goal = before.iter().sum::<u64>() + count;
         crate::wait(&format!("{count} requests more are answered"), crate::secs(30), || {
             ensure!(self.threads.iter().all(|t| !t.is_finished()), "a prober has ended");
-            Ok((self.ops.load(Ordering::Relaxed) >= goal).then_some(()))
+            let each = answered().zip(&before).all(|(now, before)| now > *before);
+            Ok((each && answered().sum::<u64>() >= goal).then_some(()))
         })
     }
 
     /// What was seen since the start, or the last call.
     pub fn lap(&self) -> Saw {
         Saw {
-            ops: self.ops.swap(0, Ordering::Relaxed),
+            ops: self.ops.iter().map(|ops| ops.swap(0, Ordering::Relaxed)).sum(),
             worst: Duration::from_nanos(self.worst_ns.swap(0, Ordering::Relaxed)),
         }
     }
