@@ -260,6 +260,11 @@ impl Stage {
             Who::Sds(i) => {
                 let id = self.proc(who);
                 self.seats[i as usize] = Seat::default();
+                // It was careful when it was ordered; since then another one may have gone down.
+                let down = |j: u8| self.world.state(self.proc(Who::Sds(j))) != ProcState::Running;
+                if (0..self.plan.sds).any(|j| j != i && down(j)) && self.exposure.excuse.is_none() {
+                    self.exposure.excuse = Some(format!("{who} was wiped while another was down"));
+                }
                 self.world.disk(id, seam::DiskId(0)).wipe();
             }
             Who::Sdc(i) => self.outstanding[i as usize] = 0,
