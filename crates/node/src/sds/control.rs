@@ -6,7 +6,7 @@ use crate::mapview::Changes;
 use alloc::collections::BTreeMap;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, MapVersion, Time};
+use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, Time};
 use mirror::{Fate, Mirror};
 use prost::Message;
 use seam::{Buf, Effects, Note};
@@ -254,10 +254,5 @@ impl Sds {
         let empty =
             proposal.suspects.is_empty() && proposal.join.is_empty() && proposal.admit.is_empty();
         (!empty).then_some(proposal)
-    }
-
-    /// The version of the map that counts here: none before this life is in it.
-    pub(super) fn map_version(&self) -> MapVersion {
-        self.map.version
     }
 }

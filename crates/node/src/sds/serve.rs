@@ -27,7 +27,7 @@ impl Sds {
                 self.next_session += 1;
                 let mut hello = hello(self.cluster, Role::Sds, &self.config.name);
                 (hello.id, hello.incarnation) = (self.me.0, self.incarnation.0);
-                (hello.session, hello.map) = (self.next_session, self.map_version().0);
+                (hello.session, hello.map) = (self.next_session, self.map.version.0);
                 let follower = self.followers.get_mut(&device).expect("checked");
                 follower.refused = false;
                 follower.dialer.link_up(link, &hello, out);
