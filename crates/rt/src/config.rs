@@ -116,15 +116,22 @@ pub enum DiskSpec {
     },
 }
 
+/// What one node of a shard has for itself.
+#[derive(Clone, Debug, Default)]
+pub struct Seat {
+    /// Where to accept links.
+    pub listeners: Vec<Listener>,
+    /// The devices.
+    pub disks: Vec<DiskSpec>,
+}
+
 /// What a shard is made of.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How to talk to the kernel.
     pub backend: Backend,
-    /// Where to accept links.
-    pub listeners: Vec<Listener>,
-    /// The devices.
-    pub disks: Vec<DiskSpec>,
+    /// One per node: mostly there is one.
+    pub seats: Vec<Seat>,
     /// The processor core to stay on.
     pub pin: Option<usize>,
     /// How long to poll after the last event before sleeping. A wake-up costs more than 20 us, so
@@ -139,12 +146,18 @@ pub struct Config {
     pub seed: u64,
 }
 
+impl Config {
+    /// For one node, with its listeners and devices; the rest as by default.
+    pub fn of(listeners: Vec<Listener>, disks: Vec<DiskSpec>) -> Config {
+        Config { seats: vec![Seat { listeners, disks }], ..Config::default() }
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {
             backend: Backend::Auto,
-            listeners: Vec::new(),
-            disks: Vec::new(),
+            seats: vec![Seat::default()],
             pin: None,
             spin: Duration::from_micros(30),
             pool_bytes: 64 << 20,

@@ -12,6 +12,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection that is being made.
 pub(crate) struct Dial {
+    /// Whose it is.
+    pub(crate) seat: u32,
     pub(crate) dial: DialId,
     pub(crate) port: Port,
     pub(crate) socket: OwnedFd,

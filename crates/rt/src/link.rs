@@ -31,6 +31,8 @@ pub(crate) enum State {
 /// A connection.
 pub(crate) struct Link<F> {
     pub(crate) id: LinkId,
+    /// Whose it is.
+    pub(crate) seat: u32,
     socket: OwnedFd,
     pub(crate) framer: F,
     pub(crate) state: State,
@@ -45,9 +47,10 @@ pub(crate) struct Link<F> {
 }
 
 impl<F> Link<F> {
-    pub(crate) fn new(id: LinkId, socket: OwnedFd, framer: F) -> Link<F> {
+    pub(crate) fn new(id: LinkId, seat: u32, socket: OwnedFd, framer: F) -> Link<F> {
         Link {
             id,
+            seat,
             socket,
             framer,
             state: State::Up,

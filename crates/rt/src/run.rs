@@ -1,28 +1,26 @@
-//! The public entry: bind a shard, then run a node on it.
+//! The public entry: bind a shard, then run its nodes.
 
-use crate::config::{Backend, Config, ListenAddr};
+use crate::config::{Backend, Config, ListenAddr, Listener};
 use crate::disk::Disk;
 use crate::error::RtError;
-use crate::mailbox::{Desk, Mailbox};
 use crate::net;
 use crate::probe::{self, Choice};
-use crate::shard::{self, Parts};
+use crate::reactor::{Engine, Reactor};
+use crate::shard::{self, Belongings, Parts};
 use crate::signal::{Stop, Waker};
-use crate::sys::{Sys, epoll::Epoll, uring::Uring};
+use crate::sys::{epoll::Epoll, uring::Uring};
 use base::{Prng, Time};
 use seam::{BufPool, DiskId, Effects, Node, Note};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// A shard that has its addresses and devices, and waits for a node to run.
+/// A shard that has its addresses and devices, and waits for nodes to run.
 ///
 /// It listens already: who dials it meanwhile waits until it runs. It may be moved to the thread
 /// that runs it. Dropped without having run, it frees everything.
 pub struct Shard {
     parts: Parts,
     choice: Choice,
-    mailbox: Mailbox,
-    addrs: Vec<ListenAddr>,
     pin: Option<usize>,
     pool_bytes: usize,
     seed: u64,
@@ -35,34 +33,26 @@ impl Shard {
         net::raise_open_files();
         let choice = probe::choose(config.backend)?;
         let waker = Arc::new(Waker::new()?);
-        let mut listeners = Vec::new();
-        for l in &config.listeners {
-            listeners.push((l.port, net::listen(&l.at)?));
+        let mut seats = Vec::new();
+        for seat in &config.seats {
+            let listen = |l: &Listener| Ok((l.port, net::listen(&l.at)?));
+            let listeners =
+                seat.listeners.iter().map(listen).collect::<Result<Vec<_>, RtError>>()?;
+            let disks = seat.disks.iter().map(Disk::open).collect::<Result<Vec<_>, _>>()?;
+            seats.push(Belongings { listeners, disks });
         }
-        let disks = config.disks.iter().map(Disk::open).collect::<Result<Vec<_>, _>>()?;
-        let mailbox = Mailbox::new(waker.clone());
-        let desk = Desk::new(mailbox.clone());
         Ok(Shard {
-            addrs: listeners.iter().map(|(_, l)| l.at.clone()).collect(),
-            parts: Parts {
-                waker,
-                listeners,
-                disks,
-                desk,
-                spin: config.spin,
-                link_queue: config.link_queue,
-            },
+            parts: Parts { waker, seats, spin: config.spin, link_queue: config.link_queue },
             choice,
-            mailbox,
             pin: config.pin,
             pool_bytes: config.pool_bytes,
             seed: config.seed,
         })
     }
 
-    /// Where it listens, in the configuration's order, with the real ports.
-    pub fn addrs(&self) -> &[ListenAddr] {
-        &self.addrs
+    /// Where the node of this seat listens, in the configuration's order, with the real ports.
+    pub fn addrs(&self, seat: usize) -> Vec<ListenAddr> {
+        self.parts.seats[seat].listeners.iter().map(|(_, l)| l.at.clone()).collect()
     }
 
     /// The backend that was chosen: never [`Backend::Auto`].
@@ -75,57 +65,65 @@ impl Shard {
         self.choice.notice.as_deref()
     }
 
-    /// The size of a device; of a file, its present size. `None`: there is no such device.
-    pub fn disk_bytes(&self, disk: DiskId) -> Option<u64> {
-        self.parts.disks.get(disk.0 as usize).map(Disk::bytes)
+    /// The size of a seat's device; of a file, its present size. `None`: there is no such device.
+    pub fn disk_bytes(&self, seat: usize, disk: DiskId) -> Option<u64> {
+        self.parts.seats.get(seat)?.disks.get(disk.0 as usize).map(Disk::bytes)
     }
 
-    /// The way for other threads to send requests to the node. It ends with the shard.
-    pub fn mailbox(&self) -> Mailbox {
-        self.mailbox.clone()
-    }
-
-    /// Runs the node on this thread until `stop`. `on_note` gets what the node reports; it is called
-    /// within the loop, so it must be quick.
+    /// Runs the nodes, one per seat, on this thread until `stop`. `on_note` gets what they report,
+    /// with the seat; it is called within the loop, so it must be quick.
     ///
     /// On return all links are closed; what was queued and did not go out at once is lost. So it is
-    /// when the node panics: then, too, no memory is freed that the kernel may write to.
+    /// when a node panics: then, too, no memory is freed that the kernel may write to.
+    ///
+    /// # Panics
+    /// When there are not as many nodes as seats.
     pub fn run<N: Node>(
         self,
-        node: &mut N,
+        nodes: Vec<N>,
         stop: &Stop,
-        on_note: impl FnMut(Time, Note),
+        on_note: impl FnMut(usize, Time, Note),
     ) -> Result<(), RtError> {
+        stop.add(&self.parts.waker);
+        match self.engine(nodes, on_note)? {
+            Engine::Uring(mut shard) => shard.run(stop),
+            Engine::Epoll(mut shard) => shard.run(stop),
+        }
+    }
+
+    /// Hands the loop to the caller, who turns it: for a program that waits for its own requests
+    /// anyway, and wants no other thread between. Panics as [`Shard::run`] does.
+    pub fn start<N: Node, T: FnMut(usize, Time, Note)>(
+        self,
+        nodes: Vec<N>,
+        on_note: T,
+    ) -> Result<Reactor<N, T>, RtError> {
+        Reactor::start(self.engine(nodes, on_note)?)
+    }
+
+    fn engine<N: Node, T: FnMut(usize, Time, Note)>(
+        self,
+        nodes: Vec<N>,
+        on_note: T,
+    ) -> Result<Engine<N, T>, RtError> {
         if let Some(core) = self.pin {
             pin(core)?;
         }
         let out = Effects::new(BufPool::new(self.pool_bytes), Prng::new(self.seed), None);
         let waker = self.parts.waker.clone();
-        stop.add(&waker);
-        match self.choice.backend {
+        Ok(match self.choice.backend {
             Backend::Epoll => {
                 let sys = Epoll::new(waker.as_fd()).map_err(RtError::system("epoll_create"))?;
-                run_on(sys, self.parts, out, node, stop, on_note)
+                Engine::Epoll(shard::Shard::new(sys, self.parts, out, nodes, on_note))
             }
             Backend::Auto | Backend::Uring => {
                 // It was tried at `bind`; what may have gone since is memory.
                 let sys = Uring::new(waker.as_fd())
                     .map_err(|e| RtError::NoUring { why: e.to_string() })?;
-                run_on(sys, self.parts, out, node, stop, on_note)
+                Engine::Uring(shard::Shard::new(sys, self.parts, out, nodes, on_note))
             }
-        }
+        })
     }
-}
-
-fn run_on<N: Node, S: Sys>(
-    sys: S,
-    parts: Parts,
-    out: Effects,
-    node: &mut N,
-    stop: &Stop,
-    on_note: impl FnMut(Time, Note),
-) -> Result<(), RtError> {
-    shard::Shard::new(sys, parts, out, node, on_note).run(stop)
 }
 
 fn pin(core: usize) -> Result<(), RtError> {

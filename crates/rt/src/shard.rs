@@ -1,4 +1,4 @@
-//! The loop of one shard: wait, deliver events, carry out effects, start what they need; again.
+//! The loop of one shard and its nodes: wait, deliver events, carry out effects, start what they need; again.
 //!
 //! One round of it is a *batch*: everything that the kernel has completed. Its order is a promise to
 //! the node (`seam::contract`):
@@ -7,7 +7,7 @@
 //! 3. events go to [`Node::on`] one by one. What it emits is carried out at once, but without system
 //!    calls: sends are queued, a closed link is silent from here on, answers that are known at once
 //!    become events of the next turn (`ready`), never a recursion;
-//! 4. [`Node::flush`], and further turns while there are `ready` events, a bounded number;
+//! 4. [`Node::flush`] of each node that had events, and further turns while there are `ready` events, a bounded number;
 //! 5. one send per link that has something to send, and receives for links that have none pending.
 //!    They reach the kernel together with the next wait.
 //!
@@ -22,14 +22,14 @@ use crate::dial::Dial;
 use crate::disk::{Disk, FileOp, Zeros};
 use crate::error::RtError;
 use crate::link::{Link, State};
-use crate::mailbox::Desk;
 use crate::net::Listening;
 use crate::signal::{Stop, Waker};
 use crate::sys::{Done, FileCall, Sys, Token};
 use crate::table::Table;
 use base::{LinkId, Time};
 use seam::{
-    BufPool, DialError, DialId, DiskError, DiskOp, DownReason, Effect, Effects, Event, Node, Note,
+    BlockError, BlockRequest, Buf, BufPool, DialError, DialId, DiskError, DiskOp, DownReason,
+    Effect, Effects, Event, Node, Note, RequestId,
 };
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -50,15 +50,23 @@ const SPIN_TRUST: u32 = 8;
 /// Without trust, polling is tried once in so many waits.
 const SPIN_RETRY: u32 = 32;
 
+/// What one node brings.
+pub(crate) struct Belongings {
+    pub(crate) listeners: Vec<(seam::Port, Listening)>,
+    pub(crate) disks: Vec<Disk>,
+}
+
 /// What the shard is given.
 pub(crate) struct Parts {
     pub(crate) waker: Arc<Waker>,
-    pub(crate) listeners: Vec<(seam::Port, Listening)>,
-    pub(crate) disks: Vec<Disk>,
-    pub(crate) desk: Desk,
+    /// What each node has for itself.
+    pub(crate) seats: Vec<Belongings>,
     pub(crate) spin: Duration,
     pub(crate) link_queue: u64,
 }
+
+/// The answer to a request of who drives the shard.
+pub(crate) type Answer = (RequestId, Result<Buf, BlockError>);
 
 /// An event that the driver knows itself.
 enum Ready {
@@ -69,23 +77,36 @@ enum Ready {
     Resumed(LinkId),
 }
 
+/// A node, and what is its own.
+struct Seat<N> {
+    node: N,
+    disks: Vec<Disk>,
+    /// It had an event since its last flush.
+    active: bool,
+    /// What it said after its last flush.
+    wake_at: Option<Time>,
+}
+
 /// A listener, and when to accept again after a failure.
 struct Accepting {
+    seat: u32,
     port: seam::Port,
     listening: Listening,
     retry_at: Option<Time>,
 }
 
-pub(crate) struct Shard<'a, N: Node, S: Sys, T> {
-    node: &'a mut N,
+pub(crate) struct Shard<N: Node, S: Sys, T> {
+    seats: Vec<Seat<N>>,
+    /// The seats that had events since their last flush, each once.
+    active: Vec<u32>,
     on_note: T,
-    sys: S,
+    pub(crate) sys: S,
     pool: BufPool,
     out: Effects,
     /// The effects that are being carried out; kept for its memory.
     effects: Vec<Effect>,
     done: Vec<Done>,
-    ready: VecDeque<Ready>,
+    ready: VecDeque<(u32, Ready)>,
     links: Table<Link<N::Framer>>,
     /// Links with something to send, and links that may want to receive.
     to_send: Vec<u32>,
@@ -94,11 +115,11 @@ pub(crate) struct Shard<'a, N: Node, S: Sys, T> {
     closing: Vec<LinkId>,
     dials: Table<Dial>,
     listeners: Vec<Accepting>,
-    disks: Vec<Disk>,
-    files: Table<FileOp>,
+    files: Table<(u32, FileOp)>,
     zeros: Zeros,
     waker: Arc<Waker>,
-    desk: Desk,
+    /// Answers to who drives the shard.
+    pub(crate) answers: Vec<Answer>,
     link_queue: u64,
     spin: Duration,
     trust: u32,
@@ -108,11 +129,19 @@ pub(crate) struct Shard<'a, N: Node, S: Sys, T> {
     last_event: Time,
 }
 
-impl<'a, N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'a, N, S, T> {
-    pub(crate) fn new(sys: S, parts: Parts, out: Effects, node: &'a mut N, on_note: T) -> Self {
-        let listeners = parts.listeners.into_iter();
+impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
+    pub(crate) fn new(sys: S, parts: Parts, out: Effects, nodes: Vec<N>, on_note: T) -> Self {
+        assert_eq!(nodes.len(), parts.seats.len(), "one node per seat");
+        let (mut seats, mut listeners) = (Vec::new(), Vec::new());
+        for (seat, (node, own)) in (0..).zip(nodes.into_iter().zip(parts.seats)) {
+            seats.push(Seat { node, disks: own.disks, active: true, wake_at: None });
+            for (port, listening) in own.listeners {
+                listeners.push(Accepting { seat, port, listening, retry_at: None });
+            }
+        }
         Shard {
-            node,
+            active: (0..seats.len() as u32).collect(),
+            seats,
             on_note,
             sys,
             pool: out.pool().clone(),
@@ -125,14 +154,11 @@ impl<'a, N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'a, N, S, T> {
             to_receive: Vec::new(),
             closing: Vec::new(),
             dials: Table::new(),
-            listeners: listeners
-                .map(|(port, listening)| Accepting { port, listening, retry_at: None })
-                .collect(),
-            disks: parts.disks,
+            listeners,
             files: Table::new(),
             zeros: Zeros::default(),
             waker: parts.waker,
-            desk: parts.desk,
+            answers: Vec::new(),
             link_queue: parts.link_queue,
             spin: parts.spin,
             trust: SPIN_TRUST / 2,
@@ -142,8 +168,8 @@ impl<'a, N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'a, N, S, T> {
         }
     }
 
-    /// Runs until it is told to stop.
-    pub(crate) fn run(&mut self, stop: &Stop) -> Result<(), RtError> {
+    /// Starts to listen. Before everything else, once.
+    pub(crate) fn open(&mut self) -> Result<(), RtError> {
         for i in 0..self.listeners.len() {
             let socket = &self.listeners[i].listening.socket;
             self.sys
@@ -152,11 +178,45 @@ impl<'a, N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'a, N, S, T> {
             self.accept(i as u32);
         }
         self.turns(clock::now());
+        Ok(())
+    }
+
+    /// Runs until it is told to stop.
+    pub(crate) fn run(&mut self, stop: &Stop) -> Result<(), RtError> {
+        self.open()?;
         while !stop.is_set() {
-            self.wait()?;
-            self.batch();
+            self.turn(None)?;
         }
         Ok(())
+    }
+
+    /// One round of the loop; waits at most so long for something to do.
+    pub(crate) fn turn(&mut self, at_most: Option<Duration>) -> Result<(), RtError> {
+        self.settle();
+        self.wait(at_most)?;
+        self.batch();
+        Ok(())
+    }
+
+    /// Ends the batch of requests that came since the last turn.
+    fn settle(&mut self) {
+        if !self.active.is_empty() {
+            self.turns(clock::now());
+        }
+    }
+
+    /// A request of who drives the shard: the node works on it at once, what it sends goes out with
+    /// the next turn.
+    pub(crate) fn request(&mut self, seat: u32, id: RequestId, request: BlockRequest) {
+        self.deliver(clock::now(), seat, Event::Request { id, request });
+    }
+
+    pub(crate) fn node(&mut self, seat: usize) -> &mut N {
+        &mut self.seats[seat].node
+    }
+
+    pub(crate) fn pool(&self) -> &BufPool {
+        &self.pool
     }
 
     fn accept(&mut self, i: u32) {
@@ -176,7 +236,6 @@ impl<'a, N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'a, N, S, T> {
         self.done = done;
         if self.waker.is_pending() {
             self.waker.clear();
-            self.take_requests(now);
         }
         self.timers(now);
         self.turns(now);
@@ -185,44 +244,54 @@ impl<'a, N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'a, N, S, T> {
         }
     }
 
-    /// Hands one event to the node, and carries out what it asks for.
-    fn deliver(&mut self, now: Time, event: Event<'_>) {
+    /// Hands one event to a node, and carries out what it asks for.
+    fn deliver(&mut self, now: Time, seat: u32, event: Event<'_>) {
         self.events += 1;
-        self.node.on(now, event, &mut self.out);
-        self.carry_out(now);
+        let s = &mut self.seats[seat as usize];
+        if !std::mem::replace(&mut s.active, true) {
+            self.active.push(seat);
+        }
+        s.node.on(now, event, &mut self.out);
+        self.carry_out(now, seat);
     }
 
-    fn take_requests(&mut self, now: Time) {
-        self.desk.fetch();
-        while let Some((id, request)) = self.desk.next(&self.pool) {
-            self.deliver(now, Event::Request { id, request });
+    /// Lets the nodes that had events end their batch.
+    fn flush(&mut self, now: Time) {
+        let mut active = std::mem::take(&mut self.active);
+        for seat in active.drain(..) {
+            let s = &mut self.seats[seat as usize];
+            s.active = false;
+            s.node.flush(now, &mut self.out);
+            s.wake_at = s.node.wake_at();
+            self.carry_out(now, seat);
         }
+        self.active = active;
     }
 
     /// Steps 4 and 5 of a batch.
     fn turns(&mut self, mut now: Time) {
         for turn in 0..TURNS {
             for _ in 0..self.ready.len() {
-                let Some(ready) = self.ready.pop_front() else { break };
-                self.announce(now, ready);
+                let Some((seat, ready)) = self.ready.pop_front() else { break };
+                self.announce(now, seat, ready);
             }
-            self.node.flush(now, &mut self.out);
-            self.carry_out(now);
+            self.flush(now);
             if self.ready.is_empty() || turn == TURNS - 1 {
                 break;
             }
             now = clock::now();
         }
-        self.desk.deliver();
         self.start_sends(now);
         self.start_receives();
     }
 
-    fn announce(&mut self, now: Time, ready: Ready) {
+    fn announce(&mut self, now: Time, seat: u32, ready: Ready) {
         match ready {
-            Ready::DiskDone(op, result) => self.deliver(now, Event::DiskDone { op, result }),
-            Ready::LinkDown(link, why) => self.deliver(now, Event::LinkDown { link, why }),
-            Ready::DialFailed(dial, why) => self.deliver(now, Event::DialFailed { dial, why }),
+            Ready::DiskDone(op, result) => self.deliver(now, seat, Event::DiskDone { op, result }),
+            Ready::LinkDown(link, why) => self.deliver(now, seat, Event::LinkDown { link, why }),
+            Ready::DialFailed(dial, why) => {
+                self.deliver(now, seat, Event::DialFailed { dial, why })
+            }
             Ready::Resumed(id) => {
                 if let Some((index, _)) = self.link(id) {
                     self.cut(now, index);
@@ -254,14 +323,24 @@ impl<'a, N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'a, N, S, T> {
                 self.accept(i as u32);
             }
         }
-        if self.node.wake_at().is_some_and(|t| t <= now) {
-            self.deliver(now, Event::Tick);
+        for seat in 0..self.seats.len() {
+            if self.seats[seat].wake_at.is_some_and(|t| t <= now) {
+                self.deliver(now, seat as u32, Event::Tick);
+            }
         }
     }
 
+    /// Starts what is queued. False when there is something to do without waiting.
+    pub(crate) fn is_idle(&mut self) -> Result<bool, RtError> {
+        self.settle();
+        let failed = RtError::system("waiting for I/O");
+        self.sys.wait(Some(Duration::ZERO), &mut self.done).map_err(failed)?;
+        Ok(self.ready.is_empty() && !self.has_news())
+    }
+
     /// When the next of those is due.
-    fn next_timer(&mut self) -> Option<Time> {
-        let mut next = self.node.wake_at();
+    pub(crate) fn next_timer(&mut self) -> Option<Time> {
+        let mut next = self.seats.iter().filter_map(|s| s.wake_at).min();
         for dial in self.dials.values().filter(|d| !d.abandoned) {
             next = Time::earliest(next, Some(dial.until));
         }
@@ -277,12 +356,12 @@ impl<'a, N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'a, N, S, T> {
         Time::earliest(next, retries).filter(|t| *t != Time::NEVER)
     }
 
-    /// Waits for completions: polls for a while when that is promising, then sleeps.
-    fn wait(&mut self) -> Result<(), RtError> {
+    /// Waits for completions, at most so long: polls for a while when that is promising, then sleeps.
+    fn wait(&mut self, at_most: Option<Duration>) -> Result<(), RtError> {
         let failed = RtError::system("waiting for I/O");
         let now = clock::now();
-        let due = self.next_timer();
-        if !self.ready.is_empty() || due.is_some_and(|t| t <= now) || self.waker.is_pending() {
+        let due = Time::earliest(self.next_timer(), at_most.map(|t| now + t));
+        if !self.ready.is_empty() || due.is_some_and(|t| t <= now) || self.has_news() {
             return self.sys.wait(Some(Duration::ZERO), &mut self.done).map_err(failed);
         }
         if self.may_spin(now) {
@@ -322,11 +401,11 @@ impl<'a, N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'a, N, S, T> {
     }
 
     fn has_news(&self) -> bool {
-        !self.done.is_empty() || self.waker.is_pending()
+        !self.done.is_empty() || !self.answers.is_empty() || self.waker.is_pending()
     }
 }
 
-impl<N: Node, S: Sys, T> Drop for Shard<'_, N, S, T> {
+impl<N: Node, S: Sys, T> Drop for Shard<N, S, T> {
     /// The kernel must not write into memory that is somebody else's: everything is cancelled and
     /// waited for. What does not come back is leaked rather than freed.
     fn drop(&mut self) {
@@ -361,8 +440,8 @@ impl<N: Node, S: Sys, T> Drop for Shard<'_, N, S, T> {
 }
 
 /// Starts an operation on a file, or goes on with it; its answer if it is known at once.
-fn work_on_file<S: Sys>(sys: &mut S, files: &mut Table<FileOp>, index: u32) -> Option<i32> {
-    let file = files.get_mut(index)?;
+fn work_on_file<S: Sys>(sys: &mut S, files: &mut Table<(u32, FileOp)>, index: u32) -> Option<i32> {
+    let (_, file) = files.get_mut(index)?;
     let (fd, call): (_, FileCall) = (file.fd, file.call());
     // SAFETY: the memory is the operation's own buffer; the operation stays in `files` until the
     // completion, and its buffer is not looked at meanwhile.

@@ -119,6 +119,9 @@ pub(crate) trait Sys {
     /// False when `wait(0)` would surely find nothing. Cheap.
     fn is_promising(&mut self) -> bool;
 
+    /// Readable when `wait(0)` would find something, as long as the last `wait` found nothing.
+    fn fd(&self) -> BorrowedFd<'_>;
+
     /// Operations that the kernel has not given back.
     fn in_flight(&self) -> usize;
 

@@ -74,12 +74,10 @@ impl Threads {
         let at = ListenAddr::Tcp("127.0.0.1:0".parse().unwrap());
         Shard::bind(Config {
             backend: self.backend,
-            listeners: vec![Listener { port: Port::Peer, at }],
-            disks: vec![disk],
             link_queue: setup.link_queue,
             spin: self.spin,
             seed: i as u64,
-            ..Config::default()
+            ..Config::of(vec![Listener { port: Port::Peer, at }], vec![disk])
         })
         .unwrap()
     }
@@ -95,7 +93,7 @@ impl Harness for Threads {
     fn run(&mut self, setup: &Setup, probes: Vec<Probe>) -> Vec<Probe> {
         let shards: Vec<Shard> = (0..probes.len()).map(|i| self.bind(setup, i)).collect();
         let place = Place {
-            peers: shards.iter().map(|s| s.addrs()[0].tcp().unwrap()).collect(),
+            peers: shards.iter().map(|s| s.addrs(0)[0].tcp().unwrap()).collect(),
             nobody: nobody(),
             disk_bytes: self.files.is_none().then_some(DISK_BYTES),
             same_clock: true,
@@ -111,7 +109,8 @@ impl Harness for Threads {
                 let (stop, left, finished) = (stop.clone(), left.clone(), finished.clone());
                 std::thread::spawn(move || {
                     let mut node = Watched { probe, done: false, left, stop: stop.clone() };
-                    let result: Result<(), RtError> = shard.run(&mut node, &stop, |_, _| {});
+                    let result: Result<(), RtError> =
+                        shard.run(vec![&mut node], &stop, |_, _, _| {});
                     *finished.0.lock().unwrap() += 1;
                     finished.1.notify_all();
                     result.unwrap();

@@ -24,8 +24,8 @@ fn leave_room_for(n: u64) -> Rlimit {
 fn without_descriptors_a_shard_waits_and_goes_on_when_some_are_free() {
     for backend in backends() {
         let listeners = vec![Listener { port: Port::Peer, at: "127.0.0.1:0".parse().unwrap() }];
-        let shard = Shard::bind(Config { backend, listeners, ..Config::default() }).unwrap();
-        let at = shard.addrs()[0].clone();
+        let shard = Shard::bind(Config { backend, ..Config::of(listeners, vec![]) }).unwrap();
+        let at = shard.addrs(0)[0].clone();
         // The kernel takes them all, before the shard accepts any.
         let mut peers: Vec<_> = (0..30).map(|_| connect(&at)).collect();
         let before = leave_room_for(10);

@@ -1,16 +1,15 @@
-//! What a user of a shard sees beyond the contract: stopping, requests from other threads, files,
+//! What a user of a shard sees beyond the contract: stopping, driving it, several nodes, files,
 //! addresses that are taken, unix sockets, many links at once, a process without descriptors.
 
 mod common;
 
 use common::{Dir, Echo, Fill, backends, connect, exchange, frame, spawn};
-use rt::{
-    Bytes, Closed, Config, DiskSpec, ListenAddr, Listener, RawBytes, Request, RtError, Shard,
-    SubmitError,
-};
-use seam::{BlockError, BlockKind, DiskId, Port};
+use rt::{Config, DiskSpec, ListenAddr, Listener, Reactor, RtError, Seat, Shard, Stop};
+use rustix::event::{PollFd, PollFlags, poll};
+use seam::{BlockError, BlockKind, BlockRequest, Buf, DiskId, Port, RequestId};
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
@@ -25,9 +24,8 @@ fn unix(path: std::path::PathBuf) -> Listener {
 #[test]
 fn a_sleeping_shard_stops_at_once_and_frees_its_port() {
     for backend in backends() {
-        let shard =
-            Shard::bind(Config { backend, listeners: vec![tcp()], ..Config::default() }).unwrap();
-        let at = shard.addrs()[0].clone();
+        let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
+        let at = shard.addrs(0)[0].clone();
         let running = spawn(shard, Echo::default);
         // A connection that is served shows that it runs; then it has nothing to do.
         let mut peer = connect(&at);
@@ -44,92 +42,118 @@ fn stopping_before_the_run_ends_it_at_once() {
         let shard = Shard::bind(Config { backend, ..Config::default() }).unwrap();
         let stop = rt::Stop::new();
         stop.stop();
-        shard.run(&mut Echo::default(), &stop, |_, _| {}).unwrap();
+        shard.run(vec![&mut Echo::default()], &stop, |_, _, _| {}).unwrap();
+    }
+}
+
+fn start(config: Config) -> Reactor<Echo, impl FnMut(usize, base::Time, seam::Note)> {
+    let nodes = config.seats.iter().map(|_| Echo::default()).collect();
+    Shard::bind(config).unwrap().start(nodes, |_, _, _| {}).unwrap()
+}
+
+type Answer = Result<Vec<u8>, BlockError>;
+
+/// Asks one thing of a seat's device, and turns the loop until the answer is there.
+fn ask<T: FnMut(usize, base::Time, seam::Note)>(
+    reactor: &mut Reactor<Echo, T>,
+    seat: usize,
+    kind: BlockKind,
+    at: u64,
+    bytes: &[u8],
+) -> Answer {
+    let mut body = reactor.alloc(bytes.len());
+    body.as_mut().copy_from_slice(bytes);
+    let body = if kind == BlockKind::Write { body } else { Buf::EMPTY };
+    let (id, len) = (RequestId(at), bytes.len() as u32);
+    let request = BlockRequest { volume: base::VolumeId(1), kind, at, len, body };
+    reactor.request(seat, id, request);
+    loop {
+        if let Some((answered, result)) = reactor.answers().next() {
+            assert_eq!(answered, id);
+            return result.map(|data| data.to_vec());
+        }
+        reactor.turn(None).unwrap();
     }
 }
 
 #[test]
-fn requests_of_other_threads_are_answered_in_bounds() {
+fn a_driven_shard_answers_each_seat_from_its_own_device() {
     for backend in backends() {
-        let shard = Shard::bind(Config {
-            backend,
-            disks: vec![DiskSpec::Ram(2 << 20)],
-            ..Config::default()
-        })
-        .unwrap();
-        let mailbox = shard.mailbox();
-        let running = spawn(shard, Echo::default);
-        let threads: Vec<_> = (0..4u64)
-            .map(|t| {
-                let client = mailbox.client(8);
-                std::thread::spawn(move || {
-                    let (mut tag, mut replies) = (0, Vec::new());
-                    while tag < 500 || client.outstanding() > 0 {
-                        while tag < 500 {
-                            // Echo writes a request's data to its device, and reads from there.
-                            let at = t * (256 << 10) + (tag / 2 % 64) * 4096;
-                            let (kind, bytes) = match tag % 2 {
-                                0 => (BlockKind::Write, vec![tag as u8; 4096]),
-                                _ => (BlockKind::Read, Vec::new()),
-                            };
-                            match client.submit(tag, request(kind, at, 4096, bytes)) {
-                                Ok(()) => tag += 1,
-                                Err(SubmitError::Full(_)) => break,
-                                Err(SubmitError::Closed(_)) => panic!("it has not ended"),
-                            }
-                        }
-                        assert!(client.outstanding() <= 8);
-                        client.collect(None, &mut replies).unwrap();
-                        for r in replies.drain(..) {
-                            r.result.unwrap();
-                            let Bytes::Vec(data) = r.bytes else { panic!("what was given") };
-                            assert_eq!(data, vec![(r.tag - r.tag % 2) as u8; 4096]);
-                        }
-                    }
-                })
-            })
-            .collect();
-        threads.into_iter().for_each(|t| t.join().unwrap());
-
-        let client = mailbox.client(2);
-        let mut memory = [7u8; 512];
-        // SAFETY: `memory` lives until the reply has been collected, and is not used meanwhile.
-        let raw = unsafe { RawBytes::new(memory.as_mut_ptr(), memory.len()) };
-        let read = Request {
-            bytes: Bytes::Raw(raw),
-            ..request(BlockKind::Read, 1500 << 10, 512, Vec::new())
-        };
-        client.submit(1, read).unwrap();
-        let mut replies = Vec::new();
-        assert_eq!(client.collect(None, &mut replies), Ok(1));
-        assert_eq!((replies[0].result, memory), (Ok(()), [0; 512]));
-        client.submit(2, request(BlockKind::Read, 4 << 20, 512, Vec::new())).unwrap();
-        assert_eq!(client.collect(None, &mut replies), Ok(1));
-        assert_eq!(replies[1].result, Err(BlockError::OutOfRange));
-        assert_eq!(client.collect(Some(Duration::ZERO), &mut replies), Ok(0));
-        assert_eq!(client.collect(Some(Duration::from_millis(1)), &mut replies), Ok(0));
-
-        let waiter = mailbox.client(1);
-        let waiting = std::thread::spawn(move || waiter.collect(None, &mut Vec::new()));
-        running.end();
-        assert_eq!(waiting.join().unwrap(), Err(Closed), "whoever waits learns the end");
-        let late = client.submit(3, request(BlockKind::Flush, 0, 0, Vec::new()));
-        assert!(matches!(late, Err(SubmitError::Closed(_))));
-        assert_eq!(mailbox.client(1).collect(None, &mut Vec::new()), Err(Closed));
+        let seat = |bytes| Seat { listeners: vec![tcp()], disks: vec![DiskSpec::Ram(bytes)] };
+        let seats = vec![seat(1 << 20), seat(2 << 20)];
+        let mut reactor = start(Config { backend, seats, ..Config::default() });
+        for (seat, fill) in [(0, 3), (1, 5)] {
+            assert_eq!(ask(&mut reactor, seat, BlockKind::Write, 8192, &[fill; 4096]), Ok(vec![]));
+        }
+        for (seat, fill) in [(0, 3), (1, 5)] {
+            let read = ask(&mut reactor, seat, BlockKind::Read, 8192, &[0; 4096]);
+            assert_eq!(read, Ok(vec![fill; 4096]));
+        }
+        let beyond = |r: &mut _, seat| ask(r, seat, BlockKind::Read, 1 << 20, &[0; 512]);
+        assert_eq!(beyond(&mut reactor, 0), Err(BlockError::OutOfRange));
+        assert_eq!(beyond(&mut reactor, 1), Ok(vec![0; 512]));
     }
 }
 
-fn request(kind: BlockKind, at: u64, len: u32, bytes: Vec<u8>) -> Request {
-    Request { volume: base::VolumeId(1), kind, at, len, bytes: Bytes::Vec(bytes) }
+#[test]
+fn links_belong_to_the_seat_whose_address_was_dialled() {
+    for backend in backends() {
+        let seat = || Seat { listeners: vec![tcp()], disks: vec![] };
+        let shard =
+            Shard::bind(Config { backend, seats: vec![seat(), seat()], ..Config::default() })
+                .unwrap();
+        let at = [shard.addrs(0)[0].clone(), shard.addrs(1)[0].clone()];
+        let stop = Stop::new();
+        let for_thread = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut a, mut b) = (Echo::default(), Echo::default());
+            shard.run(vec![&mut a, &mut b], &for_thread, |_, _, _| {}).unwrap();
+            (a.frames, b.frames)
+        });
+        for (at, frames) in at.iter().zip([3, 4]) {
+            let mut peer = connect(at);
+            (0..frames).for_each(|n| exchange(&mut peer, &Fill(n).bytes(5000)));
+        }
+        stop.stop();
+        assert_eq!(thread.join().unwrap(), (3, 4));
+    }
+}
+
+/// True when the descriptor becomes readable within the time.
+fn readable(fd: BorrowedFd<'_>, within: Duration) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    let time = rustix::time::Timespec::try_from(within).unwrap();
+    poll(&mut fds, Some(&time)).unwrap() > 0
 }
 
 #[test]
-fn a_shard_that_never_ran_closes_its_mailbox() {
-    let shard = Shard::bind(Config::default()).unwrap();
-    let client = shard.mailbox().client(1);
-    client.submit(1, request(BlockKind::Flush, 0, 0, Vec::new())).unwrap();
-    drop(shard);
-    assert_eq!(client.collect(None, &mut Vec::new()), Err(Closed));
+fn an_armed_shard_is_readable_exactly_when_there_is_something_to_do() {
+    for backend in backends() {
+        let config = Config { backend, ..Config::of(vec![tcp()], vec![]) };
+        let shard = Shard::bind(config).unwrap();
+        let at = shard.addrs(0)[0].clone();
+        let mut reactor = shard.start(vec![Echo::default()], |_, _, _| {}).unwrap();
+        let settle = |reactor: &mut Reactor<Echo, _>| {
+            while !reactor.arm().unwrap() {
+                reactor.turn(Some(Duration::ZERO)).unwrap();
+            }
+        };
+        settle(&mut reactor);
+        assert!(!readable(reactor.fd(), Duration::from_millis(20)), "nothing to do");
+        let mut peer = connect(&at);
+        peer.write_all(&frame(&[7; 5000])).unwrap();
+        while reactor.node(0).frames == 0 {
+            settle(&mut reactor);
+            if reactor.node(0).frames == 0 {
+                assert!(readable(reactor.fd(), Duration::from_secs(20)), "a frame came");
+            }
+            reactor.turn(Some(Duration::ZERO)).unwrap();
+        }
+        settle(&mut reactor);
+        let mut back = vec![0; 5004];
+        peer.read_exact(&mut back).unwrap();
+        assert_eq!(back, frame(&[7; 5000]));
+    }
 }
 
 #[test]
@@ -137,31 +161,24 @@ fn a_file_keeps_its_data_and_has_one_user() {
     let dir = Dir::new("file");
     let path = dir.0.join("disk");
     for backend in backends() {
-        let config = || Config {
-            backend,
-            disks: vec![DiskSpec::File { path: path.clone() }],
-            ..Config::default()
+        let config = || {
+            let disks = vec![DiskSpec::File { path: path.clone() }];
+            Config { backend, ..Config::of(vec![], disks) }
         };
         let _ = std::fs::remove_file(&path);
-        for (kind, bytes) in [(BlockKind::Write, vec![9; 5000]), (BlockKind::Read, vec![])] {
+        for (kind, before, answer) in
+            [(BlockKind::Write, 0, vec![]), (BlockKind::Read, 15_000, vec![9; 5000])]
+        {
             let shard = Shard::bind(config()).unwrap();
-            let size = if kind == BlockKind::Write { 0 } else { 10_000 + 5000 };
-            assert_eq!(shard.disk_bytes(DiskId(0)), Some(size));
-            assert_eq!(shard.disk_bytes(DiskId(1)), None);
-            let client = shard.mailbox().client(1);
-            let running = spawn(shard, Echo::default);
-            client.submit(0, request(kind, 10_000, 5000, bytes)).unwrap();
-            let mut replies = Vec::new();
-            client.collect(None, &mut replies).unwrap();
-            assert_eq!(replies[0].result, Ok(()));
+            assert_eq!(shard.disk_bytes(0, DiskId(0)), Some(before));
+            assert_eq!(shard.disk_bytes(0, DiskId(1)), None);
+            let mut reactor = shard.start(vec![Echo::default()], |_, _, _| {}).unwrap();
+            assert_eq!(ask(&mut reactor, 0, kind, 10_000, &[9; 5000]), Ok(answer));
             assert!(matches!(Shard::bind(config()), Err(RtError::Locked { .. })));
-            running.end();
-            let Bytes::Vec(data) = &replies[0].bytes else { panic!("what was given") };
-            assert_eq!(data, &vec![9; 5000]);
         }
     }
     let nowhere = DiskSpec::File { path: dir.0.join("none/disk") };
-    let error = Shard::bind(Config { disks: vec![nowhere], ..Config::default() }).err().unwrap();
+    let error = Shard::bind(Config::of(vec![], vec![nowhere])).err().unwrap();
     assert!(error.to_string().contains("make the folder first"), "{error}");
 }
 
@@ -170,14 +187,9 @@ fn a_full_file_system_is_told_as_such() {
     for backend in backends() {
         // Every write to it fails with ENOSPC.
         let disks = vec![DiskSpec::File { path: "/dev/full".into() }];
-        let shard = Shard::bind(Config { backend, disks, ..Config::default() }).unwrap();
-        let client = shard.mailbox().client(1);
-        let running = spawn(shard, Echo::default);
-        client.submit(0, request(BlockKind::Write, 0, 512, vec![1; 512])).unwrap();
-        let mut replies = Vec::new();
-        client.collect(None, &mut replies).unwrap();
-        assert_eq!(replies[0].result, Err(BlockError::Full));
-        running.end();
+        let mut reactor = start(Config { backend, ..Config::of(vec![], disks) });
+        let answer = ask(&mut reactor, 0, BlockKind::Write, 0, &[1; 512]);
+        assert_eq!(answer, Err(BlockError::Full));
     }
 }
 
@@ -186,7 +198,7 @@ fn a_port_in_use_is_named_with_what_to_do() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = ListenAddr::Tcp(other.local_addr().unwrap());
     let listeners = vec![Listener { port: Port::Peer, at: at.clone() }];
-    let error = Shard::bind(Config { listeners, ..Config::default() }).err().unwrap();
+    let error = Shard::bind(Config::of(listeners, vec![])).err().unwrap();
     assert!(matches!(&error, RtError::InUse { at: a } if *a == at));
     let text = error.to_string();
     assert!(text.contains(&at.to_string()) && text.contains("ss -ltnp"), "{text}");
@@ -196,8 +208,7 @@ fn a_port_in_use_is_named_with_what_to_do() {
 fn a_unix_socket_is_taken_over_only_from_the_dead() {
     let dir = Dir::new("unix");
     let path = dir.0.join("socket");
-    let config =
-        |backend| Config { backend, listeners: vec![unix(path.clone())], ..Config::default() };
+    let config = |backend| Config { backend, ..Config::of(vec![unix(path.clone())], vec![]) };
     for backend in backends() {
         drop(UnixListener::bind(&path).unwrap()); // leaves its file behind
         let shard = Shard::bind(config(backend)).unwrap();
@@ -222,7 +233,7 @@ fn a_core_that_is_not_there_is_an_error_and_a_core_that_is_works() {
         let shard = Shard::bind(Config { pin: Some(core), ..Config::default() }).unwrap();
         let stop = rt::Stop::new();
         stop.stop();
-        std::thread::spawn(move || shard.run(&mut Echo::default(), &stop, |_, _| {}))
+        std::thread::spawn(move || shard.run(vec![&mut Echo::default()], &stop, |_, _, _| {}))
             .join()
             .unwrap()
     };
@@ -235,9 +246,8 @@ fn a_core_that_is_not_there_is_an_error_and_a_core_that_is_works() {
 #[test]
 fn many_links_at_once_all_get_their_own_back() {
     for backend in backends() {
-        let shard =
-            Shard::bind(Config { backend, listeners: vec![tcp()], ..Config::default() }).unwrap();
-        let at = shard.addrs()[0].clone();
+        let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
+        let at = shard.addrs(0)[0].clone();
         let running = spawn(shard, Echo::default);
         let threads: Vec<_> = (0..6u64)
             .map(|t| {
@@ -270,9 +280,8 @@ fn many_links_at_once_all_get_their_own_back() {
 #[test]
 fn an_idle_shard_uses_no_processor() {
     for backend in backends() {
-        let shard =
-            Shard::bind(Config { backend, listeners: vec![tcp()], ..Config::default() }).unwrap();
-        let at = shard.addrs()[0].clone();
+        let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
+        let at = shard.addrs(0)[0].clone();
         let running = spawn(shard, Echo::default);
         let mut peer = connect(&at);
         exchange(&mut peer, b"busy");
@@ -291,14 +300,13 @@ fn an_idle_shard_uses_no_processor() {
 #[test]
 fn a_panic_in_the_node_frees_nothing_too_early() {
     for backend in backends() {
-        let shard =
-            Shard::bind(Config { backend, listeners: vec![tcp()], ..Config::default() }).unwrap();
-        let at = shard.addrs()[0].clone();
+        let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
+        let at = shard.addrs(0)[0].clone();
         let mut peers: Vec<_> = (0..10).map(|_| connect(&at)).collect();
         let began = Instant::now();
         let thread = std::thread::spawn(move || {
             let mut node = Echo { panic_at: Some(5), ..Echo::default() };
-            shard.run(&mut node, &rt::Stop::new(), |_, _| {})
+            shard.run(vec![&mut node], &rt::Stop::new(), |_, _, _| {})
         });
         for p in &mut peers {
             let _ = p.write_all(&frame(&[1; 100_000]));

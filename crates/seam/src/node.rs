@@ -22,9 +22,33 @@ pub trait Node {
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects);
 
     /// Ends a batch of events: sends what `on` put off, so that batching is a property of the core
-    /// and the simulator tests it. Called at least once after each batch, before the driver waits.
+    /// and the simulator tests it. Called at least once after each batch that had an event for this
+    /// node, before the driver waits; and once before the first event.
     fn flush(&mut self, now: Time, out: &mut Effects);
 
     /// When the driver must deliver [`Event::Tick`] next; it asks after each `flush`. Never early.
     fn wake_at(&self) -> Option<Time>;
+}
+
+impl<N: Node> Node for &mut N {
+    type Framer = N::Framer;
+
+    fn framer(&mut self, port: Port) -> N::Framer {
+        (**self).framer(port)
+    }
+
+    #[inline]
+    fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
+        (**self).on(now, event, out);
+    }
+
+    #[inline]
+    fn flush(&mut self, now: Time, out: &mut Effects) {
+        (**self).flush(now, out);
+    }
+
+    #[inline]
+    fn wake_at(&self) -> Option<Time> {
+        (**self).wake_at()
+    }
 }

@@ -16,10 +16,11 @@ pub fn run(config: MdmConfig) -> Result<()> {
     }
     let shard = rt::Config {
         backend: config.backend.0,
-        listeners: vec![Listener { port: Port::Peer, at: config.listen.into() }],
-        disks: vec![DiskSpec::File { path: config.log }],
         seed: crate::random()?,
-        ..rt::Config::default()
+        ..rt::Config::of(
+            vec![Listener { port: Port::Peer, at: config.listen.into() }],
+            vec![DiskSpec::File { path: config.log }],
+        )
     };
     let node = || {
         Mdm::new(Config {
@@ -29,6 +30,6 @@ pub fn run(config: MdmConfig) -> Result<()> {
             pid: std::process::id(),
         })
     };
-    let job = Job { name: "mdm".into(), config: shard, node: Box::new(move |_| node()) };
+    let job = Job { name: "mdm".into(), config: shard, nodes: vec![Box::new(move |_| node())] };
     service::run("mdm", config.pid_file.as_deref(), vec![job])
 }

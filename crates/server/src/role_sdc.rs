@@ -14,10 +14,9 @@ pub fn run(config: SdcConfig) -> Result<()> {
         config.nbd.iter().map(|a| Listener { port: Port::Nbd, at: a.0.clone() }).collect();
     let shard = rt::Config {
         backend: config.backend.0,
-        listeners,
         pin: config.pin,
         seed: crate::random()?,
-        ..rt::Config::default()
+        ..rt::Config::of(listeners, Vec::new())
     };
     let nonce = crate::random()?;
     let (name, mdm) = (config.name.clone(), config.mdm);
@@ -32,6 +31,6 @@ pub fn run(config: SdcConfig) -> Result<()> {
             limits: Limits::SHIPPED,
         })
     };
-    let job = Job { name: config.name.clone(), config: shard, node: Box::new(node) };
+    let job = Job { name: config.name.clone(), config: shard, nodes: vec![Box::new(node)] };
     service::run(&config.name, config.pid_file.as_deref(), vec![job])
 }

@@ -57,13 +57,11 @@ fn job(config: &SdsConfig, shard: u32, device: &DeviceConfig, nonce: u64) -> Res
         name: format!("{}.{shard}", config.name),
         config: rt::Config {
             backend: config.backend.0,
-            listeners: vec![Listener { port: Port::Peer, at: listen.into() }],
-            disks: vec![disk],
             pin: device.pin,
             seed: crate::random()?,
-            ..rt::Config::default()
+            ..rt::Config::of(vec![Listener { port: Port::Peer, at: listen.into() }], vec![disk])
         },
-        node: Box::new(node),
+        nodes: vec![Box::new(node)],
     })
 }
 

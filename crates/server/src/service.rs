@@ -32,8 +32,8 @@ pub struct Job<N> {
     pub name: String,
     /// What it is made of.
     pub config: rt::Config,
-    /// Called on the shard's own thread.
-    pub node: MakeNode<N>,
+    /// One per seat, called on the shard's own thread.
+    pub nodes: Vec<MakeNode<N>>,
 }
 
 enum Message {
@@ -87,14 +87,19 @@ fn run_shard<N: Node + Watch>(
         Ok(shard) => shard,
         Err(why) => return end.why = Some(why),
     };
-    let at = shard.addrs().to_vec();
-    let verdicts = report.clone();
-    let mut node = Watched::new((job.node)(&at), move |verdict| {
-        let _ = verdicts.send(Message::Verdict(verdict));
-    });
+    let mut at = Vec::new();
+    let mut nodes = Vec::new();
+    for (seat, make) in job.nodes.into_iter().enumerate() {
+        let own = shard.addrs(seat);
+        let verdicts = report.clone();
+        nodes.push(Watched::new(make(&own), move |verdict| {
+            let _ = verdicts.send(Message::Verdict(verdict));
+        }));
+        at.extend(own);
+    }
     let (backend, notice) = (shard.backend(), shard.notice().map(str::to_owned));
     let _ = report.send(Message::Bound { shard: job.name, backend, at, notice });
-    let outcome = shard.run(&mut node, stop, |_, note| {
+    let outcome = shard.run(nodes, stop, |_, _, note| {
         if report.try_send(Message::Note(note)).is_err() {
             lost.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,6 +1,6 @@
 //! What the kernel has done: turned into events, and into more work.
 
-use super::{ACCEPT_PAUSE, Ready, Shard, work_on_file};
+use super::{ACCEPT_PAUSE, Accepting, Ready, Shard, work_on_file};
 use crate::dial;
 use crate::link::{Link, State};
 use crate::net;
@@ -10,7 +10,7 @@ use rustix::net::{Shutdown, shutdown};
 use seam::{DialError, DialId, DownReason, Event, Node, Note, Port};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
-impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
+impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     pub(super) fn completed(&mut self, now: Time, done: Done) {
         match done.token {
             Token::Recv(i) => self.received(now, i, done.result, done.more),
@@ -18,11 +18,8 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
             Token::Accept(i) => self.accepted(now, i, done),
             Token::Connect(i) => self.connected(now, i, done.result),
             Token::Disk(i) => self.file_done(now, i, done.result),
-            // The eventfd is readable: somebody has published something.
-            Token::Wake => {
-                self.waker.clear();
-                self.take_requests(now);
-            }
+            // Somebody wants the shard to look whether it should stop.
+            Token::Wake => self.waker.clear(),
             Token::Cancel => {}
         }
     }
@@ -34,21 +31,29 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
         Some((index, self.links.get_mut_of(index, generation)?))
     }
 
-    fn new_link(&mut self, now: Time, socket: OwnedFd, port: Port, dial: Option<DialId>) {
+    fn new_link(
+        &mut self,
+        now: Time,
+        seat: u32,
+        socket: OwnedFd,
+        port: Port,
+        dial: Option<DialId>,
+    ) {
         net::set_up(&socket);
         let (index, generation) = self.links.next();
         let link = LinkId((u64::from(generation) << 32 | u64::from(index)) + 1);
         if self.sys.watch(Token::Recv(index), socket.as_fd()).is_err() {
             // No memory for it in the kernel: as if it had broken at once.
             if let Some(dial) = dial {
-                self.ready.push_back(Ready::DialFailed(dial, DialError::Unreachable));
+                let failed = Ready::DialFailed(dial, DialError::Unreachable);
+                self.ready.push_back((seat, failed));
             }
             return;
         }
-        let framer = self.node.framer(port);
-        self.links.insert(Link::new(link, socket, framer));
+        let framer = self.seats[seat as usize].node.framer(port);
+        self.links.insert(Link::new(link, seat, socket, framer));
         self.to_receive.push(index);
-        self.deliver(now, Event::LinkUp { link, port, dial });
+        self.deliver(now, seat, Event::LinkUp { link, port, dial });
     }
 
     fn accepted(&mut self, now: Time, i: u32, done: Done) {
@@ -57,8 +62,8 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
                 self.accept(i);
                 // SAFETY: the kernel has just made this descriptor for us.
                 let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-                let port = self.listeners[i as usize].port;
-                self.new_link(now, socket, port, None);
+                let Accepting { seat, port, .. } = self.listeners[i as usize];
+                self.new_link(now, seat, socket, port, None);
             }
             // The caller gave up while it was waiting.
             e if [libc::ECONNABORTED, libc::EINTR, libc::EAGAIN, libc::EPROTO].contains(&-e) => {
@@ -76,10 +81,14 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
         self.sys.forget(Token::Connect(index), entry.socket.as_fd());
         match result {
             0 if net::is_own_echo(&entry.socket) => {
-                self.deliver(now, Event::DialFailed { dial: entry.dial, why: DialError::Refused });
+                let why = DialError::Refused;
+                self.deliver(now, entry.seat, Event::DialFailed { dial: entry.dial, why });
             }
-            0 => self.new_link(now, entry.socket, entry.port, Some(entry.dial)),
-            e => self.deliver(now, Event::DialFailed { dial: entry.dial, why: dial::why(-e) }),
+            0 => self.new_link(now, entry.seat, entry.socket, entry.port, Some(entry.dial)),
+            e => {
+                let why = dial::why(-e);
+                self.deliver(now, entry.seat, Event::DialFailed { dial: entry.dial, why });
+            }
         }
     }
 
@@ -90,11 +99,11 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
             return;
         }
         entry.abandoned = true;
-        let dial = entry.dial;
+        let (seat, dial) = (entry.seat, entry.dial);
         if self.sys.forget(Token::Connect(index), entry.socket.as_fd()) {
             self.dials.remove(index);
         }
-        self.ready.push_back(Ready::DialFailed(dial, DialError::Unreachable));
+        self.ready.push_back((seat, Ready::DialFailed(dial, DialError::Unreachable)));
     }
 
     fn received(&mut self, now: Time, index: u32, result: i32, more: bool) {
@@ -137,16 +146,17 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
             }
             match link.input.cut(&mut link.framer, &self.pool) {
                 Ok(Some((head, body))) => {
-                    let link = link.id;
-                    self.deliver(now, Event::Frame { link, head: head.as_slice(), body });
+                    let (link, seat) = (link.id, link.seat);
+                    let head = head.as_slice();
+                    self.deliver(now, seat, Event::Frame { link, head, body });
                 }
                 Ok(None) => match link.ended {
                     Some(why) => return self.down(index, why),
                     None => return self.to_receive.push(index),
                 },
                 Err(why) => {
-                    let note = Note::Garbage { link: link.id, why };
-                    (self.on_note)(now, note);
+                    let (note, seat) = (Note::Garbage { link: link.id, why }, link.seat);
+                    (self.on_note)(seat as usize, now, note);
                     return self.down(index, DownReason::Garbage);
                 }
             }
@@ -273,7 +283,7 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
     pub(super) fn down(&mut self, index: u32, why: DownReason) {
         let Some(link) = self.links.get_mut(index) else { return };
         if link.state == State::Up {
-            self.ready.push_back(Ready::LinkDown(link.id, why));
+            self.ready.push_back((link.seat, Ready::LinkDown(link.id, why)));
             if why == DownReason::Stuck {
                 net::reset_on_close(&*link);
             }
@@ -309,8 +319,8 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
     /// A file operation has ended, or goes on.
     pub(super) fn file_done(&mut self, now: Time, index: u32, result: i32) {
         let Some(result) = self.file_ended(index, result) else { return };
-        let Some(file) = self.files.remove(index) else { return };
-        self.deliver(now, Event::DiskDone { op: file.op, result });
+        let Some((seat, file)) = self.files.remove(index) else { return };
+        self.deliver(now, seat, Event::DiskDone { op: file.op, result });
     }
 
     /// Goes on with a file operation until it ends or waits; tells how it ended.
@@ -320,7 +330,7 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
         mut result: i32,
     ) -> Option<Result<seam::Buf, seam::DiskError>> {
         loop {
-            if let Some(ended) = self.files.get_mut(index)?.completed(result) {
+            if let Some(ended) = self.files.get_mut(index)?.1.completed(result) {
                 return Some(ended);
             }
             result = work_on_file(&mut self.sys, &mut self.files, index)?;

@@ -13,24 +13,24 @@ use seam::{
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
-impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
-    /// Carries out what was emitted since the last time, in order.
-    pub(super) fn carry_out(&mut self, now: Time) {
+impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
+    /// Carries out what a node has emitted since the last time, in order.
+    pub(super) fn carry_out(&mut self, now: Time, seat: u32) {
         if self.out.is_empty() {
             return;
         }
         let mut effects = std::mem::take(&mut self.effects);
         self.out.swap(&mut effects);
         for effect in effects.drain(..) {
-            self.apply(now, effect);
+            self.apply(now, seat, effect);
         }
         self.effects = effects;
     }
 
-    fn apply(&mut self, now: Time, effect: Effect) {
+    fn apply(&mut self, now: Time, seat: u32, effect: Effect) {
         match effect {
             Effect::Send { link, head, body } => self.send(link, &head, body),
-            Effect::Dial { dial, to, port } => self.dial(now, dial, to, port),
+            Effect::Dial { dial, to, port } => self.dial(now, seat, dial, to, port),
             Effect::Close { link } => self.close(now, link),
             Effect::Pause { link } => self.pause(link),
             Effect::Resume { link } => {
@@ -38,14 +38,16 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
                     && l.paused
                 {
                     l.paused = false;
-                    self.ready.push_back(Ready::Resumed(link));
+                    self.ready.push_back((seat, Ready::Resumed(link)));
                 }
             }
-            Effect::Read { op, disk, at, len } => self.disk(op, disk, Act::Read { at, len }),
-            Effect::Write { op, disk, at, body } => self.disk(op, disk, Act::Write { at, body }),
-            Effect::Flush { op, disk } => self.disk(op, disk, Act::Flush),
-            Effect::Reply { id, result } => self.desk.answer(id, result),
-            Effect::Note(note) => (self.on_note)(now, note),
+            Effect::Read { op, disk, at, len } => self.disk(seat, op, disk, Act::Read { at, len }),
+            Effect::Write { op, disk, at, body } => {
+                self.disk(seat, op, disk, Act::Write { at, body });
+            }
+            Effect::Flush { op, disk } => self.disk(seat, op, disk, Act::Flush),
+            Effect::Reply { id, result } => self.answers.push((id, result)),
+            Effect::Note(note) => (self.on_note)(seat as usize, now, note),
         }
     }
 
@@ -87,13 +89,14 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
         self.finish(now, index);
     }
 
-    fn dial(&mut self, now: Time, dial: DialId, to: SocketAddr, port: Port) {
+    fn dial(&mut self, now: Time, seat: u32, dial: DialId, to: SocketAddr, port: Port) {
         let Ok(socket) = net::dialing(to, S::NONBLOCKING) else {
-            return self.ready.push_back(Ready::DialFailed(dial, DialError::Unreachable));
+            let failed = Ready::DialFailed(dial, DialError::Unreachable);
+            return self.ready.push_back((seat, failed));
         };
         let fd = socket.as_raw_fd();
         let (until, address) = (now + PATIENCE, Pinned::new(to.into()));
-        let entry = Dial { dial, port, socket, address, until, abandoned: false };
+        let entry = Dial { seat, dial, port, socket, address, until, abandoned: false };
         let index = self.dials.insert(entry);
         let Some(entry) = self.dials.get_mut(index) else { return };
         // Never fails: a dial is watched from its connect on.
@@ -102,14 +105,15 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
         unsafe { self.sys.connect(index, fd, entry.address.as_ptr()) };
     }
 
-    fn disk(&mut self, op: DiskOp, disk: DiskId, act: Act) {
-        let Some(disk) = self.disks.get_mut(disk.0 as usize) else {
-            return self.ready.push_back(Ready::DiskDone(op, Err(DiskError::OutOfRange)));
+    fn disk(&mut self, seat: u32, op: DiskOp, disk: DiskId, act: Act) {
+        let Some(disk) = self.seats[seat as usize].disks.get_mut(disk.0 as usize) else {
+            let none = Ready::DiskDone(op, Err(DiskError::OutOfRange));
+            return self.ready.push_back((seat, none));
         };
         let result = match disk::begin(disk, op, act, &self.pool, &mut self.zeros) {
             Begun::Ended(result) => result,
             Begun::File(file) => {
-                let index = self.files.insert(file);
+                let index = self.files.insert((seat, file));
                 let Some(result) = work_on_file(&mut self.sys, &mut self.files, index) else {
                     return;
                 };
@@ -118,6 +122,6 @@ impl<N: Node, S: Sys, T: FnMut(Time, Note)> Shard<'_, N, S, T> {
                 result
             }
         };
-        self.ready.push_back(Ready::DiskDone(op, result));
+        self.ready.push_back((seat, Ready::DiskDone(op, result)));
     }
 }

@@ -8,7 +8,7 @@
 use super::{Done, FileCall, Sys, Token, outcome, recv_now, send_now};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// Events taken per system call.
@@ -330,6 +330,10 @@ impl Sys for Epoll {
 
     fn is_promising(&mut self) -> bool {
         true
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     fn in_flight(&self) -> usize {

@@ -228,6 +228,11 @@ impl Sys for Uring {
         !self.ring.completion().is_empty() || self.needs_kernel()
     }
 
+    fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring's descriptor lives as long as the ring.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+
     fn in_flight(&self) -> usize {
         self.in_flight
     }

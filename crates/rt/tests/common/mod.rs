@@ -110,7 +110,7 @@ pub fn spawn(shard: Shard, make: impl FnOnce() -> Echo) -> Running {
     let mut node = make();
     let (stop, batches) = (Stop::new(), node.batches.clone());
     let for_thread = stop.clone();
-    let thread = std::thread::spawn(move || shard.run(&mut node, &for_thread, |_, _| {}));
+    let thread = std::thread::spawn(move || shard.run(vec![&mut node], &for_thread, |_, _, _| {}));
     Running { stop, batches, thread }
 }
 

@@ -72,8 +72,8 @@ pub fn run(args: &IoArgs) -> Result<Figures> {
     };
     let (tell, halt, seed) = (progress.clone(), stop.clone(), crate::random()?);
     let thread = std::thread::spawn(move || {
-        let mut loader = Loader::new(Sdc::new(config), load, tell, seed);
-        shard.run(&mut loader, &halt, |_, _| {})
+        let loader = Loader::new(Sdc::new(config), load, tell, seed);
+        shard.run(vec![loader], &halt, |_, _, _| {})
     });
     let figures = wait_filled(&progress, &thread)
         .and_then(|()| measure(&progress.counters, &pids, args.common.window()));
