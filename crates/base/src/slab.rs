@@ -71,6 +71,11 @@ impl<T> Slab<T> {
         self.len() >= self.capacity
     }
 
+    /// The values, by place in the table.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().filter_map(|(_, v)| v.as_mut())
+    }
+
     /// Keys and values, by place in the table.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.entries.iter().enumerate().filter_map(|(i, (generation, v))| {

@@ -2,12 +2,13 @@
 //!
 //! Invariants: a decision names the life that it is about; a device is declared lost at most once
 //! until it is heard again; proof of death is only a refused dial that was begun in that life; after
-//! the MDM starts, or was away itself (its process stood still), all clocks begin anew.
+//! the MDM starts, or was away itself (its process stood still), all clocks begin anew; an MDM that
+//! hears nobody at all suspects itself, and declares nobody lost by silence.
 //!
 //! It doesn't know why a device matters, and it decides nothing by itself: what it says becomes a
 //! command only if the state still agrees.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{DeviceId, Incarnation, Limits, Time};
 use core::time::Duration;
@@ -98,7 +99,10 @@ impl Detector {
         Some(Verdict { device: *device, incarnation, dead: true })
     }
 
-    /// Those who have been silent for too long. Each is told once.
+    /// Those who have been silent for too long, if somebody else has not. Each is told once.
+    ///
+    /// When all are silent, the MDM is the one that is cut off: leaving one copy after the other out
+    /// of the groups could help nobody, and would leave some group with the one copy that is lost.
     pub fn silent(&mut self, now: Time) -> Vec<Verdict> {
         // This process itself stood still: what it missed says nothing about others.
         if now.since(self.awake) > self.silence / 2 {
@@ -106,6 +110,10 @@ impl Detector {
         }
         self.awake = now;
         let mut verdicts = Vec::new();
+        let heard = |w: &Watch| !w.lost && now.since(w.heard) < self.silence;
+        if !self.watched.values().any(heard) {
+            return verdicts;
+        }
         for (device, watch) in &mut self.watched {
             if !watch.lost && now.since(watch.heard) >= self.silence {
                 watch.lost = true;
@@ -128,12 +136,19 @@ impl Detector {
         silent && watch.incarnation == verdict.incarnation
     }
 
+    /// Those who are silent and were not declared lost, for whatever reason.
+    pub fn unheard(&self, now: Time) -> BTreeSet<DeviceId> {
+        let silent = |w: &Watch| !w.lost && now.since(w.heard) >= self.silence;
+        self.watched.iter().filter(|(_, w)| silent(w)).map(|(d, _)| *d).collect()
+    }
+
     /// When `silent` is to be asked next: when the first one is due, and often enough to notice that
     /// this process stood still.
     pub fn wake_at(&self) -> Option<Time> {
         let due =
             self.watched.values().filter(|w| !w.lost).map(|w| w.heard + self.silence).min()?;
-        Some(due.min(self.awake + self.beat))
+        let beat = self.awake + self.beat;
+        Some(if due > self.awake { due.min(beat) } else { beat })
     }
 }
 
@@ -144,16 +159,24 @@ mod tests {
     const MS: u64 = 1_000_000;
     const LIFE: Incarnation = Incarnation(5);
     const DEV: DeviceId = DeviceId(1);
+    const OTHER: DeviceId = DeviceId(2);
 
     fn at(ms: u64) -> Time {
         Time(ms * MS)
     }
 
+    /// Watches `DEV`, and another device that the tests keep alive with [`round`].
     fn detector() -> Detector {
         let mut d = Detector::new(&Limits::SHIPPED);
         d.silent(at(0));
         d.watch(at(0), DEV, LIFE);
+        d.watch(at(0), OTHER, LIFE);
         d
+    }
+
+    fn round(d: &mut Detector, ms: u64) -> Vec<Verdict> {
+        d.heard(at(ms), OTHER, LIFE);
+        d.silent(at(ms))
     }
 
     #[test]
@@ -164,7 +187,7 @@ mod tests {
             if ms <= 400 {
                 d.heard(at(ms), DEV, LIFE);
             }
-            told.extend(d.silent(at(ms)).into_iter().map(|v| (ms, v)));
+            told.extend(round(&mut d, ms).into_iter().map(|v| (ms, v)));
         }
         assert_eq!(told, [(1400, Verdict { device: DEV, incarnation: LIFE, dead: false })]);
         d.watch(at(3000), DEV, LIFE);
@@ -175,9 +198,21 @@ mod tests {
     fn a_detector_that_slept_begins_anew() {
         let mut d = detector();
         assert_eq!(d.silent(at(10_000)), []);
-        assert_eq!(d.silent(at(10_400)), []);
-        assert_eq!(d.silent(at(10_800)), []);
-        assert_eq!(d.silent(at(11_000)).len(), 1);
+        assert_eq!(round(&mut d, 10_400), []);
+        assert_eq!(round(&mut d, 10_800), []);
+        assert_eq!(round(&mut d, 11_000).len(), 1);
+    }
+
+    #[test]
+    fn a_detector_that_hears_nobody_suspects_itself() {
+        let mut d = detector();
+        for ms in (200..5000).step_by(200) {
+            assert_eq!(d.silent(at(ms)), []);
+            assert!(d.wake_at().is_some_and(|t| t > at(ms)), "no busy loop");
+        }
+        assert_eq!(d.unheard(at(5000)), BTreeSet::from([DEV, OTHER]));
+        d.heard(at(5000), OTHER, LIFE);
+        assert_eq!(d.silent(at(5000)).len(), 1, "as soon as one is back, the others are late");
     }
 
     #[test]
@@ -196,14 +231,14 @@ mod tests {
     fn a_sign_of_life_takes_the_verdict_back() {
         let mut d = detector();
         let verdict = Verdict { device: DEV, incarnation: LIFE, dead: false };
-        (400..=1000).step_by(200).for_each(|ms| drop(d.silent(at(ms))));
+        (400..=1000).step_by(200).for_each(|ms| drop(round(&mut d, ms)));
         assert!(d.still_silent(at(1000), &verdict));
         d.heard(at(1001), DEV, Incarnation(4));
         assert!(d.still_silent(at(1001), &verdict), "another life's sign");
         d.heard(at(1002), DEV, LIFE);
         assert!(!d.still_silent(at(1002), &verdict));
         let mut later = Vec::new();
-        (1200..=2200).step_by(200).for_each(|ms| later.extend(d.silent(at(ms))));
+        (1200..=2200).step_by(200).for_each(|ms| later.extend(round(&mut d, ms)));
         assert_eq!(later, [verdict], "watched again");
     }
 }

@@ -11,7 +11,7 @@
 use crate::group::Group;
 use crate::publish::device_info;
 use crate::state::{State, Volume};
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use base::{DeviceId, GroupId, SdcId, Time, VolumeId};
 use core::time::Duration;
 use wire::control::{DeviceStatus, Heartbeat, SdcStatus, StatusInfo, VolumeStatus};
@@ -79,8 +79,11 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(mut self, group: &Group) -> Tally {
-        match (group.is_failed(), group.is_whole()) {
+    /// `unheard`: devices that don't answer, although the map has them as up.
+    fn add(mut self, group: &Group, unheard: &BTreeSet<DeviceId>) -> Tally {
+        let mute = |d: &DeviceId| unheard.contains(d);
+        let failed = group.is_failed() || group.primary.as_ref().is_some_and(mute);
+        match (failed, group.is_whole() && !group.in_sync.iter().any(mute)) {
             (true, _) => self.failed += 1,
             (_, true) => self.whole += 1,
             _ => self.degraded += 1,
@@ -93,17 +96,24 @@ impl Tally {
     }
 }
 
-/// The answer to "how is everything?".
-pub fn status(state: &State, seen: &Observed, now: Time, pid: u32) -> StatusInfo {
-    let tally = state.groups.values().fold(Tally::default(), Tally::add);
+/// The answer to "how is everything?". `unheard` are the devices that are silent, but not declared
+/// lost.
+pub fn status(
+    state: &State,
+    seen: &Observed,
+    unheard: &BTreeSet<DeviceId>,
+    now: Time,
+    pid: u32,
+) -> StatusInfo {
+    let tally = state.groups.values().fold(Tally::default(), |t, g| t.add(g, unheard));
     let mut info = StatusInfo {
         cluster: state.cluster.0,
         map: state.version.0,
         groups: state.groups.len() as u32,
         groups_degraded: tally.degraded as u32,
         groups_failed: tally.failed as u32,
-        devices: state.devices.keys().map(|id| device(state, seen, *id)).collect(),
-        volumes: state.volumes.iter().map(|(id, v)| volume(state, *id, v)).collect(),
+        devices: state.devices.keys().map(|id| device(state, seen, unheard, *id)).collect(),
+        volumes: state.volumes.iter().map(|(id, v)| volume(state, unheard, *id, v)).collect(),
         sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id)).collect(),
         mdm_pid: pid,
         ..StatusInfo::default()
@@ -113,7 +123,7 @@ pub fn status(state: &State, seen: &Observed, now: Time, pid: u32) -> StatusInfo
         let Some(seen) = seen.devices.get(id) else { continue };
         let Some(beat) = &seen.heartbeat else { continue };
         let mine = state.groups_of(*id).iter().filter(|g| state.is_used(**g));
-        let tally = mine.fold(Tally::default(), |t, g| t.add(&state.groups[g]));
+        let tally = mine.fold(Tally::default(), |t, g| t.add(&state.groups[g], unheard));
         let part =
             |of: u64| (u128::from(beat.used) * u128::from(of) / u128::from(tally.all())) as u64;
         info.bytes_degraded = info.bytes_degraded.saturating_add(part(tally.degraded));
@@ -131,13 +141,20 @@ pub fn status(state: &State, seen: &Observed, now: Time, pid: u32) -> StatusInfo
     info
 }
 
-fn device(state: &State, seen: &Observed, id: DeviceId) -> DeviceStatus {
+fn device(
+    state: &State,
+    seen: &Observed,
+    unheard: &BTreeSet<DeviceId>,
+    id: DeviceId,
+) -> DeviceStatus {
     let d = &state.devices[&id];
     let seen = seen.devices.get(&id);
     let groups = state.groups_of(id);
     let leads = |g: &&GroupId| state.groups[*g].primary == Some(id);
+    let mut info = device_info(id, d);
+    info.up &= !unheard.contains(&id);
     DeviceStatus {
-        info: Some(device_info(id, d)),
+        info: Some(info),
         sds: state.servers.get(&d.sds).cloned().unwrap_or_default(),
         shard: d.shard,
         pid: d.pid,
@@ -149,8 +166,13 @@ fn device(state: &State, seen: &Observed, id: DeviceId) -> DeviceStatus {
 }
 
 /// One volume.
-pub fn volume(state: &State, id: VolumeId, v: &Volume) -> VolumeStatus {
-    let tally = v.slots.iter().fold(Tally::default(), |t, g| t.add(&state.groups[g]));
+pub fn volume(
+    state: &State,
+    unheard: &BTreeSet<DeviceId>,
+    id: VolumeId,
+    v: &Volume,
+) -> VolumeStatus {
+    let tally = v.slots.iter().fold(Tally::default(), |t, g| t.add(&state.groups[g], unheard));
     VolumeStatus {
         id: id.0,
         name: v.name.clone(),

@@ -8,7 +8,7 @@ use mdm::command::*;
 use mdm::status::{Observed, status};
 use mdm::{Command, State};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{DeviceInfo, DeviceKind, GroupInfo, MapPage, VolumeInfo};
 
 /// A step, to be made into a command that mostly makes sense in the present state.
@@ -158,7 +158,7 @@ proptest! {
             prop_assert_eq!(&view, &full);
         }
         prop_assert!(state.pages_since(state.version).is_empty());
-        let info = status(&state, &Observed::default(), base::Time::ZERO, 1);
+        let info = status(&state, &Observed::default(), &BTreeSet::new(), base::Time::ZERO, 1);
         prop_assert!(info.groups_degraded + info.groups_failed <= info.groups);
     }
 

@@ -436,6 +436,7 @@ impl<M: Media> Mirror<M> {
                 let Some(op) = self.ops.get(key) else { continue };
                 match (op.kind, op.asker) {
                     (_, Asker::Nobody) => {}
+                    (_, Asker::Gone) => self.finish_client(key, Status::Stale, out),
                     (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
                     (OpKind::Copy, _) => self.start_copy(now, key, out),
                     (_, Asker::Client { .. }) => self.start_write(now, key, out),

@@ -36,6 +36,8 @@ pub(crate) enum Asker {
     Primary { link: LinkId, op: u64 },
     /// A sync of ours.
     Sync,
+    /// A client's session that is over: what was not begun is not done (rule R8).
+    Gone,
     /// Nobody any more: the configuration changed; only its media job is left.
     Nobody,
 }

@@ -6,7 +6,7 @@ use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
 use base::{
     BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Duration, Epoch, GroupId, LinkId, Lsn, Mutant,
-    SECTOR, Time, UNIT, mutant,
+    SECTOR, SdcId, Time, UNIT, mutant,
 };
 use seam::{Buf, Effects, Media, Note};
 use wire::{Header, Kind, Status, flag};
@@ -34,6 +34,21 @@ impl<M: Media> Mirror<M> {
             Err(status) => self.reply(caller, status, Buf::EMPTY, out),
         }
         self.pump(now, out);
+    }
+
+    /// A client has a new session (rule R8): what its older ones asked for and was not begun is never
+    /// done. What was begun holds its range, so whatever the new session asks for comes after it.
+    ///
+    /// Else a write that waited here could be executed when the client, or its next life, has long
+    /// overwritten it; and the list of executed writes, which knows the newest life only, would not
+    /// recognise a retry.
+    pub fn new_session(&mut self, sdc: SdcId) {
+        for op in self.ops.values_mut() {
+            let begun = op.local != Local::NotStarted || op.lsn != Lsn(0);
+            if matches!(op.asker, Asker::Client { .. }) && op.client.sdc == sdc && !begun {
+                op.asker = Asker::Gone;
+            }
+        }
     }
 
     /// Whether the operation is one for this replica, now.
@@ -363,7 +378,7 @@ impl<M: Media> Mirror<M> {
     }
 
     /// Ends a client operation that has nothing (left) to do.
-    fn finish_client(&mut self, key: u64, status: Status, out: &mut Effects) {
+    pub(crate) fn finish_client(&mut self, key: u64, status: Status, out: &mut Effects) {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
         if let Asker::Client { link, op: name } = op.asker {

@@ -235,8 +235,9 @@ impl Mdm {
         match made {
             Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
             Ok(None) => {
-                reply.status =
-                    Some(status::status(&self.state, &self.observed, now, self.config.pid));
+                let unheard = self.detector.unheard(now);
+                let (state, seen) = (&self.state, &self.observed);
+                reply.status = Some(status::status(state, seen, &unheard, now, self.config.pid));
             }
             Ok(Some(command)) => {
                 self.execute(now, &command, batch, out);
@@ -246,7 +247,8 @@ impl Mdm {
                     _ => "",
                 };
                 let volume = self.state.volume_named(name);
-                reply.volume = volume.map(|(id, v)| status::volume(&self.state, id, v));
+                let unheard = self.detector.unheard(now);
+                reply.volume = volume.map(|(id, v)| status::volume(&self.state, &unheard, id, v));
             }
         }
         reply.applied = self.state.index;

@@ -105,6 +105,9 @@ impl Sds {
                 let sdc = SdcId(hello.id);
                 let old = self.clients.get(&sdc).copied();
                 let session = newer(old, incarnation, hello, link)?;
+                if !mutant::on(Mutant::NoSession) {
+                    mirror.new_session(sdc);
+                }
                 self.clients.insert(sdc, session);
                 self.links.insert(link, Who::Client(sdc));
                 old.and_then(|s| s.link)
