@@ -78,6 +78,8 @@ const TABLE: &[Row] = &[
         ],
         &["anyhow", "clap", "prost", "serde", "serde_json", "thiserror", "toml", "zerocopy"],
     ),
+    // Drives nodes, as `sim` does, with nothing that costs instructions of its own.
+    row("gabion-gate", 2, &["gabion-base", "gabion-seam", "gabion-wire", "gabion-node"], &[]),
     row(
         "gabion-server",
         3,
@@ -115,6 +117,17 @@ const BANS: &[(&str, &str, &str)] = &[
         "replication knows no disk format: `node` brings the two together",
     ),
     ("gabion-server", "gabion-sim", "the product must not carry its test bench"),
+    ("gabion-server", "gabion-gate", "the product must not carry its test bench"),
+    (
+        "gabion-gate",
+        "gabion-rt",
+        "it counts what nodes cost; what the kernel costs differs from machine to machine",
+    ),
+    (
+        "gabion-gate",
+        "gabion-sim",
+        "sim takes protocol rules out at run time (base::mutant): the counts would be of other code",
+    ),
     (
         "gabion-system-tests",
         "gabion-*",

@@ -1,0 +1,199 @@
+//! What is counted. Each function does [`OPERATIONS`] times what its name says; setups are not counted.
+//!
+//! `function.case` is the name in the baseline. Not counted here: the kernel, and the driver `rt`.
+// The macros make public items out of what is described here, and a `main` that exits.
+#![allow(missing_docs, clippy::disallowed_methods)]
+
+use base::{GroupId, Map};
+use gate::{Cluster, OPERATIONS, Who};
+use gungraun::prelude::*;
+use seam::BlockKind::{self, Read, Write};
+use seam::{BufPool, Framer, Framing};
+use std::hint::black_box;
+use wire::{Header, Kind, PeerFramer};
+
+const BLOCK: usize = 4096;
+
+// ---- single functions ----
+
+fn headers() -> Vec<[u8; 128]> {
+    let sealed = |op: u64| {
+        let mut header = Header::new(Kind::Read);
+        header.op = op.into();
+        wire::frame(header, &[]).as_slice().try_into().expect("a head has 128 bytes")
+    };
+    (0..OPERATIONS as u64).map(sealed).collect()
+}
+
+// A head as it comes in: checked by the framer, then read.
+#[library_benchmark]
+#[bench::check_and_read(headers())]
+fn head_in(heads: Vec<[u8; 128]>) {
+    let mut framer = PeerFramer::new(4 << 20);
+    for head in &heads {
+        black_box(framer.frame(black_box(head))).expect("it is sound");
+        black_box(wire::parse(black_box(head)));
+    }
+}
+
+// A head as it goes out.
+#[library_benchmark]
+#[bench::seal()]
+fn head_out() {
+    for op in 0..OPERATIONS as u64 {
+        let mut header = Header::new(Kind::Read);
+        header.op = black_box(op).into();
+        black_box(wire::frame(header, &[]));
+    }
+}
+
+#[library_benchmark]
+#[bench::of_4k(vec![7; BLOCK])]
+fn checksum(block: Vec<u8>) {
+    for _ in 0..OPERATIONS {
+        black_box(base::crc::crc32c(black_box(&block)));
+    }
+}
+
+fn stream() -> Vec<u8> {
+    headers_with_bodies().concat()
+}
+
+fn headers_with_bodies() -> Vec<Vec<u8>> {
+    let body = [7; BLOCK];
+    let sealed = |op: u64| {
+        let mut header = Header::new(Kind::Write);
+        header.op = op.into();
+        [wire::frame(header, &body).as_slice(), &body[..]].concat()
+    };
+    (0..OPERATIONS as u64).map(sealed).collect()
+}
+
+// A buffer full of frames with 4 KiB of body, cut at their ends.
+#[library_benchmark]
+#[bench::cut(stream())]
+fn frames(stream: Vec<u8>) {
+    let (mut framer, mut at) = (PeerFramer::new(4 << 20), 0);
+    while at < stream.len() {
+        match black_box(framer.frame(black_box(&stream[at..]))) {
+            Ok(Framing::Frame { head, body }) => at += head + body,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn pool() -> BufPool {
+    let pool = BufPool::new(64 << 20);
+    drop(pool.alloc(BLOCK));
+    pool
+}
+
+#[library_benchmark]
+#[bench::take_and_give_back(pool())]
+fn buffer(pool: BufPool) -> BufPool {
+    for _ in 0..OPERATIONS {
+        drop(black_box(pool.alloc(black_box(BLOCK))));
+    }
+    pool
+}
+
+fn table() -> Map<GroupId, u64> {
+    (0..512).map(|i| (GroupId(i), u64::from(i))).collect()
+}
+
+#[library_benchmark]
+#[bench::lookup(table())]
+fn table_of_512(table: Map<GroupId, u64>) {
+    for i in 0..OPERATIONS as u32 {
+        black_box(table.get(&GroupId(black_box(i * 7))));
+    }
+}
+
+// Which group a unit is in, and who leads it.
+#[library_benchmark]
+#[bench::group_of_unit(Cluster::healthy().prepare(Read))]
+fn map(cluster: Cluster) -> Cluster {
+    let map = cluster.sdc().map();
+    for unit in cluster.units() {
+        black_box(map.group_of(black_box(unit)).and_then(|g| map.group(g)));
+    }
+    cluster
+}
+
+// ---- one node at a time: a batch of events, the flush, and what it asks its driver for ----
+
+use Who::{Primary, Sdc, Secondary};
+
+/// The cluster just before the last of these turns.
+fn before(kind: BlockKind, turns: &[Who]) -> (Cluster, Who) {
+    let (last, first) = turns.split_last().expect("at least one turn");
+    let cluster = Cluster::healthy().led(kind).after(first);
+    assert!(cluster.waiting(*last) > 0, "nothing waits for {last:?}");
+    (cluster, *last)
+}
+
+#[library_benchmark]
+#[bench::a_client_asks(before(Read, &[Sdc]))]
+#[bench::b_primary_starts(before(Read, &[Sdc, Primary]))]
+#[bench::c_primary_answers(before(Read, &[Sdc, Primary, Primary]))]
+#[bench::d_client_done(before(Read, &[Sdc, Primary, Primary, Sdc]))]
+fn read((mut cluster, who): (Cluster, Who)) -> Cluster {
+    cluster.turn(who);
+    cluster
+}
+
+#[library_benchmark]
+#[bench::a_client_asks(before(Write, &[Sdc]))]
+#[bench::b_primary_starts_and_replicates(before(Write, &[Sdc, Primary]))]
+#[bench::c_primary_has_written(before(Write, &[Sdc, Primary, Primary]))]
+#[bench::d_secondary_starts(before(Write, &[Sdc, Primary, Primary, Secondary]))]
+#[bench::e_secondary_acknowledges(before(Write, &[Sdc, Primary, Primary, Secondary, Secondary]))]
+#[bench::f_primary_answers(before(
+    Write,
+    &[Sdc, Primary, Primary, Secondary, Secondary, Primary]
+))]
+#[bench::g_client_done(before(
+    Write,
+    &[Sdc, Primary, Primary, Secondary, Secondary, Primary, Sdc]
+))]
+fn write((mut cluster, who): (Cluster, Who)) -> Cluster {
+    cluster.turn(who);
+    cluster
+}
+
+// ---- the whole way, from the program and back ----
+
+#[library_benchmark]
+#[bench::read_4k(Cluster::healthy().prepare(Read))]
+#[bench::write_4k(Cluster::healthy().prepare(Write))]
+fn batched(mut cluster: Cluster) -> Cluster {
+    cluster.batched();
+    cluster
+}
+
+#[library_benchmark]
+#[bench::read_4k(Cluster::healthy().prepare(Read))]
+#[bench::write_4k(Cluster::healthy().prepare(Write))]
+fn alone(mut cluster: Cluster) -> Cluster {
+    cluster.alone();
+    cluster
+}
+
+library_benchmark_group!(
+    name = all,
+    benchmarks = [
+        head_in,
+        head_out,
+        checksum,
+        frames,
+        buffer,
+        table_of_512,
+        map,
+        read,
+        write,
+        batched,
+        alone
+    ]
+);
+
+main!(library_benchmark_groups = all);
