@@ -6,6 +6,7 @@
 
 mod bench;
 mod fix;
+mod gate;
 mod packages;
 mod sim;
 mod steps;
@@ -27,7 +28,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Run everything that CI runs: format, lints, tidy, unit, contract, simulation, fuzz, system
+    /// Run everything that CI runs: format, lints, tidy, unit, contract, instruction
+    /// counts, simulation, fuzz, system
     Test(test::TestArgs),
     /// Format, and apply what clippy can repair
     Fix,
@@ -39,6 +41,8 @@ enum Chore {
     Hunt(sim::HuntArgs),
     /// Measure the floor, Gabion, the floor again, and print the ratios
     Bench(bench::BenchArgs),
+    /// Count instructions, and fail when something needs more than its baseline
+    Gate(gate::GateArgs),
 }
 
 fn main() -> ExitCode {
@@ -61,6 +65,7 @@ fn run(chore: Chore) -> Result<bool> {
         Chore::Sim(args) => sim::run(&args),
         Chore::Hunt(args) => sim::hunt(&args),
         Chore::Bench(args) => bench::run(&args),
+        Chore::Gate(args) => gate::run(&args),
     }
 }
 

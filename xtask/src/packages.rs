@@ -1,4 +1,4 @@
-//! The third-party programs that the system tests judge us with.
+//! The third-party programs that we need: those that the system tests judge us with, and valgrind.
 
 use anyhow::Result;
 use std::collections::BTreeSet;
@@ -6,7 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 /// A program, and the Debian package that brings it.
-const TOOLS: &[(&str, &str)] = &[
+pub type Tool = (&'static str, &'static str);
+
+/// What the system tests judge us with.
+pub const SYSTEM: &[Tool] = &[
     ("fio", "fio"),
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
@@ -19,10 +22,13 @@ const TOOLS: &[(&str, &str)] = &[
     ("xfs_repair", "xfsprogs"),
 ];
 
-/// Makes sure that all programs are there; installs what is missing when it may. False, after a
+/// What counts instructions.
+pub const GATE: &[Tool] = &[("valgrind", "valgrind")];
+
+/// Makes sure that these programs are there; installs what is missing when it may. False, after a
 /// plain word, when something is missing in the end.
-pub fn ensure() -> Result<bool> {
-    let missing = missing();
+pub fn ensure(tools: &[Tool]) -> Result<bool> {
+    let missing = missing(tools);
     if missing.is_empty() {
         println!("all programs are there");
         return Ok(true);
@@ -31,13 +37,13 @@ pub fn ensure() -> Result<bool> {
     let list = packages.join(" ");
     if !is_root() || !is_there("apt-get") {
         println!(
-            "The system tests need these Debian packages: {list}\n\
+            "These Debian packages are needed: {list}\n\
              They are not installed for you, as that takes root and apt-get. Run:\n  \
              sudo apt-get install -y {list}"
         );
         return Ok(false);
     }
-    println!("Installing what the system tests need: {list}");
+    println!("Installing {list}");
     let apt = |args: &[&str]| -> Result<bool> {
         let mut command = Command::new("apt-get");
         command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y"]).args(args);
@@ -49,15 +55,15 @@ pub fn ensure() -> Result<bool> {
         apt(&["update"])?;
         apt(&install)?;
     }
-    let missing = self::missing();
+    let missing = self::missing(tools);
     if !missing.is_empty() {
         println!("still missing after the installation: {missing:?}");
     }
     Ok(missing.is_empty())
 }
 
-fn missing() -> BTreeSet<&'static str> {
-    TOOLS.iter().filter(|(tool, _)| !is_there(tool)).map(|(_, package)| *package).collect()
+fn missing(tools: &[Tool]) -> BTreeSet<&'static str> {
+    tools.iter().filter(|(tool, _)| !is_there(tool)).map(|(_, package)| *package).collect()
 }
 
 fn is_there(tool: &str) -> bool {

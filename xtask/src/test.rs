@@ -3,7 +3,7 @@
 //! Built twice where it must be: once for clippy, once with the profile `ci` for all that runs.
 
 use crate::steps::{Steps, cargo};
-use crate::{built, packages, root, sim, tidy};
+use crate::{built, gate, packages, root, sim, tidy};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use std::process::Command;
@@ -22,6 +22,8 @@ enum Part {
     Style,
     /// Unit tests of all crates, and the driver's contract on its backends
     Unit,
+    /// Instruction counts against their baseline
+    Gate,
     /// The simulator's own tests, a sample of seeds, the fingerprint check
     Sim,
     /// Each fuzz target for some seconds
@@ -42,6 +44,9 @@ pub fn run(args: &TestArgs) -> Result<bool> {
     }
     if wanted(Part::Unit) {
         unit(&mut steps)?;
+    }
+    if wanted(Part::Gate) {
+        gate::part(&mut steps)?;
     }
     if wanted(Part::Sim) {
         simulation(&mut steps)?;
@@ -121,7 +126,7 @@ fn fuzz(steps: &mut Steps) -> Result<()> {
 }
 
 fn system(steps: &mut Steps) -> Result<()> {
-    if !steps.check("third-party programs", packages::ensure)? {
+    if !steps.check("third-party programs", || packages::ensure(packages::SYSTEM))? {
         return Ok(());
     }
     let build = ["build", "--profile", "ci", "--package", "gabion-server"];

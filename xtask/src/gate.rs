@@ -1,0 +1,196 @@
+//! `cargo xtask gate`: counts instructions and compares with the committed baseline, as
+//! `docs/internals/measuring.md` explains.
+//!
+//! What is counted is in `crates/gate`. It runs under valgrind, driven by the runner of gungraun, which
+//! has to be of the library's very version: it is installed below the target directory, once.
+
+mod compare;
+
+use crate::packages::{self, GATE};
+use crate::steps::{Steps, cargo};
+use crate::target_dir;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use compare::{Baseline, Count};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Options of `cargo xtask gate`.
+#[derive(Args)]
+pub struct GateArgs {
+    /// Write what was counted down as the new baseline
+    #[arg(long)]
+    update: bool,
+}
+
+/// What each count is divided by: `gate::OPERATIONS`.
+const OPERATIONS: f64 = 64.0;
+
+const BENCH: [&str; 6] =
+    ["--profile", "gate", "--package", "gabion-gate", "--bench", "instructions"];
+
+/// Runs `cargo xtask gate`.
+pub fn run(args: &GateArgs) -> Result<bool> {
+    let mut steps = Steps::default();
+    gate(&mut steps, args.update)?;
+    Ok(steps.finish())
+}
+
+/// The part of `cargo xtask test`.
+pub fn part(steps: &mut Steps) -> Result<()> {
+    gate(steps, false)
+}
+
+fn gate(steps: &mut Steps, update: bool) -> Result<()> {
+    const TITLE: &str = "instruction counts";
+    if let Some(why) = cannot_compare()? {
+        steps.skip(TITLE, &why);
+        return Ok(());
+    }
+    let file = baseline_file();
+    if !file.exists() && !update {
+        let why = format!("{} is not there: cargo xtask gate --update", file.display());
+        steps.skip(TITLE, &why);
+        return Ok(());
+    }
+    if !steps.check("valgrind", || packages::ensure(GATE))? {
+        return Ok(());
+    }
+    let (runner, version) = (target_dir().join("tools/bin/gungraun-runner"), wanted_version()?);
+    if !is_version(&runner, &version) {
+        let root = target_dir().join("tools");
+        // Unoptimised: it only starts valgrind and reads what that wrote.
+        let mut install = cargo(&["install", "--quiet", "--debug", "--locked", "--version"]);
+        install.args([&version, "--root"]).arg(root).arg("gungraun-runner");
+        if !steps.command("install the runner (once)", &mut install)? {
+            return Ok(());
+        }
+    }
+    let mut build = cargo(&["bench", "--no-run"]);
+    if !steps.command("build what is counted", build.args(BENCH))? {
+        return Ok(());
+    }
+    steps.check(TITLE, || {
+        let now = Baseline { taken_with: tools()?, counts: count(&runner)? };
+        if update {
+            std::fs::write(&file, now.to_text())?;
+            println!("{} is new. Say in the commit why the counts changed.", file.display());
+            return Ok(true);
+        }
+        let text = std::fs::read_to_string(&file)?;
+        let verdict =
+            Baseline::parse(&text).with_context(|| file.display().to_string())?.judge(&now);
+        println!("{}", verdict.text);
+        for name in verdict.grown {
+            println!("Where: callgrind_annotate {}", profile(&name).display());
+        }
+        Ok(verdict.passed)
+    })?;
+    Ok(())
+}
+
+fn baseline_file() -> PathBuf {
+    format!("crates/gate/baseline/{}.txt", std::env::consts::ARCH).into()
+}
+
+/// Where the runner leaves what callgrind saw.
+fn profile(name: &str) -> PathBuf {
+    let folder = target_dir().join("gungraun/gabion-gate/instructions/all").join(name);
+    folder.join(format!("callgrind.{name}.out"))
+}
+
+/// Why counts of this machine can't be compared, if so. To programs valgrind shows one and the same
+/// processor on all hosts that have AVX2, and others on older ones: checksums and copies would then go
+/// other ways.
+fn cannot_compare() -> Result<Option<String>> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Ok(None);
+    }
+    let info = std::fs::read_to_string("/proc/cpuinfo")?;
+    let flags = info.lines().find(|l| l.starts_with("flags")).unwrap_or_default();
+    let lacks = ["avx2", "pclmulqdq"].into_iter().find(|f| !flags.split(' ').any(|g| g == *f));
+    Ok(lacks
+        .map(|f| format!("this processor lacks {f}, so code goes other ways than the baseline's")))
+}
+
+/// The version of the library that the workspace is locked to.
+fn wanted_version() -> Result<String> {
+    let lock = std::fs::read_to_string("Cargo.lock")?;
+    let found = lock.split_once("name = \"gungraun\"\nversion = \"");
+    let version = found.and_then(|(_, rest)| rest.split('"').next());
+    Ok(version.context("Cargo.lock does not name gungraun")?.to_owned())
+}
+
+fn is_version(runner: &Path, version: &str) -> bool {
+    first_line(Command::new(runner).arg("--version"))
+        .is_ok_and(|line| line.split(' ').next_back() == Some(version))
+}
+
+fn first_line(command: &mut Command) -> Result<String> {
+    let out = command.output().with_context(|| command.get_program().display().to_string())?;
+    Ok(String::from_utf8_lossy(&out.stdout).lines().next().unwrap_or_default().to_owned())
+}
+
+/// What else than our code has a say in the counts.
+fn tools() -> Result<String> {
+    let rustc = first_line(Command::new("rustc").arg("--version"))?;
+    let valgrind = first_line(Command::new("valgrind").arg("--version"))?;
+    let libc = first_line(Command::new("getconf").arg("GNU_LIBC_VERSION"))?;
+    Ok(format!("{rustc}, {valgrind}, {libc}"))
+}
+
+/// One line of what the runner prints.
+#[derive(Deserialize)]
+struct Summary {
+    function_name: String,
+    id: String,
+    profiles: Vec<Profile>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    data: Data,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    total: Total,
+}
+
+#[derive(Deserialize)]
+struct Total {
+    metrics: BTreeMap<String, Metric>,
+}
+
+#[derive(Deserialize)]
+struct Metric {
+    values: Values,
+}
+
+#[derive(Deserialize)]
+struct Values {
+    new: f64,
+}
+
+fn count(runner: &Path) -> Result<Vec<Count>> {
+    let mut bench = cargo(&["bench", "--quiet"]);
+    bench.args(BENCH).args(["--", "--output-format=json", "--parallel=auto"]);
+    let out = bench.env("GUNGRAUN_RUNNER", runner).output()?;
+    if !out.status.success() {
+        bail!("counting failed: {}", String::from_utf8_lossy(&out.stderr));
+    }
+    let mut counts = Vec::new();
+    for line in String::from_utf8(out.stdout)?.lines() {
+        let summary: Summary =
+            serde_json::from_str(line).context("the runner prints other summaries now")?;
+        let metrics = summary.profiles.first().map(|p| &p.data.total.metrics);
+        let instructions = metrics.and_then(|m| m.get("Ir")).context("no instructions counted")?;
+        counts.push(Count {
+            name: format!("{}.{}", summary.function_name, summary.id),
+            instructions: instructions.values.new / OPERATIONS,
+        });
+    }
+    Ok(counts)
+}
