@@ -142,6 +142,9 @@ pub struct Config {
     pub pool_bytes: usize,
     /// Bytes that may wait to be sent on one link before the link is given up as stuck.
     pub link_queue: u64,
+    /// Talk past TCP, by unix sockets, with processes of the same host that do so too. Addresses stay
+    /// TCP addresses, and TCP is what is used whenever the other way is not there.
+    pub local: bool,
     /// Seeds the node's random numbers. Give each process and shard its own.
     pub seed: u64,
 }
@@ -162,6 +165,7 @@ impl Default for Config {
             spin: Duration::from_micros(30),
             pool_bytes: 64 << 20,
             link_queue: Limits::SHIPPED.link_queue,
+            local: true,
             seed: 0,
         }
     }

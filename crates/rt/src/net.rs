@@ -20,6 +20,8 @@ const BACKLOG: i32 = 1024;
 pub(crate) struct Listening {
     pub(crate) socket: OwnedFd,
     pub(crate) at: ListenAddr,
+    /// The same TCP address for processes of this host: see [`dial_local`].
+    pub(crate) local: Option<Box<Listening>>,
     file: Option<PathBuf>,
 }
 
@@ -31,8 +33,9 @@ impl Drop for Listening {
     }
 }
 
-/// Listens, and tells the address with the real port.
-pub(crate) fn listen(at: &ListenAddr) -> Result<Listening, RtError> {
+/// Listens, and tells the address with the real port. With `local`, at a TCP address also for
+/// [`dial_local`].
+pub(crate) fn listen(at: &ListenAddr, local: bool) -> Result<Listening, RtError> {
     let fail = |source: io::Error| match source.raw_os_error() {
         Some(libc::EADDRINUSE) => RtError::InUse { at: at.clone() },
         _ => RtError::Listen { at: at.clone(), source },
@@ -45,7 +48,12 @@ pub(crate) fn listen(at: &ListenAddr) -> Result<Listening, RtError> {
             socket.bind(&(*addr).into()).map_err(fail)?;
             socket.listen(BACKLOG).map_err(fail)?;
             let real = socket.local_addr().map_err(fail)?.as_socket().unwrap_or(*addr);
-            Ok(Listening { socket: socket.into(), at: ListenAddr::Tcp(real), file: None })
+            let at = ListenAddr::Tcp(real);
+            let local = if local { listen_local(real).ok() } else { None };
+            let local = local.map(|socket| {
+                Box::new(Listening { socket, at: at.clone(), local: None, file: None })
+            });
+            Ok(Listening { socket: socket.into(), at, local, file: None })
         }
         ListenAddr::Unix(path) => {
             let addr = SockAddr::unix(path).map_err(fail)?;
@@ -53,7 +61,7 @@ pub(crate) fn listen(at: &ListenAddr) -> Result<Listening, RtError> {
             clear_stale(path, &addr, at)?;
             socket.bind(&addr).map_err(fail)?;
             let file = Some(path.clone());
-            let listening = Listening { socket: socket.into(), at: at.clone(), file };
+            let listening = Listening { socket: socket.into(), at: at.clone(), local: None, file };
             rustix::net::listen(&listening.socket, BACKLOG).map_err(|e| fail(e.into()))?;
             Ok(listening)
         }
@@ -76,6 +84,32 @@ fn clear_stale(path: &Path, addr: &SockAddr, at: &ListenAddr) -> Result<(), RtEr
         }
         _ => Err(RtError::InUse { at: at.clone() }),
     }
+}
+
+/// The unix socket that stands for a TCP address among the processes of one host: an abstract one,
+/// so it has no file, goes with its process, and is seen in its network namespace only.
+fn local_name(at: std::net::SocketAddr) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0gabion/{at}"))
+}
+
+fn listen_local(at: std::net::SocketAddr) -> io::Result<OwnedFd> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&local_name(at)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Connects to a process of this host that listens at the TCP address `to`, past TCP: that costs half
+/// as much. `None` when there is none, or when it is another user's, who may be anybody: then TCP tells.
+pub(crate) fn dial_local(to: std::net::SocketAddr, nonblocking: bool) -> Option<OwnedFd> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).ok()?;
+    // It is there at once, or not at all; a full backlog must not block.
+    socket.set_nonblocking(true).ok()?;
+    socket.connect(&local_name(to).ok()?).ok()?;
+    let owner = rustix::net::sockopt::socket_peercred(&socket).ok()?.uid;
+    let trusted = owner.is_root() || owner == rustix::process::geteuid();
+    socket.set_nonblocking(nonblocking).ok()?;
+    trusted.then(|| socket.into())
 }
 
 /// A socket to dial `to` with.

@@ -10,7 +10,7 @@ use crate::shard::{self, Belongings, Parts};
 use crate::signal::{Stop, Waker};
 use crate::sys::{epoll::Epoll, uring::Uring};
 use base::{Prng, Time};
-use seam::{BufPool, DiskId, Effects, Node, Note};
+use seam::{BufPool, DiskId, Effects, Node, Note, Port};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -35,14 +35,21 @@ impl Shard {
         let waker = Arc::new(Waker::new()?);
         let mut seats = Vec::new();
         for seat in &config.seats {
-            let listen = |l: &Listener| Ok((l.port, net::listen(&l.at)?));
+            let local = |l: &Listener| config.local && l.port == Port::Peer;
+            let listen = |l: &Listener| Ok((l.port, net::listen(&l.at, local(l))?));
             let listeners =
                 seat.listeners.iter().map(listen).collect::<Result<Vec<_>, RtError>>()?;
             let disks = seat.disks.iter().map(Disk::open).collect::<Result<Vec<_>, _>>()?;
             seats.push(Belongings { listeners, disks });
         }
         Ok(Shard {
-            parts: Parts { waker, seats, spin: config.spin, link_queue: config.link_queue },
+            parts: Parts {
+                waker,
+                seats,
+                spin: config.spin,
+                link_queue: config.link_queue,
+                local: config.local,
+            },
             choice,
             pin: config.pin,
             pool_bytes: config.pool_bytes,

@@ -29,11 +29,11 @@ use crate::table::Table;
 use base::{LinkId, Time};
 use seam::{
     BlockError, BlockRequest, Buf, BufPool, DialError, DialId, DiskError, DiskOp, DownReason,
-    Effect, Effects, Event, Node, Note, RequestId,
+    Effect, Effects, Event, Node, Note, Port, RequestId,
 };
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ const SPIN_RETRY: u32 = 32;
 
 /// What one node brings.
 pub(crate) struct Belongings {
-    pub(crate) listeners: Vec<(seam::Port, Listening)>,
+    pub(crate) listeners: Vec<(Port, Listening)>,
     pub(crate) disks: Vec<Disk>,
 }
 
@@ -63,6 +63,7 @@ pub(crate) struct Parts {
     pub(crate) seats: Vec<Belongings>,
     pub(crate) spin: Duration,
     pub(crate) link_queue: u64,
+    pub(crate) local: bool,
 }
 
 /// The answer to a request of who drives the shard.
@@ -73,6 +74,8 @@ enum Ready {
     DiskDone(DiskOp, Result<seam::Buf, DiskError>),
     LinkDown(LinkId, DownReason),
     DialFailed(DialId, DialError),
+    /// A dial within this host has come through.
+    Dialled(DialId, Port, OwnedFd),
     /// A link that was resumed may have frames that are here already.
     Resumed(LinkId),
 }
@@ -90,7 +93,7 @@ struct Seat<N> {
 /// A listener, and when to accept again after a failure.
 struct Accepting {
     seat: u32,
-    port: seam::Port,
+    port: Port,
     listening: Listening,
     retry_at: Option<Time>,
 }
@@ -121,6 +124,7 @@ pub(crate) struct Shard<N: Node, S: Sys, T> {
     /// Answers to who drives the shard.
     pub(crate) answers: Vec<Answer>,
     link_queue: u64,
+    local: bool,
     spin: Duration,
     trust: u32,
     waits: u32,
@@ -135,8 +139,11 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let (mut seats, mut listeners) = (Vec::new(), Vec::new());
         for (seat, (node, own)) in (0..).zip(nodes.into_iter().zip(parts.seats)) {
             seats.push(Seat { node, disks: own.disks, active: true, wake_at: None });
-            for (port, listening) in own.listeners {
-                listeners.push(Accepting { seat, port, listening, retry_at: None });
+            for (port, mut listening) in own.listeners {
+                let local = listening.local.take();
+                for listening in [listening].into_iter().chain(local.map(|l| *l)) {
+                    listeners.push(Accepting { seat, port, listening, retry_at: None });
+                }
             }
         }
         Shard {
@@ -160,6 +167,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             waker: parts.waker,
             answers: Vec::new(),
             link_queue: parts.link_queue,
+            local: parts.local,
             spin: parts.spin,
             trust: SPIN_TRUST / 2,
             waits: 0,
@@ -291,6 +299,9 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             Ready::LinkDown(link, why) => self.deliver(now, seat, Event::LinkDown { link, why }),
             Ready::DialFailed(dial, why) => {
                 self.deliver(now, seat, Event::DialFailed { dial, why })
+            }
+            Ready::Dialled(dial, port, socket) => {
+                self.new_link(now, seat, socket, port, Some(dial));
             }
             Ready::Resumed(id) => {
                 if let Some((index, _)) = self.link(id) {

@@ -156,6 +156,9 @@ impl Buf {
             range.start <= range.end && range.end <= self.len as usize,
             "{range:?} leaves {self:?}"
         );
+        if range.is_empty() {
+            return Buf::EMPTY;
+        }
         let mut part = self.clone();
         part.at += range.start as u32;
         part.len = (range.end - range.start) as u32;
@@ -176,6 +179,18 @@ impl Buf {
                 b.data.as_ptr().add(self.at as usize),
                 self.len as usize,
             )
+        }
+    }
+
+    /// Where the view's byte `at` lies. For who fills a block bit by bit while views of its filled
+    /// part are out already: writing there is sound only where no other view reaches. Panics beyond
+    /// the view's end.
+    pub fn at(&self, at: usize) -> *mut u8 {
+        assert!(at <= self.len as usize, "{at} leaves {self:?}");
+        match self.block {
+            // SAFETY: the block lives as long as this view, which lies within its capacity.
+            Some(block) => unsafe { block.as_ref().data.as_ptr().add(self.at as usize + at) },
+            None => core::ptr::null_mut(),
         }
     }
 

@@ -1,11 +1,16 @@
 //! Receiving: a staging buffer, from which frames are cut.
 //!
-//! Small frames are cut out of the staging buffer, their bodies copied into buffers of their own. As
-//! soon as a body is known to be longer than what has arrived, the rest of it is received straight
-//! into its buffer, and only what follows it into the staging buffer: one scattered receive.
+//! A body is a view of the staging buffer: nothing is copied. While such views live, the kernel goes
+//! on writing behind them; when little room is left, the next staging buffer takes over what was not
+//! cut yet, and the old one goes when its last view does. Large bodies get buffers of their own: as
+//! soon as such a body is known to be longer than what has arrived, the rest of it is received straight
+//! into its buffer, and only what follows it into the staging buffer, by one scattered receive.
 //!
 //! The staging buffer starts small and grows on links that fill it, so that many idle links cost
 //! little.
+//!
+//! Invariant: every view of the staging buffer ends at or before `start`; the kernel writes from `end`
+//! on only, and `start <= end`.
 
 use super::{Pinned, empty_message};
 use seam::{Buf, BufPool, FrameError, Framer, Framing, Head};
@@ -13,6 +18,8 @@ use std::ptr::null_mut;
 
 /// The first size of a staging buffer, and the largest.
 const STAGING: (usize, usize) = (16 << 10, 256 << 10);
+/// Bodies above this size that have not arrived whole get a buffer of their own.
+const LARGE: usize = 32 << 10;
 
 /// One link's receiving side.
 pub(crate) struct Input {
@@ -26,7 +33,7 @@ pub(crate) struct Input {
     end: usize,
     /// The last receive filled everything: the staging buffer is small for this link.
     full: bool,
-    /// The framer knows the next frame's lengths, and its head is not here yet.
+    /// The framer knows the lengths of the next frame, which is not here whole.
     told: Option<(usize, usize)>,
     filling: Option<Filling>,
     message: Pinned<Message>,
@@ -61,15 +68,17 @@ impl Input {
     }
 
     /// Where the next bytes belong, as a message for the kernel. Everything that arrived has been
-    /// cut before, but for a part of a head.
+    /// cut before, but for a part of a frame.
     ///
     /// What the message points to stays where it is, and is not touched, until [`Input::received`]
     /// or until the kernel has let go of it otherwise; the caller sets `in_flight` meanwhile.
     pub(crate) fn prepare(&mut self, pool: &BufPool) -> *mut libc::msghdr {
         assert!(!self.in_flight, "one receive at a time");
         self.make_room(pool);
-        let staging = &mut self.staging.as_mut()[self.end..];
-        let staging = libc::iovec { iov_base: staging.as_mut_ptr().cast(), iov_len: staging.len() };
+        let staging = libc::iovec {
+            iov_base: self.staging.at(self.end).cast(),
+            iov_len: self.staging.len() - self.end,
+        };
         // SAFETY: nobody else looks at the message: no receive is in flight.
         let message = unsafe { &mut *self.message.as_ptr() };
         let count = match &mut self.filling {
@@ -95,20 +104,29 @@ impl Input {
         }
     }
 
-    /// Moves the beginning of a head to the front, or takes a larger buffer.
+    /// Makes sure that a good part of the staging buffer is free, and that the next frame fits.
     fn make_room(&mut self, pool: &BufPool) {
-        let left = self.end - self.start;
-        let size = self.staging.len();
-        let grow = size == 0 || (self.full && size < STAGING.1);
-        if grow {
-            let mut larger = pool.alloc((size * 4).clamp(STAGING.0, STAGING.1));
-            larger.as_mut()[..left].copy_from_slice(&self.staging[self.start..self.end]);
-            self.staging = larger;
-        } else if self.start > 0 {
-            self.staging.as_mut().copy_within(self.start..self.end, 0);
+        let (left, size) = (self.end - self.start, self.staging.len());
+        let large = |body: usize| if body > LARGE { 0 } else { body };
+        let whole = self.told.map_or(Head::MAX, |(head, body)| head + large(body));
+        let unused = self.staging.is_unique();
+        if left == 0 && unused {
+            (self.start, self.end) = (0, 0);
         }
-        (self.start, self.end, self.full) = (0, left, false);
-        assert!(left < self.staging.len(), "everything but a part of a head has been cut");
+        let grow = size == 0 || (self.full && size < STAGING.1);
+        let tight = size - self.end < size / 4 || self.start + whole > size;
+        if grow || (tight && (!unused || whole > size)) {
+            let want = if grow { size * 4 } else { size };
+            let mut next = pool.alloc(want.max(whole * 2).clamp(STAGING.0, STAGING.1));
+            next.as_mut()[..left].copy_from_slice(&self.staging[self.start..self.end]);
+            self.staging = next;
+            (self.start, self.end) = (0, left);
+        } else if tight {
+            self.staging.as_mut().copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, left);
+        }
+        self.full = false;
+        assert!(self.end < self.staging.len(), "the next frame fits");
     }
 
     /// `n` bytes have arrived where the last [`Input::prepare`] wanted them.
@@ -126,6 +144,9 @@ impl Input {
 
     /// Forgets what has arrived: nobody wants it any more.
     pub(crate) fn discard(&mut self) {
+        if !self.staging.is_unique() {
+            self.staging = Buf::EMPTY;
+        }
         (self.start, self.end, self.told, self.filling) = (0, 0, None, None);
     }
 
@@ -161,19 +182,24 @@ impl Input {
         if body > u32::MAX as usize {
             return Err(FrameError::TooLong);
         }
-        if here.len() < head {
+        let whole = head + body;
+        if here.len() >= whole {
+            self.told = None;
+            let frame = Head::new(&here[..head]);
+            let body = self.staging.slice(self.start + head..self.start + whole);
+            self.start += whole;
+            return Ok(Some((frame, body)));
+        }
+        if body <= LARGE || here.len() < head {
             self.told = Some((head, body));
             return Ok(None);
         }
         self.told = None;
-        let got = body.min(here.len() - head);
-        let mut frame = (Head::new(&here[..head]), pool.alloc(body));
-        frame.1.as_mut()[..got].copy_from_slice(&here[head..head + got]);
-        self.start += head + got;
-        if got == body {
-            return Ok(Some(frame));
-        }
-        self.filling = Some(Filling { head: frame.0, body: frame.1, got });
+        let got = here.len() - head;
+        let mut filling = Filling { head: Head::new(&here[..head]), body: pool.alloc(body), got };
+        filling.body.as_mut()[..got].copy_from_slice(&here[head..]);
+        self.start = self.end;
+        self.filling = Some(filling);
         Ok(None)
     }
 }
@@ -228,6 +254,7 @@ mod tests {
             }
             let mut input = Input::new();
             let (mut at, mut next) = (0, 0);
+            let mut held: Vec<(Buf, usize)> = Vec::new();
             while at < stream.len() {
                 let message = input.prepare(&pool);
                 let limit = *rng.pick(&[1, 7, 3000, 16 << 10, 1 << 20]);
@@ -239,10 +266,17 @@ mod tests {
                         (head.as_slice(), &body[..]),
                         (&frames[next].0[..], &frames[next].1[..])
                     );
+                    held.push((body, next));
                     next += 1;
+                }
+                // Some bodies are used for long: what arrives later must not touch them.
+                while !held.is_empty() && rng.chance(0.5) {
+                    let (body, of) = held.swap_remove(rng.below(held.len() as u64) as usize);
+                    assert!(body[..] == frames[of].1[..], "frame {of} has changed");
                 }
             }
             assert_eq!(next, frames.len());
+            assert!(held.iter().all(|(body, of)| body[..] == frames[*of].1[..]));
         }
     }
 }

@@ -31,7 +31,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         Some((index, self.links.get_mut_of(index, generation)?))
     }
 
-    fn new_link(
+    pub(super) fn new_link(
         &mut self,
         now: Time,
         seat: u32,

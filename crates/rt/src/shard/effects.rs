@@ -90,6 +90,14 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     }
 
     fn dial(&mut self, now: Time, seat: u32, dial: DialId, to: SocketAddr, port: Port) {
+        let local = if self.local && port == Port::Peer {
+            net::dial_local(to, S::NONBLOCKING)
+        } else {
+            None
+        };
+        if let Some(socket) = local {
+            return self.ready.push_back((seat, Ready::Dialled(dial, port, socket)));
+        }
         let Ok(socket) = net::dialing(to, S::NONBLOCKING) else {
             let failed = Ready::DialFailed(dial, DialError::Unreachable);
             return self.ready.push_back((seat, failed));
