@@ -29,44 +29,36 @@ case $profile in dev) gabion=$target/debug/gabion ;; *) gabion=$target/$profile/
 work=$(mktemp -d)
 trap '"$gabion" down --dir "$work/c" >"$work/down.log" 2>&1 || cat "$work/down.log"; rm -rf "$work"' EXIT
 "$gabion" up --detach --dir "$work/c" --sds "$sds" --device null:1TiB --volume bench:512MiB >"$work/up.log"
-hertz=$(getconf CLK_TCK)
 
-# Microseconds that the cluster's processes have used.
-cluster_us() {
-    local pid
-    for file in "$work"/c/run/*.pid; do
-        read -r pid _ <"$file"
-        cat /proc/"$pid"/task/*/schedstat
-    done | awk '{ ns += $1 } END { printf "%.0f", ns / 1000 }'
-}
-# Microseconds that all cores were busy.
-machine_us() {
-    awk -v hz="$hertz" '/^cpu / { printf "%.0f", ($2 + $3 + $4 + $7 + $8) / hz * 1e6 }' /proc/stat
-}
+# Prints microseconds: what the cluster's processes have used, what all cores were busy.
+cat >"$work/snap" <<'SNAP'
+for file in c/run/*.pid; do
+    read -r pid _ <"$file"
+    cat /proc/"$pid"/task/*/schedstat
+done | awk '{ ns += $1 } END { printf "%.0f ", ns / 1000 }'
+awk -v hz="$(getconf CLK_TCK)" '/^cpu / { printf "%.0f\n", ($2 + $3 + $4 + $7 + $8) / hz * 1e6 }' /proc/stat
+SNAP
 
-# Sets `used`: microseconds that children of this shell have used. (In $(...) it were another shell.)
-children_us() {
-    times >"$work/times"
-    used=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); s += t[1] * 60 + t[2] } }
-        END { printf "%.0f", s * 1e6 }' "$work/times")
-}
-
-# fio PATTERN ENGINE-OPTIONS...: sets `process` and `machine`, microseconds per I/O.
+# run_fio PATTERN OPTIONS...: sets `process` and `machine`, microseconds per I/O. What fio does before
+# and after its job (it calibrates clocks, for one) is left out: it would weigh more in a slower job.
 run_fio() {
-    local pattern=$1 c0 k0 m0 c1 k1 m1 used
+    local pattern=$1
     shift
-    c0=$(cluster_us) m0=$(machine_us)
-    children_us; k0=$used
-    fio --name=confirm --rw=rand"$pattern" --bs=4k --size=512m --iodepth="$depth" --thread=1 \
+    (cd "$work" && fio --name=job --rw=rand"$pattern" --bs=4k --size=512m --iodepth="$depth" --thread=1 \
         --norandommap=1 --randrepeat=0 --time_based --runtime="$seconds" --group_reporting \
-        --output-format=terse --terse-version=3 "$@" >"$work/fio.out" 2>"$work/fio.err" ||
+        --exec_prerun="sh ./snap" --exec_postrun="sh ./snap" \
+        --output-format=terse --terse-version=3 "$@" >fio.out 2>fio.err) ||
         { cat "$work/fio.out" "$work/fio.err" >&2; exit 1; }
-    children_us; k1=$used
-    c1=$(cluster_us) m1=$(machine_us)
-    # Fields 6 and 47 are KiB read and written; a request has 4.
-    read -r process machine < <(awk -F';' -v p="$((c1 - c0 + k1 - k0))" -v m="$((m1 - m0))" \
-        '/^3;fio/ { n = ($6 + $47) / 4; printf "%.3f %.3f\n", p / n, m / n }' "$work/fio.out")
+    # Fields 6 and 47 are KiB read and written (a request has 4), 9 and 50 milliseconds, 88 and 89 the
+    # job's user and system time in percent of those.
+    read -r process machine < <(awk '
+        FILENAME ~ /prerun.txt$/ { split($0, b, " ") }
+        FILENAME ~ /postrun.txt$/ { split($0, a, " ") }
+        /^3;fio/ { split($0, f, ";"); n = (f[6] + f[47]) / 4; own = (f[88] + f[89]) / 100 * (f[9] + f[50]) * 1000 }
+        END { printf "%.3f %.3f\n", (a[1] - b[1] + own) / n, (a[2] - b[2]) / n }' \
+        "$work/job.prerun.txt" "$work/job.postrun.txt" "$work/fio.out")
 }
+
 # The same from `gabion bench io`.
 run_bench() {
     local json options="--pattern $1 --servers $sds"
