@@ -194,7 +194,7 @@ unsafe fn read_options(from: *const gabion_options) -> Result<gabion_options, Fa
     }
     // SAFETY: whatever the version, the size comes first.
     let size = unsafe { from.cast::<usize>().read_unaligned() };
-    if size < SIZE || size > 4096 {
+    if !(SIZE..=4096).contains(&size) {
         return Err(Failure::invalid(format!(
             "gabion_options.struct_size is {size}: set it to sizeof(struct gabion_options), as \
              GABION_OPTIONS_INIT does"
