@@ -1,5 +1,6 @@
 //! `cargo xtask fix`: what machines can repair.
 
+use crate::header;
 use crate::steps::{Steps, cargo};
 use anyhow::Result;
 
@@ -18,5 +19,6 @@ pub fn run() -> Result<bool> {
         ]),
     )?;
     steps.command("format", &mut cargo(&["fmt", "--all"]))?;
+    steps.check("C header", header::write)?;
     Ok(steps.finish())
 }

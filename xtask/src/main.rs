@@ -7,6 +7,7 @@
 mod bench;
 mod fix;
 mod gate;
+mod header;
 mod packages;
 mod sim;
 mod steps;
@@ -31,9 +32,9 @@ enum Chore {
     /// Run everything that CI runs: format, lints, tidy, unit, contract, instruction
     /// counts, simulation, fuzz, system
     Test(test::TestArgs),
-    /// Format, and apply what clippy can repair
+    /// Format, apply what clippy can repair, and write what is generated (the C header)
     Fix,
-    /// Check the house rules: who may import whom, file sizes, heads, links
+    /// Check the house rules: who may import whom, file sizes, heads, links, generated files
     Tidy,
     /// Run seeds in the simulator
     Sim(sim::SimArgs),

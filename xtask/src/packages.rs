@@ -11,6 +11,9 @@ pub type Tool = (&'static str, &'static str);
 /// What the system tests judge us with.
 pub const SYSTEM: &[Tool] = &[
     ("fio", "fio"),
+    ("gcc", "gcc"),
+    ("make", "make"),
+    ("dpkg-source", "dpkg-dev"),
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
     ("nbdkit", "nbdkit"),

@@ -129,8 +129,9 @@ fn system(steps: &mut Steps) -> Result<()> {
     if !steps.check("third-party programs", || packages::ensure(packages::SYSTEM))? {
         return Ok(());
     }
-    let build = ["build", "--profile", "ci", "--package", "gabion-server"];
-    if !steps.command("build gabion", &mut cargo(&build))? {
+    let mut build = cargo(&["build", "--profile", "ci"]);
+    build.args(["--package", "gabion-server", "--package", "gabion-capi"]);
+    if !steps.command("build gabion and its library", &mut build)? {
         return Ok(());
     }
     // One test at a time: they measure stalls, on as few as two cores.

@@ -137,6 +137,18 @@ impl Sdc {
         self.map.volumes.iter().find(|(_, v)| v.name == name).map(|(id, v)| (*id, v))
     }
 
+    /// Asks the MDM, at the end of the next batch, what there is now. The answer has come when
+    /// [`Sdc::refreshed`] is not below what this returns.
+    pub fn refresh(&mut self) -> u64 {
+        self.mdm.ask();
+        self.mdm.refreshed + 1
+    }
+
+    /// How often the MDM has said what there is now.
+    pub fn refreshed(&self) -> u64 {
+        self.mdm.refreshed
+    }
+
     /// The map.
     pub fn map(&self) -> &MapView {
         &self.map

@@ -98,8 +98,17 @@ const TABLE: &[Row] = &[
             "toml",
         ],
     ),
+    row(
+        "gabion-capi",
+        3,
+        // The client's node and its driver: what a program links is what `gabion sdc run` runs.
+        &["gabion-base", "gabion-seam", "gabion-node", "gabion-rt"],
+        // libc: error numbers, and a hook that notices a fork. toml: where `gabion up` put the MDM.
+        &["libc", "rustix", "toml"],
+    ),
     row("gabion-system-tests", 3, &[], &["anyhow", "rustix", "serde_json"]),
-    row("xtask", 3, &[], &["anyhow", "clap", "serde", "serde_json"]),
+    // cbindgen: writes the C header from the Rust text, so that the two can't differ.
+    row("xtask", 3, &[], &["anyhow", "cbindgen", "clap", "serde", "serde_json"]),
 ];
 
 /// Imports that somebody will want one day, and why not. `*` stands for any crate.
@@ -127,6 +136,12 @@ const BANS: &[(&str, &str, &str)] = &[
         "gabion-gate",
         "gabion-sim",
         "sim takes protocol rules out at run time (base::mutant): the counts would be of other code",
+    ),
+    ("gabion-capi", "gabion-sim", "the product must not carry its test bench"),
+    (
+        "gabion-capi",
+        "gabion-server",
+        "programs link it: no command line, no tables, no process that it would start",
     ),
     (
         "gabion-system-tests",

@@ -34,6 +34,7 @@ pub fn run() -> Result<bool> {
     let mut findings = text::check(&files);
     findings.extend(links::check(&files));
     findings.extend(crates::check()?);
+    findings.extend(crate::header::check()?);
     for finding in &findings {
         println!("{finding}");
     }

@@ -34,6 +34,8 @@ pub(super) struct MdmLink {
     wanted: MapVersion,
     /// A plain pull is to be sent.
     ask: bool,
+    /// How many plain pulls were answered.
+    pub(super) refreshed: u64,
     /// `op` of the last pull.
     pulls: u64,
     /// The pull that the MDM has not answered.
@@ -58,6 +60,7 @@ impl MdmLink {
             heartbeat_at: Time::ZERO,
             wanted: MapVersion(0),
             ask: false,
+            refreshed: 0,
             pulls: 0,
             out: None,
         }
@@ -198,6 +201,7 @@ impl Sdc {
             self.client(now, out, |client, turn| client.map_changed(turn));
         }
         if last && self.mdm.answered(op) {
+            self.mdm.refreshed += 1;
             self.nbd_refreshed(now, out);
         }
     }

@@ -5,6 +5,7 @@ mod clients;
 mod failover;
 mod full;
 mod hosts;
+mod library;
 mod lifecycle;
 mod lost;
 mod mdm_restart;

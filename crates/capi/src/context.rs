@@ -1,0 +1,373 @@
+//! What is behind a cluster's handle: a data client, its reactor, and the requests under way.
+//!
+//! Invariants:
+//! - A slot is taken from the start of a request until the caller has its completion. So nothing here
+//!   grows: the memory for all requests and completions is there from the beginning.
+//! - The caller's memory is written only while the caller is inside a call.
+
+use crate::failure::{Failure, errno};
+use crate::name::Name;
+use crate::{gabion_completion, gabion_volume_info};
+use base::{BLOCK, Limits, SECTOR, Time, VolumeId};
+use node::sdc::{Sdc, SdcConfig};
+use rt::{Reactor, RtError};
+use seam::{BlockError, BlockKind, BlockRequest, Buf, Note, RequestId};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// The request that only makes the node end a batch. Its answer is nobody's.
+const NUDGE: RequestId = RequestId(u64::MAX);
+/// How long an open volume may wait for the newest map, when there is an older one.
+const REFRESH: Duration = Duration::from_secs(1);
+/// How long one turn may take while we look at something else than completions.
+const LOOK: Duration = Duration::from_millis(20);
+/// The one node of the reactor.
+const SEAT: usize = 0;
+
+/// Takes what nodes report.
+type OnNote = Box<dyn FnMut(usize, Time, Note)>;
+
+/// How to open a cluster.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) mdm: Vec<SocketAddr>,
+    pub(crate) name: Name,
+    pub(crate) backend: rt::Backend,
+    pub(crate) queue_depth: u32,
+    pub(crate) timeout: Duration,
+}
+
+/// The caller's memory of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Memory {
+    /// A read puts its data here.
+    Into(*mut u8),
+    /// A write takes its data from here.
+    From(*const u8),
+    /// None.
+    None,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    user: *mut c_void,
+    into: *mut u8,
+    len: u32,
+}
+
+/// An open cluster.
+pub(crate) struct Context {
+    reactor: Reactor<Sdc, OnNote>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots that have ended, with their results, which the caller has not taken.
+    ready: VecDeque<(u32, i64)>,
+    timeout: Duration,
+    _name: Name,
+}
+
+fn failed(error: RtError) -> Failure {
+    let code = match &error {
+        RtError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        RtError::NoUring { .. } => libc::ENOSYS,
+        _ => libc::EIO,
+    };
+    Failure::new(code, error.to_string())
+}
+
+fn random() -> Result<u64, Failure> {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => Ok(u64::from_ne_bytes(bytes)),
+        _ => Err(Failure::plain(libc::EIO, c"the kernel gives no random numbers")),
+    }
+}
+
+impl Context {
+    /// Becomes a client of the cluster; returns when it is one.
+    pub(crate) fn open(settings: Settings) -> Result<Context, Failure> {
+        let shard = rt::Shard::bind(rt::Config {
+            backend: settings.backend,
+            seed: random()?,
+            ..rt::Config::default()
+        })
+        .map_err(failed)?;
+        let sdc = Sdc::new(SdcConfig {
+            name: settings.name.text.clone(),
+            mdm: settings.mdm.clone(),
+            nbd_uris: Vec::new(),
+            nonce: random()?,
+            pid: std::process::id(),
+            limits: Limits::SHIPPED,
+        });
+        let refusal = Rc::new(Cell::new(None));
+        let tell = refusal.clone();
+        let on_note: OnNote = Box::new(move |_, _, note| {
+            if let Note::Refused { why, .. } = note {
+                tell.set(Some(why));
+            }
+        });
+        let depth = settings.queue_depth;
+        let free = Slot { user: std::ptr::null_mut(), into: std::ptr::null_mut(), len: 0 };
+        let mut context = Context {
+            reactor: shard.start(vec![sdc], on_note).map_err(failed)?,
+            slots: vec![free; depth as usize],
+            free: (0..depth).rev().collect(),
+            ready: VecDeque::with_capacity(depth as usize),
+            timeout: settings.timeout,
+            _name: settings.name,
+        };
+        if context.turn_until(settings.timeout, |sdc| sdc.is_ready())? {
+            return Ok(context);
+        }
+        let mdm: Vec<String> = settings.mdm.iter().map(SocketAddr::to_string).collect();
+        let (mdm, timeout) = (mdm.join(", "), settings.timeout);
+        Err(Failure::new(
+            libc::ETIMEDOUT,
+            match refusal.get() {
+                Some(why) => format!("no MDM at {mdm} took us within {timeout:?}: {why}"),
+                None => format!(
+                    "no MDM answered at {mdm} within {timeout:?}: is the cluster up (`gabion status \
+                     --mdm ADDRESS`), and is this its MDM's address?"
+                ),
+            },
+        ))
+    }
+
+    /// The volume of this name, by the newest map that can be had.
+    pub(crate) fn find(&mut self, name: &str) -> Result<VolumeId, Failure> {
+        let asked = self.reactor.node(SEAT).refresh();
+        let kind = BlockKind::Flush;
+        let nudge = BlockRequest { volume: VolumeId(0), kind, at: 0, len: 0, body: Buf::EMPTY };
+        self.reactor.request(SEAT, NUDGE, nudge);
+        let fresh = self.turn_until(self.timeout.min(REFRESH), |sdc| sdc.refreshed() >= asked)?;
+        match self.reactor.node(SEAT).volume_by_name(name) {
+            Some((id, _)) => Ok(id),
+            None if fresh => Err(Failure::new(
+                libc::ENOENT,
+                format!(
+                    "there is no volume `{name}`: `gabion volume list` shows those that exist, \
+                     `gabion volume create {name} SIZE` makes it"
+                ),
+            )),
+            None => Err(Failure::new(
+                libc::ETIMEDOUT,
+                format!(
+                    "there is no volume `{name}` as far as is known, and the MDM does not answer: \
+                     `gabion status` tells how the cluster does"
+                ),
+            )),
+        }
+    }
+
+    /// What a volume is like now.
+    pub(crate) fn info(&mut self, volume: VolumeId) -> Result<gabion_volume_info, Failure> {
+        let volume = self.reactor.node(SEAT).map().volumes.get(&volume);
+        let gone = Failure::plain(libc::ENOENT, c"the volume was deleted");
+        Ok(gabion_volume_info {
+            size: volume.ok_or(gone)?.size,
+            sector: SECTOR,
+            block: BLOCK,
+            max_transfer: Limits::SHIPPED.nbd_payload,
+            reserved: 0,
+        })
+    }
+
+    /// Starts a request.
+    ///
+    /// # Safety
+    /// The memory has `len` bytes; what is read into stays valid until the completion.
+    #[inline]
+    pub(crate) unsafe fn start(
+        &mut self,
+        volume: VolumeId,
+        kind: BlockKind,
+        at: u64,
+        len: usize,
+        memory: Memory,
+        user: *mut c_void,
+    ) -> Result<(), Failure> {
+        let len = checked(kind, at, len, memory)?;
+        let Some(slot) = self.free.pop() else {
+            let text =
+                c"as many requests as queue_depth allows are outstanding: poll, then try again";
+            return Err(Failure::plain(libc::EAGAIN, text));
+        };
+        let (mut into, mut body) = (std::ptr::null_mut(), Buf::EMPTY);
+        match memory {
+            Memory::From(data) if len > 0 => {
+                body = self.reactor.alloc(len as usize);
+                // SAFETY: the caller's promise.
+                let data = unsafe { std::slice::from_raw_parts(data, len as usize) };
+                body.as_mut().copy_from_slice(data);
+            }
+            Memory::Into(to) => into = to,
+            _ => {}
+        }
+        self.slots[slot as usize] = Slot { user, into, len };
+        let request = BlockRequest { volume, kind, at, len, body };
+        self.reactor.request(SEAT, RequestId(slot.into()), request);
+        Ok(())
+    }
+
+    /// Sends what was started, and takes up to `out.len()` completions; waits for `min` of them.
+    pub(crate) fn poll(
+        &mut self,
+        out: &mut [std::mem::MaybeUninit<gabion_completion>],
+        min: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, Failure> {
+        // What is there already goes first. The caller works on it, starts more, and all of that goes
+        // out in one batch with the turn that comes when nothing is left here.
+        let mut n = self.take(out);
+        if n > 0 && n == out.len() {
+            return Ok(n);
+        }
+        let start = Instant::now();
+        loop {
+            self.harvest();
+            n += self.take(&mut out[n..]);
+            let left = match timeout {
+                _ if n >= min || self.is_idle() => Some(Duration::ZERO),
+                Some(timeout) => Some(timeout.saturating_sub(start.elapsed())),
+                None => None,
+            };
+            self.reactor.turn(left).map_err(failed)?;
+            self.harvest();
+            n += self.take(&mut out[n..]);
+            if n >= min || self.is_idle() || left.is_some_and(|left| left.is_zero()) {
+                return Ok(n);
+            }
+        }
+    }
+
+    /// Readable when `poll` has something to do, after `arm` has said so.
+    pub(crate) fn fd(&self) -> c_int {
+        self.reactor.fd().as_raw_fd()
+    }
+
+    /// Sends what was started; true when there is nothing to do before `fd` is readable.
+    pub(crate) fn arm(&mut self) -> Result<bool, Failure> {
+        self.harvest();
+        let armed = self.reactor.arm().map_err(failed)?;
+        self.harvest();
+        Ok(armed && self.ready.is_empty())
+    }
+
+    /// Turns until it is true of the node. False: the time is over.
+    fn turn_until(
+        &mut self,
+        limit: Duration,
+        mut is_true: impl FnMut(&Sdc) -> bool,
+    ) -> Result<bool, Failure> {
+        let start = Instant::now();
+        loop {
+            if is_true(self.reactor.node(SEAT)) {
+                return Ok(true);
+            }
+            let left = limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.reactor.turn(Some(left.min(LOOK))).map_err(failed)?;
+            self.harvest();
+        }
+    }
+
+    /// Makes completions of answers.
+    fn harvest(&mut self) {
+        for (id, result) in self.reactor.answers() {
+            if id == NUDGE {
+                continue;
+            }
+            let result = match result {
+                Ok(data) => complete(self.slots[id.0 as usize], &data),
+                Err(error) => -i64::from(errno(error)),
+            };
+            self.ready.push_back((id.0 as u32, result));
+        }
+    }
+
+    /// True when every request's completion was taken.
+    fn is_idle(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
+    fn take(&mut self, out: &mut [std::mem::MaybeUninit<gabion_completion>]) -> usize {
+        let n = out.len().min(self.ready.len());
+        for (to, (slot, result)) in out.iter_mut().zip(self.ready.drain(..n)) {
+            to.write(gabion_completion { user: self.slots[slot as usize].user, result });
+            self.free.push(slot);
+        }
+        n
+    }
+}
+
+/// Brings a read's data home.
+fn complete(slot: Slot, data: &[u8]) -> i64 {
+    if !slot.into.is_null() {
+        if data.len() != slot.len as usize {
+            return -i64::from(errno(BlockError::Media));
+        }
+        // SAFETY: `start`'s caller has promised so much memory until now, and it is none of ours.
+        unsafe { slot.into.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+    }
+    slot.len.into()
+}
+
+/// The length, if the request is in order as far as that can be said without the volume.
+#[inline]
+fn checked(kind: BlockKind, at: u64, len: usize, memory: Memory) -> Result<u32, Failure> {
+    let sector = u64::from(SECTOR);
+    if !at.is_multiple_of(sector) || !(len as u64).is_multiple_of(sector) {
+        return Err(Failure::invalid(format!(
+            "offset {at} and length {len} must be multiples of {SECTOR}"
+        )));
+    }
+    let null = match memory {
+        Memory::From(from) => from.is_null(),
+        Memory::Into(into) => into.is_null(),
+        Memory::None => false,
+    };
+    if null && len > 0 {
+        return Err(Failure::plain(libc::EINVAL, c"the buffer is NULL"));
+    }
+    let most = match kind {
+        BlockKind::Read | BlockKind::Write => Limits::SHIPPED.nbd_payload,
+        _ => u32::MAX,
+    };
+    match u32::try_from(len) {
+        Ok(len) if len <= most => Ok(len),
+        _ => Err(Failure::invalid(format!(
+            "{len} bytes are more than one request may have here: split it into parts of {most} at most"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_checked_before_anything_happens() {
+        let (read, zero) = (BlockKind::Read, BlockKind::Zero { hole: true });
+        let memory = Memory::Into(std::ptr::dangling_mut());
+        let text = |r: Result<u32, Failure>| r.unwrap_err().text().to_str().unwrap().to_owned();
+        assert_eq!(checked(read, 512, 1024, memory), Ok(1024));
+        assert_eq!(checked(read, 0, 32 << 20, memory), Ok(32 << 20));
+        assert!(text(checked(read, 0, (32 << 20) + 512, memory)).contains("split"));
+        assert_eq!(checked(zero, 0, 1 << 31, Memory::None), Ok(1 << 31));
+        assert!(text(checked(zero, 0, 1 << 32, Memory::None)).contains("split"));
+        assert!(text(checked(read, 1, 512, memory)).contains("multiples of 512"));
+        assert!(text(checked(read, 0, 100, memory)).contains("multiples of 512"));
+        let null = Memory::From(std::ptr::null());
+        assert!(text(checked(BlockKind::Write, 0, 512, null)).contains("NULL"));
+        assert_eq!(checked(BlockKind::Write, 0, 0, null), Ok(0));
+    }
+}

@@ -1,0 +1,134 @@
+//! What goes wrong: an error number for programs, and words for people that say what to do.
+
+use crate::cluster::gabion_cluster;
+use crate::guard;
+use seam::BlockError;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+
+/// Why a call failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Failure {
+    /// A positive errno.
+    pub(crate) code: c_int,
+    text: Cow<'static, CStr>,
+}
+
+impl Failure {
+    /// With words that are known beforehand: nothing is allocated.
+    pub(crate) const fn plain(code: c_int, text: &'static CStr) -> Failure {
+        Failure { code, text: Cow::Borrowed(text) }
+    }
+
+    /// With words made for the occasion.
+    pub(crate) fn new(code: c_int, text: impl Into<String>) -> Failure {
+        let mut bytes: Vec<u8> = text.into().into();
+        bytes.retain(|b| *b != 0);
+        Failure { code, text: Cow::Owned(CString::new(bytes).unwrap_or_default()) }
+    }
+
+    /// Wrong arguments.
+    pub(crate) fn invalid(text: impl Into<String>) -> Failure {
+        Failure::new(libc::EINVAL, text)
+    }
+
+    pub(crate) fn text(&self) -> &CStr {
+        &self.text
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<Cow<'static, CStr>> = const { RefCell::new(Cow::Borrowed(c"")) };
+}
+
+/// Keeps a failure that no context can keep; the result for the caller.
+pub(crate) fn keep(failure: Failure) -> c_int {
+    LAST.with_borrow_mut(|last| *last = failure.text);
+    -failure.code
+}
+
+/// The errno of a request that failed.
+pub(crate) fn errno(error: BlockError) -> c_int {
+    match error {
+        BlockError::NoSuchVolume => libc::ENOENT,
+        BlockError::OutOfRange => libc::ERANGE,
+        BlockError::Misaligned | BlockError::TooBig => libc::EINVAL,
+        BlockError::Full => libc::ENOSPC,
+        BlockError::Lost => libc::ENODATA,
+        BlockError::Media => libc::EIO,
+        BlockError::Busy => libc::EAGAIN,
+    }
+}
+
+/// What a negative errno from this library means, in words. The text lives as long as the program.
+#[unsafe(no_mangle)]
+pub extern "C" fn gabion_strerror(result: i64) -> *const c_char {
+    let text = match i32::try_from(result.saturating_neg()).unwrap_or(0) {
+        code if code <= 0 => c"no error",
+        libc::EAGAIN => c"the queue is full: poll for completions, then try again",
+        libc::EBADF => c"not a handle of this library, or one that was closed",
+        libc::EINVAL => c"an argument is wrong: gabion_last_error says which",
+        libc::EIO => c"a device failed to read or write; see `gabion status`",
+        libc::ENODATA => c"every copy of this range is lost; see `gabion status`",
+        libc::ENOENT => c"no such volume: it was deleted, or never made",
+        libc::ENOSPC => c"the storage pool is full: add a device, or delete or discard data",
+        libc::ENOTRECOVERABLE => c"the library has failed before: close the cluster, open it anew",
+        libc::EPERM => c"a cluster is used by the thread and the process that have opened it",
+        libc::ERANGE => c"the range leaves the volume",
+        libc::ETIMEDOUT => c"no answer in time; gabion_last_error says from whom",
+        _ => c"the system refused something: gabion_last_error says what",
+    };
+    text.as_ptr()
+}
+
+/// Why the last call that failed on this cluster failed, in words that say what to do. With `NULL`:
+/// why the last call of this thread failed that had no cluster to keep it, as `gabion_cluster_open`.
+/// Never `NULL`. The text is valid until the next call on the cluster (of the thread).
+///
+/// # Safety
+/// `cluster` is `NULL` or an open cluster.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gabion_last_error(cluster: *const gabion_cluster) -> *const c_char {
+    // SAFETY: the caller's promise.
+    if let Some(text) = unsafe { guard::last_error(cluster) } {
+        return text;
+    }
+    LAST.with_borrow(|last| last.as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_of_a_request_has_words_of_its_own() {
+        let all = [
+            BlockError::NoSuchVolume,
+            BlockError::OutOfRange,
+            BlockError::Misaligned,
+            BlockError::TooBig,
+            BlockError::Full,
+            BlockError::Lost,
+            BlockError::Media,
+            BlockError::Busy,
+        ];
+        let words = |result: i64| {
+            // SAFETY: a text of this library.
+            unsafe { CStr::from_ptr(gabion_strerror(result)) }.to_str().unwrap()
+        };
+        let other = words(-i64::from(libc::ENOTTY));
+        assert!(other.contains("gabion_last_error"));
+        assert!(all.iter().all(|e| words(-i64::from(errno(*e))) != other));
+        assert_eq!([words(0), words(5), words(i64::MIN), words(i64::MAX)], ["no error"; 4]);
+    }
+
+    #[test]
+    fn texts_may_hold_anything() {
+        let failure = Failure::invalid("a\0b");
+        assert_eq!((failure.text(), keep(failure.clone())), (c"ab", -libc::EINVAL));
+        // SAFETY: a text of this library.
+        let kept = unsafe { CStr::from_ptr(gabion_last_error(std::ptr::null())) };
+        assert_eq!(kept, c"ab");
+    }
+}

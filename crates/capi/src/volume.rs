@@ -1,0 +1,243 @@
+//! The functions on a volume: open, ask, the five requests, close.
+
+use crate::cluster::{gabion_cluster, refuse, text};
+use crate::context::Memory;
+use crate::failure::Failure;
+use crate::{GABION_FUA, GABION_NO_HOLE, gabion_volume_info, guard};
+use base::VolumeId;
+use seam::BlockKind;
+use std::ffi::{c_char, c_int, c_void};
+
+/// A volume that is open.
+#[allow(non_camel_case_types)]
+pub struct gabion_volume {
+    pub(crate) mark: u64,
+    pub(crate) cluster: *const gabion_cluster,
+    pub(crate) id: VolumeId,
+}
+
+impl gabion_volume {
+    /// # Safety
+    /// It came from `gabion_volume_open`, and is not used any more.
+    pub(crate) unsafe fn free(volume: *mut gabion_volume) {
+        // SAFETY: the caller's promise.
+        let mut volume = unsafe { Box::from_raw(volume) };
+        volume.mark = 0;
+    }
+}
+
+fn done(result: Result<(), c_int>) -> c_int {
+    result.err().unwrap_or(0)
+}
+
+/// Opens the volume of this name. 0, or a negative errno with words in `gabion_last_error`: `-ENOENT`
+/// (there is none), `-ETIMEDOUT`. As with any call, completions of other requests are not lost.
+///
+/// # Safety
+/// `cluster` is an open cluster, `name` a string, `volume` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gabion_volume_open(
+    cluster: *mut gabion_cluster,
+    name: *const c_char,
+    volume: *mut *mut gabion_volume,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let found = unsafe {
+        guard::enter(cluster, |context| {
+            if volume.is_null() {
+                let text = c"there is no place to put the volume: NULL";
+                return Err(Failure::plain(libc::EINVAL, text));
+            }
+            context.find(text(name, "the volume's name")?)
+        })
+    };
+    let id = match found {
+        Ok(id) => id,
+        Err(code) => return code,
+    };
+    let opened = Box::into_raw(Box::new(gabion_volume { mark: guard::VOLUME, cluster, id }));
+    // SAFETY: the caller's promise; `enter` has let us in, so it is a cluster of this thread.
+    unsafe {
+        (*cluster).volumes.borrow_mut().push(opened);
+        *volume = opened;
+    }
+    0
+}
+
+/// Closes a volume. Requests on it that are outstanding go on, and complete. 0, or a negative errno;
+/// `NULL` is fine.
+///
+/// # Safety
+/// `volume` is `NULL` or an open volume, which is not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gabion_volume_close(volume: *mut gabion_volume) -> c_int {
+    if volume.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller's promise. A poisoned cluster frees its volumes when it is closed.
+    if let Err(code) = unsafe { guard::enter_volume(volume, |_, _| Ok(())) } {
+        return code;
+    }
+    // SAFETY: `enter_volume` has let us in.
+    let mut open = unsafe { (*(*volume).cluster).volumes.borrow_mut() };
+    let Some(at) = open.iter().position(|v| *v == volume) else {
+        return refuse(Failure::plain(libc::EBADF, c"this volume is not open"));
+    };
+    open.swap_remove(at);
+    // SAFETY: it was in the list, so it is open, and it isn't any more.
+    unsafe { gabion_volume::free(volume) };
+    0
+}
+
+/// What the volume is like at present. `info_size` is `sizeof(struct gabion_volume_info)`. 0, or a
+/// negative errno.
+///
+/// # Safety
+/// `volume` is an open volume, `info` has `info_size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gabion_volume_stat(
+    volume: *mut gabion_volume,
+    info: *mut gabion_volume_info,
+    info_size: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    done(unsafe {
+        guard::enter_volume(volume, |context, id| {
+            if info.is_null() || info_size < size_of::<u64>() {
+                let text = c"info is NULL, or info_size is not sizeof(struct gabion_volume_info)";
+                return Err(Failure::plain(libc::EINVAL, text));
+            }
+            let now = context.info(id)?;
+            let known = size_of::<gabion_volume_info>().min(info_size);
+            let to = info.cast::<u8>();
+            to.write_bytes(0, info_size);
+            to.copy_from_nonoverlapping((&raw const now).cast(), known);
+            Ok(())
+        })
+    })
+}
+
+/// The volume's size in bytes at present, or a negative errno.
+///
+/// # Safety
+/// `volume` is an open volume.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gabion_volume_size(volume: *mut gabion_volume) -> i64 {
+    // SAFETY: the caller's promise.
+    match unsafe { guard::enter_volume(volume, |context, id| context.info(id)) } {
+        Ok(info) => info.size as i64,
+        Err(code) => code.into(),
+    }
+}
+
+/// Starts a read of `len` bytes at `offset` into `data`. 0, and a completion with `user` comes later;
+/// or a negative errno, and none comes: `-EAGAIN` (the queue is full), `-EINVAL`.
+///
+/// # Safety
+/// `volume` is an open volume. `data` has `len` bytes, which nobody else uses until the completion.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gabion_read(
+    volume: *mut gabion_volume,
+    data: *mut c_void,
+    len: usize,
+    offset: u64,
+    user: *mut c_void,
+) -> c_int {
+    let memory = Memory::Into(data.cast());
+    // SAFETY: the caller's promise.
+    done(unsafe {
+        guard::enter_volume(volume, |context, id| {
+            context.start(id, BlockKind::Read, offset, len, memory, user)
+        })
+    })
+}
+
+/// Starts a write of `len` bytes from `data` to `offset`. `flags`: 0 or `GABION_FUA`. Results as of
+/// `gabion_read`. What has completed is on all copies.
+///
+/// # Safety
+/// `volume` is an open volume. `data` has `len` bytes, which nobody changes until the completion.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gabion_write(
+    volume: *mut gabion_volume,
+    data: *const c_void,
+    len: usize,
+    offset: u64,
+    flags: u32,
+    user: *mut c_void,
+) -> c_int {
+    let memory = Memory::From(data.cast());
+    // SAFETY: the caller's promise.
+    done(unsafe {
+        guard::enter_volume(volume, |context, id| {
+            known(flags, GABION_FUA)?;
+            context.start(id, BlockKind::Write, offset, len, memory, user)
+        })
+    })
+}
+
+/// Starts a flush: when it completes, every write that has completed before is durable. Results as of
+/// `gabion_read`.
+///
+/// # Safety
+/// `volume` is an open volume.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gabion_flush(volume: *mut gabion_volume, user: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    done(unsafe {
+        guard::enter_volume(volume, |context, id| {
+            context.start(id, BlockKind::Flush, 0, 0, Memory::None, user)
+        })
+    })
+}
+
+/// Starts to discard a range: it reads as zeros from the completion on, and its space is given back.
+/// Results as of `gabion_read`.
+///
+/// # Safety
+/// `volume` is an open volume.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gabion_discard(
+    volume: *mut gabion_volume,
+    len: usize,
+    offset: u64,
+    user: *mut c_void,
+) -> c_int {
+    let kind = BlockKind::Zero { hole: true };
+    // SAFETY: the caller's promise.
+    done(unsafe {
+        guard::enter_volume(volume, |context, id| {
+            context.start(id, kind, offset, len, Memory::None, user)
+        })
+    })
+}
+
+/// Starts to write zeros, without sending them. `flags`: 0, `GABION_FUA`, `GABION_NO_HOLE`. Results as
+/// of `gabion_read`.
+///
+/// # Safety
+/// `volume` is an open volume.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gabion_write_zeroes(
+    volume: *mut gabion_volume,
+    len: usize,
+    offset: u64,
+    flags: u32,
+    user: *mut c_void,
+) -> c_int {
+    let kind = BlockKind::Zero { hole: flags & GABION_NO_HOLE == 0 };
+    // SAFETY: the caller's promise.
+    done(unsafe {
+        guard::enter_volume(volume, |context, id| {
+            known(flags, GABION_FUA | GABION_NO_HOLE)?;
+            context.start(id, kind, offset, len, Memory::None, user)
+        })
+    })
+}
+
+fn known(flags: u32, all: u32) -> Result<(), Failure> {
+    if flags & !all != 0 {
+        return Err(Failure::invalid(format!("flags {flags:#x}: only {all:#x} are known here")));
+    }
+    Ok(())
+}

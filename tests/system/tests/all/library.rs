@@ -1,0 +1,153 @@
+//! `libgabion` as programs use it: its example in C, and fio through the engine that links it.
+//!
+//! Built by the compilers and scripts that a user has; the product is seen through its header only.
+
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use system::bytes::Random;
+use system::run::{binary, run};
+use system::{Cluster, Folder, MIB, Options, case, secs, shell, wait};
+
+fn workspace() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// The folder that the library under test lies in: beside the binary.
+fn built() -> Result<PathBuf> {
+    let folder = binary().parent().context("the binary lies in a folder")?.to_owned();
+    let library = folder.join("libgabion.so");
+    ensure!(library.exists(), "no {}: `cargo xtask test system` builds it", library.display());
+    Ok(folder)
+}
+
+/// The engine: built by the script that the documentation names, kept in `target/fio`.
+fn engine() -> Result<String> {
+    let profile = built()?;
+    let profile = profile.file_name().context("target/PROFILE")?;
+    let script = workspace().join("bench/fio/build.sh");
+    // What is there was built a moment ago, and cargo is busy with us.
+    let mut command = Command::new(script);
+    command.arg(profile).env("GABION_LIB_IS_BUILT", "1");
+    if let Some(target) = built()?.parent() {
+        command.env("CARGO_TARGET_DIR", target);
+    }
+    Ok(run(&mut command)?.ok()?.trim().to_owned())
+}
+
+/// Compiles the example, as the documentation says.
+fn example(folder: &Folder) -> Result<String> {
+    let (library, program) = (built()?, folder.join("copy"));
+    let link = folder.join("libgabion.so.0");
+    if !link.exists() {
+        std::os::unix::fs::symlink(library.join("libgabion.so"), link)?;
+    }
+    let capi = workspace().join("crates/capi");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-o"]).arg(&program);
+    gcc.arg(capi.join("examples/copy.c")).arg("-I").arg(capi.join("include"));
+    gcc.arg("-L").arg(&library).args(["-lgabion", "-Wl,-rpath,$ORIGIN"]);
+    run(&mut gcc)?.ok()?;
+    Ok(program.display().to_string())
+}
+
+#[test]
+fn the_example_copies_into_a_volume_and_back() {
+    case(|| {
+        let cluster = Cluster::start(&Options { volumes: &["vol1:64MiB"], ..Options::default() })?;
+        let copy = example(&cluster.folder)?;
+        let (input, output) = (cluster.folder.join("in"), cluster.folder.join("out"));
+        let mut content = Random::new(5).bytes(37 * MIB as usize + 1234);
+        fs::write(&input, &content)?;
+        let (input, output, dir) = (input.display(), output.display(), cluster.dir());
+        shell(&format!("{copy} dir:{dir} vol1 < {input}"))?.ok()?;
+        shell(&format!("{copy} dir:{dir} vol1 {} > {output}", content.len()))?.ok()?;
+        ensure!(
+            fs::read(output.to_string())? == content,
+            "the library brought back something else"
+        );
+        // What is written through the library is what NBD serves.
+        content.resize(64 * MIB as usize, 0);
+        cluster.verify("vol1", &content)?;
+        // A volume that was made after the client's last map.
+        cluster.gabion(&["volume", "create", "late", "8MiB"])?.ok()?;
+        shell(&format!("head -c 4096 {input} | {copy} dir:{dir} late"))?.ok()?;
+        // What fails says what to do.
+        let words = |line: &str, words: &[&str]| shell(line)?.fails(1, words);
+        words(&format!("{copy} dir:{dir} nope < {input}"), &["no volume `nope`", "volume create"])?;
+        words(&format!("{copy} dir:/nowhere vol1 < {input}"), &["/nowhere", "gabion up"])?;
+        words(&format!("{copy} localhost vol1 < {input}"), &["IP:PORT"])?;
+        let full = format!("head -c 9000000 {input} | {copy} dir:{dir} late");
+        words(&full, &["the range leaves the volume"])?;
+        Ok(())
+    });
+}
+
+#[test]
+fn wrong_calls_are_refused_in_words_and_harm_nothing() {
+    case(|| {
+        let cluster = Cluster::start(&Options { volumes: &["vol1:64MiB"], ..Options::default() })?;
+        example(&cluster.folder)?; // brings the library's link
+        let program = cluster.folder.join("wrong");
+        let capi = workspace().join("crates/capi");
+        for compiler in ["-xc", "-xc++"] {
+            let mut gcc = Command::new("gcc");
+            gcc.args([compiler, "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
+            gcc.arg(workspace().join("tests/system/c/wrong.c")).arg("-I").arg(capi.join("include"));
+            gcc.arg("-L").arg(built()?).args(["-lgabion", "-Wl,-rpath,$ORIGIN"]);
+            if compiler == "-xc++" {
+                // The header is fit for C++, too; no C++ library is needed to see that.
+                gcc.arg("-fsyntax-only");
+            }
+            run(&mut gcc)?.ok()?;
+        }
+        let said = run(Command::new(&program).arg(format!("dir:{}", cluster.dir())))?.ok()?;
+        ensure!(said.ends_with("all refused\n"), "{said}");
+        Ok(())
+    });
+}
+
+/// fio in the background; ended with this value.
+struct Fio(Child);
+
+impl Drop for Fio {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn fio_through_the_library_verifies_while_a_server_dies_and_returns() {
+    case(|| {
+        let engine = engine()?;
+        let cluster = Cluster::start(&Options::default())?;
+        let log = cluster.folder.join("fio.log");
+        let child = Command::new("fio")
+            .args(["--name=verify", "--rw=randwrite", "--numjobs=2", "--bsrange=4k-1m"])
+            .args(["--iodepth=32", "--size=200m", "--offset_increment=200m", "--fsync=50"])
+            .args(["--verify=crc32c", "--do_verify=1", "--verify_backlog=64", "--verify_fatal=1"])
+            .args(["--time_based", "--runtime=12", "--exitall_on_error", "--group_reporting"])
+            .arg(format!("--ioengine=external:{engine}"))
+            .args([format!("--cluster=dir:{}", cluster.dir()), "--volume=vol1".into()])
+            .current_dir(cluster.folder.join("c"))
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&log)?)
+            .stderr(fs::File::options().append(true).open(&log)?)
+            .spawn()?;
+        let mut fio = Fio(child);
+        wait("fio writes", secs(60), || {
+            Ok((cluster.number("/capacity/protected_bytes")? > 0).then_some(()))
+        })?;
+        cluster.gabion(&["sds", "kill", "2"])?.ok()?;
+        cluster.wait_down("sds2")?;
+        cluster.start_sds(2)?;
+        cluster.wait_state("healthy", secs(60))?;
+        ensure!(fio.0.try_wait()?.is_none(), "fio has ended before the server was back");
+        let status = wait("fio ends", secs(90), || Ok(fio.0.try_wait()?))?;
+        let said = fs::read_to_string(&log)?;
+        ensure!(status.success() && said.contains("err= 0"), "{said}");
+        Ok(())
+    });
+}

@@ -1,0 +1,47 @@
+//! The C header of libgabion, made from the Rust text: `fix` writes it, `tidy` compares.
+
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::Path;
+
+/// The header, as programs include it.
+const HEADER: &str = "crates/capi/include/gabion.h";
+const CRATE: &str = "crates/capi";
+
+/// What it should be.
+fn generate() -> Result<String> {
+    let config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml"))
+        .map_err(|e| anyhow::anyhow!("{CRATE}/cbindgen.toml: {e}"))?;
+    let source = Path::new(CRATE).join("src/lib.rs");
+    let builder = cbindgen::Builder::new().with_config(config).with_src(source);
+    let mut bytes = Vec::new();
+    builder.generate().context("the header can't be made")?.write(&mut bytes);
+    Ok(for_c(&String::from_utf8(bytes)?))
+}
+
+/// Without the headings that only readers of the Rust text need: in C all is a matter of promises.
+fn for_c(text: &str) -> String {
+    let lines = text.lines().map(str::trim_end).filter(|l| l.trim_start() != "// # Safety");
+    lines.flat_map(|l| [l, "\n"]).collect()
+}
+
+/// Writes it.
+pub fn write() -> Result<bool> {
+    let text = generate()?;
+    if fs::read_to_string(HEADER).unwrap_or_default() != text {
+        if let Some(folder) = Path::new(HEADER).parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(HEADER, text)?;
+        println!("{HEADER} is written anew");
+    }
+    Ok(true)
+}
+
+/// A finding when it is not what the Rust text says.
+pub fn check() -> Result<Vec<String>> {
+    let there = fs::read_to_string(HEADER).unwrap_or_default();
+    let current = there == generate()?;
+    let finding = || format!("{HEADER}: not what {CRATE}/src says: run `cargo xtask fix`");
+    Ok((!current).then(finding).into_iter().collect())
+}
