@@ -106,7 +106,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Sds(command) => sds::run(target, command),
         Command::Sdc(command) => sdc::run(target, command),
         Command::Mdm(command) => mdm::run(target, command),
-        Command::Bench(command) => bench::run(command),
+        Command::Bench(command) => bench::run(target, command),
     }
 }
 
