@@ -12,7 +12,9 @@ mod figures;
 mod floor;
 mod io;
 mod load;
+mod pair;
 mod progress;
+mod ratio;
 mod rig;
 mod tally;
 mod workload;
@@ -29,6 +31,8 @@ pub enum BenchCommand {
     Io(io::IoArgs),
     /// Bare TCP between processes, without any product logic
     Floor(floor::FloorArgs),
+    /// Ratios of Gabion's figures to the floor's, in one run, against what is promised
+    Ratio(ratio::RatioArgs),
     /// One server process of `floor`
     #[command(hide = true)]
     FloorServer(floor::ServerArgs),
@@ -39,6 +43,7 @@ pub fn run(target: &Target, command: &BenchCommand) -> Result<Exit> {
     match command {
         BenchCommand::Io(args) => io::run(target, args)?,
         BenchCommand::Floor(args) => floor::run(args)?,
+        BenchCommand::Ratio(args) => return ratio::run(args),
         BenchCommand::FloorServer(args) => floor::serve(args)?,
     }
     Ok(Exit::Ok)

@@ -26,11 +26,6 @@ impl Workload {
     pub fn is_sequential(self) -> bool {
         matches!(self, Workload::Read | Workload::Write)
     }
-
-    /// Some of its requests write.
-    pub fn writes(self) -> bool {
-        matches!(self, Workload::Randwrite | Workload::Randrw | Workload::Write)
-    }
 }
 
 impl fmt::Display for Workload {
