@@ -29,7 +29,7 @@ switches that real hosts don't have. Each has the floor of its own layout.
 
 Examples:
   gabion bench ratio                              all rows: a quarter of an hour
-  gabion bench ratio --only read-64 --only nbd    some of them
+  gabion bench ratio --only read --only nbd       some of them
   gabion bench ratio --only 'growth*' --rounds 5 --json")]
 pub struct RatioArgs {
     /// How often Gabion is measured, each time between two floors

@@ -85,6 +85,7 @@ impl Rig {
             .args(["up", "--detach", "--device", "null:1TiB"])
             .args(["--volume", &format!("{VOLUME}:{size}")])
             .args(["--sds", &layout.servers.to_string()])
+            .args(["--sds-per-process", &layout.per_process.to_string()])
             .args(["--backend", &backend.to_string(), "--dir"])
             .arg(&dir)
             .env_remove("GABION_MDM")
