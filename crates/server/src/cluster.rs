@@ -1,13 +1,17 @@
 //! The processes of a cluster that `up` runs on this machine: started, found, killed one by one.
 //!
 //! Each is this very binary with `ROLE run --config FILE`, in a process group of its own, so that a
-//! Ctrl-C at the terminal reaches `up` only. Names: `mdm`, `sdc`, `sds1` to `sdsN`.
+//! Ctrl-C at the terminal reaches `up` only. Names: `mdm`, `sdc`, `sds1` to `sdsN`. Several SDSs may
+//! share a process (`cluster.toml` says how many): each has its own file and pid file, but they start
+//! and end together, and the log is the first one's.
 
+use crate::config;
 use crate::process::Process;
 use crate::statedir::StateDir;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -21,18 +25,57 @@ fn role(name: &str) -> &str {
     if name.starts_with("sds") { "sds" } else { name }
 }
 
-/// Starts a process; returns once it runs, not yet when it serves.
+/// What a command must know of `cluster.toml`.
+#[derive(serde::Deserialize)]
+struct Shape {
+    sds: u32,
+    #[serde(default = "one")]
+    sds_per_process: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Those that share the process of `name`, in order, and `name` itself.
+pub fn mates(dir: &StateDir, name: &str) -> Result<Vec<String>> {
+    let number = name.strip_prefix("sds").and_then(|n| n.parse::<u32>().ok());
+    let Some(index) = number.and_then(|n| n.checked_sub(1)) else {
+        return Ok(vec![name.to_owned()]);
+    };
+    let shape: Shape = config::read(&dir.cluster_file())?;
+    let size = shape.sds_per_process.max(1);
+    let first = index / size * size;
+    Ok((first..first.saturating_add(size).min(shape.sds)).map(sds).collect())
+}
+
+/// The name of the SDS with this index.
+pub fn sds(index: u32) -> String {
+    format!("sds{}", index + 1)
+}
+
+/// Starts the process of `name` and its mates; returns once it runs, not yet when they serve.
 pub fn spawn(dir: &StateDir, name: &str) -> Result<Child> {
-    let (config, output) = (dir.config_file(name), dir.output_file(name));
+    let names = mates(dir, name)?;
+    let output = dir.output_file(&names[0]);
     let log = File::options()
         .create(true)
         .append(true)
         .open(&output)
         .with_context(|| format!("can't write {}", output.display()))?;
     let binary = std::env::current_exe().context("this binary can't be found")?;
-    Command::new(binary)
-        .args([role(name), "run", "--config"])
-        .arg(&config)
+    for other in &names[1..] {
+        let link = dir.output_file(other);
+        remove(&link)?;
+        let to = output.file_name().context("a log has a name")?;
+        symlink(to, &link).with_context(|| format!("can't make {}", link.display()))?;
+    }
+    let mut command = Command::new(binary);
+    command.args([role(name), "run"]);
+    for name in &names {
+        command.arg("--config").arg(dir.config_file(name));
+    }
+    command
         .current_dir(dir.root())
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)

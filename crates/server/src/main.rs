@@ -51,7 +51,7 @@ Examples:
   gabion sds start 2       give it back; it is filled from the other copies
 
 Exit codes: 0 done (status: healthy), 1 failed or refused, 2 wrong usage, 3 status: degraded,
-4 status: failed, 5 no MDM answers, 6 an address or the directory is in use.")]
+4 status: failed, 5 no MDM answers, 6 an address or the directory is in use, 7 bench ratio: a must is missed.")]
 struct Cli {
     #[command(flatten)]
     target: target::Target,
@@ -106,7 +106,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Sds(command) => sds::run(target, command),
         Command::Sdc(command) => sdc::run(target, command),
         Command::Mdm(command) => mdm::run(target, command),
-        Command::Bench(command) => bench::run(command),
+        Command::Bench(command) => bench::run(target, command),
     }
 }
 

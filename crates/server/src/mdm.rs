@@ -30,7 +30,7 @@ Examples:
 pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
     match command {
         MdmCommand::Run(args) => {
-            let Some(file) = args.config_or_example(MDM_EXAMPLE) else { return Ok(Exit::Ok) };
+            let Some(file) = args.config_or_example(MDM_EXAMPLE)? else { return Ok(Exit::Ok) };
             let mut config: MdmConfig = config::read(file)?;
             config.backend.0 = args.backend.unwrap_or(config.backend.0);
             role_mdm::run(config)?;

@@ -32,5 +32,5 @@ pub fn run(config: SdcConfig) -> Result<()> {
         })
     };
     let job = Job { name: config.name.clone(), config: shard, nodes: vec![Box::new(node)] };
-    service::run(&config.name, config.pid_file.as_deref(), vec![job])
+    service::run(&config.name, config.pid_file.as_slice(), vec![job])
 }

@@ -1,5 +1,6 @@
 //! Options of `mdm run`, `sds run` and `sdc run`.
 
+use anyhow::{Result, bail};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub struct RunArgs {
     /// The role's configuration
     #[arg(long, value_name = "FILE", required_unless_present = "example_config")]
-    config: Option<PathBuf>,
+    config: Vec<PathBuf>,
 
     /// How to talk to the kernel, whatever the file says: auto, uring or epoll
     #[arg(long)]
@@ -21,11 +22,20 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// The file to run with; `None` when the example was asked for, and printed.
-    pub fn config_or_example(&self, example: &str) -> Option<&Path> {
+    pub fn config_or_example(&self, example: &str) -> Result<Option<&Path>> {
+        match self.configs_or_example(example) {
+            None => Ok(None),
+            Some([file]) => Ok(Some(file)),
+            Some(_) => bail!("this role runs alone in its process: give one --config"),
+        }
+    }
+
+    /// The files to run with, for a role of which several share a process.
+    pub fn configs_or_example(&self, example: &str) -> Option<&[PathBuf]> {
         if self.example_config {
             print!("{example}");
             return None;
         }
-        self.config.as_deref()
+        Some(&self.config)
     }
 }

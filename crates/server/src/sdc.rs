@@ -30,7 +30,7 @@ Examples:
 pub fn run(target: &Target, command: &SdcCommand) -> Result<Exit> {
     match command {
         SdcCommand::Run(args) => {
-            let Some(file) = args.config_or_example(SDC_EXAMPLE) else { return Ok(Exit::Ok) };
+            let Some(file) = args.config_or_example(SDC_EXAMPLE)? else { return Ok(Exit::Ok) };
             let mut config: SdcConfig = config::read(file)?;
             config.backend.0 = args.backend.unwrap_or(config.backend.0);
             role_sdc::run(config)?;

@@ -14,11 +14,12 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// What to do with data servers.
 #[derive(Subcommand, Debug)]
 pub enum SdsCommand {
-    /// Run a data server (SDS) until SIGTERM
+    /// Run a data server (SDS) until SIGTERM; with several --config, several on one thread
     #[command(after_help = "\
 Examples:
   gabion sds run --example-config > /etc/gabion/sds.toml
-  gabion sds run --config /etc/gabion/sds.toml")]
+  gabion sds run --config /etc/gabion/sds.toml
+  gabion sds run --config a.toml --config b.toml     two servers that share a process and its end")]
     Run(RunArgs),
     /// List the data servers and their devices
     #[command(
@@ -30,7 +31,11 @@ Examples:
         json: bool,
     },
     /// Kill an SDS of a cluster started by `up`, with SIGKILL: what its RAM held is gone
-    #[command(after_help = "Example:\n  gabion sds kill 2")]
+    #[command(after_help = "\
+With `up --sds-per-process` this kills the process, and every SDS that shares it.
+
+Example:
+  gabion sds kill 2")]
     Kill {
         /// Its number or name
         #[arg(value_name = "N")]
@@ -49,10 +54,14 @@ Examples:
 pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
     match command {
         SdsCommand::Run(args) => {
-            let Some(file) = args.config_or_example(SDS_EXAMPLE) else { return Ok(Exit::Ok) };
-            let mut config: SdsConfig = config::read(file)?;
-            config.backend.0 = args.backend.unwrap_or(config.backend.0);
-            role_sds::run(config)?;
+            let Some(files) = args.configs_or_example(SDS_EXAMPLE) else { return Ok(Exit::Ok) };
+            let mut configs = Vec::new();
+            for file in files {
+                let mut config: SdsConfig = config::read(file)?;
+                config.backend.0 = args.backend.unwrap_or(config.backend.0);
+                configs.push(config);
+            }
+            role_sds::run(&configs)?;
         }
         SdsCommand::List { json } => {
             let report = status::ask(target)?;
@@ -66,16 +75,28 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
             let dir = target.local()?;
             let name = cluster::sds_name(&dir, which)?;
             let pid = cluster::kill(&dir, &name)?;
-            println!("Killed {name}, pid {pid}.");
+            println!("Killed {name}, pid {pid}.{}", shared(&dir, &name, "are gone, too")?);
         }
         SdsCommand::Start { which } => {
             let dir = target.local()?;
             let name = cluster::sds_name(&dir, which)?;
-            let pid = cluster::start(&dir, &name, START_TIMEOUT, || is_up(target, &dir, &name))?;
-            println!("{name} runs, pid {pid}.");
+            let all = cluster::mates(&dir, &name)?;
+            let ready = || all.iter().all(|name| is_up(target, &dir, name));
+            let pid = cluster::start(&dir, &name, START_TIMEOUT, ready)?;
+            println!("{name} runs, pid {pid}.{}", shared(&dir, &name, "run again, too")?);
         }
     }
     Ok(Exit::Ok)
+}
+
+/// What has happened to those that share a server's process.
+fn shared(dir: &crate::statedir::StateDir, name: &str, what: &str) -> Result<String> {
+    let others: Vec<String> =
+        cluster::mates(dir, name)?.into_iter().filter(|other| other != name).collect();
+    if others.is_empty() {
+        return Ok(String::new());
+    }
+    Ok(format!(" Sharing its process, these {what}: {}.", others.join(", ")))
 }
 
 /// True when the MDM knows the process that runs under this name now.

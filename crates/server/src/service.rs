@@ -44,13 +44,14 @@ enum Message {
     Signal(i32),
 }
 
-/// Runs the shards until a signal asks for the end, or one of them fails.
+/// Runs the shards until a signal asks for the end, or one of them fails. Roles that share the process
+/// have a pid file each.
 pub fn run<N: Node + Watch + 'static>(
     role: &str,
-    pid_file: Option<&Path>,
+    pid_files: &[PathBuf],
     jobs: Vec<Job<N>>,
 ) -> Result<()> {
-    let _pid_file = pid_file.map(PidFile::write).transpose()?;
+    let _pid_files = pid_files.iter().map(|f| PidFile::write(f)).collect::<Result<Vec<_>>>()?;
     let log = Log { role: role.to_owned() };
     log.line(&format!("gabion {} starts, pid {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     let (report, inbox) = sync_channel(BACKLOG);

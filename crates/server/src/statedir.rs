@@ -3,10 +3,10 @@
 //! ```text
 //! format        which layout this is: "gabion-up 1"
 //! lock          held by a command that starts or stops something
-//! cluster.toml  what `up` was asked for
+//! cluster.toml  what `up` was asked for; how many SDSs share a process
 //! config/       NAME.toml   the file that `gabion ROLE run --config` gets
 //! run/          NAME.pid    see `process`
-//! logs/         NAME.log    what the process says
+//! logs/         NAME.log    what the process says; of SDSs that share one, a link to the first's
 //! mdm.log       the MDM's log; mdm.log.1 is the one of the run before
 //! nbd.sock      where volumes are served
 //! ```

@@ -24,6 +24,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// True when the command line or the environment names a cluster.
+    pub fn is_named(&self) -> bool {
+        self.mdm.is_some() || self.dir != Path::new(DEFAULT_DIR)
+    }
+
     /// The MDM's address.
     pub fn mdm(&self) -> Result<SocketAddr> {
         match self.mdm {

@@ -35,12 +35,17 @@ Examples:
   gabion up --detach      the same in the background; `gabion down` ends it
   gabion up --sds 5 --device ram:4GiB --volume db:6GiB --volume logs:1GiB
   gabion up --sds 16 --device null:1TiB --volume bench:1TiB    to measure: keeps no data
+  gabion up --sds 16 --sds-per-process 8                       the same servers in two processes
 
 RAM and NULL devices are empty once their process has died: a stopped cluster starts anew, empty.")]
 pub struct UpArgs {
     /// How many data servers (SDSs) to run
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_SDS))]
     sds: u32,
+
+    /// SDSs that share a process and its one thread; they end together when it is killed
+    #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=MAX_SDS))]
+    sds_per_process: u32,
 
     /// A device of each SDS, ram:SIZE or null:SIZE; may be given several times
     #[arg(long = "device", value_name = "SPEC", default_value = "ram:1GiB")]
@@ -67,6 +72,7 @@ pub struct UpArgs {
 #[derive(Serialize)]
 struct Asked<'a> {
     sds: u32,
+    sds_per_process: u32,
     devices: &'a [DeviceSpec],
     volumes: Vec<String>,
     backend: Backend,
@@ -115,8 +121,11 @@ pub fn stop_all(dir: &StateDir) -> Result<usize> {
     let live = dir.live()?;
     let killed = cluster::stop(&live)?;
     cluster::sweep(dir)?;
-    if !live.is_empty() {
-        println!("Stopped {} processes.", live.len());
+    let mut pids: Vec<u32> = live.iter().map(|(_, process)| process.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    if !pids.is_empty() {
+        println!("Stopped {} processes.", pids.len());
     }
     if !killed.is_empty() {
         println!("These did not stop when asked and were killed: {}.", killed.join(", "));
@@ -175,7 +184,7 @@ fn clear_earlier_run(dir: &StateDir) -> Result<()> {
     Ok(())
 }
 
-/// Writes every role's file; returns the roles' names, the MDM first and the SDC last.
+/// Writes every role's file; returns one name per process, the MDM's first and the SDC's last.
 fn write_configs(dir: &StateDir, args: &UpArgs) -> Result<Vec<String>> {
     let backend = Backend(args.backend);
     let mut free = ports::free(1 + args.sds as usize * args.devices.len())?.into_iter();
@@ -184,6 +193,7 @@ fn write_configs(dir: &StateDir, args: &UpArgs) -> Result<Vec<String>> {
     let pid_file = |name: &str| Some(dir.pid_file(name));
     let asked = Asked {
         sds: args.sds,
+        sds_per_process: args.sds_per_process,
         devices: &args.devices,
         volumes: args.volumes.iter().map(|v| format!("{}:{}", v.name, v.size.0)).collect(),
         backend,
@@ -192,8 +202,8 @@ fn write_configs(dir: &StateDir, args: &UpArgs) -> Result<Vec<String>> {
     let manager = MdmConfig { listen: mdm, log: dir.mdm_log(), backend, pid_file: pid_file("mdm") };
     config::write(&dir.config_file("mdm"), &manager)?;
     let mut names = vec!["mdm".to_owned()];
-    for i in 1..=args.sds {
-        let name = format!("sds{i}");
+    for i in 0..args.sds {
+        let name = cluster::sds(i);
         let device = |spec: &DeviceSpec| {
             Ok(DeviceConfig { spec: *spec, listen: next()?, advertise: None, pin: None })
         };
@@ -205,7 +215,9 @@ fn write_configs(dir: &StateDir, args: &UpArgs) -> Result<Vec<String>> {
             device: args.devices.iter().map(device).collect::<Result<_>>()?,
         };
         config::write(&dir.config_file(&name), &server)?;
-        names.push(name);
+        if i % args.sds_per_process == 0 {
+            names.push(name);
+        }
     }
     let mut nbd = vec![NbdAddress(rt::ListenAddr::Unix(dir.nbd_socket()))];
     nbd.extend(args.nbd_tcp.map(|at| NbdAddress(rt::ListenAddr::Tcp(at))));

@@ -88,6 +88,8 @@ const TABLE: &[Row] = &[
             "anyhow",
             "clap",
             "comfy-table",
+            // Latency percentiles of `bench` that can be merged over jobs.
+            "hdrhistogram",
             "humantime",
             "prost",
             "rustix",

@@ -1,50 +1,143 @@
-//! The floor: one client process and N server processes that exchange bare frames by epoll, with one
-//! send per connection and batch, as any good implementation of the pattern would.
+//! `gabion bench floor`: what the kernel costs. One client and N servers that exchange bare frames by
+//! epoll, with one send per connection and batch, as any good implementation of the pattern would.
 //!
-//! Read: client -> server, server -> client with payload. Write: client -> A with payload, A -> B
-//! with payload, B -> A, A -> client. Servers copy payloads into and out of a store of 16 MiB.
+//! Heads are as long as Gabion's. Servers copy payloads into and out of 16 MiB per process, at random
+//! places; the client discards what it reads. There is no product logic.
 
-use super::measure::{Counters, Figures, measure};
-use super::stream::{Head, Stream};
-use super::{BenchArgs, Pattern};
+mod client;
+mod mesh;
+mod server;
+mod stream;
+
+use super::cpu::{Kind, Processes};
+use super::figures::{Figures, measure};
+use super::io::{block, seconds};
+use super::rig::Layout;
 use crate::ports;
+use crate::size::Size;
 use anyhow::{Context, Result, bail};
-use base::Prng;
-use clap::Args;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use clap::{Args, ValueEnum};
+use client::Client;
+use serde::Serialize;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const READ: u32 = 1;
-const WRITE: u32 = 2;
-const COPY: u32 = 3;
-const COPIED: u32 = 4;
-const DONE: u32 = 5;
+pub use server::{ServerArgs, serve};
 
 /// How a connection says that it is the client's.
 const CLIENT: u32 = u32::MAX;
-const STORE: usize = 16 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// No socket is ready: the loop looks whether it should end.
-const IDLE: Duration = Duration::from_millis(100);
 
-/// Options of one server.
-#[derive(Args, Debug)]
-pub struct ServerArgs {
-    /// Which server this is
-    #[arg(long)]
-    index: u32,
-    /// Where all servers listen
-    #[arg(long, value_delimiter = ',')]
-    ports: Vec<u16>,
+/// Options of `bench floor`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  gabion bench floor                                            what reads of 4 KiB cost
+  gabion bench floor --pattern mirror --servers 16 --servers-per-process 8 --depth 256
+  gabion bench floor --depth 1 --spin                           the latency of a polling echo
+  gabion bench floor --pattern stream --bs 1MiB                 bytes per second, unasked")]
+pub struct FloorArgs {
+    /// What the frames do
+    #[arg(long, value_enum, default_value_t = Pattern::Read)]
+    pattern: Pattern,
+    /// Percent of reads in a mix
+    #[arg(long, default_value_t = 70, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    mix: u32,
+    /// Servers
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
+    servers: u32,
+    /// Servers that share a process, on one loop
+    #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=512))]
+    servers_per_process: u32,
+    /// Connections of the client to each server
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    connections: u32,
+    /// Requests that are under way at any time, at all servers together
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    depth: u32,
     /// Bytes of a payload
+    #[arg(long, default_value = "4KiB", value_name = "SIZE", value_parser = block)]
+    bs: Size,
+    /// Poll for up to 30 us before sleeping, on both sides, as Gabion does
     #[arg(long)]
-    block: usize,
+    spin: bool,
+    /// How long to measure, after a warm-up
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    seconds: f64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the frames do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Pattern {
+    /// Client -> server -> client with the payload
+    Read,
+    /// Client -> server with the payload -> client
+    Write,
+    /// Client -> A -> B with the payload on both ways, then B -> A -> client
+    Mirror,
+    /// Some read, the others mirror
+    Mix,
+    /// Servers send payloads as fast as the client takes them, without being asked
+    Stream,
+}
+
+/// One measurement of the floor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Floor {
+    /// What the frames do.
+    pub pattern: Pattern,
+    /// Percent of reads in a mix.
+    pub mix: u32,
+    /// Servers and processes.
+    pub layout: Layout,
+    /// The client's connections to each server.
+    pub connections: u32,
+    /// Requests under way.
+    pub depth: u32,
+    /// Bytes of a payload.
+    pub block: u32,
+    /// Polls before it sleeps.
+    pub spin: bool,
+}
+
+/// What a frame is, in its head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+enum Frame {
+    Read = 1,
+    Write,
+    Mirror,
+    Copy,
+    Copied,
+    Stream,
+    Done,
+}
+
+impl Frame {
+    fn of(kind: u32) -> Frame {
+        use Frame::{Copied, Copy, Done, Mirror, Read, Stream, Write};
+        let known = [Read, Write, Mirror, Copy, Copied, Stream];
+        known.into_iter().find(|f| *f as u32 == kind).unwrap_or(Done)
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    pattern: String,
+    servers: u32,
+    servers_per_process: u32,
+    connections: u32,
+    depth: u32,
+    block_bytes: u32,
+    spin: bool,
+    #[serde(flatten)]
+    figures: &'a Figures,
 }
 
 struct Servers(Vec<Child>);
@@ -53,66 +146,119 @@ impl Drop for Servers {
     fn drop(&mut self) {
         for child in &mut self.0 {
             let _ = child.kill();
+        }
+        for child in &mut self.0 {
             let _ = child.wait();
         }
     }
 }
 
-/// Runs the servers and the client, and measures.
-pub fn run(args: &BenchArgs) -> Result<Figures> {
-    if args.pattern == Pattern::Write && args.servers < 2 {
-        bail!("two copies need two servers");
+/// Runs `gabion bench floor`.
+pub fn run(args: &FloorArgs) -> Result<()> {
+    let floor = Floor {
+        pattern: args.pattern,
+        mix: args.mix,
+        layout: Layout { servers: args.servers, per_process: args.servers_per_process },
+        connections: args.connections,
+        depth: args.depth,
+        block: u32::try_from(args.bs.0).context("a payload has less than 4 GiB")?,
+        spin: args.spin,
+    };
+    let title = floor.to_string();
+    let figures = floor.measure(&title, Duration::from_secs_f64(args.seconds))?;
+    if !args.json {
+        println!("{title}: {}", figures.page());
+        return Ok(());
     }
-    let addresses = ports::free(args.servers as usize)?;
-    let ports: Vec<String> = addresses.iter().map(|a| a.port().to_string()).collect();
-    let mut servers = Servers(Vec::new());
-    for index in 0..args.servers {
-        let child = Command::new(std::env::current_exe()?)
-            .args(["bench", "floor-server", "--index", &index.to_string()])
-            .args(["--ports", &ports.join(","), "--block", &args.block.0.to_string()])
-            .stdin(Stdio::null())
-            .spawn()?;
-        servers.0.push(child);
-    }
-    let counters = Arc::new(Counters::default());
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut client = Mesh::new(CLIENT, args.block.0 as usize)?;
-    for address in addresses {
-        client.add(dial(address, CLIENT)?, 0)?;
-    }
-    let (issue, count, halt) = (args.clone(), counters.clone(), stop.clone());
-    let thread = std::thread::spawn(move || client.load(&issue, &count, &halt));
-    let pids: Vec<u32> = servers.0.iter().map(Child::id).chain([std::process::id()]).collect();
-    let figures = measure(&counters, &pids, args.window());
-    stop.store(true, Ordering::Relaxed);
-    drop(servers);
-    // The servers' end is what ends the client, mostly; that error says nothing.
-    let _ = thread.join();
-    figures
-}
-
-/// Runs one server until a connection ends.
-pub fn serve(args: &ServerArgs) -> Result<()> {
-    let at = |i: u32| SocketAddr::from((Ipv4Addr::LOCALHOST, args.ports[i as usize]));
-    let count = args.ports.len() as u32;
-    let listener = TcpListener::bind(at(args.index))?;
-    let mut mesh = Mesh::new(args.index, args.block)?;
-    mesh.peers = vec![usize::MAX; args.ports.len()];
-    for i in 0..args.index {
-        mesh.add(dial(at(i), args.index)?, i)?;
-    }
-    // The later servers and the client, in any order.
-    for _ in args.index..count {
-        let (mut socket, _) = listener.accept()?;
-        let mut id = [0; 4];
-        socket.read_exact(&mut id)?;
-        mesh.add(socket, u32::from_le_bytes(id))?;
-    }
-    // A connection that breaks is how a measurement ends, as well as how it fails: the client knows.
-    let _ = mesh.run(&AtomicBool::new(false), Mesh::answer);
+    let document = Document {
+        pattern: floor.pattern.to_string(),
+        servers: args.servers,
+        servers_per_process: args.servers_per_process,
+        connections: args.connections,
+        depth: args.depth,
+        block_bytes: floor.block,
+        spin: args.spin,
+        figures: &figures,
+    };
+    println!("{}", serde_json::to_string_pretty(&document)?);
     Ok(())
 }
 
+impl Floor {
+    /// Servers need each other.
+    fn has_peers(&self) -> bool {
+        matches!(self.pattern, Pattern::Mirror | Pattern::Mix)
+    }
+
+    /// Runs the servers and the client, and measures.
+    pub fn measure(&self, title: &str, window: Duration) -> Result<Figures> {
+        let count = self.layout.servers;
+        if self.has_peers() && count < 2 {
+            bail!("two copies need two servers: --servers 2, or --pattern read or write");
+        }
+        let addresses = ports::free(count as usize)?;
+        let servers = self.spawn(&addresses)?;
+        let mut client = Client::new(self)?;
+        for address in addresses {
+            for _ in 0..self.connections {
+                client.add(dial(address, CLIENT)?)?;
+            }
+        }
+        let mut processes = Processes::client();
+        processes.add(Kind::Server, servers.0.iter().map(Child::id));
+        let load = client.start()?;
+        let counters = [load.counters.clone()];
+        let window = measure(title, &counters, &processes, window, || load.check())?;
+        Figures::new(&window, &load.end()?, self.block.into())
+    }
+
+    fn spawn(&self, addresses: &[SocketAddr]) -> Result<Servers> {
+        let ports: Vec<String> = addresses.iter().map(|a| a.port().to_string()).collect();
+        let mut servers = Servers(Vec::new());
+        let Layout { servers: all, per_process } = self.layout;
+        for first in (0..all).step_by(per_process as usize) {
+            let mut command = Command::new(std::env::current_exe()?);
+            let count = per_process.min(all - first);
+            command
+                .args(["bench", "floor-server", "--first", &first.to_string()])
+                .args(["--count", &count.to_string(), "--ports", &ports.join(",")])
+                .args(["--connections", &self.connections.to_string()])
+                .args(["--block", &self.block.to_string()])
+                .args(self.has_peers().then_some("--peers"))
+                .args(self.spin.then_some("--spin"));
+            servers.0.push(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
+        }
+        Ok(servers)
+    }
+}
+
+impl std::fmt::Display for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Pattern::Read => "read",
+            Pattern::Write => "write",
+            Pattern::Mirror => "mirror",
+            Pattern::Mix => "mix",
+            Pattern::Stream => "stream",
+        })
+    }
+}
+
+impl std::fmt::Display for Floor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Layout { servers, .. } = self.layout;
+        write!(
+            f,
+            "floor: {} of {}, {servers} servers in {} processes, depth {}",
+            self.pattern,
+            Size(self.block.into()),
+            self.layout.processes(),
+            self.depth
+        )
+    }
+}
+
+/// Connects to a server that may not listen yet.
 fn dial(address: SocketAddr, id: u32) -> Result<TcpStream> {
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     loop {
@@ -126,159 +272,5 @@ fn dial(address: SocketAddr, id: u32) -> Result<TcpStream> {
             }
             Err(_) => std::thread::sleep(Duration::from_millis(2)),
         }
-    }
-}
-
-/// One process of the floor.
-struct Mesh {
-    id: u32,
-    epoll: OwnedFd,
-    streams: Vec<Stream>,
-    /// Which stream leads to which server; of a server only.
-    peers: Vec<usize>,
-    client: usize,
-    store: Vec<u8>,
-    block: usize,
-    prng: Prng,
-    dirty: Vec<usize>,
-}
-
-impl Mesh {
-    fn new(id: u32, block: usize) -> Result<Mesh> {
-        Ok(Mesh {
-            id,
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            streams: Vec::new(),
-            peers: Vec::new(),
-            client: usize::MAX,
-            store: vec![7; STORE.max(2 * block)],
-            block,
-            prng: Prng::new(u64::from(id) + 1),
-            dirty: Vec::new(),
-        })
-    }
-
-    fn add(&mut self, socket: TcpStream, from: u32) -> Result<()> {
-        let index = self.streams.len();
-        if from == CLIENT {
-            self.client = index;
-        } else if let Some(peer) = self.peers.get_mut(from as usize) {
-            *peer = index;
-        }
-        epoll::add(&self.epoll, &socket, EventData::new_u64(index as u64), EventFlags::IN)?;
-        self.streams.push(Stream::new(socket, self.block)?);
-        Ok(())
-    }
-
-    fn push(&mut self, to: usize, head: Head, at: usize) {
-        self.streams[to].push(head, at);
-        if !std::mem::replace(&mut self.streams[to].dirty, true) {
-            self.dirty.push(to);
-        }
-    }
-
-    /// A place in the store for one payload.
-    fn place(&mut self) -> usize {
-        self.prng.below((self.store.len() / self.block) as u64) as usize * self.block
-    }
-
-    fn run(
-        &mut self,
-        stop: &AtomicBool,
-        mut message: impl FnMut(&mut Mesh, usize, Head, &[u8]),
-    ) -> Result<()> {
-        let timeout = rustix::time::Timespec::try_from(IDLE)?;
-        let mut events = Vec::with_capacity(256);
-        while !stop.load(Ordering::Relaxed) {
-            for index in std::mem::take(&mut self.dirty) {
-                self.streams[index].dirty = false;
-                self.flush(index)?;
-            }
-            events.clear();
-            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout))?;
-            for event in &events {
-                let (index, flags) = (event.data.u64() as usize, event.flags);
-                if flags.contains(EventFlags::OUT) {
-                    self.watch(index, EventFlags::IN)?;
-                    self.flush(index)?;
-                }
-                if !flags.contains(EventFlags::IN) {
-                    continue;
-                }
-                if !self.streams[index].fill()? {
-                    return Ok(());
-                }
-                let input = self.streams[index].take_input();
-                while let Some((head, payload)) = self.streams[index].next(&input) {
-                    message(self, index, head, &input[payload]);
-                }
-                self.streams[index].return_input(input);
-            }
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self, index: usize) -> Result<()> {
-        if !self.streams[index].flush(&self.store)? {
-            self.watch(index, EventFlags::IN | EventFlags::OUT)?;
-        }
-        Ok(())
-    }
-
-    fn watch(&self, index: usize, flags: EventFlags) -> Result<()> {
-        let data = EventData::new_u64(index as u64);
-        Ok(epoll::modify(&self.epoll, &self.streams[index].socket, data, flags)?)
-    }
-
-    /// What a server does with a frame.
-    fn answer(&mut self, _from: usize, head: Head, payload: &[u8]) {
-        match head.kind {
-            READ => {
-                let at = self.place();
-                let head = Head { kind: DONE, len: self.block as u32, ..head };
-                self.push(self.client, head, at);
-            }
-            WRITE => {
-                let at = self.keep(payload);
-                let others = self.peers.len() as u64 - 1;
-                let other = self.prng.below(others.max(1)) as u32;
-                let other = if other >= self.id && others > 0 { other + 1 } else { other };
-                let head = Head { kind: COPY, from: self.id, ..head };
-                self.push(self.peers[other as usize], head, at);
-            }
-            COPY => {
-                self.keep(payload);
-                let head = Head { kind: COPIED, len: 0, ..head };
-                self.push(self.peers[head.from as usize], head, 0);
-            }
-            _ => self.push(self.client, Head { kind: DONE, len: 0, ..head }, 0),
-        }
-    }
-
-    fn keep(&mut self, payload: &[u8]) -> usize {
-        let at = self.place();
-        self.store[at..at + payload.len()].copy_from_slice(payload);
-        at
-    }
-
-    /// What the client does: keeps `depth` requests under way.
-    fn load(&mut self, args: &BenchArgs, counters: &Counters, stop: &AtomicBool) -> Result<()> {
-        let clock = Instant::now();
-        let now = || clock.elapsed().as_nanos() as u64;
-        let mut since = vec![0u64; args.depth as usize];
-        let issue = |mesh: &mut Mesh, slot: u32, since: &mut [u64]| {
-            since[slot as usize] = now();
-            let to = mesh.prng.below(mesh.streams.len() as u64) as usize;
-            let (kind, len) = match args.pattern {
-                Pattern::Read => (READ, 0),
-                Pattern::Write => (WRITE, mesh.block as u32),
-            };
-            mesh.push(to, Head { kind, len, slot, from: 0 }, 0);
-        };
-        (0..args.depth).for_each(|slot| issue(self, slot, &mut since));
-        self.run(stop, |mesh, _, head, _| {
-            counters.answered(now() - since[head.slot as usize]);
-            issue(mesh, head.slot, &mut since);
-        })
     }
 }

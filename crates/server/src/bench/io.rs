@@ -1,98 +1,187 @@
-//! Gabion's own cost: a cluster of NULL devices in separate processes, and one loading SDC here.
+//! `gabion bench io`: Gabion under load, from inside an SDC.
 
-use super::IoArgs;
-use super::load::{Load, Loader, Progress};
-use super::measure::{Figures, measure};
-use crate::target::mdm_of;
-use crate::{cluster, statedir::StateDir};
+use super::drive::Work;
+use super::figures::Figures;
+use super::rig::{self, Layout, Rig, Temporary};
+use super::workload::Workload;
+use crate::size::Size;
+use crate::target::Target;
+use crate::{spec, status};
 use anyhow::{Context, Result, bail};
-use base::Limits;
-use node::sdc::{Sdc, SdcConfig};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use clap::Args;
+use serde::Serialize;
+use std::time::Duration;
 
-const VOLUME: &str = "bench";
-const FILL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Data servers of a temporary cluster, when nobody says.
+const SDS_DEFAULT: u32 = 3;
 
-/// A cluster in a temporary directory, gone with this value.
-struct Bench(PathBuf);
+/// Options of `bench io`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Which cluster: the one that --mdm or --dir names; else, with --sds, a temporary one of NULL devices on
+this machine; else the one that `gabion up` runs in the default directory; else a temporary one of 3
+SDSs. In a temporary cluster, and without --volume, a temporary volume is made, filled and deleted.
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        if let Ok(dir) = StateDir::open(&self.0)
-            && let Ok(live) = dir.live()
-        {
-            let _ = cluster::stop(&live);
-        }
-        let _ = std::fs::remove_dir_all(&self.0);
+Examples:
+  gabion bench io --sds 3                              4 KiB random reads, on NULL devices
+  gabion bench io --sds 16 --sds-per-process 8 --workload randrw --depth 256
+  gabion bench io --workload read --bs 1MiB --depth 8  sequential reads of the cluster that runs here
+  gabion bench io --mdm 192.168.1.10:7001 --volume scratch --workload randwrite --jobs 2")]
+pub struct IoArgs {
+    /// What each job does
+    #[arg(long, value_enum, default_value_t = Workload::Randread)]
+    workload: Workload,
+    /// Percent of reads among randrw
+    #[arg(long, default_value_t = 70, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    mix: u32,
+    /// Bytes of a request, a multiple of 512
+    #[arg(long, default_value = "4KiB", value_name = "SIZE", value_parser = block)]
+    bs: Size,
+    /// Requests that each job has under way
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
+    depth: u32,
+    /// Jobs: each is a thread with an SDC of its own
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    jobs: u32,
+    /// How long to measure, after a warm-up
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    seconds: f64,
+    /// Load this volume, as it is. Workloads that write OVERWRITE its data
+    #[arg(long, value_name = "NAME")]
+    volume: Option<String>,
+    /// Load a temporary cluster of so many SDSs with a NULL device each
+    #[arg(long, value_name = "N", conflicts_with = "volume", value_parser = clap::value_parser!(u32).range(1..=512))]
+    sds: Option<u32>,
+    /// SDSs of the temporary cluster that share a process
+    #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=512))]
+    sds_per_process: u32,
+    /// How the temporary cluster and the load talk to the kernel: auto, uring or epoll
+    #[arg(long, default_value = "auto")]
+    backend: rt::Backend,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    workload: String,
+    mix_read_percent: Option<u32>,
+    block_bytes: u32,
+    depth: u32,
+    jobs: u32,
+    /// Of the temporary cluster.
+    sds: Option<u32>,
+    sds_per_process: Option<u32>,
+    #[serde(flatten)]
+    figures: &'a Figures,
+}
+
+/// Reads `--bs`.
+pub fn block(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse()?;
+    if size.0 == 0 || !size.0.is_multiple_of(512) || size.0 > 32 << 20 {
+        return Err(format!("`{text}` must be a multiple of 512, from 512 to 32MiB"));
+    }
+    Ok(size)
+}
+
+/// Reads `--seconds`.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(n) if (0.1..=86_400.0).contains(&n) => Ok(n),
+        _ => Err(format!("`{text}` must be a number of seconds, from 0.1 to 86400")),
     }
 }
 
-/// Starts the cluster, loads it, measures.
-pub fn run(args: &IoArgs) -> Result<Figures> {
-    let path = std::env::temp_dir().join(format!("gabion-bench-{}", std::process::id()));
-    let bench = Bench(path.clone());
-    let up = Command::new(std::env::current_exe()?)
-        .args(["up", "--detach", "--device", "null:1TiB", "--volume", "bench:512MiB"])
-        .args(["--sds", &args.common.servers.to_string()])
-        .args(["--backend", &args.backend.to_string(), "--dir"])
-        .arg(&path)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .status()?;
-    if !up.success() {
-        bail!("the cluster did not start");
-    }
-    let dir = StateDir::open(&path)?;
-    let mut pids: Vec<u32> = dir.live()?.iter().map(|(_, process)| process.pid).collect();
-    pids.push(std::process::id());
-    let progress = Arc::new(Progress::default());
-    let stop = rt::Stop::new();
-    let shard = rt::Shard::bind(rt::Config {
-        backend: args.backend,
-        seed: crate::random()?,
-        ..rt::Config::default()
-    })?;
-    let config = SdcConfig {
-        name: "bench".into(),
-        mdm: vec![mdm_of(&dir)?],
-        nbd_uris: Vec::new(),
-        nonce: crate::random()?,
-        pid: std::process::id(),
-        limits: Limits::SHIPPED,
+/// Runs `gabion bench io`.
+pub fn run(target: &Target, args: &IoArgs) -> Result<()> {
+    let work = Work {
+        workload: args.workload,
+        mix: args.mix,
+        block: u32::try_from(args.bs.0).context("a request has less than 4 GiB")?,
+        depth: args.depth,
+        jobs: args.jobs,
     };
-    let load = Load {
-        volume: VOLUME.into(),
-        pattern: args.common.pattern,
-        block: u32::try_from(args.common.block.0).context("a block has less than 4 GiB")?,
-        depth: args.common.depth,
-    };
-    let (tell, halt, seed) = (progress.clone(), stop.clone(), crate::random()?);
-    let thread = std::thread::spawn(move || {
-        let loader = Loader::new(Sdc::new(config), load, tell, seed);
-        shard.run(vec![loader], &halt, |_, _, _| {})
-    });
-    let figures = wait_filled(&progress, &thread)
-        .and_then(|()| measure(&progress.counters, &pids, args.common.window()));
-    stop.stop();
-    match thread.join() {
-        Ok(outcome) => outcome?,
-        Err(_) => bail!("the load panicked; its message is above"),
-    }
-    drop(bench);
-    figures
-}
-
-fn wait_filled<T>(progress: &Progress, thread: &std::thread::JoinHandle<T>) -> Result<()> {
-    let deadline = Instant::now() + FILL_TIMEOUT;
-    while !progress.filled.load(Ordering::Relaxed) {
-        if thread.is_finished() || Instant::now() > deadline {
-            bail!("the volume could not be filled within {FILL_TIMEOUT:?}");
+    let window = Duration::from_secs_f64(args.seconds);
+    let title = format!("{} of {}, depth {} x {}", args.workload, args.bs, args.depth, args.jobs);
+    let temporary = temporary(target, args)?;
+    let figures = match temporary {
+        Some(layout) => {
+            let rig = Rig::start(layout, args.backend)?;
+            rig.volume.measure(&title, &work, &rig.processes, window)?
         }
-        std::thread::sleep(Duration::from_millis(5));
+        None => running(target, args, &work, &title, window)?,
+    };
+    if args.json {
+        let document = Document {
+            workload: args.workload.to_string(),
+            mix_read_percent: (args.workload == Workload::Randrw).then_some(args.mix),
+            block_bytes: work.block,
+            depth: args.depth,
+            jobs: args.jobs,
+            sds: temporary.map(|l| l.servers),
+            sds_per_process: temporary.map(|l| l.per_process),
+            figures: &figures,
+        };
+        println!("{}", serde_json::to_string_pretty(&document)?);
+    } else {
+        println!("{title}: {}", figures.page());
     }
     Ok(())
+}
+
+/// The temporary cluster to be started, if one is.
+fn temporary(target: &Target, args: &IoArgs) -> Result<Option<Layout>> {
+    let layout = |servers| Layout { servers, per_process: args.sds_per_process };
+    match args.sds {
+        Some(_) if target.is_named() => {
+            bail!("--sds starts a cluster of its own: leave out --dir and --mdm, or --sds")
+        }
+        Some(servers) => Ok(Some(layout(servers))),
+        None if target.is_named() || target.connect().is_ok() => Ok(None),
+        None if args.volume.is_some() => {
+            bail!("no cluster runs in {}: name one with --dir or --mdm", target.dir.display())
+        }
+        None => Ok(Some(layout(SDS_DEFAULT))),
+    }
+}
+
+/// Loads a cluster that runs.
+fn running(
+    target: &Target,
+    args: &IoArgs,
+    work: &Work,
+    title: &str,
+    window: Duration,
+) -> Result<Figures> {
+    let report = status::ask(target)?;
+    let processes = rig::processes(&report);
+    let Some(name) = &args.volume else {
+        let (_made, volume) = Temporary::create(target, args.backend)?;
+        return volume.measure(title, work, &processes, window);
+    };
+    let name = spec::volume_name(name).map_err(anyhow::Error::msg)?;
+    let Some(volume) = report.volumes.iter().find(|v| v.name == name) else {
+        bail!("there is no volume {name}: `gabion volume list` names them");
+    };
+    let (mdm, size) = (target.mdm()?, volume.size_bytes);
+    let volume = super::drive::Volume { mdm, name, size, backend: args.backend };
+    volume.measure(title, work, &processes, window)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_whole_sectors() {
+        assert_eq!(block("512"), Ok(Size(512)));
+        assert_eq!(block("1MiB"), Ok(Size(1 << 20)));
+        for bad in ["0", "100", "513", "33MiB", "x"] {
+            assert!(block(bad).is_err(), "{bad}");
+        }
+        assert!(seconds("0.3").is_ok() && seconds("0").is_err() && seconds("NaN").is_err());
+    }
 }

@@ -1,73 +1,79 @@
 //! A node that loads the SDC that it wraps: requests are made and answered on the shard's own thread,
 //! so what is measured is the SDC library's path, without a hop between threads.
+//!
+//! A request that fails ends the load, with its error in [`Shared`].
 
-use super::Pattern;
-use super::measure::Counters;
-use base::{Prng, Time, UNIT, VolumeId};
+use super::tally::{Counters, Side, Tally};
+use super::workload::Requests;
+use base::{Time, VolumeId};
 use node::sdc::Sdc;
 use seam::{
     BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Event, Node, Port, RequestId,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What to do.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Load {
     /// The volume's name.
     pub volume: String,
-    /// Read or write.
-    pub pattern: Pattern,
-    /// Bytes of a request.
+    /// The requests.
+    pub requests: Requests,
+    /// Bytes of each.
     pub block: u32,
-    /// Requests under way.
+    /// How many are under way.
     pub depth: u32,
+    /// How many to make in all; without it, the load goes on until it is stopped.
+    pub total: Option<u64>,
 }
 
 /// What the load tells.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct Shared {
     /// Requests answered.
-    pub counters: Counters,
-    /// Set once every block of the volume has been written.
-    pub filled: AtomicBool,
+    pub counters: Arc<Counters>,
+    /// Set when all requests of a load with a `total` are answered.
+    pub done: AtomicBool,
+    /// Why the load has ended, when a request failed.
+    pub error: OnceLock<String>,
+    /// The latencies that were recorded, once the load has ended.
+    pub tally: OnceLock<Tally>,
 }
 
 /// The wrapper.
 pub struct Loader {
     sdc: Sdc,
     load: Load,
-    progress: Arc<Progress>,
+    shared: Arc<Shared>,
+    tally: Tally,
     /// The volume, once the map is here.
-    volume: Option<(VolumeId, u64)>,
-    /// The unit that is filled next, while the volume is being filled.
-    fill: u64,
-    filling: u32,
-    since: Vec<Time>,
-    /// Requests to be issued at the end of the batch.
+    volume: Option<VolumeId>,
+    issued: u64,
+    answered: u64,
+    /// What is under way in each slot, and since when.
+    slots: Vec<(Side, u64, Time)>,
+    /// Slots whose next request is issued at the end of the batch.
     due: Vec<u32>,
     spare: Vec<Effect>,
-    prng: Prng,
     data: Buf,
-    unit: Buf,
 }
 
 impl Loader {
     /// Loads this SDC.
-    pub fn new(sdc: Sdc, load: Load, progress: Arc<Progress>, seed: u64) -> Loader {
+    pub fn new(sdc: Sdc, load: Load, shared: Arc<Shared>) -> Loader {
         Loader {
             sdc,
-            since: vec![Time::ZERO; load.depth as usize],
+            slots: vec![(Side::Read, 0, Time::ZERO); load.depth as usize],
             load,
-            progress,
+            shared,
+            tally: Tally::default(),
             volume: None,
-            fill: 0,
-            filling: 0,
+            issued: 0,
+            answered: 0,
             due: Vec::new(),
             spare: Vec::new(),
-            prng: Prng::new(seed),
             data: Buf::EMPTY,
-            unit: Buf::EMPTY,
         }
     }
 
@@ -75,66 +81,66 @@ impl Loader {
     /// out after each call, so this ends each call, too.
     fn harvest(&mut self, now: Time, out: &mut Effects) {
         out.swap(&mut self.spare);
-        for effect in std::mem::take(&mut self.spare).drain(..) {
+        let mut effects = std::mem::take(&mut self.spare);
+        for effect in effects.drain(..) {
             match effect {
                 Effect::Reply { id, result } => self.answered(now, id, result),
                 other => out.push(other),
             }
         }
+        self.spare = effects;
     }
 
     fn answered(&mut self, now: Time, id: RequestId, result: Result<Buf, BlockError>) {
+        let (side, at, since) = self.slots[id.0 as usize];
         if let Err(why) = result {
-            panic!("a request of the benchmark failed: {why}");
-        }
-        if id.0 >= u64::from(self.load.depth) {
-            self.filling -= 1;
+            let what = if side == Side::Read { "reading" } else { "writing" };
+            let (len, volume) = (self.load.block, &self.load.volume);
+            let text = format!("{what} {len} bytes at {at} of volume {volume} failed: {why}");
+            let _ = self.shared.error.set(text);
             return;
         }
-        let slot = id.0 as usize;
-        self.progress.counters.answered(now.since(self.since[slot]).as_nanos() as u64);
-        self.due.push(slot as u32);
+        self.answered += 1;
+        let latency = now.since(since).as_nanos() as u64;
+        self.shared.counters.count(side, latency, &mut self.tally);
+        if self.load.total.is_none_or(|total| self.issued < total) {
+            self.due.push(id.0 as u32);
+        } else if self.load.total == Some(self.answered) {
+            self.shared.done.store(true, Ordering::Relaxed);
+        }
     }
 
-    /// Writes every block once, so that reads find something, then begins.
-    fn prepare(&mut self, now: Time, out: &mut Effects) {
-        let Some((volume, size)) = self.volume else {
-            self.volume = self.sdc.volume_by_name(&self.load.volume).map(|(id, v)| (id, v.size));
-            self.unit = out.pool().zeroed(UNIT as usize);
+    /// Begins once the volume is known.
+    fn begin(&mut self, out: &Effects) {
+        self.volume = self.sdc.volume_by_name(&self.load.volume).map(|(id, _)| id);
+        if self.volume.is_some() {
             self.data = out.pool().zeroed(self.load.block as usize);
-            return;
-        };
-        let units = size / u64::from(UNIT);
-        while self.fill < units && self.filling < 16 {
-            let request = BlockRequest {
-                volume,
-                kind: BlockKind::Write,
-                at: self.fill * u64::from(UNIT),
-                len: UNIT,
-                body: self.unit.clone(),
-            };
-            self.fill += 1;
-            self.filling += 1;
-            let id = RequestId(u64::from(self.load.depth) + self.fill);
-            self.sdc.on(now, Event::Request { id, request }, out);
-        }
-        if self.fill == units && self.filling == 0 {
             self.due.extend(0..self.load.depth);
-            self.progress.filled.store(true, Ordering::Relaxed);
         }
     }
 
     fn issue(&mut self, now: Time, slot: u32, out: &mut Effects) {
-        let Some((volume, size)) = self.volume else { return };
-        let len = self.load.block;
-        let (kind, body) = match self.load.pattern {
-            Pattern::Read => (BlockKind::Read, Buf::EMPTY),
-            Pattern::Write => (BlockKind::Write, self.data.clone()),
+        let Some(volume) = self.volume else { return };
+        let over = self.load.total.is_some_and(|total| self.issued == total);
+        if over || self.shared.error.get().is_some() {
+            return;
+        }
+        self.issued += 1;
+        let (side, at) = self.load.requests.next();
+        let (kind, body) = match side {
+            Side::Read => (BlockKind::Read, Buf::EMPTY),
+            Side::Write => (BlockKind::Write, self.data.clone()),
         };
-        let at = self.prng.below(size / u64::from(len)) * u64::from(len);
-        self.since[slot as usize] = now;
-        let request = BlockRequest { volume, kind, at, len, body };
+        self.slots[slot as usize] = (side, at, now);
+        let request = BlockRequest { volume, kind, at, len: self.load.block, body };
         self.sdc.on(now, Event::Request { id: RequestId(slot.into()), request }, out);
+    }
+}
+
+impl Drop for Loader {
+    /// The shard that ran it keeps it to the end.
+    fn drop(&mut self) {
+        let _ = self.shared.tally.set(std::mem::take(&mut self.tally));
     }
 }
 
@@ -151,8 +157,8 @@ impl Node for Loader {
     }
 
     fn flush(&mut self, now: Time, out: &mut Effects) {
-        if !self.progress.filled.load(Ordering::Relaxed) {
-            self.prepare(now, out);
+        if self.volume.is_none() {
+            self.begin(out);
         }
         let mut due = std::mem::take(&mut self.due);
         due.drain(..).for_each(|slot| self.issue(now, slot, out));

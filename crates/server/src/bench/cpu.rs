@@ -1,0 +1,200 @@
+//! Processor time: of processes by what they are, and of the whole machine.
+//!
+//! The kernel's network work lands on whatever process runs, and some of it on none, so both are
+//! taken. The total of a process is exact (`schedstat`); how it splits into user and system time is
+//! the kernel's estimate (`stat`). What this machine's own host took away is `steal`.
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::fs;
+use std::time::Instant;
+
+/// What a process is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// This one, which loads.
+    Client,
+    /// Data servers.
+    Sds,
+    /// The metadata manager.
+    Mdm,
+    /// Data clients other than the one that loads.
+    Sdc,
+    /// Servers of the floor.
+    Server,
+}
+
+/// The processes that take part, by kind.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Processes {
+    groups: Vec<(Kind, Vec<u32>)>,
+    /// Kinds of which some run on other hosts: their time is not in any figure.
+    pub unseen: Vec<Kind>,
+}
+
+impl Processes {
+    /// Only this process.
+    pub fn client() -> Processes {
+        Processes { groups: vec![(Kind::Client, vec![std::process::id()])], unseen: Vec::new() }
+    }
+
+    /// Adds processes; each counts once, as several servers may live in one.
+    pub fn add(&mut self, kind: Kind, pids: impl IntoIterator<Item = u32>) {
+        let mut pids: Vec<u32> = pids.into_iter().collect();
+        pids.sort_unstable();
+        pids.dedup();
+        if !pids.is_empty() {
+            self.groups.push((kind, pids));
+        }
+    }
+
+    /// All but this process: the daemons.
+    pub fn daemons(&self) -> Processes {
+        let groups = self.groups.iter().filter(|(kind, _)| *kind != Kind::Client).cloned();
+        Processes { groups: groups.collect(), unseen: self.unseen.clone() }
+    }
+}
+
+/// Readings of all clocks at one moment.
+#[derive(Debug)]
+pub struct Reading {
+    at: Instant,
+    machine: Machine,
+    /// Of each group: total, user and system time, in microseconds, the latter two estimated.
+    groups: Vec<(Kind, usize, [f64; 3])>,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Machine {
+    busy: f64,
+    steal: f64,
+    all: f64,
+}
+
+/// What happened between two readings. Times are in microseconds.
+#[derive(Clone, Debug)]
+pub struct Spent {
+    /// How long that was.
+    pub seconds: f64,
+    /// Busy time of all cores: user, nice, system, interrupts.
+    pub machine: f64,
+    /// Percent of all cores' time that the host of this virtual machine gave to others.
+    pub steal_percent: f64,
+    /// By kind of process.
+    pub kinds: Vec<KindSpent>,
+}
+
+/// One kind's part.
+#[derive(Clone, Copy, Debug)]
+pub struct KindSpent {
+    pub kind: Kind,
+    pub processes: usize,
+    pub total: f64,
+    pub user: f64,
+    pub system: f64,
+}
+
+impl Reading {
+    /// Reads everything now.
+    pub fn take(processes: &Processes) -> Result<Reading> {
+        let mut groups = Vec::new();
+        let machine = machine(&fs::read_to_string("/proc/stat")?)?;
+        for (kind, pids) in &processes.groups {
+            let mut sum = [0.0; 3];
+            for pid in pids {
+                for (sum, part) in sum.iter_mut().zip(process(*pid)?) {
+                    *sum += part;
+                }
+            }
+            groups.push((*kind, pids.len(), sum));
+        }
+        Ok(Reading { at: Instant::now(), machine, groups })
+    }
+
+    /// From this reading to a later one of the same processes.
+    pub fn until(&self, later: &Reading) -> Spent {
+        let all = (later.machine.all - self.machine.all).max(1.0);
+        let kinds = self.groups.iter().zip(&later.groups).map(|((kind, processes, a), (.., b))| {
+            let [total, user, system] = [0, 1, 2].map(|i| (b[i] - a[i]).max(0.0));
+            let share = if user + system > 0.0 { user / (user + system) } else { 0.0 };
+            let user = total * share;
+            KindSpent { kind: *kind, processes: *processes, total, user, system: total - user }
+        });
+        Spent {
+            seconds: later.at.duration_since(self.at).as_secs_f64(),
+            machine: later.machine.busy - self.machine.busy,
+            steal_percent: 100.0 * (later.machine.steal - self.machine.steal) / all,
+            kinds: kinds.collect(),
+        }
+    }
+}
+
+impl Spent {
+    /// Processor time of all processes that were asked for.
+    pub fn processes(&self) -> f64 {
+        self.kinds.iter().map(|k| k.total).sum()
+    }
+}
+
+/// In hundredths of a second, on every Linux that we run on.
+const TICK_US: f64 = 1e4;
+
+fn machine(stat: &str) -> Result<Machine> {
+    let line = stat.lines().next().context("/proc/stat is empty")?;
+    let fields: Vec<u64> = line.split_whitespace().skip(1).map_while(|f| f.parse().ok()).collect();
+    let sum = |of: &[usize]| of.iter().filter_map(|i| fields.get(*i)).sum::<u64>() as f64 * TICK_US;
+    // user nice system idle iowait irq softirq steal; what follows is counted in user already.
+    Ok(Machine {
+        busy: sum(&[0, 1, 2, 5, 6]),
+        steal: sum(&[7]),
+        all: sum(&[0, 1, 2, 3, 4, 5, 6, 7]),
+    })
+}
+
+/// Total, user and system time of a process.
+fn process(pid: u32) -> Result<[f64; 3]> {
+    let ended = || format!("process {pid} has ended");
+    let mut ns = 0u64;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).with_context(ended)? {
+        // A thread may end between the listing and the reading.
+        let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+        ns += text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(ended)?;
+    // The name, in parentheses, may hold anything; behind it the fields from the third on.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut ticks = fields.split_whitespace().skip(11).map_while(|f| f.parse::<f64>().ok());
+    let (user, system) = (ticks.next().unwrap_or(0.0), ticks.next().unwrap_or(0.0));
+    Ok([ns as f64 / 1e3, user * TICK_US, system * TICK_US])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_busy_in_user_system_and_interrupts() {
+        let read = |text: &str| machine(text).unwrap();
+        let m = read("cpu  1 2 4 8 16 32 64 128 0 0\ncpu0 1 1 1\n");
+        assert_eq!((m.busy, m.steal, m.all), (103.0 * 1e4, 128.0 * 1e4, 255.0 * 1e4));
+        assert!(machine("").is_err());
+    }
+
+    #[test]
+    fn our_own_work_is_seen() {
+        let mut processes = Processes::client();
+        processes.add(Kind::Sds, []);
+        assert_eq!(processes.groups.len(), 1, "an empty kind is none");
+        let start = Reading::take(&processes).unwrap();
+        let (begun, mut n) = (Instant::now(), 0u64);
+        while begun.elapsed().as_millis() < 30 {
+            n = std::hint::black_box(n + 1);
+        }
+        let spent = start.until(&Reading::take(&processes).unwrap());
+        assert!(spent.processes() > 100.0, "{spent:?}");
+        assert!(processes.daemons().groups.is_empty());
+        processes.add(Kind::Sds, [u32::MAX]);
+        assert!(Reading::take(&processes).is_err(), "there is no such process");
+    }
+}

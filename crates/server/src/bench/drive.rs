@@ -1,0 +1,200 @@
+//! Loads a volume from this process: one thread and one SDC per job, for as long as it is measured.
+
+use super::cpu::Processes;
+use super::figures::{Figures, measure};
+use super::load::{Load, Loader, Shared};
+use super::tally::Tally;
+use super::workload::{Requests, Workload};
+use anyhow::{Context, Result, bail};
+use base::Limits;
+use node::sdc::{Sdc, SdcConfig};
+use rt::{RtError, Stop};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long the first answer may take.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long filling a volume may take.
+const FILL_TIMEOUT: Duration = Duration::from_secs(600);
+/// What a filling request writes, and how many are under way.
+const FILL_BLOCK: u32 = base::UNIT;
+const FILL_DEPTH: u32 = 16;
+
+/// A volume of a running cluster.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// Where its MDM listens.
+    pub mdm: SocketAddr,
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// How the loading SDCs talk to the kernel.
+    pub backend: rt::Backend,
+}
+
+/// What to do with it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Work {
+    /// Order and kind of the requests.
+    pub workload: Workload,
+    /// Percent of reads among `randrw`.
+    pub mix: u32,
+    /// Bytes of a request.
+    pub block: u32,
+    /// Requests under way, of each job.
+    pub depth: u32,
+    /// Jobs.
+    pub jobs: u32,
+}
+
+/// The threads of a load; stopped when dropped.
+struct Jobs {
+    stop: Stop,
+    shared: Vec<Arc<Shared>>,
+    threads: Vec<JoinHandle<Result<(), RtError>>>,
+}
+
+impl Volume {
+    /// Loads the volume and measures.
+    pub fn measure(
+        &self,
+        title: &str,
+        work: &Work,
+        processes: &Processes,
+        window: Duration,
+    ) -> Result<Figures> {
+        let mut jobs = Jobs::start(self, work, None)?;
+        jobs.wait_begun()?;
+        let counters: Vec<_> = jobs.shared.iter().map(|s| s.counters.clone()).collect();
+        let window = measure(title, &counters, processes, window, || jobs.check())?;
+        Figures::new(&window, &jobs.end()?, work.block.into())
+    }
+
+    /// Writes every byte once, so that reads find something.
+    pub fn fill(&self) -> Result<()> {
+        let work = Work {
+            workload: Workload::Write,
+            mix: 0,
+            block: FILL_BLOCK,
+            depth: FILL_DEPTH,
+            jobs: 1,
+        };
+        let mut jobs = Jobs::start(self, &work, Some(self.size / u64::from(FILL_BLOCK)))?;
+        let deadline = Instant::now() + FILL_TIMEOUT;
+        while !jobs.shared.iter().all(|s| s.done.load(Ordering::Relaxed)) {
+            jobs.check()?;
+            if Instant::now() > deadline {
+                bail!("volume {} could not be filled within {FILL_TIMEOUT:?}", self.name);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        jobs.end().map(drop)
+    }
+}
+
+impl Jobs {
+    fn start(volume: &Volume, work: &Work, total: Option<u64>) -> Result<Jobs> {
+        let mut jobs = Jobs { stop: Stop::new(), shared: Vec::new(), threads: Vec::new() };
+        for job in 0..work.jobs {
+            let place = (job, work.jobs);
+            let requests = Requests::new(
+                work.workload,
+                work.mix,
+                work.block,
+                volume.size,
+                place,
+                crate::random()?,
+            )
+            .with_context(|| {
+                format!(
+                    "volume {} is too small: {} jobs need a request of {} bytes each",
+                    volume.name, work.jobs, work.block
+                )
+            })?;
+            let load = Load {
+                volume: volume.name.clone(),
+                requests,
+                block: work.block,
+                depth: work.depth,
+                total,
+            };
+            jobs.spawn(volume, job, load)?;
+        }
+        Ok(jobs)
+    }
+
+    fn spawn(&mut self, volume: &Volume, job: u32, load: Load) -> Result<()> {
+        let shard = rt::Shard::bind(rt::Config {
+            backend: volume.backend,
+            seed: crate::random()?,
+            ..rt::Config::default()
+        })?;
+        let config = SdcConfig {
+            // Always the same, so that a cluster that is measured often does not collect clients.
+            name: format!("bench{}", job + 1),
+            mdm: vec![volume.mdm],
+            nbd_uris: Vec::new(),
+            nonce: crate::random()?,
+            pid: std::process::id(),
+            limits: Limits::SHIPPED,
+        };
+        let shared = Arc::new(Shared::default());
+        let (tell, halt) = (shared.clone(), self.stop.clone());
+        let thread = std::thread::Builder::new().name(config.name.clone()).spawn(move || {
+            shard.run(vec![Loader::new(Sdc::new(config), load, tell)], &halt, |_, _, _| {})
+        })?;
+        self.threads.push(thread);
+        self.shared.push(shared);
+        Ok(())
+    }
+
+    /// An error when a job has failed.
+    fn check(&self) -> Result<()> {
+        if let Some(why) = self.shared.iter().find_map(|s| s.error.get()) {
+            bail!("{why}");
+        }
+        if self.threads.iter().any(JoinHandle::is_finished) {
+            bail!("a loading thread has ended before its time; its message is above");
+        }
+        Ok(())
+    }
+
+    fn wait_begun(&self) -> Result<()> {
+        let deadline = Instant::now() + BEGIN_TIMEOUT;
+        while self.shared.iter().any(|s| s.counters.answered() == [0, 0]) {
+            self.check()?;
+            if Instant::now() > deadline {
+                bail!(
+                    "no request was answered within {BEGIN_TIMEOUT:?}. See `gabion status`: does the \
+                     cluster serve? Does another `bench io` load it now?"
+                );
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Stops all jobs; the latencies that they have recorded.
+    fn end(&mut self) -> Result<Tally> {
+        self.stop.stop();
+        let mut sum = Tally::default();
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(outcome) => outcome?,
+                Err(_) => bail!("the load panicked; its message is above. Please report it"),
+            }
+        }
+        self.shared.iter().filter_map(|s| s.tally.get()).for_each(|tally| sum.merge(tally));
+        Ok(sum)
+    }
+}
+
+impl Drop for Jobs {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}

@@ -1,0 +1,247 @@
+//! A stretch of time under load, and what it says per I/O.
+
+use super::cpu::{Kind, Processes, Reading, Spent};
+use super::progress::Line;
+use super::tally::{Counters, Latency, Side, Tally};
+use anyhow::{Result, bail};
+use serde::Serialize;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long the load runs before anything counts.
+const WARM_UP: Duration = Duration::from_millis(700);
+/// How often a load is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What was counted between two moments.
+#[derive(Debug)]
+pub struct Window {
+    /// Reads and writes.
+    ops: [u64; 2],
+    spent: Spent,
+    unseen: Vec<Kind>,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    pub seconds: f64,
+    pub ops: u64,
+    pub iops: f64,
+    /// Millions of bytes per second.
+    pub mb_per_s: f64,
+    /// Of all requests.
+    pub latency_us: Latency,
+    pub read: Option<SideFigures>,
+    pub write: Option<SideFigures>,
+    /// User and system time of all processes of `cpu`.
+    pub process_us_per_io: f64,
+    /// Busy time of all cores, whoever used them.
+    pub machine_us_per_io: f64,
+    /// Percent of the cores' time that the host of this virtual machine gave to others.
+    pub steal_percent: f64,
+    pub cpu: Vec<KindFigures>,
+    /// Kinds of processes of which some run on other hosts: their time is in no figure.
+    pub unseen: Vec<Kind>,
+}
+
+/// Reads or writes.
+#[derive(Clone, Debug, Serialize)]
+pub struct SideFigures {
+    pub ops: u64,
+    pub iops: f64,
+    pub mb_per_s: f64,
+    pub latency_us: Latency,
+}
+
+/// One kind of process; microseconds per I/O.
+#[derive(Clone, Debug, Serialize)]
+pub struct KindFigures {
+    pub kind: Kind,
+    pub processes: usize,
+    pub us_per_io: f64,
+    pub user_us_per_io: f64,
+    pub system_us_per_io: f64,
+}
+
+/// Counts for `window`, after a warm-up. `check` fails when the load does.
+pub fn measure(
+    title: &str,
+    counters: &[Arc<Counters>],
+    processes: &Processes,
+    window: Duration,
+    mut check: impl FnMut() -> Result<()>,
+) -> Result<Window> {
+    let line = Line::new(title);
+    let sum = || {
+        let all = counters.iter().map(|c| c.answered());
+        all.fold([0, 0], |[r, w], [reads, writes]| [r + reads, w + writes])
+    };
+    sleep(WARM_UP);
+    counters.iter().for_each(|c| c.record(true));
+    let (first, start) = (sum(), Reading::take(processes)?);
+    let (begun, mut last) = (Instant::now(), first);
+    while let Some(left) = window.checked_sub(begun.elapsed()).filter(|l| !l.is_zero()) {
+        check()?;
+        sleep(left.min(LOOK));
+        let now = sum();
+        let done = (now[0] + now[1] - last[0] - last[1]) as f64 / LOOK.as_secs_f64();
+        line.say(&format!(
+            "{:.1} of {:.1} s, {:.0} per second",
+            begun.elapsed().as_secs_f64(),
+            window.as_secs_f64(),
+            done
+        ));
+        last = now;
+    }
+    let (end, after) = (Reading::take(processes)?, sum());
+    counters.iter().for_each(|c| c.record(false));
+    check()?;
+    let ops = [after[0] - first[0], after[1] - first[1]];
+    Ok(Window { ops, spent: start.until(&end), unseen: processes.unseen.clone() })
+}
+
+impl Figures {
+    /// Of a window, with the latencies that its threads have recorded, at `block` bytes a request.
+    pub fn new(window: &Window, tally: &Tally, block: u64) -> Result<Figures> {
+        let Window { ops: [reads, writes], spent, unseen } = window;
+        let (seconds, ops) = (spent.seconds, reads + writes);
+        let Some(latency_us) = tally.both().filter(|_| ops > 0) else {
+            bail!(
+                "not one request was answered in {seconds:.1} s. See `gabion status`: does it serve? \
+                 Else measure for longer (--seconds), at a smaller depth"
+            );
+        };
+        let per_io = |us: f64| us / ops as f64;
+        let side = |side: Side, ops: u64| {
+            let iops = ops as f64 / seconds;
+            let mb_per_s = iops * block as f64 / 1e6;
+            tally.latency(side).map(|latency_us| SideFigures { ops, iops, mb_per_s, latency_us })
+        };
+        let kinds = spent.kinds.iter().map(|k| KindFigures {
+            kind: k.kind,
+            processes: k.processes,
+            us_per_io: per_io(k.total),
+            user_us_per_io: per_io(k.user),
+            system_us_per_io: per_io(k.system),
+        });
+        Ok(Figures {
+            seconds,
+            ops,
+            iops: ops as f64 / seconds,
+            mb_per_s: ops as f64 / seconds * block as f64 / 1e6,
+            latency_us,
+            read: side(Side::Read, *reads),
+            write: side(Side::Write, *writes),
+            process_us_per_io: per_io(spent.processes()),
+            machine_us_per_io: per_io(spent.machine),
+            steal_percent: spent.steal_percent,
+            cpu: kinds.collect(),
+            unseen: unseen.clone(),
+        })
+    }
+
+    /// For people.
+    pub fn page(&self) -> String {
+        let mut page = format!(
+            "{:.0} IOPS, {:.1} MB/s, over {:.1} s\n\nlatency, us  {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
+            self.iops,
+            self.mb_per_s,
+            self.seconds,
+            "mean",
+            "50 %",
+            "90 %",
+            "99 %",
+            "99.9 %",
+            "99.99 %",
+            "max"
+        );
+        for (name, side) in [("read", &self.read), ("write", &self.write)] {
+            let Some(side) = side else { continue };
+            let l = &side.latency_us;
+            page += &format!("{name:<12}");
+            for n in [l.mean, l.p50, l.p90, l.p99, l.p999, l.p9999, l.max] {
+                page += &format!(" {n:>9.1}");
+            }
+            page += &format!("  ({:.0} IOPS, {:.1} MB/s)\n", side.iops, side.mb_per_s);
+        }
+        page += &format!("\nCPU per I/O, us {:>9} {:>9} {:>9}\n", "user", "system", "total");
+        for k in &self.cpu {
+            let name = format!("{} x {}", k.processes, k.kind.name());
+            page += &format!(
+                "{name:<15} {:>9.2} {:>9.2} {:>9.2}\n",
+                k.user_us_per_io, k.system_us_per_io, k.us_per_io
+            );
+        }
+        page += &format!(
+            "all of them     {:>29.2}\nwhole machine   {:>29.2}   steal {:.1} %\n",
+            self.process_us_per_io, self.machine_us_per_io, self.steal_percent
+        );
+        if !self.unseen.is_empty() {
+            let kinds: Vec<&str> = self.unseen.iter().map(|k| k.name()).collect();
+            page += &format!("not included, as they run on other hosts: {}\n", kinds.join(", "));
+        }
+        page
+    }
+}
+
+impl Kind {
+    /// As people say.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Client => "client",
+            Kind::Sds => "SDS",
+            Kind::Mdm => "MDM",
+            Kind::Sdc => "other SDC",
+            Kind::Server => "server",
+        }
+    }
+}
+
+/// Figures for the tests of those who compare them.
+#[cfg(test)]
+pub fn sample(iops: f64, us: f64) -> Figures {
+    let counters = Counters::default();
+    let mut tally = Tally::default();
+    counters.record(true);
+    counters.count(Side::Read, (us * 1e3) as u64, &mut tally);
+    let spent = Spent { seconds: 1.0, machine: 1.0, steal_percent: 0.0, kinds: Vec::new() };
+    let window = Window { ops: [1, 0], spent, unseen: Vec::new() };
+    let figures = Figures::new(&window, &tally, 4096).expect("one request was answered");
+    Figures { iops, process_us_per_io: us, machine_us_per_io: us, ..figures }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_per_io_and_name_what_is_not_in_them() {
+        let mut figures = sample(1000.0, 2.0);
+        figures.unseen = vec![Kind::Sds];
+        let json = serde_json::to_value(&figures).unwrap();
+        for path in [
+            "/iops",
+            "/mb_per_s",
+            "/latency_us/p99.99",
+            "/read/latency_us/p50",
+            "/process_us_per_io",
+            "/machine_us_per_io",
+            "/steal_percent",
+            "/cpu",
+            "/unseen/0",
+        ] {
+            assert!(json.pointer(path).is_some(), "{path} in {json}");
+        }
+        assert!(json["write"].is_null());
+        assert!(figures.page().contains("other hosts: SDS"));
+    }
+
+    #[test]
+    fn a_load_without_an_answer_is_an_error() {
+        let spent = Spent { seconds: 1.0, machine: 1.0, steal_percent: 0.0, kinds: Vec::new() };
+        let window = Window { ops: [0, 0], spent, unseen: Vec::new() };
+        assert!(Figures::new(&window, &Tally::default(), 4096).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! The floor's servers: one process runs several, each with a listening socket and connections of its
+//! own, on one loop.
+
+use super::mesh::{Mesh, Part};
+use super::stream::Head;
+use super::{CLIENT, Frame, dial};
+use anyhow::Result;
+use clap::Args;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::AtomicBool;
+
+/// Frames that a raw stream keeps queued.
+const AHEAD: usize = 2;
+
+/// Options of one process.
+#[derive(Args, Debug)]
+pub struct ServerArgs {
+    /// Its first server
+    #[arg(long)]
+    first: u32,
+    /// How many servers it runs
+    #[arg(long)]
+    count: u32,
+    /// Where all servers of all processes listen
+    #[arg(long, value_delimiter = ',')]
+    ports: Vec<u16>,
+    /// The client's connections to each server
+    #[arg(long)]
+    connections: u32,
+    /// Servers are connected with each other
+    #[arg(long)]
+    peers: bool,
+    /// Bytes of a payload
+    #[arg(long)]
+    block: u32,
+    /// Poll for a while before sleeping
+    #[arg(long)]
+    spin: bool,
+}
+
+/// Streams by whom they lead to.
+#[derive(Default)]
+struct Server {
+    peers: Vec<usize>,
+    client: Vec<usize>,
+}
+
+struct Servers {
+    first: u32,
+    servers: Vec<Server>,
+    block: u32,
+    /// Streams that are filled without being asked.
+    endless: Vec<bool>,
+}
+
+/// Runs the servers of one process until a connection ends.
+pub fn serve(args: &ServerArgs) -> Result<()> {
+    let at = |i: u32| SocketAddr::from((Ipv4Addr::LOCALHOST, args.ports[i as usize]));
+    let total = args.ports.len() as u32;
+    let mine = args.first..args.first + args.count;
+    let listeners: Vec<TcpListener> =
+        mine.clone().map(|i| TcpListener::bind(at(i))).collect::<Result<_, _>>()?;
+    let seed = u64::from(args.first) + 1;
+    let mut mesh = Mesh::new(seed, args.block as usize, args.spin)?;
+    let mut servers =
+        Servers { first: args.first, servers: Vec::new(), block: args.block, endless: Vec::new() };
+    for (owner, i) in mine.clone().enumerate() {
+        let mut server = Server { peers: vec![usize::MAX; total as usize], client: Vec::new() };
+        for peer in if args.peers { 0..i } else { 0..0 } {
+            server.peers[peer as usize] = mesh.add(dial(at(peer), i)?, owner as u32)?;
+        }
+        servers.servers.push(server);
+    }
+    // The later servers and the client, in any order.
+    for (owner, (i, listener)) in mine.zip(&listeners).enumerate() {
+        let later = if args.peers { total - 1 - i } else { 0 };
+        for _ in 0..later + args.connections {
+            let (mut socket, _) = listener.accept()?;
+            let mut id = [0; 4];
+            socket.read_exact(&mut id)?;
+            let stream = mesh.add(socket, owner as u32)?;
+            match u32::from_le_bytes(id) {
+                CLIENT => servers.servers[owner].client.push(stream),
+                peer => servers.servers[owner].peers[peer as usize] = stream,
+            }
+        }
+    }
+    // A connection that breaks is how a measurement ends, as well as how it fails: the client knows.
+    let _ = mesh.run(&AtomicBool::new(false), &mut servers);
+    Ok(())
+}
+
+impl Servers {
+    /// Any server but this one.
+    fn other(&self, mesh: &mut Mesh, owner: u32) -> usize {
+        let (id, peers) = (self.first + owner, &self.servers[owner as usize].peers);
+        let drawn = mesh.prng.below(peers.len() as u64 - 1) as u32;
+        peers[(drawn + u32::from(drawn >= id)) as usize]
+    }
+}
+
+impl Part for Servers {
+    fn keeps(&self, _: &Head) -> bool {
+        true
+    }
+
+    fn frame(&mut self, mesh: &mut Mesh, stream: usize, head: Head, at: usize) {
+        let owner = mesh.owner(stream);
+        match Frame::of(head.kind) {
+            Frame::Read => {
+                let at = mesh.place();
+                mesh.push(stream, Head { kind: Frame::Done as u32, len: self.block, ..head }, at);
+            }
+            Frame::Write => mesh.push(stream, Head { kind: Frame::Done as u32, len: 0, ..head }, 0),
+            Frame::Mirror => {
+                let clients = &self.servers[owner as usize].client;
+                let connection = clients.iter().position(|s| *s == stream).unwrap_or(0) as u32;
+                let from = self.first + owner;
+                let to = self.other(mesh, owner);
+                mesh.push(to, Head { kind: Frame::Copy as u32, from, connection, ..head }, at);
+            }
+            Frame::Copy => {
+                mesh.push(stream, Head { kind: Frame::Copied as u32, len: 0, ..head }, 0)
+            }
+            Frame::Copied => {
+                let to = self.servers[owner as usize].client[head.connection as usize];
+                mesh.push(to, Head { kind: Frame::Done as u32, len: 0, ..head }, 0);
+            }
+            Frame::Stream => {
+                self.endless.resize(self.endless.len().max(stream + 1), false);
+                self.endless[stream] = true;
+                self.flushed(mesh, stream);
+            }
+            Frame::Done => {}
+        }
+    }
+
+    fn flushed(&mut self, mesh: &mut Mesh, stream: usize) {
+        if self.endless.get(stream) != Some(&true) {
+            return;
+        }
+        while mesh.queued(stream) < AHEAD {
+            let at = mesh.place();
+            let head =
+                Head { kind: Frame::Done as u32, len: self.block, slot: 0, from: 0, connection: 0 };
+            mesh.push(stream, head, at);
+        }
+    }
+}

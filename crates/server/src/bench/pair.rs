@@ -1,0 +1,132 @@
+//! The floor, Gabion, the floor, Gabion, ... the floor: what else the machine does falls on both.
+
+use super::drive::Work;
+use super::figures::Figures;
+use super::floor::Floor;
+use super::rig::Rig;
+use anyhow::Result;
+use std::time::Duration;
+
+/// A load, and the floor that it is compared with.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pair {
+    /// The floor.
+    pub floor: Floor,
+    /// The load.
+    pub work: Work,
+}
+
+/// What was measured; of the floor once more than of Gabion. `T` is what one measurement gives.
+#[derive(Clone, Debug)]
+pub struct Rounds<T> {
+    floors: Vec<T>,
+    ours: Vec<T>,
+}
+
+/// A ratio of Gabion to the floor beside it, or of anything that was measured several times.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Spread {
+    /// The one in the middle.
+    pub median: f64,
+    /// The lowest.
+    pub low: f64,
+    /// The highest.
+    pub high: f64,
+}
+
+impl Pair {
+    /// Measures.
+    pub fn run(
+        &self,
+        title: &str,
+        rig: &Rig,
+        rounds: usize,
+        window: Duration,
+    ) -> Result<Rounds<Figures>> {
+        Rounds::take(
+            rounds,
+            |at| self.floor.measure(&format!("{title}, floor, {at}"), window),
+            |at| {
+                let title = format!("{title}, Gabion, {at}");
+                rig.volume.measure(&title, &self.work, &rig.processes, window)
+            },
+        )
+    }
+}
+
+impl<T> Rounds<T> {
+    /// Measures in turn.
+    pub fn take(
+        rounds: usize,
+        mut floor: impl FnMut(&str) -> Result<T>,
+        mut ours: impl FnMut(&str) -> Result<T>,
+    ) -> Result<Rounds<T>> {
+        let at = |i: usize| format!("round {i} of {rounds}");
+        let mut taken = Rounds { floors: vec![floor(&at(1))?], ours: Vec::new() };
+        for i in 1..=rounds {
+            taken.ours.push(ours(&at(i))?);
+            taken.floors.push(floor(&at(i))?);
+        }
+        Ok(taken)
+    }
+
+    /// A figure of the floor.
+    pub fn floor(&self, of: impl Fn(&T) -> f64) -> f64 {
+        Spread::of(self.floors.iter().map(of)).median
+    }
+
+    /// A figure of Gabion.
+    pub fn ours(&self, of: impl Fn(&T) -> f64) -> f64 {
+        Spread::of(self.ours.iter().map(of)).median
+    }
+
+    /// Each figure over the mean of the floors before and after it.
+    pub fn ratio(&self, of: impl Fn(&T) -> f64) -> Spread {
+        let beside = self.floors.windows(2).map(|f| (of(&f[0]) + of(&f[1])) / 2.0);
+        Spread::of(self.ours.iter().zip(beside).map(|(ours, floor)| of(ours) / floor))
+    }
+}
+
+impl Spread {
+    /// Of some values, at least one.
+    pub fn of(values: impl Iterator<Item = f64>) -> Spread {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
+        Spread {
+            median: at(values.len() / 2),
+            low: at(0),
+            high: at(values.len().saturating_sub(1)),
+        }
+    }
+
+    /// How much this one has grown from `start`, at the least and at the most.
+    pub fn over(&self, start: &Spread) -> Spread {
+        Spread {
+            median: self.median / start.median,
+            low: self.low / start.high,
+            high: self.high / start.low,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_figure_is_divided_by_the_floors_beside_it() {
+        // The machine gets twice as slow in the middle: the ratio stays.
+        let (mut floors, mut ours) = ([1.0, 1.0, 2.0, 2.0].iter(), [2.0, 3.0, 4.0].iter());
+        let next = |of: &mut std::slice::Iter<'_, f64>| Ok(*of.next().unwrap());
+        let rounds = Rounds::take(3, |_| next(&mut floors), |_| next(&mut ours)).unwrap();
+        assert_eq!(rounds.ratio(|n| *n), Spread { median: 2.0, low: 2.0, high: 2.0 });
+        assert_eq!((rounds.floor(|n| *n), rounds.ours(|n| *n)), (2.0, 3.0));
+    }
+
+    #[test]
+    fn growth_takes_the_widest_spread() {
+        let (start, end) = (Spread::of([1.0, 2.0, 4.0].into_iter()), Spread::of([4.0].into_iter()));
+        assert_eq!(end.over(&start), Spread { median: 2.0, low: 1.0, high: 4.0 });
+    }
+}

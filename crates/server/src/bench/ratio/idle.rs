@@ -1,0 +1,32 @@
+//! What a cluster costs that nobody uses: percent of one core, all daemons together.
+
+use super::outcome::Outcome;
+use super::rows::IDLE;
+use crate::bench::cpu::Reading;
+use crate::bench::pair::Spread;
+use crate::bench::progress::Line;
+use crate::bench::rig::Rig;
+use anyhow::Result;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// After a load, shards poll and clients stay known for a moment.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Measures each round for `window`.
+pub fn measure(rig: &Rig, rounds: usize, window: Duration) -> Result<Outcome> {
+    let daemons = rig.processes.daemons();
+    let mut percents = Vec::new();
+    sleep(SETTLE);
+    for round in 1..=rounds {
+        let _line = Line::new(&format!("idle, round {round} of {rounds}"));
+        let start = Reading::take(&daemons)?;
+        sleep(window);
+        let spent = start.until(&Reading::take(&daemons)?);
+        percents.push(spent.processes() / 1e4 / spent.seconds);
+    }
+    let percent = Spread::of(percents.into_iter());
+    let title = "idle cluster of 3 SDSs";
+    let outcome = Outcome::new("idle", title, "percent of one core", IDLE).with_ratio(percent);
+    Ok(Outcome { ours: Some(percent.median), ..outcome })
+}

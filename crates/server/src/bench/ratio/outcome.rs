@@ -1,0 +1,152 @@
+//! One row's outcome, and the whole page of them.
+
+use super::rows::Target;
+use crate::bench::pair::Spread;
+use serde::Serialize;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+pub struct Page {
+    pub rounds: u32,
+    pub results: Vec<Outcome>,
+}
+
+/// A row that was measured, or could not be.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    pub name: String,
+    pub title: String,
+    /// What `floor` and `ours` are in.
+    pub unit: &'static str,
+    pub floor: Option<f64>,
+    pub ours: Option<f64>,
+    /// The same as microseconds per I/O.
+    pub floor_us: Option<f64>,
+    pub ours_us: Option<f64>,
+    /// Ours over the floor's: the median of the rounds.
+    pub ratio: Option<f64>,
+    /// The lowest and the highest.
+    pub spread: Option<[f64; 2]>,
+    pub must: f64,
+    pub aim: Option<f64>,
+    pub higher_is_better: bool,
+    /// The must is met.
+    pub ok: bool,
+    /// The ratio of all processes' time per I/O, whatever this row is about.
+    pub process_ratio: Option<f64>,
+    /// The ratio of the machine's busy time per I/O.
+    pub machine_ratio: Option<f64>,
+    /// Why it could not be measured.
+    pub note: Option<String>,
+}
+
+impl Outcome {
+    /// A row without figures.
+    pub fn new(name: &str, title: &str, unit: &'static str, target: Target) -> Outcome {
+        Outcome {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            unit,
+            floor: None,
+            ours: None,
+            floor_us: None,
+            ours_us: None,
+            ratio: None,
+            spread: None,
+            must: target.must,
+            aim: target.aim,
+            higher_is_better: target.higher_is_better,
+            ok: false,
+            process_ratio: None,
+            machine_ratio: None,
+            note: None,
+        }
+    }
+
+    /// The row with its ratio, judged.
+    pub fn with_ratio(self, ratio: Spread) -> Outcome {
+        let (median, must) = (ratio.median, self.must);
+        let ok = if self.higher_is_better { median >= must } else { median <= must };
+        Outcome { ratio: Some(median), spread: Some([ratio.low, ratio.high]), ok, ..self }
+    }
+
+    /// The row with the reason why it has no ratio.
+    pub fn not_measured(self, why: &str) -> Outcome {
+        Outcome { note: Some(why.to_owned()), ..self }
+    }
+
+    /// The ratio again.
+    pub fn spread(&self) -> Option<Spread> {
+        let ([low, high], median) = (self.spread?, self.ratio?);
+        Some(Spread { median, low, high })
+    }
+
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let Some(s) = self.spread() else {
+            let why = self.note.as_deref().unwrap_or_default();
+            return format!("{:<20} not measured: {why}", self.name);
+        };
+        let number = |n: Option<f64>| match n {
+            None => String::new(),
+            Some(n) if n.abs() >= 1000.0 => format!("{n:.0}"),
+            Some(n) => format!("{n:.2}"),
+        };
+        let sign = if self.higher_is_better { ">" } else { "<" };
+        let goal = |n: Option<f64>| n.map_or(String::new(), |n| format!("{sign} {n:.2}"));
+        let spread = format!("({:.2}-{:.2})", s.low, s.high);
+        format!(
+            "{:<20} {:>9} {:>9} {:<21} {:>6.2} {spread:<13} {:>7} {:>7}  {:<6} {:>5} {:>5}",
+            self.name,
+            number(self.floor),
+            number(self.ours),
+            self.unit,
+            s.median,
+            goal(Some(self.must)),
+            goal(self.aim),
+            if self.ok { "ok" } else { "MISSED" },
+            number(self.process_ratio),
+            number(self.machine_ratio)
+        )
+    }
+}
+
+impl Page {
+    /// A page without rows.
+    pub fn new(rounds: u32) -> Page {
+        Page { rounds, results: Vec::new() }
+    }
+
+    /// What stands above the lines; the last two columns are ratios of processor time.
+    pub fn head() -> String {
+        format!(
+            "{:<20} {:>9} {:>9} {:<21} {:>6} {:<13} {:>7} {:>7}  {:<6} {:>5} {:>5}",
+            "row", "floor", "Gabion", "", "ratio", "(spread)", "must", "aim", "", "proc", "mach"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The published shape. Only additions may change this test.
+    #[test]
+    fn the_published_fields_are_all_there() {
+        let target = Target { must: 2.0, aim: Some(1.5), higher_is_better: false };
+        let spread = Spread { median: 1.7, low: 1.6, high: 1.9 };
+        let measured = Outcome::new("read-64", "reads", "us", target).with_ratio(spread);
+        let missing = Outcome::new("nbd", "NBD", "us", target).not_measured("no fio");
+        assert!(measured.line().contains("1.70") && missing.line().contains("no fio"));
+        let json = serde_json::to_value(Page { rounds: 3, results: vec![measured, missing] });
+        let json = json.unwrap();
+        assert_eq!(json["rounds"], 3);
+        for field in ["name", "floor_us", "ours_us", "ratio", "spread", "must", "aim", "ok"] {
+            assert!(json["results"][0].get(field).is_some(), "{field} in {json}");
+        }
+        assert_eq!(
+            (&json["results"][0]["ok"], &json["results"][1]["ok"]),
+            (&true.into(), &false.into())
+        );
+    }
+}

@@ -1,0 +1,325 @@
+//! What `bench ratio` measures: pairs of a load and its floor, and the rows that each pair gives.
+
+use crate::bench::drive::Work;
+use crate::bench::figures::Figures;
+use crate::bench::floor::{Floor, Pattern};
+use crate::bench::pair::Pair;
+use crate::bench::rig::Layout;
+use crate::bench::workload::Workload;
+
+/// The layout of all rows that are not about many servers.
+pub const BASIC: Layout = Layout { servers: 3, per_process: 1 };
+/// How many servers the other rows have.
+pub const SIZES: [u32; 5] = [3, 16, 32, 64, 128];
+/// Requests under way per server in those.
+pub const DEPTH_PER_SDS: u32 = 16;
+/// Reads in a mix, in percent.
+pub const MIX: u32 = 70;
+const BLOCK: u32 = 4096;
+
+/// What a ratio must reach, and what it should.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Target {
+    pub must: f64,
+    pub aim: Option<f64>,
+    pub higher_is_better: bool,
+}
+
+const fn at_most(must: f64, aim: f64) -> Target {
+    Target { must, aim: Some(aim), higher_is_better: false }
+}
+
+const fn at_least(must: f64, aim: f64) -> Target {
+    Target { must, aim: Some(aim), higher_is_better: true }
+}
+
+const CPU: Target = at_most(2.0, 1.5);
+/// From the smallest to the largest size, over the floor's growth.
+pub const GROWTH: Target = at_most(1.1, 0.8);
+/// Percent of one core.
+pub const IDLE: Target = Target { must: 1.0, aim: None, higher_is_better: false };
+/// Over `nbdkit null`.
+pub const NBD: Target = at_most(1.5, 1.2);
+
+/// Which figure a row compares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Figure {
+    /// The machine's busy time per I/O.
+    Machine,
+    /// All processes' time per I/O.
+    Process,
+    /// The median latency: the mean is mostly the neighbours'.
+    Latency,
+    /// Bytes per second.
+    Bytes,
+    /// Requests per second.
+    Iops,
+}
+
+impl Figure {
+    /// Its value.
+    pub fn of(self, f: &Figures) -> f64 {
+        match self {
+            Figure::Machine => f.machine_us_per_io,
+            Figure::Process => f.process_us_per_io,
+            Figure::Latency => f.latency_us.p50,
+            Figure::Bytes => f.mb_per_s,
+            Figure::Iops => f.iops,
+        }
+    }
+
+    /// The same in microseconds: of a rate, the time from one I/O to the next.
+    pub fn us(self, f: &Figures) -> f64 {
+        match self {
+            Figure::Bytes | Figure::Iops => 1e6 / f.iops,
+            other => other.of(f),
+        }
+    }
+
+    /// What its value is in.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Figure::Machine => "us of the machine",
+            Figure::Process => "us of our processes",
+            Figure::Latency => "us median latency",
+            Figure::Bytes => "MB/s",
+            Figure::Iops => "IOPS",
+        }
+    }
+}
+
+/// One promise.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Row {
+    pub name: String,
+    pub figure: Figure,
+    pub target: Target,
+}
+
+/// What is measured together, and the rows that come out of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Planned {
+    pub title: String,
+    pub pair: Pair,
+    pub rows: Vec<Row>,
+}
+
+/// A row that compares the ratio of the largest size with that of the smallest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Growth {
+    pub name: String,
+    pub title: String,
+    pub start: String,
+    pub end: String,
+}
+
+/// Everything to be measured.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    pub pairs: Vec<Planned>,
+    pub growths: Vec<Growth>,
+    pub idle: bool,
+    pub nbd: bool,
+    only: Vec<String>,
+}
+
+/// Random reads, or a mix of reads and writes, of many servers, with the floor of the same layout.
+pub fn many(layout: Layout, mixed: bool) -> Pair {
+    let depth = layout.servers * DEPTH_PER_SDS;
+    let (pattern, workload) =
+        if mixed { (Pattern::Mix, Workload::Randrw) } else { (Pattern::Read, Workload::Randread) };
+    pair(layout, pattern, workload, depth, BLOCK)
+}
+
+fn pair(layout: Layout, pattern: Pattern, workload: Workload, depth: u32, block: u32) -> Pair {
+    // A client that waits for each answer is where polling counts, so there the floor does it, too.
+    let spin = depth == 1;
+    Pair {
+        floor: Floor { pattern, mix: MIX, layout, connections: 1, depth, block, spin },
+        work: Work { workload, mix: MIX, block, depth, jobs: 1 },
+    }
+}
+
+impl Plan {
+    /// All rows; with `per_process` servers in a process where there are many.
+    pub fn new(per_process: Option<u32>) -> Plan {
+        let row = |name: &str, figure, target| Row { name: name.to_owned(), figure, target };
+        let basic = |title: &str, pattern, workload, depth, block, rows| Planned {
+            title: title.to_owned(),
+            pair: pair(BASIC, pattern, workload, depth, block),
+            rows,
+        };
+        let mut pairs = vec![
+            basic(
+                "4 KiB read, depth 64",
+                Pattern::Read,
+                Workload::Randread,
+                64,
+                BLOCK,
+                vec![
+                    row("read", Figure::Machine, CPU),
+                    row("read-iops", Figure::Iops, at_least(300.0 / 656.0, 430.0 / 656.0)),
+                ],
+            ),
+            basic(
+                "4 KiB write, depth 64",
+                Pattern::Mirror,
+                Workload::Randwrite,
+                64,
+                BLOCK,
+                vec![
+                    row("write", Figure::Machine, CPU),
+                    row("write-iops", Figure::Iops, at_least(160.0 / 320.0, 215.0 / 320.0)),
+                ],
+            ),
+            basic(
+                "4 KiB 70/30, depth 64",
+                Pattern::Mix,
+                Workload::Randrw,
+                64,
+                BLOCK,
+                vec![row("mixed", Figure::Machine, CPU)],
+            ),
+            basic(
+                "4 KiB read, depth 1",
+                Pattern::Read,
+                Workload::Randread,
+                1,
+                BLOCK,
+                vec![row("read-latency", Figure::Latency, at_most(1.3, 1.15))],
+            ),
+            basic(
+                "4 KiB write, depth 1",
+                Pattern::Mirror,
+                Workload::Randwrite,
+                1,
+                BLOCK,
+                vec![row("write-latency", Figure::Latency, at_most(1.3, 1.15))],
+            ),
+            basic(
+                "1 MiB read, depth 8",
+                Pattern::Stream,
+                Workload::Read,
+                8,
+                1 << 20,
+                vec![row("sequential-read", Figure::Bytes, at_least(0.85, 0.95))],
+            ),
+        ];
+        let mut growths = Vec::new();
+        for suffix in ["", "-apart"] {
+            for servers in SIZES {
+                let layout = match (suffix, per_process) {
+                    ("-apart", _) => Layout::apart(servers),
+                    (_, Some(per_process)) => Layout { servers, per_process },
+                    _ => Layout::packed(servers),
+                };
+                for kind in ["read", "mixed"] {
+                    let processes = layout.processes();
+                    pairs.push(Planned {
+                        title: format!("4 KiB {kind}, {servers} SDSs in {processes} processes"),
+                        pair: many(layout, kind == "mixed"),
+                        // Between two measurements the cluster beats: that is on the machine's bill.
+                        rows: vec![row(
+                            &format!("{kind}-{servers}sds{suffix}"),
+                            Figure::Process,
+                            CPU,
+                        )],
+                    });
+                }
+            }
+            for kind in ["read", "mixed"] {
+                let name = |size: u32| format!("{kind}-{size}sds{suffix}");
+                let (first, last) = (SIZES[0], SIZES[SIZES.len() - 1]);
+                growths.push(Growth {
+                    name: format!("growth-{kind}{suffix}"),
+                    title: format!("{kind}: cost from {first} to {last} SDSs"),
+                    start: name(first),
+                    end: name(last),
+                });
+            }
+        }
+        Plan { pairs, growths, idle: true, nbd: true, only: Vec::new() }
+    }
+
+    /// All names.
+    pub fn names(&self) -> Vec<String> {
+        let rows = self.pairs.iter().flat_map(|p| &p.rows).map(|r| r.name.clone());
+        let growths = self.growths.iter().map(|g| g.name.clone());
+        rows.chain(growths).chain(["idle", "nbd"].map(str::to_owned)).collect()
+    }
+
+    /// True when a row is called so, or begins so.
+    pub fn has(&self, pattern: &str) -> bool {
+        self.names().iter().any(|name| matches(pattern, name))
+    }
+
+    /// True when the row was asked for itself, not only for another one that needs it.
+    pub fn is_wanted(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|pattern| matches(pattern, name))
+    }
+
+    /// Keeps these rows and what they need; all, when none is named.
+    pub fn keep(&mut self, only: &[String]) {
+        self.only = only.to_vec();
+        let wanted = |name: &str| only.is_empty() || only.iter().any(|p| matches(p, name));
+        self.growths.retain(|g| wanted(&g.name));
+        let growths = &self.growths;
+        let needed = |name: &str| growths.iter().any(|g| g.start == name || g.end == name);
+        for planned in &mut self.pairs {
+            planned.rows.retain(|r| wanted(&r.name) || needed(&r.name));
+        }
+        self.pairs.retain(|p| !p.rows.is_empty());
+        (self.idle, self.nbd) = (wanted("idle"), wanted("nbd"));
+    }
+
+    /// The layouts that are needed, each once.
+    pub fn layouts(&self) -> Vec<Layout> {
+        let mut layouts: Vec<Layout> = Vec::new();
+        if self.idle || self.nbd {
+            layouts.push(BASIC);
+        }
+        for planned in &self.pairs {
+            if !layouts.contains(&planned.pair.floor.layout) {
+                layouts.push(planned.pair.floor.layout);
+            }
+        }
+        layouts
+    }
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == pattern,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_a_growth_brings_its_ends() {
+        let mut plan = Plan::new(None);
+        let mut names = plan.names();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), plan.names().len());
+        assert!(plan.has("idle") && plan.has("read*") && !plan.has("x*"));
+        plan.keep(&["growth-read".to_owned()]);
+        assert_eq!(plan.names()[..3], ["read-3sds", "read-128sds", "growth-read"]);
+        assert_eq!(plan.layouts(), [Layout::packed(3), Layout::packed(128)]);
+        assert!(plan.is_wanted("growth-read") && !plan.is_wanted("read-3sds"));
+        assert!(!plan.idle && !plan.nbd);
+    }
+
+    #[test]
+    fn both_sides_of_a_pair_have_the_same_depth_and_size() {
+        for p in Plan::new(Some(8)).pairs {
+            assert_eq!(
+                (p.pair.floor.depth, p.pair.floor.block),
+                (p.pair.work.depth, p.pair.work.block)
+            );
+        }
+    }
+}

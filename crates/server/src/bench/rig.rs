@@ -1,0 +1,207 @@
+//! What is loaded: a temporary cluster of NULL devices on this machine, or a cluster that runs.
+
+use super::cpu::{Kind, Processes};
+use super::drive::Volume;
+use crate::report::Report;
+use crate::statedir::StateDir;
+use crate::target::Target;
+use crate::{cluster, status};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The volume of a temporary cluster.
+const VOLUME: &str = "bench";
+/// Each SDS gets so many units of it at least, so that they share the load evenly.
+const VOLUME_PER_SDS: u64 = 16 << 20;
+const VOLUME_MIN: u64 = 512 << 20;
+
+/// How many servers, in how many processes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Layout {
+    /// Data servers, or servers of the floor.
+    pub servers: u32,
+    /// How many of them share a process and its one loop.
+    pub per_process: u32,
+}
+
+impl Layout {
+    /// Processes.
+    pub fn processes(self) -> u32 {
+        self.servers.div_ceil(self.per_process)
+    }
+
+    /// All servers in two processes: the nearest that a machine of two cores comes to hosts that
+    /// own their cores.
+    pub fn packed(servers: u32) -> Layout {
+        Layout { servers, per_process: servers.div_ceil(2) }
+    }
+
+    /// Each server in a process of its own.
+    pub fn apart(servers: u32) -> Layout {
+        Layout { servers, per_process: 1 }
+    }
+}
+
+/// A cluster in a temporary directory, gone with this value.
+pub struct Rig {
+    dir: PathBuf,
+    /// Its volume, filled once.
+    pub volume: Volume,
+    /// Its processes, and this one.
+    pub processes: Processes,
+}
+
+/// Stops the cluster in a directory, and removes that.
+struct Cleanup(PathBuf);
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        if let Ok(dir) = StateDir::open(&self.0)
+            && let Ok(live) = dir.live()
+        {
+            let _ = cluster::stop(&live);
+        }
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        drop(Cleanup(self.dir.clone()));
+    }
+}
+
+impl Rig {
+    /// Starts a cluster of NULL devices and fills its volume.
+    pub fn start(layout: Layout, backend: rt::Backend) -> Result<Rig> {
+        let name = format!("gabion-bench-{}-{:08x}", std::process::id(), crate::random()? as u32);
+        let dir = std::env::temp_dir().join(name);
+        let cleanup = Cleanup(dir.clone());
+        let size = (u64::from(layout.servers) * VOLUME_PER_SDS).max(VOLUME_MIN);
+        let up = Command::new(std::env::current_exe()?)
+            .args(["up", "--detach", "--device", "null:1TiB"])
+            .args(["--volume", &format!("{VOLUME}:{size}")])
+            .args(["--sds", &layout.servers.to_string()])
+            .args(["--sds-per-process", &layout.per_process.to_string()])
+            .args(["--backend", &backend.to_string(), "--dir"])
+            .arg(&dir)
+            .env_remove("GABION_MDM")
+            .stdin(Stdio::null())
+            .output()?;
+        if !up.status.success() {
+            let why = String::from_utf8_lossy(&up.stderr).trim().to_owned();
+            bail!("a cluster of {} SDSs did not start: {why}", layout.servers);
+        }
+        let target = Target { dir: dir.clone(), mdm: None };
+        let report = status::ask(&target)?;
+        let volume = Volume { mdm: target.mdm()?, name: VOLUME.into(), size, backend };
+        volume.fill()?;
+        std::mem::forget(cleanup);
+        Ok(Rig { dir, volume, processes: processes(&report) })
+    }
+
+    /// Where it serves NBD.
+    pub fn nbd_uri(&self) -> Result<String> {
+        let report = status::ask(&Target { dir: self.dir.clone(), mdm: None })?;
+        let uri = report.volumes.iter().flat_map(|v| &v.nbd_uris).next();
+        uri.cloned().context("the cluster serves no volume over NBD")
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+/// A volume that is deleted when this is dropped.
+pub struct Temporary {
+    target: Target,
+    name: String,
+}
+
+impl Temporary {
+    /// Makes and fills a volume in a cluster that runs.
+    pub fn create(target: &Target, backend: rt::Backend) -> Result<(Temporary, Volume)> {
+        let name = format!("bench-{:08x}", crate::random()? as u32);
+        let size = target.connect()?.create_volume(&name, VOLUME_MIN)?.size;
+        let made = Temporary { target: target.clone(), name: name.clone() };
+        let volume = Volume { mdm: target.mdm()?, name, size, backend };
+        volume.fill()?;
+        Ok((made, volume))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let deleted = self.target.connect().and_then(|mut a| a.delete_volume(&self.name));
+        if let Err(why) = deleted {
+            let name = &self.name;
+            eprintln!("volume {name} is still there: `gabion volume delete {name}` ({why:#})");
+        }
+    }
+}
+
+/// The processes of a cluster that run on this machine, and this one.
+pub fn processes(report: &Report) -> Processes {
+    let mut processes = Processes::client();
+    let (mut local, mut remote) = (Vec::new(), false);
+    for sds in &report.sds {
+        if is_here(sds.pid, Some(&sds.address)) { local.push(sds.pid) } else { remote = true }
+    }
+    processes.add(Kind::Sds, local);
+    if remote {
+        processes.unseen.push(Kind::Sds);
+    }
+    let mdm: Vec<u32> =
+        report.mdm.iter().filter(|m| is_here(m.pid, Some(&m.address))).map(|m| m.pid).collect();
+    if mdm.len() < report.mdm.len() {
+        processes.unseen.push(Kind::Mdm);
+    }
+    let mdm_is_here = !mdm.is_empty();
+    processes.add(Kind::Mdm, mdm);
+    // A client reports no address of its host; those of another host take no part in this load.
+    let sdc = report.sdc.iter().filter(|s| mdm_is_here && is_here(s.pid, None)).map(|s| s.pid);
+    processes.add(Kind::Sdc, sdc.filter(|pid| *pid != std::process::id()));
+    processes
+}
+
+/// True when `pid` at `address` is a process of this machine that runs Gabion.
+fn is_here(pid: u32, address: Option<&str>) -> bool {
+    let name = |path: PathBuf| {
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
+        // What the kernel appends when a new build has replaced the file.
+        name.map(|n| n.trim_end_matches(" (deleted)").to_owned())
+    };
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).ok().and_then(name);
+    let ours = std::env::current_exe().ok().and_then(name);
+    let at_home = address.is_none_or(|a| {
+        // Only an address of this machine can be bound.
+        a.parse::<SocketAddr>().is_ok_and(|a| TcpListener::bind((a.ip(), 0)).is_ok())
+    });
+    exe.is_some() && exe == ours && at_home
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_count_their_processes() {
+        assert_eq!(Layout::apart(128).processes(), 128);
+        assert_eq!(Layout::packed(128).processes(), 2);
+        assert_eq!(Layout::packed(3).processes(), 2);
+        assert_eq!(Layout { servers: 16, per_process: 5 }.processes(), 4);
+    }
+
+    #[test]
+    fn a_process_counts_only_when_it_runs_here_and_is_ours() {
+        let us = std::process::id();
+        assert!(is_here(us, None) && is_here(us, Some("127.0.0.1:7000")));
+        assert!(!is_here(us, Some("192.0.2.1:7000")), "an address of documentation, nobody's");
+        assert!(!is_here(u32::MAX, None));
+        assert!(!is_here(1, None), "init is not Gabion");
+    }
+}
