@@ -19,6 +19,9 @@ pub struct MdmConfig {
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
+    /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
+    #[serde(default)]
+    pub tcp_only: bool,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -35,6 +38,9 @@ pub struct SdsConfig {
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
+    /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
+    #[serde(default)]
+    pub tcp_only: bool,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -71,6 +77,9 @@ pub struct SdcConfig {
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
+    /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
+    #[serde(default)]
+    pub tcp_only: bool,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -88,6 +97,8 @@ listen = "192.168.1.10:7001"
 log = "/var/lib/gabion/mdm.log"
 # auto, uring or epoll
 backend = "auto"
+# Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
+tcp_only = false
 # pid_file = "/run/gabion/mdm.pid"
 "#;
 
@@ -99,6 +110,8 @@ name = "sds1"
 mdm = ["192.168.1.10:7001"]
 # auto, uring or epoll
 backend = "auto"
+# Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
+tcp_only = false
 # pid_file = "/run/gabion/sds1.pid"
 
 # One section per device; each one gets a thread.
@@ -122,6 +135,8 @@ mdm = ["192.168.1.10:7001"]
 nbd = ["unix:/run/gabion/nbd.sock", "127.0.0.1:10809"]
 # auto, uring or epoll
 backend = "auto"
+# Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
+tcp_only = false
 # pid_file = "/run/gabion/sdc1.pid"
 # pin = 0
 "#;

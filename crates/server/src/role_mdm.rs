@@ -16,6 +16,7 @@ pub fn run(config: MdmConfig) -> Result<()> {
     }
     let shard = rt::Config {
         backend: config.backend.0,
+        local: !config.tcp_only,
         seed: crate::random()?,
         ..rt::Config::of(
             vec![Listener { port: Port::Peer, at: config.listen.into() }],

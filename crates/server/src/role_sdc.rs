@@ -14,6 +14,7 @@ pub fn run(config: SdcConfig) -> Result<()> {
         config.nbd.iter().map(|a| Listener { port: Port::Nbd, at: a.0.clone() }).collect();
     let shard = rt::Config {
         backend: config.backend.0,
+        local: !config.tcp_only,
         pin: config.pin,
         seed: crate::random()?,
         ..rt::Config::of(listeners, Vec::new())

@@ -36,8 +36,11 @@ pub fn run(configs: &[SdsConfig]) -> Result<()> {
         let jobs = names.zip(parts).map(|(name, part)| job(name, first, vec![part]));
         return service::run(&first.name, &pid_files, jobs.collect::<Result<_>>()?);
     }
-    if let Some(other) = others.iter().find(|c| c.backend != first.backend) {
-        bail!("{} and {} share a shard: give them the same backend", first.name, other.name);
+    if let Some(other) =
+        others.iter().find(|c| (c.backend, c.tcp_only) != (first.backend, first.tcp_only))
+    {
+        let (a, b) = (&first.name, &other.name);
+        bail!("{a} and {b} share a shard: give them the same `backend` and `tcp_only`");
     }
     if let Some(other) =
         others.iter().find(|c| configs.iter().filter(|d| d.name == c.name).count() > 1)
@@ -65,6 +68,7 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
     let (seats, nodes) = parts.into_iter().map(|p| (p.seat, p.node)).unzip();
     let config = rt::Config {
         backend: config.backend.0,
+        local: !config.tcp_only,
         seats,
         pin,
         seed: crate::random()?,

@@ -63,6 +63,10 @@ pub struct UpArgs {
     #[arg(long, default_value = "auto")]
     backend: rt::Backend,
 
+    /// Let the processes talk TCP to each other, as they do across hosts, instead of unix sockets
+    #[arg(long)]
+    tcp_only: bool,
+
     /// Serve NBD at this TCP address too
     #[arg(long, value_name = "IP:PORT")]
     nbd_tcp: Option<SocketAddr>,
@@ -76,6 +80,7 @@ struct Asked<'a> {
     devices: &'a [DeviceSpec],
     volumes: Vec<String>,
     backend: Backend,
+    tcp_only: bool,
 }
 
 /// Runs `gabion up`.
@@ -186,7 +191,7 @@ fn clear_earlier_run(dir: &StateDir) -> Result<()> {
 
 /// Writes every role's file; returns one name per process, the MDM's first and the SDC's last.
 fn write_configs(dir: &StateDir, args: &UpArgs) -> Result<Vec<String>> {
-    let backend = Backend(args.backend);
+    let (backend, tcp_only) = (Backend(args.backend), args.tcp_only);
     let mut free = ports::free(1 + args.sds as usize * args.devices.len())?.into_iter();
     let mut next = || free.next().context("ran out of ports");
     let mdm = next()?;
@@ -197,9 +202,11 @@ fn write_configs(dir: &StateDir, args: &UpArgs) -> Result<Vec<String>> {
         devices: &args.devices,
         volumes: args.volumes.iter().map(|v| format!("{}:{}", v.name, v.size.0)).collect(),
         backend,
+        tcp_only,
     };
     config::write(&dir.cluster_file(), &asked)?;
-    let manager = MdmConfig { listen: mdm, log: dir.mdm_log(), backend, pid_file: pid_file("mdm") };
+    let manager =
+        MdmConfig { listen: mdm, log: dir.mdm_log(), backend, tcp_only, pid_file: pid_file("mdm") };
     config::write(&dir.config_file("mdm"), &manager)?;
     let mut names = vec!["mdm".to_owned()];
     for i in 0..args.sds {
@@ -211,6 +218,7 @@ fn write_configs(dir: &StateDir, args: &UpArgs) -> Result<Vec<String>> {
             name: name.clone(),
             mdm: vec![mdm],
             backend,
+            tcp_only,
             pid_file: pid_file(&name),
             device: args.devices.iter().map(device).collect::<Result<_>>()?,
         };
@@ -226,6 +234,7 @@ fn write_configs(dir: &StateDir, args: &UpArgs) -> Result<Vec<String>> {
         mdm: vec![mdm],
         nbd,
         backend,
+        tcp_only,
         pid_file: pid_file("sdc"),
         pin: None,
     };
