@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// How long the first answer may take.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long filling a volume may take.
-const FILL_TIMEOUT: Duration = Duration::from_secs(600);
+const FILL_TIMEOUT: Duration = Duration::from_secs(120);
 /// What a filling request writes, and how many are under way.
 const FILL_BLOCK: u32 = base::UNIT;
 const FILL_DEPTH: u32 = 16;

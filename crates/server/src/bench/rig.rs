@@ -47,7 +47,7 @@ impl Layout {
 
 /// A cluster in a temporary directory, gone with this value.
 pub struct Rig {
-    dir: PathBuf,
+    dir: Cleanup,
     /// Its volume, filled once.
     pub volume: Volume,
     /// Its processes, and this one.
@@ -65,12 +65,6 @@ impl Drop for Cleanup {
             let _ = cluster::stop(&live);
         }
         let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        drop(Cleanup(self.dir.clone()));
     }
 }
 
@@ -99,20 +93,19 @@ impl Rig {
         let report = status::ask(&target)?;
         let volume = Volume { mdm: target.mdm()?, name: VOLUME.into(), size, backend };
         volume.fill()?;
-        std::mem::forget(cleanup);
-        Ok(Rig { dir, volume, processes: processes(&report) })
+        Ok(Rig { dir: cleanup, volume, processes: processes(&report) })
     }
 
     /// Where it serves NBD.
     pub fn nbd_uri(&self) -> Result<String> {
-        let report = status::ask(&Target { dir: self.dir.clone(), mdm: None })?;
+        let report = status::ask(&Target { dir: self.dir.0.clone(), mdm: None })?;
         let uri = report.volumes.iter().flat_map(|v| &v.nbd_uris).next();
         uri.cloned().context("the cluster serves no volume over NBD")
     }
 
     /// Its directory.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.dir.0
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a user can see, tested from outside: one file per theme.
 
 mod bad_input;
+mod bench;
 mod clients;
 mod failover;
 mod full;
