@@ -34,6 +34,8 @@ pub struct Volume {
     pub size: u64,
     /// How the loading SDCs talk to the kernel.
     pub backend: rt::Backend,
+    /// They use TCP even towards processes of this machine, as towards other hosts.
+    pub tcp_only: bool,
 }
 
 /// What to do with it.
@@ -130,6 +132,7 @@ impl Jobs {
     fn spawn(&mut self, volume: &Volume, job: u32, load: Load) -> Result<()> {
         let shard = rt::Shard::bind(rt::Config {
             backend: volume.backend,
+            local: !volume.tcp_only,
             seed: crate::random()?,
             ..rt::Config::default()
         })?;

@@ -58,6 +58,9 @@ pub struct IoArgs {
     /// How the temporary cluster and the load talk to the kernel: auto, uring or epoll
     #[arg(long, default_value = "auto")]
     backend: rt::Backend,
+    /// Use TCP even between processes of this machine, as between hosts
+    #[arg(long)]
+    tcp_only: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -109,7 +112,7 @@ pub fn run(target: &Target, args: &IoArgs) -> Result<()> {
     let temporary = temporary(target, args)?;
     let figures = match temporary {
         Some(layout) => {
-            let rig = Rig::start(layout, args.backend)?;
+            let rig = Rig::start(layout, args.backend, args.tcp_only)?;
             rig.volume.measure(&title, &work, &rig.processes, window)?
         }
         None => running(target, args, &work, &title, window)?,
@@ -159,7 +162,7 @@ fn running(
     let report = status::ask(target)?;
     let processes = rig::processes(&report);
     let Some(name) = &args.volume else {
-        let (_made, volume) = Temporary::create(target, args.backend)?;
+        let (_made, volume) = Temporary::create(target, args.backend, args.tcp_only)?;
         return volume.measure(title, work, &processes, window);
     };
     let name = spec::volume_name(name).map_err(anyhow::Error::msg)?;
@@ -167,7 +170,8 @@ fn running(
         bail!("there is no volume {name}: `gabion volume list` names them");
     };
     let (mdm, size) = (target.mdm()?, volume.size_bytes);
-    let volume = super::drive::Volume { mdm, name, size, backend: args.backend };
+    let volume =
+        super::drive::Volume { mdm, name, size, backend: args.backend, tcp_only: args.tcp_only };
     volume.measure(title, work, &processes, window)
 }
 

@@ -100,7 +100,7 @@ fn measure(
     tell: &mut impl FnMut(Outcome),
 ) -> Result<()> {
     let (rounds, window) = (args.rounds as usize, Duration::from_secs_f64(args.seconds));
-    let rig = Rig::start(layout, args.backend)?;
+    let rig = Rig::start(layout, args.backend, true)?;
     for planned in plan.pairs.iter().filter(|p| p.pair.floor.layout == layout) {
         let taken = planned.pair.run(&planned.title, &rig, rounds, window)?;
         planned.rows.iter().for_each(|row| tell(judge(row, &planned.title, &taken)));

@@ -69,8 +69,9 @@ impl Drop for Cleanup {
 }
 
 impl Rig {
-    /// Starts a cluster of NULL devices and fills its volume.
-    pub fn start(layout: Layout, backend: rt::Backend) -> Result<Rig> {
+    /// Starts a cluster of NULL devices and fills its volume. With `tcp_only` its processes talk as
+    /// hosts do, which is what the floor is the floor of.
+    pub fn start(layout: Layout, backend: rt::Backend, tcp_only: bool) -> Result<Rig> {
         let name = format!("gabion-bench-{}-{:08x}", std::process::id(), crate::random()? as u32);
         let dir = std::env::temp_dir().join(name);
         let cleanup = Cleanup(dir.clone());
@@ -80,6 +81,7 @@ impl Rig {
             .args(["--volume", &format!("{VOLUME}:{size}")])
             .args(["--sds", &layout.servers.to_string()])
             .args(["--sds-per-process", &layout.per_process.to_string()])
+            .args(tcp_only.then_some("--tcp-only"))
             .args(["--backend", &backend.to_string(), "--dir"])
             .arg(&dir)
             .env_remove("GABION_MDM")
@@ -91,7 +93,7 @@ impl Rig {
         }
         let target = Target { dir: dir.clone(), mdm: None };
         let report = status::ask(&target)?;
-        let volume = Volume { mdm: target.mdm()?, name: VOLUME.into(), size, backend };
+        let volume = Volume { mdm: target.mdm()?, name: VOLUME.into(), size, backend, tcp_only };
         volume.fill()?;
         Ok(Rig { dir: cleanup, volume, processes: processes(&report) })
     }
@@ -117,11 +119,15 @@ pub struct Temporary {
 
 impl Temporary {
     /// Makes and fills a volume in a cluster that runs.
-    pub fn create(target: &Target, backend: rt::Backend) -> Result<(Temporary, Volume)> {
+    pub fn create(
+        target: &Target,
+        backend: rt::Backend,
+        tcp_only: bool,
+    ) -> Result<(Temporary, Volume)> {
         let name = format!("bench-{:08x}", crate::random()? as u32);
         let size = target.connect()?.create_volume(&name, VOLUME_MIN)?.size;
         let made = Temporary { target: target.clone(), name: name.clone() };
-        let volume = Volume { mdm: target.mdm()?, name, size, backend };
+        let volume = Volume { mdm: target.mdm()?, name, size, backend, tcp_only };
         volume.fill()?;
         Ok((made, volume))
     }
