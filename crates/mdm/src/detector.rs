@@ -2,15 +2,16 @@
 //!
 //! Invariants: a decision names the life that it is about; a device is declared lost at most once
 //! until it is heard again; proof of death is only a refused dial that was begun in that life; after
-//! the MDM starts, or was away itself (its process stood still), all clocks begin anew; an MDM that
-//! hears nobody at all suspects itself, and declares nobody lost by silence.
+//! the MDM starts, or was away itself (its process stood still), all clocks begin anew; so many servers
+//! silent within a short time that an overload or a broken network is likelier than their death are not
+//! declared lost (rule R12), and an MDM that hears nobody at all suspects itself.
 //!
 //! It doesn't know why a device matters, and it decides nothing by itself: what it says becomes a
 //! command only if the state still agrees.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use base::{DeviceId, Incarnation, Limits, Time};
+use base::{DeviceId, Incarnation, Limits, SdsId, Time};
 use core::time::Duration;
 
 /// A device seems to be gone.
@@ -24,12 +25,28 @@ pub struct Verdict {
     pub dead: bool,
 }
 
+/// How long a server that was declared lost by silence counts against the limit for others.
+const WINDOW: Duration = Duration::from_secs(10);
+/// From this number of servers on, at most a fifth of them is declared lost by silence in one window.
+/// Fewer can't tell an accident from chance: there, one that is heard is enough.
+const MANY: usize = 10;
+
+/// How many of so many servers may be taken for lost, by silence or suspicion, at about the same time.
+pub fn loss_limit(servers: usize) -> usize {
+    if servers < MANY { servers.saturating_sub(1) } else { servers / 5 }
+}
+
 #[derive(Debug)]
 struct Watch {
+    server: SdsId,
     incarnation: Incarnation,
     heard: Time,
     /// Declared lost, and not heard since.
     lost: bool,
+    /// When it was declared lost by silence.
+    silent_since: Option<Time>,
+    /// When [`Detector::doubtful`] told it last.
+    doubted: Time,
     /// The dial that is under way, and the life that it asks about.
     probe: Option<(u64, Incarnation)>,
 }
@@ -41,20 +58,24 @@ pub struct Detector {
     silence: Duration,
     beat: Duration,
     awake: Time,
+    /// More are silent than may be declared lost.
+    held_back: bool,
 }
 
 impl Detector {
     /// A detector that watches nobody yet.
     pub fn new(limits: &Limits) -> Detector {
         let (silence, beat) = (limits.suspect_after, limits.heartbeat_every);
-        Detector { watched: BTreeMap::new(), silence, beat, awake: Time::ZERO }
+        Detector { watched: BTreeMap::new(), silence, beat, awake: Time::ZERO, held_back: false }
     }
 
     /// This life of the device is, or is thought to be, alive since `now`.
-    pub fn watch(&mut self, now: Time, device: DeviceId, incarnation: Incarnation) {
-        let new = || Watch { incarnation, heard: now, lost: false, probe: None };
-        let watch = self.watched.entry(device).or_insert_with(new);
-        (watch.incarnation, watch.heard, watch.lost) = (incarnation, now, false);
+    pub fn watch(&mut self, now: Time, device: DeviceId, server: SdsId, incarnation: Incarnation) {
+        let probe = self.watched.get(&device).and_then(|w| w.probe);
+        let (lost, silent_since) = (false, None);
+        let doubted = Time::ZERO;
+        let watch = Watch { server, incarnation, heard: now, lost, silent_since, doubted, probe };
+        self.watched.insert(device, watch);
     }
 
     /// The device was declared lost: it is watched again when it is heard.
@@ -99,10 +120,12 @@ impl Detector {
         Some(Verdict { device: *device, incarnation, dead: true })
     }
 
-    /// Those who have been silent for too long, if somebody else has not. Each is told once.
+    /// Those who have been silent for too long, if they are not too many. Each is told once.
     ///
     /// When all are silent, the MDM is the one that is cut off: leaving one copy after the other out
-    /// of the groups could help nobody, and would leave some group with the one copy that is lost.
+    /// of the groups could help nobody, and would leave some group with the one copy that is lost. And
+    /// when many of many are silent, they are overloaded, or the network is: to leave them out would
+    /// only make more work for the others.
     pub fn silent(&mut self, now: Time) -> Vec<Verdict> {
         // This process itself stood still: what it missed says nothing about others.
         if now.since(self.awake) > self.silence / 2 {
@@ -110,13 +133,13 @@ impl Detector {
         }
         self.awake = now;
         let mut verdicts = Vec::new();
-        let heard = |w: &Watch| !w.lost && now.since(w.heard) < self.silence;
-        if !self.watched.values().any(heard) {
+        self.held_back = self.too_many(now);
+        if self.held_back {
             return verdicts;
         }
         for (device, watch) in &mut self.watched {
             if !watch.lost && now.since(watch.heard) >= self.silence {
-                watch.lost = true;
+                (watch.lost, watch.silent_since) = (true, Some(now));
                 verdicts.push(Verdict {
                     device: *device,
                     incarnation: watch.incarnation,
@@ -134,6 +157,41 @@ impl Detector {
         let silent = now.since(watch.heard) >= self.silence;
         watch.lost &= silent;
         silent && watch.incarnation == verdict.incarnation
+    }
+
+    /// True when more servers are silent, or were declared lost for it just now, than is believable.
+    fn too_many(&self, now: Time) -> bool {
+        let (mut all, mut silent) = (BTreeSet::new(), BTreeSet::new());
+        for watch in self.watched.values() {
+            let quiet = now.since(watch.heard) >= self.silence;
+            let told = watch.silent_since.is_some_and(|at| now.since(at) < WINDOW);
+            if (quiet && !watch.lost) || told {
+                silent.insert(watch.server);
+            }
+            if !watch.lost || told {
+                all.insert(watch.server);
+            }
+        }
+        silent.len() > loss_limit(all.len())
+    }
+
+    /// True while servers are silent that are not declared lost because they are too many.
+    pub fn is_held_back(&self) -> bool {
+        self.held_back
+    }
+
+    /// Those who are silent and are not declared lost because they are too many: dial them, for who is
+    /// dead is to be known all the same. Each is told once per time of silence.
+    pub fn doubtful(&mut self, now: Time) -> Vec<DeviceId> {
+        let (held_back, silence) = (self.held_back, self.silence);
+        let doubt = |w: &mut Watch| {
+            let since = w.heard.max(w.doubted);
+            let due = held_back && !w.lost && now.since(since) >= silence;
+            w.doubted = if due { now } else { w.doubted };
+            due
+        };
+        let doubtful = self.watched.iter_mut().filter_map(|(d, w)| doubt(w).then_some(*d));
+        doubtful.collect()
     }
 
     /// Those who are silent and were not declared lost, for whatever reason.
@@ -169,8 +227,8 @@ mod tests {
     fn detector() -> Detector {
         let mut d = Detector::new(&Limits::SHIPPED);
         d.silent(at(0));
-        d.watch(at(0), DEV, LIFE);
-        d.watch(at(0), OTHER, LIFE);
+        d.watch(at(0), DEV, SdsId(1), LIFE);
+        d.watch(at(0), OTHER, SdsId(2), LIFE);
         d
     }
 
@@ -190,7 +248,7 @@ mod tests {
             told.extend(round(&mut d, ms).into_iter().map(|v| (ms, v)));
         }
         assert_eq!(told, [(1400, Verdict { device: DEV, incarnation: LIFE, dead: false })]);
-        d.watch(at(3000), DEV, LIFE);
+        d.watch(at(3000), DEV, SdsId(1), LIFE);
         assert_eq!(d.wake_at(), Some(at(3000)), "the last round was at 2800");
     }
 
@@ -201,6 +259,38 @@ mod tests {
         assert_eq!(round(&mut d, 10_400), []);
         assert_eq!(round(&mut d, 10_800), []);
         assert_eq!(round(&mut d, 11_000).len(), 1);
+    }
+
+    #[test]
+    fn a_few_of_many_are_lost_and_many_at_once_are_not() {
+        for (silent, told) in [(2, 2), (3, 0)] {
+            let mut d = Detector::new(&Limits::SHIPPED);
+            d.silent(at(0));
+            // Ten servers with two devices each.
+            (0..20).for_each(|i| d.watch(at(0), DeviceId(i), SdsId(i / 2), LIFE));
+            let mut verdicts = 0;
+            for ms in (200..2000).step_by(200) {
+                (2 * silent..20).for_each(|i| d.heard(at(ms), DeviceId(i), LIFE));
+                verdicts += d.silent(at(ms)).len();
+            }
+            assert_eq!((verdicts, d.is_held_back()), (told * 2, told == 0));
+            let doubtful = d.doubtful(at(1800)).len();
+            assert_eq!(doubtful, if told == 0 { 2 * silent as usize } else { 0 });
+            assert_eq!(d.doubtful(at(1900)), [], "each once in a while");
+            // One more, soon after: too many by now. Much later: believable again.
+            let later = |from: u64, to: u64, d: &mut Detector| {
+                let mut verdicts = 0;
+                for ms in (from..to).step_by(200) {
+                    (2 * silent + 2..20).for_each(|i| d.heard(at(ms), DeviceId(i), LIFE));
+                    verdicts += d.silent(at(ms)).len();
+                }
+                verdicts
+            };
+            assert_eq!(later(2000, 4000, &mut d), 0);
+            if told > 0 {
+                assert_eq!(later(4000, 13_000, &mut d), 2);
+            }
+        }
     }
 
     #[test]
@@ -219,7 +309,7 @@ mod tests {
     fn a_refused_dial_proves_the_death_of_the_life_it_asked_about() {
         let mut d = detector();
         assert!(d.probe(DEV, 7) && !d.probe(DEV, 8), "one at a time");
-        d.watch(at(10), DEV, Incarnation(6));
+        d.watch(at(10), DEV, SdsId(1), Incarnation(6));
         assert_eq!(d.refused(7), Some(Verdict { device: DEV, incarnation: LIFE, dead: true }));
         assert_eq!(d.refused(7), None);
         assert!(d.probe(DEV, 9));

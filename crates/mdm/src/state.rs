@@ -128,6 +128,8 @@ pub struct State {
     pub next_incarnation: Incarnation,
     /// The groups of each device. Follows from `groups`.
     pub(crate) by_device: BTreeMap<DeviceId, Vec<GroupId>>,
+    /// The groups of each two devices, the smaller id first. Follows from `groups`.
+    pub(crate) by_pair: BTreeMap<(DeviceId, DeviceId), Vec<GroupId>>,
     /// How many volumes use each group. Follows from `volumes`.
     pub(crate) users: BTreeMap<GroupId, u32>,
 }
@@ -283,7 +285,9 @@ impl State {
         if by == device || self.devices.get(&by).is_none_or(|d| d.incarnation.0 != life) {
             return Edits::default();
         }
-        let led = self.groups_of(device).iter().filter(|g| self.groups[g].primary == Some(by));
+        let pair = (by.min(device), by.max(device));
+        let common = self.by_pair.get(&pair).map_or(&[][..], |g| g);
+        let led = common.iter().filter(|g| self.groups[g].primary == Some(by));
         let groups = self.changed(led, false, &|d| self.is_up(d), f);
         Edits { groups, ..Edits::default() }
     }
@@ -444,7 +448,7 @@ impl State {
         }
         for (id, group) in edits.groups {
             if !self.groups.contains_key(&id) {
-                index_group(&mut self.by_device, id, &group);
+                self.index_group(id, &group);
             }
             self.groups.insert(id, Group { changed_at, ..group });
         }
@@ -522,9 +526,22 @@ impl State {
     /// Computes what follows from the rest, after a snapshot was read.
     pub(crate) fn index_all(&mut self) {
         self.by_device.clear();
+        self.by_pair.clear();
         self.users.clear();
-        self.groups.iter().for_each(|(id, g)| index_group(&mut self.by_device, *id, g));
+        let groups = core::mem::take(&mut self.groups);
+        groups.iter().for_each(|(id, group)| self.index_group(*id, group));
+        self.groups = groups;
         self.volumes.values().for_each(|v| index_volume(&mut self.users, v));
+    }
+
+    fn index_group(&mut self, id: GroupId, group: &Group) {
+        for (i, device) in group.replicas.iter().enumerate() {
+            self.by_device.entry(*device).or_default().push(id);
+            for other in &group.replicas[i + 1..] {
+                let pair = (*device.min(other), *device.max(other));
+                self.by_pair.entry(pair).or_default().push(id);
+            }
+        }
     }
 
     /// The first invariant that doesn't hold.
@@ -560,7 +577,7 @@ impl State {
         }
         let names: BTreeSet<&str> = self.volumes.values().map(|v| &*v.name).collect();
         let mut again =
-            State { by_device: BTreeMap::new(), users: BTreeMap::new(), ..self.clone() };
+            State { by_device: BTreeMap::new(), by_pair: BTreeMap::new(), ..self.clone() };
         again.index_all();
         if names.len() != self.volumes.len() || again != *self {
             return Err(String::from("two volumes have one name, or an index is wrong"));
@@ -576,10 +593,6 @@ impl Group {
             self.restarted(device, up);
         }
     }
-}
-
-fn index_group(by_device: &mut BTreeMap<DeviceId, Vec<GroupId>>, id: GroupId, group: &Group) {
-    group.replicas.iter().for_each(|d| by_device.entry(*d).or_default().push(id));
 }
 
 fn index_volume(users: &mut BTreeMap<GroupId, u32>, volume: &Volume) {

@@ -107,6 +107,8 @@ pub struct Mdm {
     ready: bool,
     failed: Option<String>,
     detector: Detector,
+    /// So many servers are silent that none is taken for lost: as last told.
+    held_back: bool,
     observed: Observed,
     links: BTreeMap<LinkId, Link>,
     devices: BTreeMap<DeviceId, Session>,
@@ -127,6 +129,7 @@ impl Mdm {
         Mdm {
             log: Log::new(config.limits.mdm_log),
             detector: Detector::new(&config.limits),
+            held_back: false,
             config,
             state: State::new(),
             ready: false,
@@ -279,7 +282,7 @@ impl Mdm {
         self.ready = true;
         self.detector.silent(now);
         for (id, device) in &self.state.devices {
-            self.detector.watch(now, *id, device.incarnation);
+            self.detector.watch(now, *id, device.sds, device.incarnation);
             if !device.up {
                 self.detector.unwatch(*id);
             }
@@ -311,6 +314,13 @@ impl Node for Mdm {
             Event::Tick if self.is_ready() => {
                 let verdicts = self.detector.silent(now);
                 verdicts.into_iter().for_each(|v| self.push(Input::Verdict(v)));
+                let held_back = self.detector.is_held_back();
+                if held_back != core::mem::replace(&mut self.held_back, held_back) {
+                    out.note(Note::MassSilence { over: !held_back });
+                }
+                for device in self.detector.doubtful(now) {
+                    self.probe(device, out);
+                }
             }
             Event::Tick => {}
             Event::LinkUp { link, dial, .. } => self.link_up(link, dial, out),

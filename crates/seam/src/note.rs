@@ -124,6 +124,11 @@ pub enum Note {
         /// True when its process is known to be dead.
         proof: bool,
     },
+    /// So many servers are silent that the MDM takes none of them for lost; or that is over.
+    MassSilence {
+        /// True when it is over.
+        over: bool,
+    },
     /// The MDM saw a server (again).
     DeviceUp {
         /// Whose device.

@@ -115,6 +115,14 @@ fn tell(note: Note) -> Telling {
         Note::DeviceDown { device, proof: false } => {
             told("devices down", format!("{device} is down: it is silent"))
         }
+        Note::MassSilence { over: false } => told(
+            "alarms",
+            "many servers are silent at once: an overload, or the network; none is left out"
+                .to_owned(),
+        ),
+        Note::MassSilence { over: true } => {
+            told("alarms", "most servers are heard again".to_owned())
+        }
         Note::DeviceUp { device } => told("devices up", format!("{device} is up")),
         Note::Snapshot { version } => told("snapshots", format!("wrote a snapshot of {version}")),
         Note::Superseded => told("ends", "a newer process serves in this one's name".to_owned()),

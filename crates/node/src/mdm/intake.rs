@@ -3,11 +3,12 @@
 use super::outlet::Answer;
 use super::{Mdm, Peer, Session};
 use crate::links::refusal;
+use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use base::{ClusterId, DeviceId, LinkId, SdcId, Time};
 use mdm::command::{self, Command};
 use mdm::controller::Registration;
-use mdm::detector::Verdict;
+use mdm::detector::{Verdict, loss_limit};
 use mdm::log::{BATCH_MAX, Batch};
 use mdm::state::{Outcome, State};
 use mdm::{Refused, status};
@@ -77,8 +78,14 @@ impl Mdm {
             Input::RegisterSdc(link, m) => self.register_sdc(now, link, &m, batch, out),
             Input::Verdict(verdict) => self.verdict(now, verdict, batch, out),
             Input::Proposal(_, m) => {
+                // Who suspects so many is the one that is cut off, or overloaded (rule R12).
+                let server = |d: &u32| self.state.devices.get(&DeviceId(*d)).map(|d| d.sds);
+                let suspects: BTreeSet<_> = m.suspects.iter().filter_map(server).collect();
+                let believable = suspects.len() <= loss_limit(self.state.servers.len());
                 for command in State::proposed(&m) {
-                    self.execute(now, &command, batch, out);
+                    if believable || !matches!(command, Command::Suspect(_)) {
+                        self.execute(now, &command, batch, out);
+                    }
                 }
             }
             Input::Order(link, op, ask) => self.obey(now, link, op, ask, batch, out),
@@ -102,7 +109,8 @@ impl Mdm {
         match command {
             Command::DeviceUp(c) => {
                 let device = DeviceId(c.device);
-                self.detector.watch(now, device, self.state.devices[&device].incarnation);
+                let entry = &self.state.devices[&device];
+                self.detector.watch(now, device, entry.sds, entry.incarnation);
                 out.note(Note::DeviceUp { device });
             }
             Command::DeviceDown(c) => {
