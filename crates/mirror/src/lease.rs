@@ -28,6 +28,8 @@ struct Granted {
 #[derive(Debug)]
 pub struct Leases {
     held: BTreeMap<DeviceId, Held>,
+    /// The earliest `beacon_due` of those that are needed: whoever changes one calls `reckon`.
+    next_beacon: Option<Time>,
     granted: BTreeMap<DeviceId, Granted>,
     boot: Time,
     lease: Duration,
@@ -58,6 +60,7 @@ impl Leases {
     pub fn new(boot: Time, limits: &Limits) -> Leases {
         Leases {
             held: BTreeMap::new(),
+            next_beacon: None,
             granted: BTreeMap::new(),
             boot,
             lease: limits.lease,
@@ -85,27 +88,38 @@ impl Leases {
                 held.beacon_due = now;
             }
         }
+        self.reckon();
+    }
+
+    fn reckon(&mut self) {
+        let needed = self.held.values().filter(|h| h.needed_since.is_some());
+        self.next_beacon = needed.map(|h| h.beacon_due).min();
     }
 
     /// The devices whose beacons are due; counts them as sent.
     pub fn due(&mut self, now: Time, mut beacon: impl FnMut(DeviceId)) {
+        if self.next_beacon.is_none_or(|at| at > now) {
+            return;
+        }
         for (device, held) in &mut self.held {
             if held.needed_since.is_some() && held.beacon_due <= now {
                 held.beacon_due = now + self.every;
                 beacon(*device);
             }
         }
+        self.reckon();
     }
 
     /// When `due` has something to do.
     pub fn wake_at(&self) -> Option<Time> {
-        self.held.values().filter(|h| h.needed_since.is_some()).map(|h| h.beacon_due).min()
+        self.next_beacon
     }
 
     /// A beacon to this device would get through now: send it at the next occasion.
     pub fn hurry(&mut self, device: DeviceId) {
         if let Some(held) = self.held.get_mut(&device) {
             held.beacon_due = Time::ZERO;
+            self.reckon();
         }
     }
 
