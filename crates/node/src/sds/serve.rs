@@ -187,7 +187,7 @@ impl Sds {
         if h.generation.get() < volume.generation {
             return Err(Status::Stale);
         }
-        if self.map.group_of(unit) != Some(GroupId(h.group.get())) {
+        if volume.group_of(unit.index) != Some(GroupId(h.group.get())) {
             return Err(Status::OutOfRange);
         }
         Ok(())
