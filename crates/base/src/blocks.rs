@@ -74,11 +74,18 @@ impl BlockSet {
         self.and(other) == other
     }
 
+    /// The lowest block that is in.
+    fn first(&self) -> Option<u32> {
+        let word = self.0.iter().position(|w| *w != 0)?;
+        Some(word as u32 * 64 + self.0[word].trailing_zeros())
+    }
+
     /// The first run of blocks that are in, as indices.
     pub fn first_run(&self) -> Option<Range<u32>> {
-        let start = (0..BLOCKS_PER_UNIT).find(|i| self.contains(*i))?;
-        let end = (start..BLOCKS_PER_UNIT).find(|i| !self.contains(*i));
-        Some(start..end.unwrap_or(BLOCKS_PER_UNIT))
+        let start = self.first()?;
+        let mut after = BlockSet::from_range(start..BLOCKS_PER_UNIT);
+        after.remove(*self);
+        Some(start..after.first().unwrap_or(BLOCKS_PER_UNIT))
     }
 }
 
@@ -95,5 +102,23 @@ mod tests {
         assert_eq!(BlockSet::touching(UNIT, 0), BlockSet::EMPTY);
         assert_eq!(BlockSet::from_range(60..70).first_run(), Some(60..70));
         assert_eq!(BlockSet::from_range(60..70).len(), 10);
+    }
+
+    #[test]
+    fn ranges_and_runs_are_what_their_bits_are() {
+        assert_eq!(BlockSet::EMPTY.first_run(), None);
+        for start in 0..=BLOCKS_PER_UNIT {
+            for end in start..=BLOCKS_PER_UNIT {
+                let set = BlockSet::from_range(start..end);
+                let is_in = |i: u32| set.contains(i) == (start..end).contains(&i);
+                assert!((0..BLOCKS_PER_UNIT).all(is_in), "{start}..{end}");
+                assert_eq!(set.first_run(), (start < end).then_some(start..end));
+            }
+        }
+        let mut two = BlockSet::from_range(3..5);
+        two.insert(BlockSet::from_range(130..200));
+        assert_eq!(two.first_run(), Some(3..5));
+        two.remove(BlockSet::from_range(0..64));
+        assert_eq!(two.first_run(), Some(130..200));
     }
 }

@@ -66,6 +66,26 @@ id!(
     LinkId(u64), "link"
 );
 
+/// An id that is given out one after the other.
+pub trait Id: Copy + Eq {
+    /// Its number.
+    fn number(self) -> u32;
+}
+
+impl Id for GroupId {
+    #[inline]
+    fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl Id for DeviceId {
+    #[inline]
+    fn number(self) -> u32 {
+        self.0
+    }
+}
+
 impl Epoch {
     /// The epoch after this one.
     pub fn next(self) -> Epoch {

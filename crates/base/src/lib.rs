@@ -9,6 +9,7 @@ extern crate alloc;
 
 pub mod blocks;
 pub mod crc;
+pub mod idmap;
 pub mod ids;
 pub mod limits;
 pub mod map;
@@ -19,6 +20,7 @@ pub mod time;
 pub mod units;
 
 pub use blocks::BlockSet;
+pub use idmap::IdMap;
 pub use ids::*;
 pub use limits::Limits;
 pub use map::Map;

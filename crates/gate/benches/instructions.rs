@@ -4,7 +4,7 @@
 // The macros make public items out of what is described here, and a `main` that exits.
 #![allow(missing_docs, clippy::disallowed_methods)]
 
-use base::{GroupId, Map};
+use base::{GroupId, Limits, Map};
 use gate::{Cluster, OPERATIONS, Who};
 use gungraun::prelude::*;
 use seam::BlockKind::{self, Read, Write};
@@ -179,6 +179,16 @@ fn alone(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
+// All nodes' work in one period of beacons, without I/O: two beacons, two grants, heartbeats.
+#[library_benchmark]
+#[bench::beacon_period(Cluster::healthy())]
+fn idle(mut cluster: Cluster) -> Cluster {
+    for _ in 0..OPERATIONS {
+        cluster.pass(Limits::SHIPPED.beacon_every);
+    }
+    cluster
+}
+
 library_benchmark_group!(
     name = all,
     benchmarks = [
@@ -192,7 +202,8 @@ library_benchmark_group!(
         read,
         write,
         batched,
-        alone
+        alone,
+        idle
     ]
 );
 

@@ -34,10 +34,12 @@ mod reply;
 mod request;
 mod route;
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::time::Duration;
-use base::{DeviceId, Epoch, GroupId, Incarnation, Limits, Map, MapVersion, SdcId, Slab, Time};
+use base::{
+    DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, Map, MapVersion, SdcId, Slab, Time,
+};
 use base::{UnitKey, VolumeId};
 use device::Device;
 use op::Op;
@@ -151,12 +153,12 @@ pub struct Client<T> {
     ops: Slab<Op>,
     /// Requests that came before the first map.
     early: Vec<u64>,
-    devices: BTreeMap<DeviceId, Device>,
+    devices: IdMap<DeviceId, Device>,
     hints: Map<GroupId, Hint>,
     /// The number that was given out last.
     seq: u64,
     /// By group: one that is down must not hold back the floor of the others.
-    outstanding: Map<GroupId, Outstanding>,
+    outstanding: IdMap<GroupId, Outstanding>,
     /// Operations that want a place to go. Empty between calls.
     loose: VecDeque<u64>,
     /// Operations that wait for a time or a map.
@@ -183,10 +185,10 @@ impl<T: Copy> Client<T> {
             // have any yet: so at most 2 x `requests` are not the first of their request.
             ops: Slab::new(requests * 3),
             early: Vec::new(),
-            devices: BTreeMap::new(),
+            devices: IdMap::default(),
             hints: Map::default(),
             seq: 0,
-            outstanding: Map::default(),
+            outstanding: IdMap::default(),
             loose: VecDeque::new(),
             waiting: Vec::new(),
             due: None,
@@ -243,7 +245,7 @@ impl<T: Copy> Client<T> {
         turn: &mut Turn<'_, M, T>,
     ) {
         assert!(self.me.is_some(), "a link needs an identity");
-        self.devices.entry(device).or_default().link_up(ops, bytes);
+        self.devices.get_or_insert_with(device, Device::default).link_up(ops, bytes);
         self.pump(device, turn);
         self.work(turn);
     }

@@ -4,8 +4,7 @@
 //! from the moment its beacon left, on the secondary's until 1.25 leases after the beacon came, so
 //! clocks may differ in rate by a fifth, and need not agree on the time at all.
 
-use alloc::collections::BTreeMap;
-use base::{DeviceId, Duration, Incarnation, Limits, MapVersion, Mutant, Time, mutant};
+use base::{DeviceId, Duration, IdMap, Incarnation, Limits, MapVersion, Mutant, Time, mutant};
 use core::net::SocketAddr;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,8 +26,10 @@ struct Granted {
 /// All leases of one device.
 #[derive(Debug)]
 pub struct Leases {
-    held: BTreeMap<DeviceId, Held>,
-    granted: BTreeMap<DeviceId, Granted>,
+    held: IdMap<DeviceId, Held>,
+    /// The earliest `beacon_due` of those that are needed: whoever changes one calls `reckon`.
+    next_beacon: Option<Time>,
+    granted: IdMap<DeviceId, Granted>,
     boot: Time,
     lease: Duration,
     grace: Duration,
@@ -57,8 +58,9 @@ impl Leases {
     /// None held; of what an earlier life granted nothing is known.
     pub fn new(boot: Time, limits: &Limits) -> Leases {
         Leases {
-            held: BTreeMap::new(),
-            granted: BTreeMap::new(),
+            held: IdMap::default(),
+            next_beacon: None,
+            granted: IdMap::default(),
             boot,
             lease: limits.lease,
             grace: limits.grace,
@@ -73,39 +75,50 @@ impl Leases {
         let peers = devices.len() as u32;
         self.every = self.beacon_every * peers.clamp(PEERS_UNSTRETCHED, 2 * PEERS_UNSTRETCHED)
             / PEERS_UNSTRETCHED;
-        for (device, held) in &mut self.held {
-            if !devices.contains(device) {
+        for (device, held) in self.held.iter_mut() {
+            if !devices.contains(&device) {
                 held.needed_since = None;
             }
         }
         for device in devices {
-            let held = self.held.entry(*device).or_default();
+            let held = self.held.get_or_insert_with(*device, Held::default);
             if held.needed_since.is_none() {
                 held.needed_since = Some(now);
                 held.beacon_due = now;
             }
         }
+        self.reckon();
+    }
+
+    fn reckon(&mut self) {
+        let needed = self.held.values().filter(|h| h.needed_since.is_some());
+        self.next_beacon = needed.map(|h| h.beacon_due).min();
     }
 
     /// The devices whose beacons are due; counts them as sent.
     pub fn due(&mut self, now: Time, mut beacon: impl FnMut(DeviceId)) {
-        for (device, held) in &mut self.held {
+        if self.next_beacon.is_none_or(|at| at > now) {
+            return;
+        }
+        for (device, held) in self.held.iter_mut() {
             if held.needed_since.is_some() && held.beacon_due <= now {
                 held.beacon_due = now + self.every;
-                beacon(*device);
+                beacon(device);
             }
         }
+        self.reckon();
     }
 
     /// When `due` has something to do.
     pub fn wake_at(&self) -> Option<Time> {
-        self.held.values().filter(|h| h.needed_since.is_some()).map(|h| h.beacon_due).min()
+        self.next_beacon
     }
 
     /// A beacon to this device would get through now: send it at the next occasion.
     pub fn hurry(&mut self, device: DeviceId) {
-        if let Some(held) = self.held.get_mut(&device) {
+        if let Some(held) = self.held.get_mut(device) {
             held.beacon_due = Time::ZERO;
+            self.reckon();
         }
     }
 
@@ -119,7 +132,7 @@ impl Leases {
         by_map: MapVersion,
         my_map: MapVersion,
     ) {
-        let held = self.held.entry(by).or_default();
+        let held = self.held.get_or_insert_with(by, Held::default);
         held.heard = now;
         if by_map > my_map && !mutant::on(Mutant::GrantOldMap) {
             return;
@@ -131,26 +144,26 @@ impl Leases {
     /// True while this device's lease lets me read.
     #[inline]
     pub fn holds(&self, now: Time, of: DeviceId) -> bool {
-        mutant::on(Mutant::NoLease) || self.held.get(&of).is_some_and(|h| now < h.until)
+        mutant::on(Mutant::NoLease) || self.held.get(of).is_some_and(|h| now < h.until)
     }
 
     /// Devices that are needed and have not granted for too long.
     pub fn silent(&self, now: Time) -> impl Iterator<Item = DeviceId> {
         self.held.iter().filter_map(move |(device, held)| {
             let since = held.needed_since?.max(held.heard);
-            (now.since(since) > self.suspect_after).then_some(*device)
+            (now.since(since) > self.suspect_after).then_some(device)
         })
     }
 
     /// True when the device has granted within the last three beacons.
     pub fn answers(&self, now: Time, device: DeviceId) -> bool {
-        let heard = self.held.get(&device).map_or(Time::ZERO, |h| h.heard);
+        let heard = self.held.get(device).map_or(Time::ZERO, |h| h.heard);
         heard > Time::ZERO && now.since(heard) < self.every * 3
     }
 
     /// I grant a lease to a primary whose beacon came now.
     pub fn grant(&mut self, now: Time, to: DeviceId, fate: Fate, their_map: MapVersion) {
-        let known = self.granted.get(&to).map_or(MapVersion(0), |g| g.map);
+        let known = self.granted.get(to).map_or(MapVersion(0), |g| g.map);
         let granted = Granted {
             until: now + self.grace,
             incarnation: fate.incarnation,
@@ -164,8 +177,8 @@ impl Leases {
     pub fn heard(&mut self, now: Time, from: DeviceId, map: MapVersion) -> bool {
         let until = now.min(self.boot);
         let unknown =
-            Granted { until, incarnation: Incarnation(0), address: None, map: MapVersion(0) };
-        let entry = self.granted.entry(from).or_insert(unknown);
+            || Granted { until, incarnation: Incarnation(0), address: None, map: MapVersion(0) };
+        let entry = self.granted.get_or_insert_with(from, unknown);
         let news = map > entry.map;
         entry.map = entry.map.max(map);
         news
@@ -176,7 +189,7 @@ impl Leases {
     pub fn promised(&self, device: DeviceId) -> Time {
         let boot =
             if mutant::on(Mutant::NoRestartGrace) { Time::ZERO } else { self.boot + self.grace };
-        self.granted.get(&device).map_or(boot, |g| g.until.max(boot))
+        self.granted.get(device).map_or(boot, |g| g.until.max(boot))
     }
 
     /// True when `device` can't serve reads any more by a lease of mine, in a group that I lead since
@@ -190,7 +203,7 @@ impl Leases {
         fate: Option<Fate>,
         promised: Time,
     ) -> bool {
-        let granted = self.granted.get(&device);
+        let granted = self.granted.get(device);
         let knows = granted.is_some_and(|g| g.map >= map);
         let replaced = |fate: Fate, granted: &Granted| {
             fate.incarnation > granted.incarnation
@@ -202,5 +215,36 @@ impl Leases {
             None => fate.dead,
         });
         mutant::on(Mutant::NoGiveUp) || knows || dead || promised <= now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn wakes_for_the_next_beacon_whatever_changed() {
+        let ms = |n: u64| Time(n * 1_000_000);
+        let sent = |leases: &mut Leases, now| {
+            let mut to: Vec<u32> = Vec::new();
+            leases.due(now, |device| to.push(device.0));
+            to
+        };
+        let mut leases = Leases::new(ms(0), &Limits::SHIPPED);
+        assert_eq!(leases.wake_at(), None);
+        leases.need(ms(1), &[DeviceId(1), DeviceId(2)].into());
+        assert_eq!(leases.wake_at(), Some(ms(1)));
+        assert_eq!(sent(&mut leases, ms(5)), [1, 2]);
+        assert_eq!(leases.wake_at(), Some(ms(205)));
+        leases.hurry(DeviceId(2));
+        assert_eq!(sent(&mut leases, ms(50)), [2]);
+        assert_eq!(leases.wake_at(), Some(ms(205)));
+        leases.need(ms(60), &[DeviceId(2)].into());
+        assert_eq!(leases.wake_at(), Some(ms(250)));
+        leases.need(ms(70), &BTreeSet::new());
+        leases.hurry(DeviceId(2));
+        assert_eq!(leases.wake_at(), None);
     }
 }

@@ -8,15 +8,15 @@
 //! the old one.
 
 use crate::lease::{Fate, Leases};
-use crate::lock::{Locks, Range};
+use crate::lock::Range;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
 use crate::secondary::Secondary;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use base::{
-    BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, Map, MapVersion, Mutant, Slab,
-    Time, VolumeId, mutant,
+    BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, LinkId, MapVersion, Mutant,
+    Slab, Time, VolumeId, mutant,
 };
 use seam::{Buf, DiskError, DiskOp, Effects, Finished, Head, Job, Media, Note, Started};
 use wire::{Header, Kind, Status, flag};
@@ -63,7 +63,7 @@ pub struct Mirror<M> {
     pub(crate) incarnation: Incarnation,
     pub(crate) limits: Limits,
     pub(crate) media: M,
-    pub(crate) replicas: Map<GroupId, Replica>,
+    pub(crate) replicas: IdMap<GroupId, Replica>,
     pub(crate) ops: Slab<Op>,
     client_ops: u32,
     pub(crate) leases: Leases,
@@ -82,8 +82,8 @@ pub struct Mirror<M> {
     pub(crate) parked: BTreeSet<GroupId>,
     /// Groups whose sync asks again.
     pub(crate) asking: BTreeMap<GroupId, Time>,
-    /// Groups whose commit point the secondaries don't know yet.
-    pub(crate) untold: BTreeSet<GroupId>,
+    /// Groups whose commit point the secondaries may not know yet.
+    pub(crate) untold: Vec<GroupId>,
     pub(crate) suspects: BTreeSet<DeviceId>,
     pub(crate) ready_to_admit: bool,
     /// Volumes that exist, and the first id that is not given out: what is below and not in is gone.
@@ -122,7 +122,7 @@ impl<M: Media> Mirror<M> {
             waiting_grace: BTreeMap::new(),
             parked: BTreeSet::new(),
             asking: BTreeMap::new(),
-            untold: BTreeSet::new(),
+            untold: Vec::new(),
             suspects: BTreeSet::new(),
             ready_to_admit: false,
             volumes: (BTreeSet::new(), VolumeId(0)),
@@ -172,7 +172,7 @@ impl<M: Media> Mirror<M> {
     /// What would be found after a crash that leaves the device's content: the media, and the records
     /// with all that was uncertain in them (rule R5: one atomic step with the data).
     pub fn into_durable(mut self) -> (M, BTreeMap<GroupId, Record>) {
-        let groups: Vec<GroupId> = self.replicas.keys().copied().collect();
+        let groups: Vec<GroupId> = self.replicas.keys().collect();
         for group in groups {
             self.fold_uncertain(group);
         }
@@ -189,14 +189,14 @@ impl<M: Media> Mirror<M> {
 
     /// Every group with a replica here, in order.
     pub fn groups(&self) -> Vec<GroupId> {
-        let mut groups: Vec<GroupId> = self.replicas.keys().copied().collect();
+        let mut groups: Vec<GroupId> = self.replicas.keys().collect();
         groups.sort_unstable();
         groups
     }
 
     /// What a group looks like from here.
     pub fn view(&self, group: GroupId) -> Option<GroupView> {
-        let replica = self.replicas.get(&group)?;
+        let replica = self.replicas.get(group)?;
         let (primary, active, todo_bytes) = match &replica.role {
             Role::Primary(p) => (true, p.active, p.sync.as_ref().map_or(0, |s| s.todo.bytes())),
             _ => (false, false, 0),
@@ -231,10 +231,10 @@ impl<M: Media> Mirror<M> {
         out: &mut Effects,
     ) {
         let member = config.replicas.contains(&self.me);
-        if !member && !self.replicas.contains_key(&group) {
+        if !member && self.replicas.get(group).is_none() {
             return;
         }
-        let replica = self.replicas.entry(group).or_insert_with(|| Replica::new(Record::default()));
+        let replica = self.replicas.get_or_insert_with(group, || Replica::new(Record::default()));
         let known = replica.next.as_ref().map_or(replica.config.epoch, |(next, _)| next.epoch);
         if config.epoch <= known {
             return;
@@ -251,7 +251,7 @@ impl<M: Media> Mirror<M> {
         }
         self.stop(group, config, out);
         let map = self.map;
-        if let Some(replica) = self.replicas.get_mut(&group) {
+        if let Some(replica) = self.replicas.get_mut(group) {
             replica.next = Some((config.clone(), map));
         }
         self.enter(now, group, out);
@@ -261,7 +261,7 @@ impl<M: Media> Mirror<M> {
     fn stop(&mut self, group: GroupId, next: &GroupConfig, out: &mut Effects) {
         self.fold_admitted(group, next);
         self.fold_uncertain(group);
-        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
         let role = core::mem::replace(&mut replica.role, Role::Out);
         let locks = core::mem::take(&mut replica.locks);
         let mut ops: Vec<u64> = locks.ops().collect();
@@ -277,13 +277,12 @@ impl<M: Media> Mirror<M> {
         self.waiting_grace.remove(&group);
         self.asking.remove(&group);
         self.parked.remove(&group);
-        self.untold.remove(&group);
     }
 
     /// A joiner whose admission was asked for, and is granted, has all that I have but for what is in
     /// flight: the blocks that it had missed are not dirty any more.
     fn fold_admitted(&mut self, group: GroupId, next: &GroupConfig) {
-        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
         let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role else { return };
         if sync.in_limbo() && next.in_sync.contains(&sync.peer) && next.in_sync.contains(&self.me) {
             replica.record.dirty.clear();
@@ -296,7 +295,7 @@ impl<M: Media> Mirror<M> {
         if !self.media.keeps_data() {
             return;
         }
-        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
         match &mut replica.role {
             Role::Primary(primary) => {
                 for entry in primary.stream.iter().filter(|e| !e.done) {
@@ -331,15 +330,14 @@ impl<M: Media> Mirror<M> {
 
     /// Enters the next configuration, once no job of the last one runs.
     pub(crate) fn enter(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.local > 0 {
             return;
         }
         let Some((config, map)) = replica.next.take() else { return };
-        replica.config = config;
-        (replica.map, replica.locks) = (map, Locks::default());
-        let config = &replica.config;
         let me = self.me;
+        replica.enter(config, map, me);
+        let config = &replica.config;
         if config.lost || config.primary.is_none() {
             return;
         }
@@ -416,7 +414,7 @@ impl<M: Media> Mirror<M> {
             return self.ready.push_back(key);
         }
         let range = Range::new(op.unit, op.at, op.len, exclusive);
-        let replica = self.replicas.get_mut(&op.group).expect("the operation's replica is here");
+        let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         if replica.locks.lock(key, range) {
             self.ready.push_back(key);
         }
@@ -424,7 +422,7 @@ impl<M: Media> Mirror<M> {
 
     pub(crate) fn unlock(&mut self, group: GroupId, key: u64) {
         let ready = &mut self.ready;
-        if let Some(replica) = self.replicas.get_mut(&group) {
+        if let Some(replica) = self.replicas.get_mut(group) {
             replica.locks.unlock(key, |op| ready.push_back(op));
         }
     }
@@ -465,7 +463,7 @@ impl<M: Media> Mirror<M> {
             OpKind::Read | OpKind::Copy | OpKind::Extents => Job::Read { at, len },
         };
         let reserved = core::mem::take(&mut op.reserved);
-        self.replicas.get_mut(&group).expect("the operation's replica is here").local += 1;
+        self.replicas.get_mut(group).expect("the operation's replica is here").local += 1;
         let started = if gone {
             Started::Done(Buf::EMPTY)
         } else {
@@ -501,7 +499,7 @@ impl<M: Media> Mirror<M> {
         let (unit, at, len) = (op.unit, op.at, op.len);
         let copied = op.flags & flag::COPY != 0;
         let (group, kind, asker, client, lsn) = (op.group, op.kind, op.asker, op.client, op.lsn);
-        let replica = self.replicas.get_mut(&group).expect("the operation's replica is here");
+        let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local -= 1;
         let Ok(data) = result else {
             // Memory does not fail. A device that does must not go on: its content is unknown.
@@ -533,7 +531,7 @@ impl<M: Media> Mirror<M> {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::NotStarted;
         let group = op.group;
-        self.replicas.get_mut(&group).expect("the operation's replica is here").local -= 1;
+        self.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
         self.stats.full_at = Some(now);
         out.note(Note::Full { device: self.me });
         self.refuse_full(key, out);
@@ -547,7 +545,7 @@ impl<M: Media> Mirror<M> {
         header.group = group.0.into();
         header.map = self.map.0.into();
         header.incarnation = self.incarnation.0.into();
-        if let Some(replica) = self.replicas.get(&group) {
+        if let Some(replica) = self.replicas.get(group) {
             header.epoch = replica.config.epoch.0.into();
         }
         header

@@ -24,7 +24,7 @@ impl<M: Media> Mirror<M> {
             Err(Status::Stale) => {
                 let config = self
                     .replicas
-                    .get(&group)
+                    .get(group)
                     .map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
                 let (epoch, leads) =
                     config.map_or((Epoch(0), false), |c| (c.epoch, c.primary == Some(self.me)));
@@ -54,7 +54,7 @@ impl<M: Media> Mirror<M> {
     /// Whether the operation is one for this replica, now.
     fn admit(&self, h: &Header, body: &Buf) -> Result<OpKind, Status> {
         let epoch = Epoch(h.epoch.get());
-        let Some(replica) = self.replicas.get(&GroupId(h.group.get())) else {
+        let Some(replica) = self.replicas.get(GroupId(h.group.get())) else {
             return Err(if h.map.get() > self.map.0 { Status::Behind } else { Status::Stale });
         };
         let config = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
@@ -99,7 +99,7 @@ impl<M: Media> Mirror<M> {
         let asker = Asker::Client { link, op: h.op.get() };
         let key = self.insert_op(Op::from_frame(h, kind, asker, body));
         let primary =
-            self.replicas.get_mut(&group).and_then(|r| r.primary()).expect("`admit` saw a primary");
+            self.replicas.get_mut(group).and_then(|r| r.primary()).expect("`admit` saw a primary");
         if primary.active {
             self.queue(key);
         } else {
@@ -111,8 +111,8 @@ impl<M: Media> Mirror<M> {
 
     /// True when every member that could be promoted has promised not to be, for now (rule R3).
     fn may_read(&self, now: Time, group: GroupId) -> bool {
-        let replica = &self.replicas[&group];
-        let needed = replica.needed(self.me);
+        let replica = &self.replicas[group];
+        let needed = replica.needed();
         needed.is_empty()
             || replica.config.devices(needed).all(|device| self.leases.holds(now, device))
     }
@@ -133,7 +133,7 @@ impl<M: Media> Mirror<M> {
     }
 
     pub(crate) fn park(&mut self, group: GroupId, key: u64) {
-        if let Some(primary) = self.replicas.get_mut(&group).and_then(|r| r.primary()) {
+        if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
             primary.parked.push(key);
             self.parked.insert(group);
         }
@@ -142,7 +142,7 @@ impl<M: Media> Mirror<M> {
     /// Something changed that parked operations may have waited for.
     pub(crate) fn unpark(&mut self, group: GroupId) {
         self.parked.remove(&group);
-        if let Some(primary) = self.replicas.get_mut(&group).and_then(|r| r.primary()) {
+        if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
             self.ready.extend(primary.parked.drain(..));
         }
     }
@@ -182,7 +182,7 @@ impl<M: Media> Mirror<M> {
             return self.finish_client(key, Status::Ok, out);
         }
         let op = self.ops.get(key).expect("the operation lives");
-        let replica = self.replicas.get_mut(&group).expect("the operation's replica is here");
+        let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let sealing =
             replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
         if sealing {
@@ -201,7 +201,7 @@ impl<M: Media> Mirror<M> {
         self.send_write(key, out);
         // First write to a unit: a secondary without space must be able to refuse before anything is
         // changed here. All others: in parallel.
-        let alone = self.replicas[&group].needed(self.me).is_empty();
+        let alone = self.replicas[group].needed().is_empty();
         if !needs_space || alone {
             self.start_job(now, key, out);
         }
@@ -213,7 +213,7 @@ impl<M: Media> Mirror<M> {
         if op.flags & flag::RETRY == 0 || mutant::on(Mutant::NoDedupe) {
             return false;
         }
-        let done = self.replicas[&op.group].record.executed.blocks(op.client);
+        let done = self.replicas[op.group].record.executed.blocks(op.client);
         let mut left = BlockSet::touching(op.at, op.len);
         left.remove(done);
         let Some(first) = left.first_run() else { return true };
@@ -231,10 +231,9 @@ impl<M: Media> Mirror<M> {
 
     /// Gives an operation its lsn and sends it to all that need it.
     pub(crate) fn send_write(&mut self, key: u64, out: &mut Effects) {
-        let me = self.me;
         let op = self.ops.get_mut(key).expect("the operation lives");
-        let replica = self.replicas.get_mut(&op.group).expect("the operation's replica is here");
-        let to = replica.recipients(me);
+        let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
+        let to = replica.recipients();
         let primary = replica.primary().expect("only a primary sends writes");
         op.lsn = primary.enter(key);
         primary.told = primary.commit;
@@ -252,7 +251,7 @@ impl<M: Media> Mirror<M> {
             return;
         }
         let op = self.ops.get(key).expect("the operation lives");
-        let replica = &self.replicas[&op.group];
+        let replica = &self.replicas[op.group];
         let mut h = self.header(Kind::Replicate, op.group);
         h.op = key.into();
         h.volume = op.unit.volume.0.into();
@@ -283,7 +282,7 @@ impl<M: Media> Mirror<M> {
         if op.group != group || op.lsn.0 != h.lsn.get() || matches!(op.asker, Asker::Nobody) {
             return;
         }
-        let Some(replica) = self.replicas.get(&group) else { return };
+        let Some(replica) = self.replicas.get(group) else { return };
         if replica.config.epoch.0 != h.epoch.get() {
             return;
         }
@@ -304,7 +303,7 @@ impl<M: Media> Mirror<M> {
     fn refused(&mut self, now: Time, key: u64, from: DeviceId, member: Members, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
         let (group, unit) = (op.group, op.unit);
-        let required = self.replicas[&group].needed(self.me).intersects(member);
+        let required = self.replicas[group].needed().intersects(member);
         out.note(Note::Full { device: from });
         if !required {
             // A joiner lacks it, and maybe more: starts over when it may have space.
@@ -332,11 +331,10 @@ impl<M: Media> Mirror<M> {
             return self.check_copy(now, key, out);
         }
         let (group, reserved) = (op.group, op.reserved);
-        let replica = &self.replicas[&group];
-        let mut needed = replica.needed(self.me);
+        let replica = &self.replicas[group];
+        let mut needed = replica.needed();
         if mutant::on(Mutant::NoLimbo) {
-            needed = replica.config.members(&replica.config.in_sync);
-            needed.remove(replica.config.member(self.me));
+            needed = replica.others;
         }
         if mutant::on(Mutant::AckAlone) {
             let up = replica.config.devices(needed).all(|d| self.peers.contains_key(&d));
@@ -366,7 +364,7 @@ impl<M: Media> Mirror<M> {
         op.answered = true;
         let (group, asker) = (op.group, op.asker);
         let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
-        let replica = self.replicas.get_mut(&group).expect("the operation's replica is here");
+        let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let missed = replica.config.in_sync.len() < replica.config.replicas.len();
         if missed && self.media.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
             replica.record.dirty.insert(unit, blocks);
@@ -388,13 +386,14 @@ impl<M: Media> Mirror<M> {
 
     /// An operation of the stream is finished everywhere.
     pub(crate) fn leave_stream(&mut self, now: Time, group: GroupId, lsn: Lsn, out: &mut Effects) {
-        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
         let Some(primary) = replica.primary() else { return };
         primary.leave(lsn);
         let drained = primary.stream.is_empty();
         let draining = primary.sync.as_ref().is_some_and(|s| s.phase == Phase::Drain);
-        if primary.commit > primary.told && !replica.needed(self.me).is_empty() {
-            self.untold.insert(group);
+        let news = primary.commit > primary.told;
+        if news && !core::mem::replace(&mut primary.untold, true) {
+            self.untold.push(group);
         }
         if drained && draining {
             self.seal(now, group, out);
@@ -403,16 +402,18 @@ impl<M: Media> Mirror<M> {
 
     /// Tells secondaries the commit points that no write has carried to them.
     pub(crate) fn tell_commits(&mut self, out: &mut Effects) {
-        while let Some(group) = self.untold.pop_first() {
+        for group in core::mem::take(&mut self.untold) {
             let mut header = self.header(Kind::Commit, group);
-            let me = self.me;
-            let Some(replica) = self.replicas.get_mut(&group) else { continue };
-            let needed = replica.needed(me);
+            let Some(replica) = self.replicas.get_mut(group) else { continue };
+            let needed = replica.needed();
             let Some(primary) = replica.primary() else { continue };
-            primary.told = primary.commit;
+            primary.untold = false;
+            if core::mem::replace(&mut primary.told, primary.commit) == primary.commit {
+                continue; // a later write has carried it
+            }
             header.commit = primary.commit.0.into();
             let head = wire::frame(header, &[]);
-            for device in self.replicas[&group].config.devices(needed) {
+            for device in self.replicas[group].config.devices(needed) {
                 self.send_peer(device, head, Buf::EMPTY, out);
             }
         }
@@ -423,7 +424,7 @@ impl<M: Media> Mirror<M> {
     /// A new epoch under my lead: settles with the other in-sync members, then serves.
     pub(crate) fn begin(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let me = self.me;
-        let replica = self.replicas.get(&group).expect("the caller has it");
+        let replica = self.replicas.get(group).expect("the caller has it");
         let peer = replica.config.in_sync.iter().copied().find(|d| *d != me);
         match peer {
             Some(peer) => self.ask(now, group, peer, false, out),
@@ -433,7 +434,7 @@ impl<M: Media> Mirror<M> {
 
     /// Serves, as soon as no promise of mine to a former leader runs (rule R4).
     pub(crate) fn activate(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let replica = self.replicas.get(&group).expect("the caller has it");
+        let replica = self.replicas.get(group).expect("the caller has it");
         let over = |(device, promised): &(DeviceId, Time)| {
             let fate = self.fates.get(device).copied();
             self.leases.is_over(now, *device, replica.map, fate, *promised)
@@ -448,7 +449,7 @@ impl<M: Media> Mirror<M> {
         self.waiting_grace.remove(&group);
         let (epoch, alone) = (replica.config.epoch, replica.config.in_sync.len() == 1);
         let joiner = replica.config.joiners.first().copied();
-        let replica = self.replicas.get_mut(&group).expect("as above");
+        let replica = self.replicas.get_mut(group).expect("as above");
         let primary = replica.primary().expect("only a primary gets active");
         primary.active = true;
         out.note(Note::Active { group, epoch, alone });
@@ -467,7 +468,7 @@ impl<M: Media> Mirror<M> {
             .replicas
             .iter()
             .filter(|(_, r)| matches!(r.role, Role::Primary(Primary { .. })))
-            .map(|(g, _)| *g)
+            .map(|(g, _)| g)
             .collect();
         led.sort_unstable();
         led

@@ -109,6 +109,8 @@ pub(crate) struct Primary {
     /// Up to here every write is on all in-sync members; what they were told of it.
     pub commit: Lsn,
     pub told: Lsn,
+    /// The group is in the list of those whose members are to be told.
+    pub untold: bool,
     /// Settling or bringing a joiner up to date.
     pub sync: Option<Sync>,
 }
@@ -144,6 +146,8 @@ impl Primary {
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub config: GroupConfig,
+    /// The in-sync members but for me.
+    pub others: Members,
     /// The map that the configuration came with.
     pub map: MapVersion,
     pub record: Record,
@@ -162,6 +166,7 @@ impl Replica {
     pub fn new(record: Record) -> Replica {
         Replica {
             config: GroupConfig::default(),
+            others: Members::default(),
             map: MapVersion(0),
             record,
             role: Role::Out,
@@ -186,10 +191,16 @@ impl Replica {
         }
     }
 
+    /// Enters this configuration, which came with this map; the part to play is the caller's choice.
+    pub fn enter(&mut self, config: GroupConfig, map: MapVersion, me: DeviceId) {
+        self.others = config.members(&config.in_sync);
+        self.others.remove(config.member(me));
+        (self.config, self.map, self.locks) = (config, map, Locks::default());
+    }
+
     /// The members whose answer an acknowledgement needs, and whose lease a read needs.
-    pub fn needed(&self, me: DeviceId) -> Members {
-        let mut needed = self.config.members(&self.config.in_sync);
-        needed.remove(self.config.member(me));
+    pub fn needed(&self) -> Members {
+        let mut needed = self.others;
         if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
             && sync.in_limbo()
         {
@@ -199,8 +210,8 @@ impl Replica {
     }
 
     /// The members that get every new write.
-    pub fn recipients(&self, me: DeviceId) -> Members {
-        let mut to = self.needed(me);
+    pub fn recipients(&self) -> Members {
+        let mut to = self.needed();
         if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
             && sync.streaming
         {

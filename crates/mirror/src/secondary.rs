@@ -81,7 +81,7 @@ impl Secondary {
 impl<M: Media> Mirror<M> {
     /// Whether a frame is from the leader of this very epoch; if not, what to answer.
     fn check_leader(&self, from: DeviceId, h: &Header) -> Result<(), Status> {
-        let Some(replica) = self.replicas.get(&GroupId(h.group.get())) else {
+        let Some(replica) = self.replicas.get(GroupId(h.group.get())) else {
             return Err(Status::Behind);
         };
         let have = replica.next.as_ref().map_or(replica.config.epoch, |(next, _)| next.epoch);
@@ -117,7 +117,7 @@ impl<M: Media> Mirror<M> {
             if mutant::on(Mutant::ReplicaEpoch) && status == Status::Stale {
                 return self.replicate_blindly(now, link, h, body, out);
             }
-            let have = self.replicas.get(&group).map_or(Epoch(0), |r| r.config.epoch);
+            let have = self.replicas.get(group).map_or(Epoch(0), |r| r.config.epoch);
             out.note(Note::StaleEpoch { group, have, got: Epoch(h.epoch.get()) });
             return self.answer(link, Kind::Replicated, h, status, out);
         }
@@ -127,7 +127,7 @@ impl<M: Media> Mirror<M> {
             && len <= UNIT - at
             && (h.has(flag::ZERO) || body.len() == len as usize);
         let lsn = Lsn(h.lsn.get());
-        let secondary = self.replicas.get_mut(&group).and_then(|r| r.secondary()).expect("checked");
+        let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         if !secondary.started {
             return self.answer(link, Kind::Replicated, h, Status::Behind, out);
         }
@@ -147,7 +147,7 @@ impl<M: Media> Mirror<M> {
             secondary.uncertain.push_back((lsn, unit, blocks));
         }
         let key = self.insert_replicated(link, h, body);
-        let replica = self.replicas.get_mut(&group).expect("checked");
+        let replica = self.replicas.get_mut(group).expect("checked");
         let secondary = replica.secondary().expect("checked");
         secondary.running.push((lsn, key));
         if secondary.joiner && secondary.uncertain.len() > UNCERTAIN_MAX {
@@ -181,7 +181,7 @@ impl<M: Media> Mirror<M> {
     /// A write came a second time: its link broke. Answers it, now or when it is durable.
     fn replicate_again(&mut self, link: LinkId, h: &Header, lsn: Lsn, out: &mut Effects) {
         let group = GroupId(h.group.get());
-        let secondary = self.replicas.get_mut(&group).and_then(|r| r.secondary()).expect("checked");
+        let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         let running = secondary.running.iter().find(|(l, _)| *l == lsn).map(|(_, key)| *key);
         let refused = secondary.refused.contains(&lsn);
         match running.and_then(|key| self.ops.get_mut(key)) {
@@ -202,7 +202,7 @@ impl<M: Media> Mirror<M> {
     pub(crate) fn refuse_full(&mut self, key: u64, out: &mut Effects) {
         let lsn = self.ops.get(key).expect("the operation lives").lsn;
         let group = self.ops.get(key).expect("the operation lives").group;
-        if let Some(secondary) = self.replicas.get_mut(&group).and_then(|r| r.secondary()) {
+        if let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary()) {
             secondary.refused.push(lsn);
         }
         self.end_replicated(key, lsn, Status::Full, out);
@@ -211,7 +211,7 @@ impl<M: Media> Mirror<M> {
     fn end_replicated(&mut self, key: u64, lsn: Lsn, status: Status, out: &mut Effects) {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
-        if let Some(secondary) = self.replicas.get_mut(&op.group).and_then(|r| r.secondary()) {
+        if let Some(secondary) = self.replicas.get_mut(op.group).and_then(|r| r.secondary()) {
             secondary.running.retain(|(l, _)| *l != lsn);
         }
         if let Asker::Primary { link, op: name } = op.asker {
@@ -227,7 +227,7 @@ impl<M: Media> Mirror<M> {
     pub fn commit_in(&mut self, from: DeviceId, h: &Header) {
         if self.check_leader(from, h).is_ok()
             && let Some(secondary) =
-                self.replicas.get_mut(&GroupId(h.group.get())).and_then(|r| r.secondary())
+                self.replicas.get_mut(GroupId(h.group.get())).and_then(|r| r.secondary())
         {
             secondary.commit(Lsn(h.commit.get()));
         }
@@ -246,7 +246,7 @@ impl<M: Media> Mirror<M> {
             return self.answer(link, Kind::SyncState, h, status, out);
         }
         let Some(list) = records::read::<Executed>(body) else { return };
-        let replica = self.replicas.get_mut(&GroupId(h.group.get())).expect("checked");
+        let replica = self.replicas.get_mut(GroupId(h.group.get())).expect("checked");
         let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
         secondary.fold(&mut replica.record.dirty);
         secondary.started = true;
@@ -259,7 +259,7 @@ impl<M: Media> Mirror<M> {
 
     fn send_state(&self, link: LinkId, h: &Header, out: &mut Effects) {
         let group = GroupId(h.group.get());
-        let replica = &self.replicas[&group];
+        let replica = &self.replicas[group];
         let dirty = &replica.record.dirty;
         let size = size_of::<UnitBlocks>();
         let fits = dirty.units() * size <= self.limits.frame_body as usize;
@@ -283,7 +283,7 @@ impl<M: Media> Mirror<M> {
             return self.answer(link, Kind::SyncState, h, status, out);
         }
         let group = GroupId(h.group.get());
-        let replica = self.replicas.get_mut(&group).expect("checked");
+        let replica = self.replicas.get_mut(group).expect("checked");
         if replica.config.in_sync.contains(&self.me) {
             return self.answer(link, Kind::SyncState, h, Status::Behind, out); // never wiped
         }
@@ -294,7 +294,7 @@ impl<M: Media> Mirror<M> {
     }
 
     fn wipe_if_idle(&mut self, group: GroupId, out: &mut Effects) {
-        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.local > 0 || !replica.locks.is_empty() || replica.next.is_some() {
             return;
         }
@@ -326,7 +326,7 @@ impl<M: Media> Mirror<M> {
             return self.answer(link, Kind::Sealed, h, Status::Stale, out);
         };
         let group = GroupId(h.group.get());
-        let replica = self.replicas.get_mut(&group).expect("checked");
+        let replica = self.replicas.get_mut(group).expect("checked");
         let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
         if secondary.sealed != Some(lsn) {
             if !secondary.started || secondary.last != lsn {

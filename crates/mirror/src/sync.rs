@@ -69,7 +69,7 @@ impl Sync {
 
 impl<M: Media> Mirror<M> {
     fn sync_mut(&mut self, group: GroupId) -> Option<&mut Sync> {
-        self.replicas.get_mut(&group)?.primary()?.sync.as_mut()
+        self.replicas.get_mut(group)?.primary()?.sync.as_mut()
     }
 
     /// Starts a sync, or starts it over.
@@ -82,7 +82,7 @@ impl<M: Media> Mirror<M> {
         out: &mut Effects,
     ) {
         let streaming = self.peers.contains_key(&peer);
-        let Some(primary) = self.replicas.get_mut(&group).and_then(|r| r.primary()) else { return };
+        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         let sync = Sync {
             peer,
             joiner,
@@ -100,7 +100,7 @@ impl<M: Media> Mirror<M> {
 
     /// Sends, or sends again, what the present phase waits for.
     fn send_question(&mut self, group: GroupId, out: &mut Effects) {
-        let Some(replica) = self.replicas.get(&group) else { return };
+        let Some(replica) = self.replicas.get(group) else { return };
         let Role::Primary(Primary { sync: Some(sync), last, .. }) = &replica.role else { return };
         let (peer, last) = (sync.peer, *last);
         let (mut header, body) = match sync.phase {
@@ -127,7 +127,7 @@ impl<M: Media> Mirror<M> {
     /// The joiner can't follow: from now on it gets nothing, and everything that it misses is dirty.
     /// Clients don't notice. Asks again.
     pub(crate) fn cut(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = &mut primary.sync else { return };
         if !sync.joiner || sync.phase == Phase::Admit || !sync.streaming {
@@ -186,7 +186,7 @@ impl<M: Media> Mirror<M> {
         let group = GroupId(h.group.get());
         let told = records::read::<UnitBlocks>(body).unwrap_or(&[]).iter().map(|e| e.key().volume);
         let gone: BTreeSet<VolumeId> = told.filter(|volume| self.is_gone(*volume)).collect();
-        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.config.epoch.0 != h.epoch.get() {
             return;
         }
@@ -257,7 +257,7 @@ impl<M: Media> Mirror<M> {
 
     /// Goes on when a phase may be over.
     fn advance(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(primary) = self.replicas.get_mut(&group).and_then(|r| r.primary()) else { return };
+        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         let drained = primary.stream.is_empty();
         let Some(sync) = &mut primary.sync else { return };
         if sync.phase != Phase::Copy {
@@ -284,7 +284,7 @@ impl<M: Media> Mirror<M> {
 
     /// Everything that was sent is there.
     pub(crate) fn seal(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(primary) = self.replicas.get_mut(&group).and_then(|r| r.primary()) else { return };
+        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         let last = primary.last;
         let Some(sync) = &mut primary.sync else { return };
         sync.phase = Phase::Seal(last);
@@ -296,7 +296,7 @@ impl<M: Media> Mirror<M> {
     pub fn sealed_in(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let me = self.me;
-        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.config.epoch.0 != h.epoch.get() || h.status.get() != Status::Ok as u16 {
             return;
         }
@@ -337,7 +337,7 @@ impl<M: Media> Mirror<M> {
         let mut all: Vec<_> = self
             .replicas
             .iter()
-            .filter_map(|(group, r)| limbo(r).map(|(epoch, peer)| (*group, epoch, peer)))
+            .filter_map(|(group, r)| limbo(r).map(|(epoch, peer)| (group, epoch, peer)))
             .collect();
         all.sort_unstable();
         all
@@ -402,7 +402,7 @@ impl<M: Media> Mirror<M> {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.body_crc = if data.is_empty() { 0 } else { base::crc::crc32c(&data) };
         op.body = data;
-        let replica = self.replicas.get_mut(&op.group).expect("the operation's replica is here");
+        let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = &primary.sync else { return };
         let to = if sync.streaming { replica.config.member(sync.peer) } else { Members::default() };
@@ -449,7 +449,7 @@ impl<M: Media> Mirror<M> {
         self.peers.insert(device, link);
         self.leases.hurry(device);
         for group in self.led() {
-            let replica = self.replicas.get(&group).expect("listed");
+            let replica = self.replicas.get(group).expect("listed");
             let member = replica.config.member(device);
             let Role::Primary(primary) = &replica.role else { continue };
             let mine = primary.sync.as_ref().is_some_and(|s| s.peer == device);
@@ -460,7 +460,7 @@ impl<M: Media> Mirror<M> {
                     self.send_question(group, out);
                 }
             }
-            let replica = self.replicas.get(&group).expect("listed");
+            let replica = self.replicas.get(group).expect("listed");
             let Role::Primary(primary) = &replica.role else { continue };
             let again = primary.stream.iter().filter(|e| !e.done).map(|e| e.op);
             for key in again.collect::<Vec<u64>>() {

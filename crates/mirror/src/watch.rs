@@ -12,21 +12,26 @@ use wire::{Header, Kind};
 impl<M: Media> Mirror<M> {
     /// Does what is due. Call at `wake_at`, and after a new map.
     pub fn tick(&mut self, now: Time, out: &mut Effects) {
-        let mut due = Vec::new();
-        self.leases.due(now, |device| due.push(device));
-        if !due.is_empty() {
-            self.tell_commits(out);
-        }
-        for device in due {
-            let mut beacon = self.header(Kind::Beacon, GroupId(0));
-            (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
-            self.send_peer(device, wire::frame(beacon, &[]), Buf::EMPTY, out);
-        }
+        self.send_beacons(now, out);
         self.ask_again(now, out);
         if self.waiting_grace.values().any(|until| *until <= now) {
             self.try_waiting(now, out);
         }
         self.pump(now, out);
+    }
+
+    /// Asks for the leases that are due to be asked for, and tells the commit points before.
+    fn send_beacons(&mut self, now: Time, out: &mut Effects) {
+        let mut due = Vec::new();
+        self.leases.due(now, |device| due.push(device));
+        if due.is_empty() {
+            return;
+        }
+        self.tell_commits(out);
+        let mut beacon = self.header(Kind::Beacon, GroupId(0));
+        (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
+        let beacon = wire::frame(beacon, &[]);
+        due.into_iter().for_each(|device| self.send_peer(device, beacon, Buf::EMPTY, out));
     }
 
     /// After a new map was taken over: promises may be over by it.

@@ -4,7 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    ClusterId, DeviceId, Epoch, GroupId, Incarnation, Map, MapVersion, SdsId, UnitKey, VolumeId,
+    ClusterId, DeviceId, Epoch, GroupId, IdMap, Incarnation, MapVersion, SdsId, UnitKey, VolumeId,
 };
 use core::net::SocketAddr;
 use wire::control::{DeviceInfo, DeviceKind, GroupInfo, MapPage, VolumeInfo};
@@ -41,6 +41,15 @@ pub struct Volume {
     pub slots: Vec<GroupId>,
 }
 
+impl Volume {
+    /// The group of one of its units.
+    #[inline]
+    pub fn group_of(&self, unit: u32) -> Option<GroupId> {
+        let slots = self.slots.len();
+        (slots > 0).then(|| self.slots[placement::slot_of(unit, slots)])
+    }
+}
+
 /// What an applied map changed.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
@@ -62,7 +71,7 @@ pub struct MapView {
     /// Devices by id.
     pub devices: BTreeMap<DeviceId, Device>,
     /// Groups by id. Looked up for every I/O, iterated never.
-    groups: Map<GroupId, Group>,
+    groups: IdMap<GroupId, Group>,
     /// Volumes by id. Looked up for every I/O.
     pub volumes: BTreeMap<VolumeId, Volume>,
     /// Ids below this one that are not in `volumes` are gone for ever.
@@ -126,7 +135,7 @@ impl MapView {
     /// A group's configuration.
     #[inline]
     pub fn group(&self, id: GroupId) -> Option<&Group> {
-        self.groups.get(&id)
+        self.groups.get(id)
     }
 
     /// Every group that has this device among its replicas, in order.
@@ -135,7 +144,7 @@ impl MapView {
             .groups
             .iter()
             .filter(|(_, g)| g.replicas.contains(&device))
-            .map(|(id, _)| *id)
+            .map(|(id, _)| id)
             .collect();
         groups.sort_unstable();
         groups
@@ -144,10 +153,7 @@ impl MapView {
     /// The group of a unit, when its volume is known.
     #[inline]
     pub fn group_of(&self, unit: UnitKey) -> Option<GroupId> {
-        let volume = self.volumes.get(&unit.volume)?;
-        let place = (!volume.slots.is_empty())
-            .then(|| placement::slot_of(unit.index, volume.slots.len()))?;
-        volume.slots.get(place).copied()
+        self.volumes.get(&unit.volume)?.group_of(unit.index)
     }
 
     /// True when this volume existed and is gone for ever.

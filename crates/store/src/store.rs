@@ -2,7 +2,7 @@
 
 use crate::space::Space;
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, GroupId, Map, Slab, UNIT, UnitKey, VolumeId};
+use base::{BLOCK, BlockSet, GroupId, IdMap, Map, Slab, UNIT, UnitKey, VolumeId};
 use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Job, Media, Started};
 
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +13,21 @@ struct Unit {
     pins: u32,
     /// Of a volume that is gone: goes with the last pin.
     doomed: bool,
+}
+
+/// What a job has to know of its unit.
+#[derive(Clone, Copy, Debug)]
+struct Pinned {
+    /// Where on the device it begins.
+    start: u64,
+    valid: BlockSet,
+}
+
+impl Unit {
+    fn pin(&mut self) -> Pinned {
+        self.pins += 1;
+        Pinned { start: self.slot * u64::from(UNIT), valid: self.valid }
+    }
 }
 
 #[derive(Debug)]
@@ -45,7 +60,7 @@ pub struct Store {
     disk: DiskId,
     keeps: bool,
     space: Space,
-    groups: Map<GroupId, Map<UnitKey, Unit>>,
+    groups: IdMap<GroupId, Map<UnitKey, Unit>>,
     running: Slab<Running>,
 }
 
@@ -74,7 +89,7 @@ impl Store {
             disk,
             keeps,
             space: Space::new(capacity / u64::from(UNIT)),
-            groups: Map::default(),
+            groups: IdMap::default(),
             running: Slab::new(JOBS),
         }
     }
@@ -98,16 +113,18 @@ impl Store {
         len: u32,
         out: &mut Effects,
     ) -> Started {
+        let Some(Pinned { start, valid }) = self.pin(group, unit, false) else {
+            return Started::Done(out.pool().zeroed(len as usize));
+        };
         let touched = BlockSet::touching(at, len);
         let mut invalid = touched;
-        invalid.remove(self.valid(group, unit));
+        invalid.remove(valid);
         if invalid == touched {
+            self.unpin(group, unit, Change::None { at, invalid });
             return Started::Done(out.pool().zeroed(len as usize));
         }
-        self.pin(group, unit, false);
-        let place = self.device_byte(group, unit, at);
         let op = self.run(token, group, unit, 1, Change::None { at, invalid });
-        out.push(Effect::Read { op, disk: self.disk, at: place, len });
+        out.push(Effect::Read { op, disk: self.disk, at: start + u64::from(at), len });
         Started::Pending
     }
 
@@ -122,10 +139,9 @@ impl Store {
         out: &mut Effects,
     ) -> Started {
         let end = at + body.len() as u32;
-        if !self.pin(group, unit, true) {
+        let Some(Pinned { start, valid }) = self.pin(group, unit, true) else {
             return Started::Full;
-        }
-        let valid = self.valid(group, unit);
+        };
         let (first, last) = (at / BLOCK, (end - 1) / BLOCK);
         let from = if valid.contains(first) { at } else { first * BLOCK };
         let to = if valid.contains(last) { end } else { (last + 1) * BLOCK };
@@ -139,9 +155,8 @@ impl Store {
             bytes[(end - from) as usize..].fill(0);
             whole
         };
-        let place = self.device_byte(group, unit, from);
         let op = self.run(token, group, unit, 1, Change::Set(BlockSet::touching(at, end - at)));
-        out.push(Effect::Write { op, disk: self.disk, at: place, body });
+        out.push(Effect::Write { op, disk: self.disk, at: start + u64::from(from), body });
         Started::Pending
     }
 
@@ -155,11 +170,9 @@ impl Store {
         len: u32,
         out: &mut Effects,
     ) -> Started {
-        if !self.keeps || self.unit(group, unit).is_none() {
-            return Started::Done(Buf::EMPTY);
-        }
-        self.pin(group, unit, false);
-        let (end, valid) = (at + len, self.valid(group, unit));
+        let pinned = if self.keeps { self.pin(group, unit, false) } else { None };
+        let Some(Pinned { start, valid }) = pinned else { return Started::Done(Buf::EMPTY) };
+        let end = at + len;
         let whole = BlockSet::within(at, len);
         let parts =
             edges(at, end).into_iter().flatten().filter(|(from, _)| valid.contains(from / BLOCK));
@@ -174,8 +187,7 @@ impl Store {
         }
         let op = self.run(token, group, unit, left, Change::Clear(whole));
         for (from, to) in parts.into_iter().flatten() {
-            let (at, body) =
-                (self.device_byte(group, unit, from), out.pool().zeroed((to - from) as usize));
+            let (at, body) = (start + u64::from(from), out.pool().zeroed((to - from) as usize));
             out.push(Effect::Write { op, disk: self.disk, at, body });
         }
         Started::Pending
@@ -200,15 +212,7 @@ impl Store {
     }
 
     fn unit(&self, group: GroupId, unit: UnitKey) -> Option<&Unit> {
-        self.groups.get(&group)?.get(&unit)
-    }
-
-    /// A NULL device has no slots: a unit lies where its volume has it.
-    fn device_byte(&self, group: GroupId, unit: UnitKey, at: u32) -> u64 {
-        match self.place(group, unit) {
-            Some(place) => place + u64::from(at),
-            None => u64::from(at),
-        }
+        self.groups.get(group)?.get(&unit)
     }
 
     fn run(
@@ -223,27 +227,26 @@ impl Store {
         DiskOp(self.running.insert(running).expect("callers bound their jobs"))
     }
 
-    /// Keeps the unit's slot; with `make`, takes one if there is none. False when there is none.
-    fn pin(&mut self, group: GroupId, key: UnitKey, make: bool) -> bool {
+    /// Keeps the unit's slot; with `make`, takes one if there is none. `None` when there is none.
+    /// A NULL device has no slots: all its units lie at its start, and all their blocks are valid.
+    fn pin(&mut self, group: GroupId, key: UnitKey, make: bool) -> Option<Pinned> {
         if !self.keeps {
-            return true;
+            return Some(Pinned { start: 0, valid: BlockSet::FULL });
         }
-        let units = self.groups.entry(group).or_default();
+        let units = self.groups.get_or_insert_with(group, Map::default);
         if let Some(unit) = units.get_mut(&key) {
-            unit.pins += 1;
-            return true;
+            return Some(unit.pin());
         }
-        let slot = if make { self.space.take() } else { None };
-        let Some(slot) = slot else { return false };
-        units.insert(key, Unit { slot, valid: BlockSet::EMPTY, pins: 1, doomed: false });
-        true
+        let slot = if make { self.space.take()? } else { return None };
+        let unit = Unit { slot, valid: BlockSet::EMPTY, pins: 0, doomed: false };
+        Some(units.entry(key).or_insert(unit).pin())
     }
 
     fn unpin(&mut self, group: GroupId, key: UnitKey, change: Change) {
         if !self.keeps {
             return;
         }
-        let units = self.groups.get_mut(&group).expect("a pinned unit's group is there");
+        let units = self.groups.get_mut(group).expect("a pinned unit's group is there");
         let unit = units.get_mut(&key).expect("a pinned unit is there");
         match change {
             Change::None { .. } => {}
@@ -301,7 +304,7 @@ impl Media for Store {
     }
 
     fn reserve(&mut self, group: GroupId, unit: UnitKey) -> bool {
-        !self.keeps || self.pin(group, unit, true)
+        !self.keeps || self.pin(group, unit, true).is_some()
     }
 
     fn release(&mut self, group: GroupId, unit: UnitKey) {
@@ -320,7 +323,7 @@ impl Media for Store {
 
     fn units(&self, group: GroupId) -> Vec<UnitKey> {
         let mut keys: Vec<UnitKey> =
-            self.groups.get(&group).into_iter().flat_map(|u| u.keys().copied()).collect();
+            self.groups.get(group).into_iter().flat_map(|u| u.keys().copied()).collect();
         keys.sort_unstable();
         keys
     }
@@ -334,7 +337,8 @@ impl Media for Store {
     }
 
     fn wipe(&mut self, group: GroupId) {
-        for (unit, Unit { slot, pins, .. }) in self.groups.remove(&group).into_iter().flatten() {
+        let units = self.groups.get_mut(group).map(core::mem::take);
+        for (unit, Unit { slot, pins, .. }) in units.into_iter().flatten() {
             assert_eq!(pins, 0, "{unit:?} of {group} is in use");
             self.space.give(slot);
         }

@@ -37,7 +37,7 @@ impl<T: Copy> Client<T> {
         let key = header.op.get();
         let Some(op) = self.ops.get_mut(key) else { return }; // Its request is over.
         if op.place != Place::Sent(device) {
-            let session = self.devices.get(&device).map_or(0, |d| d.session);
+            let session = self.devices.get(device).map_or(0, |d| d.session);
             op.ghost = op.ghost.filter(|ghost| *ghost != (device, session));
             return;
         }

@@ -3,7 +3,9 @@
 //! Whoever sets an operation free makes it `Loose` and puts it in a list; `work` finds each a place.
 //! So nothing here recurses, however much one lost link or one new map sets free.
 
+use super::device::Device;
 use super::op::Place;
+use super::outstanding::Outstanding;
 use super::request::WINDOW;
 use super::{Action, Client, Hangup, Hint, Leader, Op, Topology, Turn};
 use base::mutant::{self, Mutant};
@@ -116,7 +118,7 @@ impl<T: Copy> Client<T> {
     pub(super) fn free(&mut self, key: u64) {
         let Some(op) = self.ops.get_mut(key) else { return };
         if let Place::Sent(device) = core::mem::replace(&mut op.place, Place::Loose) {
-            self.devices.get_mut(&device).expect("it was sent there").give(op.cost);
+            self.devices.get_mut(device).expect("it was sent there").give(op.cost);
         }
     }
 
@@ -150,7 +152,7 @@ impl<T: Copy> Client<T> {
         }
         let Some(op) = self.ops.get_mut(key) else { return };
         (op.place, op.epoch, op.doubt) = (Place::Queued(device), epoch, None);
-        let there = self.devices.entry(device).or_default();
+        let there = self.devices.get_or_insert_with(device, Device::default);
         there.queue.push_back(key);
         if !there.wanted {
             there.wanted = true;
@@ -168,7 +170,7 @@ impl<T: Copy> Client<T> {
 
     /// The next operation in the device's queue, with credit for it.
     fn take_queued(&mut self, device: DeviceId) -> Option<u64> {
-        let there = self.devices.get_mut(&device).filter(|d| d.up)?;
+        let there = self.devices.get_mut(device).filter(|d| d.up)?;
         loop {
             let key = *there.queue.front()?;
             let op = self.ops.get(key).filter(|op| op.place == Place::Queued(device));
@@ -208,7 +210,7 @@ impl<T: Copy> Client<T> {
             }
         }
         let group = GroupId(header.group.get());
-        let outstanding = self.outstanding.entry(group).or_default();
+        let outstanding = self.outstanding.get_or_insert_with(group, Outstanding::default);
         if first {
             outstanding.push(self.seq, key, &self.ops);
         } else {
@@ -273,7 +275,7 @@ impl<T: Copy> Client<T> {
         device: DeviceId,
         turn: &mut Turn<'_, M, T>,
     ) {
-        let Some(there) = self.devices.get_mut(&device) else { return };
+        let Some(there) = self.devices.get_mut(device) else { return };
         there.up = false;
         let queue = core::mem::take(&mut there.queue);
         let mut keys = self.keys(|op| op.place == Place::Sent(device));
@@ -315,7 +317,7 @@ impl<T: Copy> Client<T> {
         session: u64,
         turn: &mut Turn<'_, M, T>,
     ) {
-        if self.devices.get(&device).is_some_and(|d| d.up && d.session == session) {
+        if self.devices.get(device).is_some_and(|d| d.up && d.session == session) {
             self.hang_up(device, Hangup::Unanswered, turn);
         }
     }
@@ -348,7 +350,7 @@ impl<T: Copy> Client<T> {
 
     /// Gives up on an operation that was sent to a device that doesn't lead its group any more.
     fn abandon<M: Topology>(&mut self, key: u64, device: DeviceId, turn: &mut Turn<'_, M, T>) {
-        let session = self.devices.get(&device).expect("it was sent there").session;
+        let session = self.devices.get(device).expect("it was sent there").session;
         let op = self.ops.get_mut(key).expect("just seen");
         let older = if op.writes { op.ghost.replace((device, session)) } else { None };
         self.set_free(key);

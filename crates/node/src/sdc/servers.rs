@@ -2,8 +2,7 @@
 
 use super::{Peer, Sdc, decode, links, refusal_note};
 use crate::links::Dialer;
-use alloc::collections::BTreeMap;
-use base::{ClusterId, DeviceId, Incarnation, LinkId, Time};
+use base::{ClusterId, DeviceId, IdMap, Incarnation, LinkId, Time};
 use seam::{Buf, DialId, Effect, Effects};
 use wire::control::{Role, Welcome};
 use wire::{Header, Kind};
@@ -22,7 +21,7 @@ struct Server {
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
-    servers: BTreeMap<DeviceId, Server>,
+    servers: IdMap<DeviceId, Server>,
     /// When the next is to be dialled.
     pub(super) dial_at: Option<Time>,
 }
@@ -31,19 +30,19 @@ impl Servers {
     /// The welcomed link to this device.
     #[inline]
     pub(super) fn up(&self, device: DeviceId) -> Option<LinkId> {
-        self.servers.get(&device)?.dialer.as_ref()?.up()
+        self.servers.get(device)?.dialer.as_ref()?.up()
     }
 
     fn dialer(&mut self, device: DeviceId) -> Option<&mut Dialer> {
-        self.servers.get_mut(&device)?.dialer.as_mut()
+        self.servers.get_mut(device)?.dialer.as_mut()
     }
 }
 
 impl Sdc {
     /// The client core has something for this device.
     pub(super) fn want_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
-        let server = Server { dialer: None, dial: None, life: Incarnation(0) };
-        self.servers.servers.entry(device).or_insert(server);
+        let server = || Server { dialer: None, dial: None, life: Incarnation(0) };
+        self.servers.servers.get_or_insert_with(device, server);
         self.locate_server(now, device, out);
         self.dial_servers(now, out);
     }
@@ -52,7 +51,7 @@ impl Sdc {
     fn locate_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
         let Some(entry) = self.map.devices.get(&device) else { return };
         let (address, up) = (entry.address, entry.up);
-        let Some(server) = self.servers.servers.get(&device) else { return };
+        let Some(server) = self.servers.servers.get(device) else { return };
         let moved = server.dialer.as_ref().map(Dialer::address) != address;
         let known = server.life != Incarnation(0) && self.servers.up(device).is_some();
         let over =
@@ -60,7 +59,7 @@ impl Sdc {
         if moved || (known && over) {
             self.drop_server(now, device, out);
         }
-        let Some(server) = self.servers.servers.get_mut(&device) else { return };
+        let Some(server) = self.servers.servers.get_mut(device) else { return };
         if moved {
             server.dial = None;
             server.dialer = address.map(|to| Dialer::new(to, &self.config.limits));
@@ -83,12 +82,12 @@ impl Sdc {
         if self.me.is_none() {
             return; // Nobody to say hello as. Registration calls again.
         }
-        for (device, server) in &mut self.servers.servers {
+        for (device, server) in self.servers.servers.iter_mut() {
             let Some(dialer) = server.dialer.as_mut() else { continue };
             let dial = DialId(self.next_dial + 1);
             if dialer.poll(now, dial, out) {
                 self.next_dial = dial.0;
-                self.dials.insert(dial, Peer::Server(*device));
+                self.dials.insert(dial, Peer::Server(device));
                 server.dial = Some(dial);
             }
             self.servers.dial_at = Time::earliest(self.servers.dial_at, dialer.wake_at());
@@ -102,7 +101,7 @@ impl Sdc {
         link: LinkId,
         out: &mut Effects,
     ) {
-        let server = self.servers.servers.get_mut(&device).filter(|s| s.dial == Some(dial));
+        let server = self.servers.servers.get_mut(device).filter(|s| s.dial == Some(dial));
         let Some((server, (sdc, incarnation))) = server.zip(self.me) else {
             return out.push(Effect::Close { link }); // It has moved meanwhile.
         };
@@ -122,7 +121,7 @@ impl Sdc {
         dial: DialId,
         out: &mut Effects,
     ) {
-        if self.servers.servers.get(&device).is_some_and(|s| s.dial == Some(dial)) {
+        if self.servers.servers.get(device).is_some_and(|s| s.dial == Some(dial)) {
             self.server_lost(now, device, out);
         }
     }
@@ -180,7 +179,7 @@ impl Sdc {
         if !meant || (welcome.cluster != 0 && ClusterId(welcome.cluster) != self.cluster) {
             return self.refuse(now, link, "welcomed by somebody else than was dialled", out);
         }
-        let Some(server) = self.servers.servers.get_mut(&device) else { return };
+        let Some(server) = self.servers.servers.get_mut(device) else { return };
         server.life = Incarnation(welcome.incarnation);
         if let Some(dialer) = server.dialer.as_mut() {
             dialer.welcomed();
@@ -192,5 +191,5 @@ impl Sdc {
 }
 
 fn dialer_due(servers: &Servers, device: DeviceId) -> Option<Time> {
-    servers.servers.get(&device)?.dialer.as_ref()?.wake_at()
+    servers.servers.get(device)?.dialer.as_ref()?.wake_at()
 }

@@ -1,7 +1,7 @@
 //! A shard's dealings with the MDM: registration, heartbeats, the map, proposals.
 
-use super::{Durable, Follower, Sds, Who};
-use crate::links::{Dialer, hello, send_control};
+use super::{Durable, Sds, Who};
+use crate::links::{hello, send_control};
 use crate::mapview::Changes;
 use alloc::collections::BTreeMap;
 use alloc::string::ToString;
@@ -125,6 +125,7 @@ impl Sds {
     /// A newer map is there: everything that follows from it.
     fn map_changed(&mut self, now: Time, changes: Changes, out: &mut Effects) {
         out.note(Note::Map { version: self.map.version });
+        self.followers.look_again();
         let Some(mirror) = &mut self.mirror else { return };
         let fates: BTreeMap<DeviceId, Fate> = self
             .map
@@ -155,10 +156,11 @@ impl Sds {
         }
         let (needed, out_of_sync) = mirror.wanted();
         let up = |d: &DeviceId| self.map.devices.get(d).is_some_and(|d| d.up);
-        let courted = out_of_sync.into_iter().filter(up).collect();
+        let courted = out_of_sync.iter().copied().filter(up).collect();
         mirror.need_leases(now, &needed, &courted);
         mirror.map_changed(now, out);
         let wanted: Vec<DeviceId> = needed.union(&courted).copied().collect();
+        self.wanted = (needed, out_of_sync);
         self.want_followers(now, &wanted, &changes.devices, out);
     }
 
@@ -174,16 +176,11 @@ impl Sds {
             let Some(address) = self.map.devices.get(device).and_then(|d| d.address) else {
                 continue;
             };
-            let moved = self.followers.get(device).filter(|f| f.dialer.address() != address);
+            let moved = self.followers.get(*device).filter(|f| f.dialer.address() != address);
             if let Some(link) = moved.and_then(|f| f.dialer.link()) {
                 self.drop_link(now, link, out); // to a process that was replaced
             }
-            let limits = &self.config.limits;
-            let make = || Follower { dialer: Dialer::new(address, limits), refused: false };
-            let follower = self.followers.entry(*device).or_insert_with(make);
-            if follower.dialer.address() != address {
-                *follower = make();
-            }
+            let follower = self.followers.want(*device, address, &self.config.limits);
             if changed.contains(device) {
                 follower.refused = false;
                 follower.dialer.hurry();
@@ -225,7 +222,7 @@ impl Sds {
 
     fn proposal(&self, now: Time) -> Option<Proposal> {
         let mirror = self.mirror.as_ref().filter(|_| self.named)?;
-        let (needed, out_of_sync) = mirror.wanted();
+        let (needed, out_of_sync) = &self.wanted;
         let refused: Vec<u32> = self
             .followers
             .iter()
@@ -237,7 +234,7 @@ impl Sds {
         suspects.sort_unstable();
         suspects.dedup();
         let back = |d: &DeviceId| {
-            let linked = self.followers.get(d).is_some_and(|f| f.dialer.up().is_some());
+            let linked = self.followers.get(*d).is_some_and(|f| f.dialer.up().is_some());
             linked && mirror.answers(now, *d) && self.map.devices.get(d).is_some_and(|d| d.up)
         };
         let admission = |(group, epoch, device): (base::GroupId, base::Epoch, DeviceId)| {

@@ -1,22 +1,24 @@
 //! One shard of a data server: one device, its replicas, and its connections.
 //!
 //! This file has the state, the events and the clock; [`control`] talks to the MDM, [`serve`] to
-//! clients and to the other devices. What is decided about data is decided in `mirror`.
+//! clients and to the other devices, [`followers`] are those that are dialled. What is decided about data is decided in `mirror`.
 //!
 //! Invariants: nothing is served before the MDM has named this life of the process; a link's frames
 //! count only while the link is in `links`; of each client, and of each other device, only the newest
 //! connection is.
 
 mod control;
+mod followers;
 mod serve;
 
 use crate::links::Dialer;
 use crate::mapview::MapView;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, GroupId, Incarnation, Limits, LinkId, Map, SdcId, Time};
 use core::net::SocketAddr;
+use followers::Followers;
 use mirror::{GroupView, Mirror, Record, Stats};
 use seam::{BlockError, DialError, DialId, DiskId, Effect, Effects, Event, Note, Port};
 use store::Store;
@@ -78,14 +80,6 @@ struct Session {
     link: Option<LinkId>,
 }
 
-/// A device that I dial.
-#[derive(Debug)]
-struct Follower {
-    dialer: Dialer,
-    /// The last dial found nobody listening.
-    refused: bool,
-}
-
 /// The node of one shard.
 pub struct Sds {
     config: SdsConfig,
@@ -104,7 +98,9 @@ pub struct Sds {
     links: Map<LinkId, Who>,
     clients: BTreeMap<SdcId, Session>,
     leaders: BTreeMap<DeviceId, Session>,
-    followers: BTreeMap<DeviceId, Follower>,
+    followers: Followers,
+    /// By the map: who is needed for the groups that I lead, and who is to be brought back.
+    wanted: (BTreeSet<DeviceId>, BTreeSet<DeviceId>),
     dials: BTreeMap<DialId, Option<DeviceId>>,
     next_dial: u64,
     next_session: u64,
@@ -140,7 +136,8 @@ impl Sds {
             links: Map::default(),
             clients: BTreeMap::new(),
             leaders: BTreeMap::new(),
-            followers: BTreeMap::new(),
+            followers: Followers::default(),
+            wanted: Default::default(),
             dials: BTreeMap::new(),
             next_dial: 0,
             next_session: 0,
@@ -208,28 +205,21 @@ impl Sds {
         self.mirror.as_ref().map_or(Stats::default(), |m| m.stats())
     }
 
-    fn dial_id(&mut self, target: Option<DeviceId>) -> DialId {
-        self.next_dial += 1;
-        let id = DialId(self.next_dial);
-        self.dials.insert(id, target);
-        id
-    }
-
     /// Dials what is wanted and due.
     fn dial(&mut self, now: Time, out: &mut Effects) {
         if self.mdm.wake_at().is_some_and(|at| at <= now) {
-            let id = self.dial_id(None);
-            self.mdm.poll(now, id, out);
+            self.next_dial += 1;
+            let dial = DialId(self.next_dial);
+            self.dials.insert(dial, None);
+            self.mdm.poll(now, dial, out);
         }
-        let due = |(device, f): (&DeviceId, &Follower)| {
-            let up = self.map.devices.get(device).is_some_and(|d| d.up);
-            (up && f.dialer.wake_at().is_some_and(|at| at <= now)).then_some(*device)
-        };
-        let due: Vec<DeviceId> = self.followers.iter().filter_map(due).collect();
-        for device in due {
-            let id = self.dial_id(Some(device));
-            self.followers.get_mut(&device).expect("listed").dialer.poll(now, id, out);
-        }
+        let up = |device| self.map.devices.get(&device).is_some_and(|d| d.up);
+        self.followers.due(now, up, |device, dialer| {
+            self.next_dial += 1;
+            let dial = DialId(self.next_dial);
+            self.dials.insert(dial, Some(device));
+            dialer.poll(now, dial, out);
+        });
     }
 
     fn dial_failed(&mut self, now: Time, dial: DialId, why: DialError, out: &mut Effects) {
@@ -238,7 +228,7 @@ impl Sds {
                 self.next_mdm(now, out);
             }
             Some(Some(device)) => {
-                if let Some(follower) = self.followers.get_mut(&device) {
+                if let Some(follower) = self.followers.change(device) {
                     follower.dialer.lost(now, out.prng());
                     let news = why == DialError::Refused && !follower.refused;
                     follower.refused = why == DialError::Refused;
@@ -269,7 +259,7 @@ impl Sds {
             }
             Some(Who::Follower(device)) => {
                 let follower =
-                    self.followers.get_mut(&device).filter(|f| f.dialer.link() == Some(link));
+                    self.followers.change(device).filter(|f| f.dialer.link() == Some(link));
                 if let Some(follower) = follower {
                     let was_up = follower.dialer.up().is_some();
                     follower.dialer.lost(now, out.prng());
@@ -362,10 +352,7 @@ impl seam::Node for Sds {
         if self.ended {
             return None;
         }
-        let dialers =
-            self.followers.iter().filter(|(d, _)| self.map.devices.get(d).is_some_and(|d| d.up));
-        let dialers = dialers.filter_map(|(_, f)| f.dialer.wake_at()).min();
-        let mut wake = Time::earliest(self.mdm.wake_at(), dialers);
+        let mut wake = Time::earliest(self.mdm.wake_at(), self.followers.dial_at);
         if let Some(mirror) = &self.mirror {
             wake = Time::earliest(wake, mirror.wake_at());
             wake = Time::earliest(wake, Some(self.proposal_due));

@@ -22,13 +22,13 @@ impl Sds {
         match dial.map(|dial| self.dials.remove(&dial)) {
             None => drop(self.links.insert(link, Who::Stranger)),
             Some(Some(None)) => self.greet_mdm(link, out),
-            Some(Some(Some(device))) if self.followers.contains_key(&device) => {
+            Some(Some(Some(device))) if self.followers.get(device).is_some() => {
                 self.links.insert(link, Who::Follower(device));
                 self.next_session += 1;
                 let mut hello = hello(self.cluster, Role::Sds, &self.config.name);
                 (hello.id, hello.incarnation) = (self.me.0, self.incarnation.0);
                 (hello.session, hello.map) = (self.next_session, self.map.version.0);
-                let follower = self.followers.get_mut(&device).expect("checked");
+                let follower = self.followers.change(device).expect("checked");
                 follower.refused = false;
                 follower.dialer.link_up(link, &hello, out);
             }
@@ -187,7 +187,7 @@ impl Sds {
         if h.generation.get() < volume.generation {
             return Err(Status::Stale);
         }
-        if self.map.group_of(unit) != Some(GroupId(h.group.get())) {
+        if volume.group_of(unit.index) != Some(GroupId(h.group.get())) {
             return Err(Status::OutOfRange);
         }
         Ok(())
@@ -260,7 +260,7 @@ impl Sds {
     ) {
         let is_it =
             Welcome::decode(&body[..]).is_ok_and(|w| w.role() == Role::Sds && w.id == device.0);
-        let follower = self.followers.get_mut(&device).filter(|f| f.dialer.link() == Some(link));
+        let follower = self.followers.change(device).filter(|f| f.dialer.link() == Some(link));
         let (true, Some(follower), Some(mirror)) = (is_it, follower, &mut self.mirror) else {
             return self.drop_link(now, link, out);
         };

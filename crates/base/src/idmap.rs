@@ -1,0 +1,160 @@
+//! A table by ids that are given out one after the other, for what every I/O looks up: such an id is its
+//! own hash, and hardly ever meets another one at its place. What is in stays in.
+
+use crate::ids::Id;
+use alloc::vec::Vec;
+
+/// Values by id; told in the order in which they came in.
+#[derive(Clone, Debug)]
+pub struct IdMap<K, V> {
+    entries: Vec<(K, V)>,
+    /// By the id's lowest bits, or behind them: which entry, counted from 1. More than half are 0.
+    places: Vec<u32>,
+}
+
+impl<K, V> Default for IdMap<K, V> {
+    fn default() -> IdMap<K, V> {
+        IdMap { entries: Vec::new(), places: alloc::vec![0; 8] }
+    }
+}
+
+impl<K: Id, V> IdMap<K, V> {
+    /// The entry's index, or the free place where it would be named.
+    #[inline]
+    fn find(&self, id: K) -> Result<usize, usize> {
+        let mask = self.places.len() - 1;
+        let mut place = id.number() as usize & mask;
+        loop {
+            match self.places[place] {
+                0 => return Err(place),
+                n if self.entries[n as usize - 1].0 == id => return Ok(n as usize - 1),
+                _ => place = (place + 1) & mask,
+            }
+        }
+    }
+
+    /// The value of this id.
+    #[inline]
+    pub fn get(&self, id: K) -> Option<&V> {
+        self.find(id).ok().map(|i| &self.entries[i].1)
+    }
+
+    /// The value of this id.
+    #[inline]
+    pub fn get_mut(&mut self, id: K) -> Option<&mut V> {
+        self.find(id).ok().map(|i| &mut self.entries[i].1)
+    }
+
+    /// The value of this id; made, if there is none.
+    #[inline]
+    pub fn get_or_insert_with(&mut self, id: K, make: impl FnOnce() -> V) -> &mut V {
+        let index = self.find(id).unwrap_or_else(|place| self.push(place, id, make()));
+        &mut self.entries[index].1
+    }
+
+    /// Puts a value in, in place of the one that this id had.
+    pub fn insert(&mut self, id: K, value: V) {
+        match self.find(id) {
+            Ok(index) => self.entries[index].1 = value,
+            Err(place) => drop(self.push(place, id, value)),
+        }
+    }
+
+    fn push(&mut self, place: usize, id: K, value: V) -> usize {
+        self.entries.push((id, value));
+        self.places[place] = self.entries.len() as u32;
+        if self.entries.len() * 2 >= self.places.len() {
+            self.grow();
+        }
+        self.entries.len() - 1
+    }
+
+    fn grow(&mut self) {
+        let size = self.places.len() * 2;
+        self.places = alloc::vec![0; size];
+        for index in 0..self.entries.len() {
+            let place = self.find(self.entries[index].0).expect_err("each id is in once");
+            self.places[place] = index as u32 + 1;
+        }
+    }
+
+    /// The ids.
+    pub fn keys(&self) -> impl Iterator<Item = K> {
+        self.entries.iter().map(|(id, _)| *id)
+    }
+
+    /// The values.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.entries.iter().map(|(_, value)| value)
+    }
+
+    /// The values.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.iter_mut().map(|(_, value)| value)
+    }
+
+    /// Ids and values.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        self.entries.iter().map(|(id, value)| (*id, value))
+    }
+
+    /// Ids and values.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut V)> {
+        self.entries.iter_mut().map(|(id, value)| (*id, value))
+    }
+}
+
+impl<K, V> IntoIterator for IdMap<K, V> {
+    type Item = (K, V);
+    type IntoIter = alloc::vec::IntoIter<(K, V)>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.entries.into_iter()
+    }
+}
+
+impl<K: Id, V> FromIterator<(K, V)> for IdMap<K, V> {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(all: I) -> IdMap<K, V> {
+        let mut map = IdMap::default();
+        all.into_iter().for_each(|(id, value)| map.insert(id, value));
+        map
+    }
+}
+
+impl<K: Id, V> core::ops::Index<K> for IdMap<K, V> {
+    type Output = V;
+    #[inline]
+    fn index(&self, id: K) -> &V {
+        self.get(id).expect("the id is in")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GroupId, Prng};
+    use alloc::collections::BTreeMap;
+
+    #[test]
+    fn finds_what_a_tree_finds_also_where_ids_collide() {
+        let mut prng = Prng::new(1);
+        let (mut map, mut tree) = (IdMap::default(), BTreeMap::new());
+        for round in 0..4000 {
+            let low = prng.below(64) as u32;
+            let id = GroupId(if prng.chance(0.5) { low } else { low << 20 });
+            match round % 3 {
+                0 => {
+                    map.insert(id, round);
+                    tree.insert(id, round);
+                }
+                1 => assert_eq!(
+                    map.get_or_insert_with(id, || round),
+                    tree.entry(id).or_insert(round)
+                ),
+                _ => assert_eq!(map.get(id), tree.get(&id)),
+            }
+        }
+        let mut all: Vec<_> = map.into_iter().collect();
+        all.sort_unstable();
+        assert_eq!(all, tree.into_iter().collect::<Vec<_>>());
+    }
+}

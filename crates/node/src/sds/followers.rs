@@ -1,0 +1,128 @@
+//! The devices that a shard dials: those that it leads groups with.
+//!
+//! Invariant: whoever may change a dialer goes through `change`, `want` or `look_again`, so the time of
+//! the next dial is never missed; `due` finds it anew.
+
+use crate::links::Dialer;
+use alloc::collections::BTreeMap;
+use base::{DeviceId, Limits, Time};
+use core::net::SocketAddr;
+
+/// A device that is dialled.
+#[derive(Debug)]
+pub(super) struct Follower {
+    pub(super) dialer: Dialer,
+    /// The last dial found nobody listening.
+    pub(super) refused: bool,
+}
+
+impl Follower {
+    fn new(address: SocketAddr, limits: &Limits) -> Follower {
+        Follower { dialer: Dialer::new(address, limits), refused: false }
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Followers {
+    followers: BTreeMap<DeviceId, Follower>,
+    /// Before this time nobody is to be dialled.
+    pub(super) dial_at: Option<Time>,
+}
+
+impl Followers {
+    pub(super) fn get(&self, device: DeviceId) -> Option<&Follower> {
+        self.followers.get(&device)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (DeviceId, &Follower)> {
+        self.followers.iter().map(|(device, follower)| (*device, follower))
+    }
+
+    /// A follower that is about to change.
+    pub(super) fn change(&mut self, device: DeviceId) -> Option<&mut Follower> {
+        self.look_again();
+        self.followers.get_mut(&device)
+    }
+
+    /// The follower at this address: a new one, if it is not there, or was somewhere else.
+    pub(super) fn want(
+        &mut self,
+        device: DeviceId,
+        address: SocketAddr,
+        limits: &Limits,
+    ) -> &mut Follower {
+        self.look_again();
+        let make = || Follower::new(address, limits);
+        let follower = self.followers.entry(device).or_insert_with(make);
+        if follower.dialer.address() != address {
+            *follower = make();
+        }
+        follower
+    }
+
+    /// Something changed that says who is to be dialled when.
+    pub(super) fn look_again(&mut self) {
+        self.dial_at = Some(Time::ZERO);
+    }
+
+    /// Calls `dial` for each device that is up and due.
+    pub(super) fn due(
+        &mut self,
+        now: Time,
+        up: impl Fn(DeviceId) -> bool,
+        mut dial: impl FnMut(DeviceId, &mut Dialer),
+    ) {
+        if self.dial_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.dial_at = None;
+        for (device, follower) in self.followers.iter_mut().filter(|(device, _)| up(**device)) {
+            if follower.dialer.wake_at().is_some_and(|at| at <= now) {
+                dial(*device, &mut follower.dialer);
+            }
+            self.dial_at = Time::earliest(self.dial_at, follower.dialer.wake_at());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use base::Prng;
+    use core::net::Ipv4Addr;
+    use seam::{BufPool, DialId, Effects};
+
+    #[test]
+    fn who_is_up_and_due_is_dialled_and_nobody_is_forgotten() {
+        let now = Time(1_000_000_000);
+        let mut out = Effects::new(BufPool::new(1 << 20), Prng::new(1), None);
+        let mut dialled = |followers: &mut Followers, now, up| {
+            let mut all: Vec<u32> = Vec::new();
+            followers.due(
+                now,
+                |_| up,
+                |device, dialer| {
+                    assert!(dialer.poll(now, DialId(1), &mut out));
+                    all.push(device.0);
+                },
+            );
+            all
+        };
+        let mut followers = Followers::default();
+        for device in [1, 2] {
+            let address = (Ipv4Addr::LOCALHOST, device as u16).into();
+            followers.want(DeviceId(device), address, &Limits::SHIPPED);
+        }
+        assert_eq!(dialled(&mut followers, now, false), []);
+        assert_eq!(followers.dial_at, None, "nobody is up");
+        followers.look_again();
+        assert_eq!(dialled(&mut followers, now, true), [1, 2]);
+        assert_eq!(followers.dial_at, None, "both are on their way");
+        followers.change(DeviceId(2)).unwrap().dialer.lost(now, &mut Prng::new(2));
+        assert_eq!(dialled(&mut followers, now, true), []);
+        let again = followers.dial_at.expect("it is dialled again");
+        assert_eq!(dialled(&mut followers, again, true), [2]);
+    }
+}
