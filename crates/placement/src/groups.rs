@@ -2,8 +2,8 @@
 //!
 //! Invariants of an answer: the two replicas of a pair are on two servers; each device that lacked
 //! groups has its share afterwards (its part of `devices * groups_per_device` by capacity, exactly
-//! when the sum allows it); its pairs are spread over all partners; it is the preferred primary
-//! (first of the pair) of half of its groups. Existing groups are counted and never changed.
+//! when the sum allows it); its pairs are spread evenly over its partners, who are all others, or
+//! [`PARTNERS`] of them; it is the preferred primary (first of the pair) of half of its groups. Existing groups are counted and never changed.
 //!
 //! It doesn't move groups off a device, and it doesn't know which volume uses what.
 
@@ -13,6 +13,14 @@ use alloc::vec::Vec;
 use base::{DeviceId, SdsId};
 use core::cmp::Reverse;
 use core::fmt;
+
+/// The devices that one device shares groups with, where there are more: its scatter width.
+///
+/// All of them rebuild it when it fails, so more than these would not help: they copy faster than any
+/// network carries. But each pair that shares groups costs a link, and beacons five times a second; and
+/// each is a pair whose loss together loses data. (Cidon et al., "Copysets", USENIX ATC 2013, has the
+/// arithmetic.)
+pub const PARTNERS: u32 = 32;
 
 /// A device that may hold groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +95,8 @@ struct Table {
     /// Groups beyond the share that settled devices were given.
     extra: Vec<u64>,
     pairs: Vec<u32>,
+    /// How many others each device shares groups with.
+    partners: Vec<u32>,
 }
 
 impl Table {
@@ -116,7 +126,9 @@ impl Table {
         let mut server_need = vec![0; servers.len()];
         need.iter().zip(&server).for_each(|(n, s)| server_need[*s] += n);
         let settled = need.iter().map(|n| *n == 0).collect();
-        Ok(Table { server, share, need, server_need, settled, extra: vec![0; n], pairs })
+        let partners =
+            (0..n).map(|a| (0..n).filter(|b| pairs[a * n + b] > 0).count() as u32).collect();
+        Ok(Table { server, share, need, server_need, settled, extra: vec![0; n], pairs, partners })
     }
 
     /// The device that lacks most, on the server that lacks most: so the last needs never end up on
@@ -127,8 +139,9 @@ impl Table {
             .max_by_key(|d| (self.server_need[self.server[*d]], self.need[*d], Reverse(*d)))
     }
 
-    /// The best partner for `a`: the one with which it has the fewest groups for its share, then the
-    /// one that lacks most. There is one, since there are two servers.
+    /// The best partner for `a`: one of its partners if either has enough of them; the one with which it
+    /// has the fewest groups for its share, then the one that lacks most. There is one, since there are
+    /// two servers.
     fn partner(&self, a: usize) -> usize {
         let n = self.need.len();
         let others = || (0..n).filter(|b| self.server[*b] != self.server[a]);
@@ -141,7 +154,9 @@ impl Table {
         let key = |b: &usize| {
             let pairs = u128::from(self.pairs[a * n + *b]) + 1;
             let full = u128::from(u32::MAX);
+            let enough = self.partners[a].max(self.partners[*b]) >= PARTNERS;
             (
+                pairs == 1 && enough,
                 pairs * full / u128::from(self.share[*b].max(1)),
                 Reverse(self.need[*b]),
                 self.extra[*b],
@@ -158,8 +173,10 @@ impl Table {
 
     fn join(&mut self, a: usize, b: usize) {
         let n = self.need.len();
-        self.pairs[a * n + b] += 1;
-        self.pairs[b * n + a] += 1;
+        for (one, other) in [(a, b), (b, a)] {
+            self.partners[one] += u32::from(self.pairs[one * n + other] == 0);
+            self.pairs[one * n + other] += 1;
+        }
         for d in [a, b] {
             if self.need[d] > 0 {
                 self.need[d] -= 1;
@@ -244,15 +261,16 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn pairs_are_spread_over_all_partners() {
+    fn pairs_are_spread_over_all_partners_or_as_many_as_pay() {
         for (servers, per) in [(3, 1), (4, 2), (16, 1), (64, 1), (128, 1)] {
             let devices = cluster(servers, per);
             let mut pairs = BTreeMap::new();
             for [a, b] in plan(&devices, 256).unwrap() {
                 *pairs.entry((a.min(b), a.max(b))).or_insert(0u32) += 1;
             }
-            let all = u64::from(servers * (servers - 1) / 2 * per * per);
-            assert_eq!(pairs.len() as u64, all, "every pair of devices on two servers has a group");
+            let partners = ((servers - 1) * per).min(PARTNERS);
+            let all = u64::from(servers * per * partners / 2);
+            assert_eq!(pairs.len() as u64, all, "{servers} x {per}");
             let (min, max) = (pairs.values().min().unwrap(), pairs.values().max().unwrap());
             assert!(max - min <= 2, "{servers} x {per}: {min} to {max}");
         }
