@@ -61,7 +61,7 @@ impl Limits {
         link_queue: 256 << 20,
         groups_per_device: 256,
         stripe_width: 512,
-        beacon_every: Duration::from_millis(200),
+        beacon_every: Duration::from_millis(400),
         lease: Duration::from_millis(1000),
         grace: Duration::from_millis(1250),
         heartbeat_every: Duration::from_millis(200),

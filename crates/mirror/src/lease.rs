@@ -33,15 +33,9 @@ pub struct Leases {
     boot: Time,
     lease: Duration,
     grace: Duration,
-    beacon_every: Duration,
-    /// The same, stretched when there are many to send.
     every: Duration,
     suspect_after: Duration,
 }
-
-/// Beyond this many peers beacons are stretched, up to twice their period: in a full mesh their number
-/// grows with the square of the servers.
-const PEERS_UNSTRETCHED: u32 = 16;
 
 /// What the map says of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +58,6 @@ impl Leases {
             boot,
             lease: limits.lease,
             grace: limits.grace,
-            beacon_every: limits.beacon_every,
             every: limits.beacon_every,
             suspect_after: limits.suspect_after * 2,
         }
@@ -72,9 +65,6 @@ impl Leases {
 
     /// From now on exactly these devices' leases are needed.
     pub fn need(&mut self, now: Time, devices: &alloc::collections::BTreeSet<DeviceId>) {
-        let peers = devices.len() as u32;
-        self.every = self.beacon_every * peers.clamp(PEERS_UNSTRETCHED, 2 * PEERS_UNSTRETCHED)
-            / PEERS_UNSTRETCHED;
         for (device, held) in self.held.iter_mut() {
             if !devices.contains(&device) {
                 held.needed_since = None;
@@ -237,12 +227,12 @@ mod tests {
         leases.need(ms(1), &[DeviceId(1), DeviceId(2)].into());
         assert_eq!(leases.wake_at(), Some(ms(1)));
         assert_eq!(sent(&mut leases, ms(5)), [1, 2]);
-        assert_eq!(leases.wake_at(), Some(ms(205)));
+        assert_eq!(leases.wake_at(), Some(ms(405)));
         leases.hurry(DeviceId(2));
         assert_eq!(sent(&mut leases, ms(50)), [2]);
-        assert_eq!(leases.wake_at(), Some(ms(205)));
+        assert_eq!(leases.wake_at(), Some(ms(405)));
         leases.need(ms(60), &[DeviceId(2)].into());
-        assert_eq!(leases.wake_at(), Some(ms(250)));
+        assert_eq!(leases.wake_at(), Some(ms(450)));
         leases.need(ms(70), &BTreeSet::new());
         leases.hurry(DeviceId(2));
         assert_eq!(leases.wake_at(), None);

@@ -17,10 +17,9 @@ use core::fmt;
 /// The devices that one device shares groups with, where there are more: its scatter width.
 ///
 /// All of them rebuild it when it fails, so more than these would not help: they copy faster than any
-/// network carries. But each pair that shares groups costs a link, and beacons five times a second; and
-/// each is a pair whose loss together loses data. (Cidon et al., "Copysets", USENIX ATC 2013, has the
-/// arithmetic.)
-pub const PARTNERS: u32 = 32;
+/// network carries. But each pair that shares groups costs a link and its beacons, and each is a pair whose
+/// loss together loses data. (Cidon et al., "Copysets", USENIX ATC 2013, has the arithmetic.)
+pub const PARTNERS: u32 = 16;
 
 /// A device that may hold groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -213,7 +213,7 @@ impl Sds {
         if self.mirror.is_none() || self.proposal_due > now {
             return;
         }
-        self.proposal_due = now + self.config.limits.beacon_every;
+        self.proposal_due = now + self.config.limits.heartbeat_every;
         let Some(proposal) = self.proposal(now) else { return };
         if let Some(link) = self.mdm.up() {
             send_control(link, Header::new(Kind::Proposal), &proposal, out);

@@ -94,7 +94,7 @@ fn limits(r: &mut Prng) -> Limits {
         let ms = Duration::from_millis;
         l.lease = ms(lease);
         l.grace = ms(lease * 5 / 4);
-        l.beacon_every = ms(lease / 5);
+        l.beacon_every = ms(lease * r.range(20, 41) / 100);
         l.heartbeat_every = ms(lease / 5);
         l.suspect_after = ms(lease * r.range(80, 300) / 100);
         l.stuck_after = ms(r.range(20, 200));
