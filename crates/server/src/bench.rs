@@ -10,8 +10,10 @@ mod cpu;
 mod drive;
 mod figures;
 mod floor;
+mod interrupt;
 mod io;
 mod load;
+mod name;
 mod pair;
 mod progress;
 mod ratio;
@@ -40,6 +42,9 @@ pub enum BenchCommand {
 
 /// Runs `gabion bench`.
 pub fn run(target: &Target, command: &BenchCommand) -> Result<Exit> {
+    if !matches!(command, BenchCommand::FloorServer(_)) {
+        interrupt::watch()?;
+    }
     match command {
         BenchCommand::Io(args) => io::run(target, args)?,
         BenchCommand::Floor(args) => floor::run(args)?,
