@@ -16,6 +16,18 @@ pub fn short(n: f64) -> String {
     format!("{n:.digits$}{prefix}")
 }
 
+/// A round number at an axis: `20 K`, `0.5`.
+pub fn tick(n: f64) -> String {
+    let text = short(n);
+    let (digits, prefix) = text.split_once(' ').unwrap_or((&text, ""));
+    let digits = if digits.contains('.') {
+        digits.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        digits
+    };
+    if prefix.is_empty() { digits.to_owned() } else { format!("{digits} {prefix}") }
+}
+
 /// Text that stands for itself in HTML.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -49,6 +61,11 @@ mod tests {
             (0.0, "0"),
         ] {
             assert_eq!(short(n), text);
+        }
+        for (n, text) in
+            [(20e3, "20 K"), (1e6, "1 M"), (0.5, "0.5"), (100.0, "100"), (500e3, "500 K")]
+        {
+            assert_eq!(tick(n), text);
         }
         assert_eq!(escape("a<b & \"c\">"), "a&lt;b &amp; &quot;c&quot;&gt;");
     }

@@ -20,6 +20,8 @@ svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; 
 .line { fill: none; stroke-width: 2; } .dashed { stroke-dasharray: 6 4; stroke-width: 1.5; }
 .line.c0 { stroke: var(--c0); } .line.c1 { stroke: var(--c1); } .line.c2 { stroke: var(--c2); }
 .mark.c0 { fill: var(--c0); } .mark.c1 { fill: var(--c1); } .mark.c2 { fill: var(--c2); }
+.mark.hollow { fill: var(--back); stroke-width: 1.5; } .hollow.c0 { stroke: var(--c0); }
+.hollow.c1 { stroke: var(--c1); } .hollow.c2 { stroke: var(--c2); }
 .legend span { margin-right: 1.2em; white-space: nowrap; } .key { width: 34px; vertical-align: middle; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.86rem; }
 th, td { padding: 0.25rem 0.7rem; text-align: right; border-bottom: 1px solid var(--grid);

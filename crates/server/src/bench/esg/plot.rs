@@ -1,7 +1,7 @@
 //! A plot as SVG, and the same figures as a table: text that stands in an HTML page and needs nothing
 //! else. Colours come from the page's style sheet by class, so they suit light and dark.
 
-use super::number::{escape, short};
+use super::number::{escape, short, tick};
 use std::fmt::Write;
 
 const WIDTH: f64 = 720.0;
@@ -85,8 +85,8 @@ impl Plot {
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n<title>{}</title>\n",
             escape(&self.title)
         );
-        for tick in steps(y.low, y.high) {
-            let at = y.at(tick);
+        for value in steps(y.low, y.high) {
+            let at = y.at(value);
             let _ = writeln!(
                 out,
                 "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
@@ -94,7 +94,7 @@ impl Plot {
                 WIDTH - RIGHT,
                 LEFT - 8.0,
                 at + 4.0,
-                short(tick)
+                tick(value)
             );
         }
         let floor = HEIGHT - BOTTOM;
@@ -140,7 +140,7 @@ impl Plot {
                 "<span><svg viewBox=\"0 0 34 12\" class=\"key\" aria-hidden=\"true\"><path class=\"{}\" \
                  d=\"M1 6H33\"/>{}</svg>{}</span> ",
                 series.class(),
-                mark(series.colour, 17.0, 6.0, ""),
+                mark(series.colour, series.dashed, (17.0, 6.0), ""),
                 escape(&series.name)
             );
         }
@@ -187,15 +187,15 @@ impl Series {
         }
         for p in shown {
             let tip = format!("{}; {of}: {}; {}", self.name, short(p.0), short(p.1));
-            out += &mark(self.colour, x.at(p.0), y.at(p.1), &tip);
+            out += &mark(self.colour, self.dashed, (x.at(p.0), y.at(p.1)), &tip);
             out.push('\n');
         }
         out
     }
 }
 
-/// A mark whose shape tells colours apart for those who can't see them.
-fn mark(colour: usize, x: f64, y: f64, tip: &str) -> String {
+/// A mark whose shape tells colours apart for those who can't see them; a dashed line's is hollow.
+fn mark(colour: usize, hollow: bool, (x, y): (f64, f64), tip: &str) -> String {
     let shape = match colour % 3 {
         0 => format!("M{:.1} {:.1}h8v8h-8z", x - 4.0, y - 4.0),
         1 => format!("M{:.1} {y:.1}a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z", x - 4.5),
@@ -203,7 +203,8 @@ fn mark(colour: usize, x: f64, y: f64, tip: &str) -> String {
     };
     let title =
         if tip.is_empty() { String::new() } else { format!("<title>{}</title>", escape(tip)) };
-    format!("<path class=\"mark c{colour}\" d=\"{shape}\">{title}</path>")
+    let hollow = if hollow { " hollow" } else { "" };
+    format!("<path class=\"mark c{colour}{hollow}\" d=\"{shape}\">{title}</path>")
 }
 
 /// 1, 2 and 5 times powers of ten, from one to the other; powers of ten only, where those are many.
