@@ -14,12 +14,20 @@ const MOST: u32 = 4096;
 /// Of the host's name: a client's has at most 64 bytes.
 const HOST: usize = 40;
 
+/// What tells such a name from others.
+const MARK: &str = "-bench-";
+
 /// A name, taken for as long as this lives.
 #[derive(Debug)]
 pub struct Name {
     /// The name.
     pub text: String,
     _held: UnixDatagram,
+}
+
+/// True when a client is called so because it loads.
+pub fn is_load(name: &str) -> bool {
+    name.contains(MARK)
 }
 
 impl Name {
@@ -29,7 +37,7 @@ impl Name {
         let host: String = host.trim().chars().filter(char::is_ascii_graphic).take(HOST).collect();
         let host = if host.is_empty() { "host".to_owned() } else { host };
         for n in 1..=MOST {
-            let text = format!("{host}-bench-{n}");
+            let text = format!("{host}{MARK}{n}");
             let at = SocketAddr::from_abstract_name(format!("gabion/{text}"))?;
             match UnixDatagram::bind_addr(&at) {
                 Ok(socket) => return Ok(Name { text, _held: socket }),
@@ -52,6 +60,6 @@ mod tests {
         drop(a);
         // Another process may be quicker, but only with a name that is free.
         let again = Name::first_free().unwrap();
-        assert!(again.text != b.text && again.text.contains("-bench-") && again.text.len() <= 64);
+        assert!(again.text != b.text && is_load(&again.text) && again.text.len() <= 64);
     }
 }

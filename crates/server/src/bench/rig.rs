@@ -2,7 +2,7 @@
 
 use super::cpu::{Kind, Processes};
 use super::drive::Volume;
-use super::interrupt;
+use super::{interrupt, name};
 use crate::report::Report;
 use crate::statedir::StateDir;
 use crate::target::Target;
@@ -163,8 +163,9 @@ pub fn processes(report: &Report) -> Processes {
     let mdm_is_here = !mdm.is_empty();
     processes.add(Kind::Mdm, mdm);
     // A client reports no address of its host; those of another host take no part in this load.
-    let sdc = report.sdc.iter().filter(|s| mdm_is_here && is_here(s.pid, None)).map(|s| s.pid);
-    processes.add(Kind::Sdc, sdc.filter(|pid| *pid != std::process::id()));
+    // Nor do those that load for another measurement.
+    let sdc = report.sdc.iter().filter(|s| mdm_is_here && !name::is_load(&s.name));
+    processes.add(Kind::Sdc, sdc.map(|s| s.pid).filter(|pid| is_here(*pid, None)));
     processes
 }
 
