@@ -4,14 +4,18 @@
 //! same sizes. `io` loads a cluster from inside an SDC, on the shard's own thread. Both measure over
 //! the same stretch, and print processor time per I/O beside the rate: of the processes that take
 //! part, and of the whole machine, since the kernel's network work lands anywhere. Only the ratio of
-//! both, in one run, says something.
+//! both, in one run, says something: `ratio` takes it. `esg` re-enacts a published experiment and writes a
+//! report.
 
 mod cpu;
 mod drive;
+mod esg;
 mod figures;
 mod floor;
+mod interrupt;
 mod io;
 mod load;
+mod name;
 mod pair;
 mod progress;
 mod ratio;
@@ -33,6 +37,8 @@ pub enum BenchCommand {
     Floor(floor::FloorArgs),
     /// Ratios of Gabion's figures to the floor's, in one run, against what is promised
     Ratio(ratio::RatioArgs),
+    /// ESG Lab's test of ScaleIO (2015) on this machine, 3 to 128 nodes, with plots and tables
+    Esg(esg::EsgArgs),
     /// One server process of `floor`
     #[command(hide = true)]
     FloorServer(floor::ServerArgs),
@@ -40,10 +46,14 @@ pub enum BenchCommand {
 
 /// Runs `gabion bench`.
 pub fn run(target: &Target, command: &BenchCommand) -> Result<Exit> {
+    if !matches!(command, BenchCommand::FloorServer(_)) {
+        interrupt::watch()?;
+    }
     match command {
         BenchCommand::Io(args) => io::run(target, args)?,
         BenchCommand::Floor(args) => floor::run(args)?,
         BenchCommand::Ratio(args) => return ratio::run(args),
+        BenchCommand::Esg(args) => return esg::run(args),
         BenchCommand::FloorServer(args) => floor::serve(args)?,
     }
     Ok(Exit::Ok)

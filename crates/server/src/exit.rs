@@ -18,7 +18,8 @@ pub enum Exit {
     Unreachable = 5,
     /// Something is in use: an address, or the directory by another cluster or command.
     Taken = 6,
-    /// `bench ratio`: a ratio misses what is promised, or could not be measured.
+    /// `bench ratio`: a ratio misses what is promised, or could not be measured. `bench esg`: a size
+    /// could not.
     Missed = 7,
 }
 

@@ -51,7 +51,8 @@ Examples:
   gabion sds start 2       give it back; it is filled from the other copies
 
 Exit codes: 0 done (status: healthy), 1 failed or refused, 2 wrong usage, 3 status: degraded,
-4 status: failed, 5 no MDM answers, 6 an address or the directory is in use, 7 bench ratio: a must is missed.")]
+4 status: failed, 5 no MDM answers, 6 an address or the directory is in use, 7 bench: a must is missed, or
+a figure could not be measured.")]
 struct Cli {
     #[command(flatten)]
     target: target::Target,

@@ -61,8 +61,9 @@ impl Processes {
 pub struct Reading {
     at: Instant,
     machine: Machine,
-    /// Of each group: total, user and system time, in microseconds, the latter two estimated.
-    groups: Vec<(Kind, usize, [f64; 3])>,
+    /// Of each process of each group: total, user and system time, in microseconds, the latter two
+    /// estimated; `None` of a client that has ended.
+    groups: Vec<(Kind, Vec<Option<[f64; 3]>>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -101,13 +102,12 @@ impl Reading {
         let mut groups = Vec::new();
         let machine = machine(&fs::read_to_string("/proc/stat")?)?;
         for (kind, pids) in &processes.groups {
-            let mut sum = [0.0; 3];
-            for pid in pids {
-                for (sum, part) in sum.iter_mut().zip(process(*pid)?) {
-                    *sum += part;
-                }
-            }
-            groups.push((*kind, pids.len(), sum));
+            let times = pids.iter().map(|pid| match process(*pid) {
+                // Other clients come and go as they like.
+                Err(_) if *kind == Kind::Sdc => Ok(None),
+                times => times.map(Some),
+            });
+            groups.push((*kind, times.collect::<Result<_>>()?));
         }
         Ok(Reading { at: Instant::now(), machine, groups })
     }
@@ -115,11 +115,14 @@ impl Reading {
     /// From this reading to a later one of the same processes.
     pub fn until(&self, later: &Reading) -> Spent {
         let all = (later.machine.all - self.machine.all).max(1.0);
-        let kinds = self.groups.iter().zip(&later.groups).map(|((kind, processes, a), (.., b))| {
-            let [total, user, system] = [0, 1, 2].map(|i| (b[i] - a[i]).max(0.0));
+        let kinds = self.groups.iter().zip(&later.groups).map(|((kind, first), (_, last))| {
+            let both =
+                || first.iter().zip(last).filter_map(|(a, b)| Some((a.as_ref()?, b.as_ref()?)));
+            let [total, user, system] =
+                [0, 1, 2].map(|i| both().map(|(a, b)| b[i] - a[i]).sum::<f64>().max(0.0));
             let share = if user + system > 0.0 { user / (user + system) } else { 0.0 };
             let user = total * share;
-            KindSpent { kind: *kind, processes: *processes, total, user, system: total - user }
+            KindSpent { kind: *kind, processes: first.len(), total, user, system: total - user }
         });
         Spent {
             seconds: later.at.duration_since(self.at).as_secs_f64(),
@@ -194,6 +197,8 @@ mod tests {
         let spent = start.until(&Reading::take(&processes).unwrap());
         assert!(spent.processes() > 100.0, "{spent:?}");
         assert!(processes.daemons().groups.is_empty());
+        processes.add(Kind::Sdc, [u32::MAX]);
+        assert!(Reading::take(&processes).is_ok(), "a client may end when it likes");
         processes.add(Kind::Sds, [u32::MAX]);
         assert!(Reading::take(&processes).is_err(), "there is no such process");
     }

@@ -2,7 +2,9 @@
 
 use super::cpu::Processes;
 use super::figures::{Figures, measure};
+use super::interrupt;
 use super::load::{Load, Loader, Shared};
+use super::name::Name;
 use super::tally::Tally;
 use super::workload::{Requests, Workload};
 use anyhow::{Context, Result, bail};
@@ -58,6 +60,8 @@ struct Jobs {
     stop: Stop,
     shared: Vec<Arc<Shared>>,
     threads: Vec<JoinHandle<Result<(), RtError>>>,
+    /// The clients' names, held until the threads have ended.
+    names: Vec<Name>,
 }
 
 impl Volume {
@@ -92,7 +96,7 @@ impl Volume {
             if Instant::now() > deadline {
                 bail!("volume {} could not be filled within {FILL_TIMEOUT:?}", self.name);
             }
-            std::thread::sleep(Duration::from_millis(5));
+            interrupt::sleep(Duration::from_millis(5))?;
         }
         jobs.end().map(drop)
     }
@@ -100,7 +104,8 @@ impl Volume {
 
 impl Jobs {
     fn start(volume: &Volume, work: &Work, total: Option<u64>) -> Result<Jobs> {
-        let mut jobs = Jobs { stop: Stop::new(), shared: Vec::new(), threads: Vec::new() };
+        let mut jobs =
+            Jobs { stop: Stop::new(), shared: Vec::new(), threads: Vec::new(), names: Vec::new() };
         for job in 0..work.jobs {
             let place = (job, work.jobs);
             let requests = Requests::new(
@@ -136,9 +141,9 @@ impl Jobs {
             seed: crate::random()?,
             ..rt::Config::default()
         })?;
+        let name = Name::first_free()?;
         let config = SdcConfig {
-            // Always the same, so that a cluster that is measured often does not collect clients.
-            name: format!("bench{}", job + 1),
+            name: name.text.clone(),
             mdm: vec![volume.mdm],
             nbd_uris: Vec::new(),
             nonce: crate::random()?,
@@ -147,10 +152,12 @@ impl Jobs {
         };
         let shared = Arc::new(Shared::default());
         let (tell, halt) = (shared.clone(), self.stop.clone());
-        let thread = std::thread::Builder::new().name(config.name.clone()).spawn(move || {
-            shard.run(vec![Loader::new(Sdc::new(config), load, tell)], &halt, |_, _, _| {})
-        })?;
+        let thread =
+            std::thread::Builder::new().name(format!("bench{}", job + 1)).spawn(move || {
+                shard.run(vec![Loader::new(Sdc::new(config), load, tell)], &halt, |_, _, _| {})
+            })?;
         self.threads.push(thread);
+        self.names.push(name);
         self.shared.push(shared);
         Ok(())
     }
@@ -173,10 +180,10 @@ impl Jobs {
             if Instant::now() > deadline {
                 bail!(
                     "no request was answered within {BEGIN_TIMEOUT:?}. See `gabion status`: does the \
-                     cluster serve? Does another `bench io` load it now?"
+                     cluster serve?"
                 );
             }
-            std::thread::sleep(Duration::from_millis(5));
+            interrupt::sleep(Duration::from_millis(5))?;
         }
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! A stretch of time under load, and what it says per I/O.
 
 use super::cpu::{Kind, Processes, Reading, Spent};
+use super::interrupt;
 use super::progress::Line;
 use super::tally::{Counters, Latency, Side, Tally};
 use anyhow::{Result, bail};
 use serde::Serialize;
 use std::sync::Arc;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long the load runs before anything counts.
@@ -78,13 +78,13 @@ pub fn measure(
         let all = counters.iter().map(|c| c.answered());
         all.fold([0, 0], |[r, w], [reads, writes]| [r + reads, w + writes])
     };
-    sleep(WARM_UP);
+    interrupt::sleep(WARM_UP)?;
     counters.iter().for_each(|c| c.record(true));
     let (first, start) = (sum(), Reading::take(processes)?);
     let (begun, mut last) = (Instant::now(), first);
     while let Some(left) = window.checked_sub(begun.elapsed()).filter(|l| !l.is_zero()) {
         check()?;
-        sleep(left.min(LOOK));
+        interrupt::sleep(left.min(LOOK))?;
         let now = sum();
         let done = (now[0] + now[1] - last[0] - last[1]) as f64 / LOOK.as_secs_f64();
         line.say(&format!(

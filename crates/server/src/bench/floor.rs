@@ -11,6 +11,7 @@ mod stream;
 
 use super::cpu::{Kind, Processes};
 use super::figures::{Figures, measure};
+use super::interrupt;
 use super::io::{block, seconds};
 use super::rig::Layout;
 use crate::ports;
@@ -270,7 +271,7 @@ fn dial(address: SocketAddr, id: u32) -> Result<TcpStream> {
             Err(e) if Instant::now() > deadline => {
                 return Err(e).context("a server does not listen");
             }
-            Err(_) => std::thread::sleep(Duration::from_millis(2)),
+            Err(_) => interrupt::sleep(Duration::from_millis(2))?,
         }
     }
 }

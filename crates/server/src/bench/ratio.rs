@@ -3,7 +3,7 @@
 mod idle;
 mod nbd;
 mod outcome;
-mod rows;
+pub mod rows;
 
 use super::figures::Figures;
 use super::io::seconds;

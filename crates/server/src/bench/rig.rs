@@ -2,6 +2,7 @@
 
 use super::cpu::{Kind, Processes};
 use super::drive::Volume;
+use super::{interrupt, name};
 use crate::report::Report;
 use crate::statedir::StateDir;
 use crate::target::Target;
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// The volume of a temporary cluster.
 const VOLUME: &str = "bench";
@@ -76,7 +77,8 @@ impl Rig {
         let dir = std::env::temp_dir().join(name);
         let cleanup = Cleanup(dir.clone());
         let size = (u64::from(layout.servers) * VOLUME_PER_SDS).max(VOLUME_MIN);
-        let up = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        command
             .args(["up", "--detach", "--device", "null:1TiB"])
             .args(["--volume", &format!("{VOLUME}:{size}")])
             .args(["--sds", &layout.servers.to_string()])
@@ -84,9 +86,8 @@ impl Rig {
             .args(tcp_only.then_some("--tcp-only"))
             .args(["--backend", &backend.to_string(), "--dir"])
             .arg(&dir)
-            .env_remove("GABION_MDM")
-            .stdin(Stdio::null())
-            .output()?;
+            .env_remove("GABION_MDM");
+        let up = interrupt::output(&mut command)?;
         if !up.status.success() {
             let why = String::from_utf8_lossy(&up.stderr).trim().to_owned();
             bail!("a cluster of {} SDSs did not start: {why}", layout.servers);
@@ -162,8 +163,9 @@ pub fn processes(report: &Report) -> Processes {
     let mdm_is_here = !mdm.is_empty();
     processes.add(Kind::Mdm, mdm);
     // A client reports no address of its host; those of another host take no part in this load.
-    let sdc = report.sdc.iter().filter(|s| mdm_is_here && is_here(s.pid, None)).map(|s| s.pid);
-    processes.add(Kind::Sdc, sdc.filter(|pid| *pid != std::process::id()));
+    // Nor do those that load for another measurement.
+    let sdc = report.sdc.iter().filter(|s| mdm_is_here && !name::is_load(&s.name));
+    processes.add(Kind::Sdc, sdc.map(|s| s.pid).filter(|pid| is_here(*pid, None)));
     processes
 }
 

@@ -1,13 +1,12 @@
 //! The floor's client: keeps a number of requests under way, on a thread of its own.
 
-use super::mesh::{Mesh, Part};
+use super::mesh::{Mesh, Part, Stopper};
 use super::stream::Head;
 use super::{Floor, Frame, Pattern};
 use crate::bench::tally::{Counters, Side, Tally};
 use anyhow::{Result, bail};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -22,7 +21,7 @@ pub struct Client {
 pub struct Load {
     /// What it has done so far.
     pub counters: Arc<Counters>,
-    stop: Arc<AtomicBool>,
+    stop: Stopper,
     thread: JoinHandle<Result<Tally>>,
 }
 
@@ -52,7 +51,7 @@ impl Client {
 
     /// Begins.
     pub fn start(mut self) -> Result<Load> {
-        let (counters, stop) = (Arc::new(Counters::default()), Arc::new(AtomicBool::new(false)));
+        let (counters, stop) = (Arc::new(Counters::default()), self.mesh.stopper()?);
         let mut requests = Requests {
             floor: self.floor,
             connections: self.connections,
@@ -61,15 +60,15 @@ impl Client {
             counters: counters.clone(),
             tally: Tally::default(),
         };
-        let halt = stop.clone();
         let thread = std::thread::Builder::new().name("floor".into()).spawn(move || {
             if self.floor.pattern == Pattern::Stream {
                 (0..self.connections)
                     .for_each(|to| self.mesh.push(to, head(Frame::Stream, 0, 0), 0));
             } else {
-                (0..self.floor.depth).for_each(|slot| requests.issue(&mut self.mesh, slot));
+                (0..self.floor.depth)
+                    .for_each(|slot| requests.issue(&mut self.mesh, slot, requests.now()));
             }
-            self.mesh.run(&halt, &mut requests)?;
+            self.mesh.run(&mut requests)?;
             Ok(requests.tally)
         })?;
         Ok(Load { counters, stop, thread })
@@ -87,7 +86,7 @@ impl Load {
 
     /// Stops; the latencies that were recorded.
     pub fn end(self) -> Result<Tally> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.stop();
         match self.thread.join() {
             Ok(tally) => tally,
             Err(_) => bail!("the floor's client panicked; its message is above. Please report it"),
@@ -104,7 +103,7 @@ impl Requests {
         self.clock.elapsed().as_nanos() as u64
     }
 
-    fn issue(&mut self, mesh: &mut Mesh, slot: u32) {
+    fn issue(&mut self, mesh: &mut Mesh, slot: u32, now: u64) {
         let kind = match self.floor.pattern {
             Pattern::Read | Pattern::Stream => Frame::Read,
             Pattern::Write => Frame::Write,
@@ -114,7 +113,7 @@ impl Requests {
         };
         let len = if kind == Frame::Read { 0 } else { self.floor.block };
         let to = mesh.prng.below(self.connections as u64) as usize;
-        self.slots[slot as usize] = (kind, self.now());
+        self.slots[slot as usize] = (kind, now);
         mesh.push(to, head(kind, len, slot), 0);
     }
 }
@@ -134,6 +133,6 @@ impl Part for Requests {
         let (kind, since) = self.slots[head.slot as usize];
         let side = if kind == Frame::Read { Side::Read } else { Side::Write };
         self.counters.count(side, now - since, &mut self.tally);
-        self.issue(mesh, head.slot);
+        self.issue(mesh, head.slot, now);
     }
 }

@@ -1,23 +1,26 @@
 //! One process of the floor: an epoll loop over the connections of one client or several servers.
 
-use super::stream::{Head, Stream};
+use super::stream::{Gather, Head, Stream};
 use anyhow::Result;
 use base::Prng;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::time::Timespec;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What payloads are copied into and out of, per process.
 const STORE: usize = 16 << 20;
 /// What one receive takes at most: what stays in a core's cache.
 const INPUT: usize = 256 << 10;
-/// No socket is ready: the loop looks whether it should end.
-const IDLE: Duration = Duration::from_millis(100);
+/// Payloads begin at multiples of that, as a careful implementation's do: the kernel copies them faster.
+const PAGE: usize = 4096;
+/// The event that ends the loop.
+const STOP: u64 = u64::MAX;
 
 /// What a process does with frames.
 pub trait Part {
@@ -36,11 +39,47 @@ pub struct Mesh {
     epoll: OwnedFd,
     streams: Vec<Stream>,
     dirty: Vec<usize>,
-    store: Vec<u8>,
-    block: usize,
+    store: Store,
+    gather: Gather,
+    /// Held, so that the loop's end doesn't depend on who stops it.
+    stop: Option<Arc<OwnedFd>>,
     /// Draws places in the store, and whom to ask.
     pub prng: Prng,
     spin: Option<Spin>,
+}
+
+/// What payloads are copied into and out of.
+struct Store {
+    bytes: Vec<u8>,
+    /// Where the first block begins.
+    start: usize,
+    block: usize,
+    blocks: u64,
+}
+
+impl Store {
+    fn new(block: usize) -> Store {
+        let blocks = (STORE / block).max(2);
+        let bytes = vec![7; blocks * block + PAGE];
+        let start = bytes.as_ptr().align_offset(PAGE).min(PAGE);
+        Store { bytes, start, block, blocks: blocks as u64 }
+    }
+
+    fn place(&self, prng: &mut Prng) -> usize {
+        self.start + prng.below(self.blocks) as usize * self.block
+    }
+}
+
+/// Ends a loop from another thread. No timeout does: a timer that is set for each sleep is not free.
+#[derive(Clone)]
+pub struct Stopper(Arc<OwnedFd>);
+
+impl Stopper {
+    /// Ends the loop.
+    pub fn stop(&self) {
+        // A counter that is full has woken the loop before.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
 }
 
 /// The same adaptive polling as that of `rt`'s shard: for a while after the last event, as long as
@@ -73,8 +112,9 @@ impl Mesh {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             streams: Vec::new(),
             dirty: Vec::new(),
-            store: vec![7; STORE.max(2 * block)],
-            block,
+            store: Store::new(block),
+            gather: Gather::default(),
+            stop: None,
             prng: Prng::new(seed),
             spin: spin.then_some(start),
         })
@@ -86,6 +126,14 @@ impl Mesh {
         epoll::add(&self.epoll, &socket, EventData::new_u64(index as u64), EventFlags::IN)?;
         self.streams.push(Stream::new(socket, owner)?);
         Ok(index)
+    }
+
+    /// What ends this loop before a connection does.
+    pub fn stopper(&mut self) -> Result<Stopper> {
+        let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        epoll::add(&self.epoll, &fd, EventData::new_u64(STOP), EventFlags::IN)?;
+        self.stop = Some(fd.clone());
+        Ok(Stopper(fd))
     }
 
     /// Which server of this process a connection belongs to.
@@ -108,14 +156,14 @@ impl Mesh {
 
     /// A place in the store for one payload.
     pub fn place(&mut self) -> usize {
-        place(&mut self.prng, &self.store, self.block)
+        self.store.place(&mut self.prng)
     }
 
-    /// Works until `stop` is set or a connection ends.
-    pub fn run(&mut self, stop: &AtomicBool, part: &mut impl Part) -> Result<()> {
+    /// Works until it is stopped or a connection ends.
+    pub fn run(&mut self, part: &mut impl Part) -> Result<()> {
         let (mut events, mut input) = (Vec::with_capacity(256), vec![0; INPUT]);
         let mut flushing = Vec::new();
-        while !stop.load(Ordering::Relaxed) {
+        loop {
             std::mem::swap(&mut flushing, &mut self.dirty);
             for index in flushing.drain(..) {
                 self.streams[index].dirty = false;
@@ -124,7 +172,11 @@ impl Mesh {
             events.clear();
             self.wait(&mut events)?;
             for event in &events {
-                let (index, flags) = (event.data.u64() as usize, event.flags);
+                let (data, flags) = (event.data.u64(), event.flags);
+                if data == STOP {
+                    return Ok(());
+                }
+                let index = data as usize;
                 if flags.contains(EventFlags::OUT) {
                     self.watch(index, EventFlags::IN)?;
                     self.flush(index, part)?;
@@ -134,27 +186,26 @@ impl Mesh {
                 }
             }
         }
-        Ok(())
     }
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>) -> Result<()> {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let wait = |events: &mut Vec<epoll::Event>, timeout: &Timespec| {
+        let wait = |events: &mut Vec<epoll::Event>, timeout: Option<&Timespec>| {
             let room = rustix::buffer::spare_capacity(events);
-            match epoll::wait(&self.epoll, room, Some(timeout)) {
+            match epoll::wait(&self.epoll, room, timeout) {
                 Ok(_) | Err(Errno::INTR) => Ok(()),
                 Err(e) => Err(e),
             }
         };
         if !self.dirty.is_empty() {
-            return Ok(wait(events, &zero)?);
+            return Ok(wait(events, Some(&zero))?);
         }
         let Some(spin) = &mut self.spin else {
-            return Ok(wait(events, &Timespec::try_from(IDLE)?)?);
+            return Ok(wait(events, None)?);
         };
         if spin.may() {
             loop {
-                wait(events, &zero)?;
+                wait(events, Some(&zero))?;
                 if !events.is_empty() {
                     spin.trust = (spin.trust + 1).min(Spin::TRUST);
                     spin.last = Instant::now();
@@ -168,7 +219,7 @@ impl Mesh {
                 std::thread::yield_now();
             }
         }
-        wait(events, &Timespec::try_from(IDLE)?)?;
+        wait(events, None)?;
         if !events.is_empty() {
             spin.last = Instant::now();
         }
@@ -185,11 +236,11 @@ impl Mesh {
         };
         let mut rest = &input[..n];
         while !rest.is_empty() {
-            let Mesh { streams, store, prng, block, .. } = self;
+            let Mesh { streams, store, prng, .. } = self;
             // Drawn before the store is lent out; not used when the payload is not kept.
-            let at = place(prng, store, *block);
+            let at = store.place(prng);
             let to = |head: &Head| (head.len > 0 && part.keeps(head)).then_some(at);
-            if let Some((head, at)) = streams[index].next(&mut rest, store, to) {
+            if let Some((head, at)) = streams[index].next(&mut rest, &mut store.bytes, to) {
                 part.frame(self, index, head, at);
             }
         }
@@ -197,7 +248,7 @@ impl Mesh {
     }
 
     fn flush(&mut self, index: usize, part: &mut impl Part) -> Result<()> {
-        if !self.streams[index].flush(&self.store)? {
+        if !self.streams[index].flush(&self.store.bytes, &mut self.gather)? {
             self.watch(index, EventFlags::IN | EventFlags::OUT)?;
         }
         part.flushed(self, index);
@@ -208,8 +259,4 @@ impl Mesh {
         let data = EventData::new_u64(index as u64);
         Ok(epoll::modify(&self.epoll, &self.streams[index].socket, data, flags)?)
     }
-}
-
-fn place(prng: &mut Prng, store: &[u8], block: usize) -> usize {
-    prng.below((store.len() / block) as u64) as usize * block
 }

@@ -4,11 +4,11 @@
 use super::mesh::{Mesh, Part};
 use super::stream::Head;
 use super::{CLIENT, Frame, dial};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::atomic::AtomicBool;
 
 /// Frames that a raw stream keeps queued.
 const AHEAD: usize = 2;
@@ -56,6 +56,7 @@ struct Servers {
 
 /// Runs the servers of one process until a connection ends.
 pub fn serve(args: &ServerArgs) -> Result<()> {
+    die_with_parent()?;
     let at = |i: u32| SocketAddr::from((Ipv4Addr::LOCALHOST, args.ports[i as usize]));
     let total = args.ports.len() as u32;
     let mine = args.first..args.first + args.count;
@@ -87,7 +88,18 @@ pub fn serve(args: &ServerArgs) -> Result<()> {
         }
     }
     // A connection that breaks is how a measurement ends, as well as how it fails: the client knows.
-    let _ = mesh.run(&AtomicBool::new(false), &mut servers);
+    let _ = mesh.run(&mut servers);
+    Ok(())
+}
+
+/// Whoever measures may be killed before it has connected, or while nobody reads; then nothing else
+/// would tell.
+fn die_with_parent() -> Result<()> {
+    let parent = getppid();
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid() != parent {
+        bail!("who started this server of the floor has ended");
+    }
     Ok(())
 }
 

@@ -14,6 +14,23 @@ pub const HEAD: usize = 128;
 /// Heads and payloads that one system call takes.
 const GATHER: usize = 512;
 
+/// The list of parts that the last system call had; kept for its memory only.
+#[derive(Default)]
+pub struct Gather(Vec<IoSlice<'static>>);
+
+impl Gather {
+    /// An empty list that may borrow for a shorter time.
+    fn take<'a>(&mut self) -> Vec<IoSlice<'a>> {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Keeps the memory. Collecting nothing into a type of the same layout allocates nothing.
+    fn keep(&mut self, mut parts: Vec<IoSlice<'_>>) {
+        parts.clear();
+        self.0 = parts.into_iter().map(|_| IoSlice::new(&[])).collect();
+    }
+}
+
 /// A frame's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
@@ -102,9 +119,9 @@ impl Stream {
     }
 
     /// Sends what the socket takes; false when something is left.
-    pub fn flush(&mut self, store: &[u8]) -> Result<bool, Errno> {
+    pub fn flush(&mut self, store: &[u8], gather: &mut Gather) -> Result<bool, Errno> {
         while !self.queue.is_empty() {
-            let mut parts = Vec::with_capacity(GATHER.min(2 * self.queue.len()));
+            let mut parts = gather.take();
             let mut skip = self.sent;
             for frame in self.queue.iter().take(GATHER / 2) {
                 for part in [&frame.head[..], &store[frame.at..frame.at + frame.len]] {
@@ -116,7 +133,9 @@ impl Stream {
                 }
             }
             let mut none = SendAncillaryBuffer::default();
-            match sendmsg(&self.socket, &parts, &mut none, SendFlags::NOSIGNAL) {
+            let sent = sendmsg(&self.socket, &parts, &mut none, SendFlags::NOSIGNAL);
+            gather.keep(parts);
+            match sent {
                 Ok(n) => self.took(n),
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(e) => return Err(e),

@@ -3,11 +3,11 @@
 use super::outcome::Outcome;
 use super::rows::IDLE;
 use crate::bench::cpu::Reading;
+use crate::bench::interrupt::sleep;
 use crate::bench::pair::Spread;
 use crate::bench::progress::Line;
 use crate::bench::rig::Rig;
 use anyhow::Result;
-use std::thread::sleep;
 use std::time::Duration;
 
 /// After a load, shards poll and clients stay known for a moment.
@@ -17,11 +17,11 @@ const SETTLE: Duration = Duration::from_secs(1);
 pub fn measure(rig: &Rig, rounds: usize, window: Duration) -> Result<Outcome> {
     let daemons = rig.processes.daemons();
     let mut percents = Vec::new();
-    sleep(SETTLE);
+    sleep(SETTLE)?;
     for round in 1..=rounds {
         let _line = Line::new(&format!("idle, round {round} of {rounds}"));
         let start = Reading::take(&daemons)?;
-        sleep(window);
+        sleep(window)?;
         let spent = start.until(&Reading::take(&daemons)?);
         percents.push(spent.processes() / 1e4 / spent.seconds);
     }

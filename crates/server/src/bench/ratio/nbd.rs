@@ -3,6 +3,7 @@
 use super::outcome::Outcome;
 use super::rows::NBD;
 use crate::bench::cpu::{Kind, Processes, Reading};
+use crate::bench::interrupt;
 use crate::bench::pair::Rounds;
 use crate::bench::progress::Line;
 use crate::bench::rig::Rig;
@@ -85,13 +86,12 @@ pub fn measure(rig: &Rig, rounds: usize, window: Duration) -> Result<Outcome> {
 fn fio(title: &str, uri: &str, servers: &Processes, window: Duration) -> Result<Cost> {
     let _line = Line::new(title);
     let start = Reading::take(servers)?;
-    let out = Command::new("fio")
-        .args(["--name=bench", "--ioengine=nbd", "--rw=randread", "--bs=4k", "--iodepth=32"])
-        .args(["--time_based", "--output-format=json", &format!("--uri={uri}")])
-        .arg(format!("--runtime={}ms", window.as_millis()))
-        .stdin(Stdio::null())
-        .output()
-        .context("can't run fio")?;
+    let out = interrupt::output(
+        Command::new("fio")
+            .args(["--name=bench", "--ioengine=nbd", "--rw=randread", "--bs=4k", "--iodepth=32"])
+            .args(["--time_based", "--output-format=json", &format!("--uri={uri}")])
+            .arg(format!("--runtime={}ms", window.as_millis())),
+    )?;
     let spent = start.until(&Reading::take(servers)?);
     if !out.status.success() {
         bail!("fio failed: {}", String::from_utf8_lossy(&out.stderr).trim());
@@ -132,7 +132,7 @@ fn wait_for(socket: &Path) -> Result<()> {
         if Instant::now() > deadline {
             bail!("nbdkit did not start within {START_TIMEOUT:?}");
         }
-        std::thread::sleep(Duration::from_millis(5));
+        interrupt::sleep(Duration::from_millis(5))?;
     }
     Ok(())
 }

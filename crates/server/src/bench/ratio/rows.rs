@@ -15,7 +15,8 @@ pub const SIZES: [u32; 5] = [3, 16, 32, 64, 128];
 pub const DEPTH_PER_SDS: u32 = 16;
 /// Reads in a mix, in percent.
 pub const MIX: u32 = 70;
-const BLOCK: u32 = 4096;
+/// Bytes of a request of those.
+pub const BLOCK: u32 = 4096;
 
 /// What a ratio must reach, and what it should.
 #[derive(Clone, Copy, PartialEq, Debug)]
