@@ -45,8 +45,10 @@ const LINGER: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long to wait at the end for the kernel to let go of everything.
 const LAST_WAIT: Duration = Duration::from_secs(10);
-/// Polling is trusted up to here: each success earns one, each failure costs one.
-const SPIN_TRUST: u32 = 8;
+/// Polling is trusted up to here: each success earns some, each failure costs one. So it goes on as long
+/// as one in three pays: what a success saves (a wake-up, on both sides) is more than what a failure costs.
+const SPIN_TRUST: u32 = 16;
+const SPIN_EARNS: u32 = 2;
 /// Without trust, polling is tried once in so many waits.
 const SPIN_RETRY: u32 = 32;
 
@@ -393,7 +395,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             if self.has_news() {
                 // That something of ours went out proves nothing.
                 if self.done.iter().any(|d| !matches!(d.token, Token::Send(_))) {
-                    self.trust = (self.trust + 1).min(SPIN_TRUST);
+                    self.trust = (self.trust + SPIN_EARNS).min(SPIN_TRUST);
                 }
                 return Ok(());
             }

@@ -4,7 +4,7 @@
 //! Invariant: an operation that was pushed is counted in `in_flight` until its completion has been
 //! reaped; only then its memory is anybody else's again. Operations are cancelled, never abandoned.
 
-use super::{Done, FileCall, Sys, Token};
+use super::{Done, FileCall, Sys, Token, send_now};
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use std::collections::VecDeque;
@@ -178,6 +178,12 @@ impl Sys for Uring {
     }
 
     unsafe fn send(&mut self, link: u32, fd: RawFd, message: *const libc::msghdr) -> Option<i32> {
+        // A system call of its own costs less than an operation's completion, which would end the next
+        // wait at once, for nothing.
+        // SAFETY: the caller's promise.
+        if let Some(result) = unsafe { send_now(fd, message) } {
+            return Some(result);
+        }
         // Wait for room until everything is out: one completion per batch.
         let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
         let entry = opcode::SendMsg::new(Fd(fd), message).flags(flags).build();

@@ -92,7 +92,8 @@ struct Spin {
 
 impl Spin {
     const FOR: Duration = Duration::from_micros(30);
-    const TRUST: u32 = 8;
+    const TRUST: u32 = 16;
+    const EARNS: u32 = 2;
     const RETRY: u32 = 32;
 
     fn may(&mut self) -> bool {
@@ -207,7 +208,7 @@ impl Mesh {
             loop {
                 wait(events, Some(&zero))?;
                 if !events.is_empty() {
-                    spin.trust = (spin.trust + 1).min(Spin::TRUST);
+                    spin.trust = (spin.trust + Spin::EARNS).min(Spin::TRUST);
                     spin.last = Instant::now();
                     return Ok(());
                 }
