@@ -1,14 +1,13 @@
-//! The process's monotonic clock.
+//! The monotonic clock.
 
-use std::sync::OnceLock;
-use std::time::Instant;
+use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since this process first asked. All shards of a process share this clock.
+/// Nanoseconds since this host's boot, about. All shards of all processes share this clock.
 ///
 /// It is `CLOCK_MONOTONIC`: it goes on while the process is stopped by a signal, so that a lease
 /// that ran out meanwhile is seen to have run out (see [`seam::Node::on`]).
+#[inline]
 pub fn now() -> base::Time {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let start = START.get_or_init(Instant::now);
-    base::Time(start.elapsed().as_nanos() as u64)
+    let t = clock_gettime(ClockId::Monotonic);
+    base::Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }

@@ -148,6 +148,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 Ok(Some((head, body))) => {
                     let (link, seat) = (link.id, link.seat);
                     let head = head.as_slice();
+                    self.had_frames = true;
                     self.deliver(now, seat, Event::Frame { link, head, body });
                 }
                 Ok(None) => match link.ended {

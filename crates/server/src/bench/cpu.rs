@@ -1,8 +1,9 @@
 //! Processor time: of processes by what they are, and of the whole machine.
 //!
 //! The kernel's network work lands on whatever process runs, and some of it on none, so both are
-//! taken. The total of a process is exact (`schedstat`); how it splits into user and system time is
-//! the kernel's estimate (`stat`). What this machine's own host took away is `steal`.
+//! taken. The total of a process is exact (`schedstat`) unless threads of it have ended: their time is in
+//! `stat` alone, in hundredths of a second. How it splits into user and system time is the kernel's
+//! estimate (`stat`). What this machine's own host took away is `steal`.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -169,7 +170,8 @@ fn process(pid: u32) -> Result<[f64; 3]> {
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut ticks = fields.split_whitespace().skip(11).map_while(|f| f.parse::<f64>().ok());
     let (user, system) = (ticks.next().unwrap_or(0.0), ticks.next().unwrap_or(0.0));
-    Ok([ns as f64 / 1e3, user * TICK_US, system * TICK_US])
+    let (user, system) = (user * TICK_US, system * TICK_US);
+    Ok([(ns as f64 / 1e3).max(user + system), user, system])
 }
 
 #[cfg(test)]
@@ -196,6 +198,11 @@ mod tests {
         }
         let spent = start.until(&Reading::take(&processes).unwrap());
         assert!(spent.processes() > 100.0, "{spent:?}");
+        let start = Reading::take(&processes).unwrap();
+        let work = || (0..100_000_000u64).for_each(|n| drop(std::hint::black_box(n)));
+        std::thread::spawn(work).join().unwrap();
+        let spent = start.until(&Reading::take(&processes).unwrap());
+        assert!(spent.processes() > 1e4, "that of a thread that has ended is, too: {spent:?}");
         assert!(processes.daemons().groups.is_empty());
         processes.add(Kind::Sdc, [u32::MAX]);
         assert!(Reading::take(&processes).is_ok(), "a client may end when it likes");
