@@ -199,7 +199,7 @@ mod tests {
         let spent = start.until(&Reading::take(&processes).unwrap());
         assert!(spent.processes() > 100.0, "{spent:?}");
         let start = Reading::take(&processes).unwrap();
-        let work = || (0..100_000_000u64).for_each(|n| drop(std::hint::black_box(n)));
+        let work = || (0..100_000_000u64).fold(0, |sum, n| std::hint::black_box(sum + n));
         std::thread::spawn(work).join().unwrap();
         let spent = start.until(&Reading::take(&processes).unwrap());
         assert!(spent.processes() > 1e4, "that of a thread that has ended is, too: {spent:?}");
