@@ -1,0 +1,9 @@
+//! A device, a store on it, and a model of what it has to hold; and crashes.
+#![allow(dead_code)]
+
+pub mod disk;
+pub mod model;
+pub mod world;
+
+pub use disk::Fate;
+pub use world::{Crash, World};
