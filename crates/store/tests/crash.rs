@@ -3,41 +3,8 @@
 mod common;
 
 use base::{UnitKey, VolumeId};
+use common::lives::{self, Lives};
 use common::{Crash, Fate, World};
-
-/// Random lives of one device: jobs, a crash somewhere, a mount (maybe crashed, too), all compared.
-fn random_lives(seed: u64) -> u64 {
-    let mut world = World::new(seed, seed % 3 == 0);
-    for life in 0..4 {
-        loop {
-            let cut = life > 0 && world.prng.chance(0.3);
-            let crash = cut.then_some(Crash { after: seed % 23, fate: Fate::Random });
-            if world.mount(crash).unwrap() {
-                break;
-            }
-        }
-        world.compare();
-        let jobs = world.prng.range(5, 60);
-        let depth = world.prng.range(1, 12);
-        for _ in 0..jobs {
-            for _ in 0..world.prng.range(1, depth) {
-                world.ask();
-            }
-            world.flush();
-            for _ in 0..world.prng.below(8) {
-                if world.has_open() {
-                    world.step();
-                }
-            }
-        }
-        let fate =
-            *world.prng.clone().pick(&[Fate::Random, Fate::Random, Fate::Dropped, Fate::Kept]);
-        world.crash(fate);
-    }
-    world.mount(None).unwrap();
-    world.compare();
-    world.ended
-}
 
 #[test]
 fn what_was_acknowledged_survives_random_crashes() {
@@ -45,7 +12,7 @@ fn what_was_acknowledged_survives_random_crashes() {
     let from = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     let ended: u64 = (from..from + seeds)
         .map(|seed| {
-            let run = std::panic::catch_unwind(|| random_lives(seed));
+            let run = std::panic::catch_unwind(|| lives::random(seed, Lives::default()));
             run.unwrap_or_else(|_| panic!("seed {seed}"))
         })
         .sum();
@@ -125,13 +92,10 @@ fn a_mount_survives_a_crash_at_every_operation() {
         script(&mut world, 130);
         world.fifo = false;
         world.crash(Fate::Random);
-        let mut done = world.mount(Some(Crash { after, fate: Fate::Random })).unwrap();
-        if !done {
-            done = !world.mount(Some(Crash { after: after / 2, fate: Fate::Random })).unwrap()
-                && false;
-            if world.store.is_none() {
-                world.mount(None).unwrap();
-            }
+        let done = world.mount(Some(Crash { after, fate: Fate::Random })).unwrap();
+        let again = Crash { after: after / 2, fate: Fate::Random };
+        if !done && !world.mount(Some(again)).unwrap() {
+            world.mount(None).unwrap();
         }
         world.compare();
         if done {
@@ -141,4 +105,9 @@ fn a_mount_survives_a_crash_at_every_operation() {
     }
     println!("{after} crash points");
     assert!(after > 20);
+}
+
+#[test]
+fn a_full_log_holds_jobs_back_and_loses_none() {
+    (1..=20).for_each(lives::log_wraps);
 }

@@ -10,7 +10,7 @@ use super::fetch::whole_copy;
 use super::format::MapEntry;
 use super::formatter::root_len;
 use super::groups::Groups;
-use super::layout::{Layout, MAP_ENTRIES, PAGE};
+use super::layout::{Layout, MAP_ENTRIES, PAGE, SMALLEST};
 use super::replay::Replay;
 use super::store::{Durable, Tuning};
 use super::superblock::{Content, choose};
@@ -152,6 +152,8 @@ pub struct Mount {
 
 /// The longest read.
 const PIECE: u64 = 1 << 20;
+/// A device that can't hold even the second superblock.
+const SHORTEST: u64 = 2 << 20;
 
 impl Mount {
     /// A device of `bytes` is to be mounted.
@@ -163,9 +165,8 @@ impl Mount {
 
     /// Emits the first operation.
     pub fn start(&mut self, out: &mut Effects) -> Mounting {
-        if self.bytes < super::layout::SMALLEST {
-            let needed = super::layout::SMALLEST;
-            return self.failed(MountError::TooSmall { bytes: self.bytes, needed });
+        if self.bytes < SHORTEST {
+            return self.failed(MountError::TooSmall { bytes: self.bytes, needed: SMALLEST });
         }
         self.read(Layout::superblocks(self.bytes)[0], PAGE, out);
         Mounting::Running
@@ -253,7 +254,12 @@ impl Mount {
             self.read(at, PAGE, out);
             return Ok(());
         }
-        let content = choose([0, 1, 2, 3].map(|i: usize| &copies[i][..]), self.bytes)?;
+        let content = match choose([0, 1, 2, 3].map(|i: usize| &copies[i][..]), self.bytes) {
+            Err(MountError::Unformatted) if self.bytes < SMALLEST => {
+                return Err(MountError::TooSmall { bytes: self.bytes, needed: SMALLEST });
+            }
+            content => content?,
+        };
         let Content { identity, layout, anchor } = content;
         if let Some(wanted) = self.expected.cluster.filter(|c| *c != identity.cluster) {
             return Err(MountError::OtherCluster { found: identity.cluster, wanted });

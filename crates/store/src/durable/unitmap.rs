@@ -267,7 +267,8 @@ impl UnitMap {
     }
 
     fn life(&self, slot: u32) -> Life {
-        self.owners[(self.owner[slot as usize] >> 4) as usize].life
+        let owner = (self.owner[slot as usize] >> 4) as usize;
+        self.owners.get(owner).map_or(Life::Live, |o| o.life)
     }
 
     fn take(&mut self, chunk: Chunk) -> Option<u32> {

@@ -1,7 +1,8 @@
 //! A device, a store on it, and a model of what it has to hold; and crashes.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub mod disk;
+pub mod lives;
 pub mod model;
 pub mod world;
 

@@ -13,6 +13,7 @@ use seam::{
     Journal, Marks, Origin, Started,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use store::durable::layout::Layout;
 use store::durable::{
     Durability, Durable, Expected, Format, Formatting, Identity, Mount, MountError, Mounting,
     Tuning,
@@ -84,8 +85,10 @@ pub struct World {
     pub ended: u64,
     pub fulls: u64,
     pub corrupt: Vec<(UnitKey, u16, u16)>,
+    /// Writes to neither log nor slots end last.
+    pub slow_metadata: bool,
     /// Reads may find damage: they are not compared then.
-    pub damaged: bool,
+    pub may_be_damaged: bool,
 }
 
 fn take_finished(store: &mut Durable) -> Vec<Finished> {
@@ -112,7 +115,8 @@ impl World {
             ended: 0,
             fulls: 0,
             corrupt: Vec::new(),
-            damaged: false,
+            slow_metadata: false,
+            may_be_damaged: false,
         };
         world.format(identity(), false).expect("a new device");
         world
@@ -179,11 +183,30 @@ impl World {
         self.open.extend(self.out.drain().map(|e| (e, covers)));
     }
 
+    /// Which operation ends next.
+    fn pick(&mut self) -> usize {
+        if self.fifo {
+            return 0;
+        }
+        let any = self.prng.below(self.open.len() as u64) as usize;
+        if !self.slow_metadata {
+            return any;
+        }
+        let layout = Layout::new(SIZE).expect("a valid size");
+        let fast = |at: u64| at >= layout.slots.at || (layout.log.at..layout.map.at).contains(&at);
+        let is_fast = |(e, _): &(Effect, u64)| match e {
+            Effect::Write { at, .. } => fast(*at),
+            _ => true,
+        };
+        let fast: Vec<usize> = (0..self.open.len()).filter(|i| is_fast(&self.open[*i])).collect();
+        if fast.is_empty() || self.prng.chance(0.02) { any } else { *self.prng.pick(&fast) }
+    }
+
     /// Ends one operation of the device.
     fn end_one(&mut self) -> (DiskOp, Result<Buf, DiskError>) {
         self.collect();
         assert!(!self.open.is_empty(), "somebody waits, and the device has nothing to do");
-        let pick = if self.fifo { 0 } else { self.prng.below(self.open.len() as u64) as usize };
+        let pick = self.pick();
         self.ops += 1;
         match self.open.remove(pick) {
             (Effect::Read { op, at, len, .. }, _) => {
@@ -209,6 +232,18 @@ impl World {
         let store = self.store.as_mut().expect("mounted");
         store.disk_done(op, result, &mut self.out);
         self.flush();
+    }
+
+    /// Ends one operation, or fails it; the caller asks the store what ended. False: there is none.
+    pub fn end_or_fail(&mut self, error: Option<DiskError>) -> bool {
+        self.collect();
+        if self.open.is_empty() {
+            return false;
+        }
+        let (op, result) = self.end_one();
+        let result = error.map_or(result, Err);
+        self.store.as_mut().expect("mounted").disk_done(op, result, &mut self.out);
+        true
     }
 
     pub fn flush(&mut self) {
@@ -421,7 +456,7 @@ impl World {
         self.ended += 1;
         let data = match f.result {
             Ok(data) => data,
-            Err(DiskError::Corrupt { first, blocks }) if self.damaged => {
+            Err(DiskError::Corrupt { first, blocks }) if self.may_be_damaged => {
                 return self.corrupt.push((p.unit, first, blocks));
             }
             Err(error) => panic!("{p:?}: {error:?}"),
@@ -432,7 +467,7 @@ impl World {
         match &p.ask {
             Ask::Read { at, .. } => {
                 let good = self.model.unit(p.group, p.unit).matches(p.unit, *at, &data);
-                assert!(good || self.damaged, "{p:?} reads what nobody wrote");
+                assert!(good || self.may_be_damaged, "{p:?} reads what nobody wrote");
             }
             _ => World::apply(&mut self.model, &p),
         }
