@@ -1,6 +1,6 @@
-//! Which slot holds which 64 KiB of which unit, in 14.5 bytes per slot whatever the pattern.
+//! Which slot holds which 64 KiB of which unit, in 13.5 bytes per slot, whatever the pattern.
 //!
-//! Three arrays by slot (owner and chunk, unit, valid blocks: 10 bytes), and one table of places that
+//! Three arrays by slot (owner and chunk, unit, valid blocks: 9 bytes), and one table of places that
 //! finds a slot by its key (4.5 bytes): open addressing over slot numbers, with the spare bits of each
 //! place as a tag, so that a wrong place is seldom looked up. An *owner* is a pair of group and volume;
 //! there are few of them.
@@ -20,7 +20,8 @@ use alloc::vec::Vec;
 use base::prng::mix;
 use base::{BlockSet, GroupId, Map, UnitKey, VolumeId};
 
-const FREE: u32 = u32::MAX;
+/// The owner of a free slot. All others are below: fewer than 2^20 pairs of group and volume.
+const FREE: u32 = 0xff_ffff;
 
 /// The 64 KiB of a unit that one slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,7 +57,7 @@ enum Life {
 #[derive(Debug)]
 pub struct UnitMap {
     /// Owner's index times 16, and the chunk; or `FREE`.
-    owner: Vec<u32>,
+    owner: Vec<[u8; 3]>,
     unit: Vec<u32>,
     valid: Vec<u16>,
     /// Slot + 1 in the low bits, a tag above; 0 = nobody.
@@ -79,7 +80,7 @@ impl UnitMap {
             taken.put(hole, true);
         }
         UnitMap {
-            owner: vec![FREE; slots as usize],
+            owner: vec![[0xff; 3]; slots as usize],
             unit: vec![0; slots as usize],
             valid: vec![0; slots as usize],
             places: vec![0; slots as usize + slots as usize / 8 + 16],
@@ -94,6 +95,16 @@ impl UnitMap {
         }
     }
 
+    fn owner(&self, slot: u32) -> u32 {
+        let [a, b, c] = self.owner[slot as usize];
+        u32::from_le_bytes([a, b, c, 0])
+    }
+
+    fn set_owner(&mut self, slot: u32, owner: u32) {
+        let [a, b, c, _] = owner.to_le_bytes();
+        self.owner[slot as usize] = [a, b, c];
+    }
+
     // ---- looking up ----
 
     /// The slot of a chunk.
@@ -104,7 +115,7 @@ impl UnitMap {
 
     /// Whose a slot is.
     pub fn chunk(&self, slot: u32) -> Option<Chunk> {
-        let owner = self.owner[slot as usize];
+        let owner = self.owner(slot);
         let o = self.owners.get((owner >> 4) as usize).filter(|_| owner != FREE)?;
         let unit = UnitKey { volume: o.volume, index: self.unit[slot as usize] };
         Some(Chunk { group: o.group, unit, chunk: (owner & 15) as u8 })
@@ -133,12 +144,13 @@ impl UnitMap {
         if !accepted.contains(&true) {
             return Vec::new();
         }
-        let mut units: Vec<UnitKey> = (0..self.owner.len())
-            .filter(|s| self.owner[*s] != FREE && self.valid[*s] != 0)
-            .filter(|s| accepted[(self.owner[*s] >> 4) as usize])
-            .map(|s| UnitKey {
-                volume: self.owners[(self.owner[s] >> 4) as usize].volume,
-                index: self.unit[s],
+        let mut units: Vec<UnitKey> = (0..self.owner.len() as u32)
+            .filter(|slot| self.valid(*slot) != 0)
+            .map(|slot| (slot, (self.owner(slot) >> 4) as usize))
+            .filter(|(_, owner)| accepted[*owner])
+            .map(|(slot, owner)| UnitKey {
+                volume: self.owners[owner].volume,
+                index: self.unit[slot as usize],
             })
             .collect();
         units.sort_unstable();
@@ -248,10 +260,10 @@ impl UnitMap {
         if !gone.contains(&true) {
             return;
         }
-        for slot in 0..self.owner.len() {
-            if self.owner[slot] != FREE && gone[(self.owner[slot] >> 4) as usize] {
-                self.clear(slot as u32, u16::MAX);
-                each(slot as u32);
+        for slot in 0..self.owner.len() as u32 {
+            if self.owner(slot) != FREE && gone[(self.owner(slot) >> 4) as usize] {
+                self.clear(slot, u16::MAX);
+                each(slot);
             }
         }
     }
@@ -267,13 +279,13 @@ impl UnitMap {
     }
 
     fn life(&self, slot: u32) -> Life {
-        let owner = (self.owner[slot as usize] >> 4) as usize;
+        let owner = (self.owner(slot) >> 4) as usize;
         self.owners.get(owner).map_or(Life::Live, |o| o.life)
     }
 
     fn take(&mut self, chunk: Chunk) -> Option<u32> {
         let slot = self.taken.next_clear(self.cursor).or_else(|| self.taken.next_clear(0))?;
-        let owner = self.owner_index(chunk.group, chunk.unit.volume);
+        let owner = self.owner_index(chunk.group, chunk.unit.volume)?;
         self.cursor = slot + 1;
         self.assign(slot, owner, chunk);
         Some(slot)
@@ -283,8 +295,8 @@ impl UnitMap {
         self.taken.put(slot, true);
         self.owners[owner as usize].slots += 1;
         let i = slot as usize;
-        (self.owner[i], self.unit[i]) = (owner << 4 | u32::from(chunk.chunk), chunk.unit.index);
-        self.valid[i] = 0;
+        self.set_owner(slot, owner << 4 | u32::from(chunk.chunk));
+        (self.unit[i], self.valid[i]) = (chunk.unit.index, 0);
     }
 
     fn release_if_idle(&mut self, slot: u32) {
@@ -293,8 +305,8 @@ impl UnitMap {
             return;
         }
         self.unlink(slot);
-        let owner = (self.owner[slot as usize] >> 4) as usize;
-        self.owner[slot as usize] = FREE;
+        let owner = (self.owner(slot) >> 4) as usize;
+        self.set_owner(slot, FREE);
         self.taken.put(slot, false);
         let o = &mut self.owners[owner];
         o.slots -= 1;
@@ -306,9 +318,10 @@ impl UnitMap {
         }
     }
 
-    fn owner_index(&mut self, group: GroupId, volume: VolumeId) -> u32 {
+    /// The owner's index; `None` when there are too many.
+    fn owner_index(&mut self, group: GroupId, volume: VolumeId) -> Option<u32> {
         if let Some(owner) = self.owner_of.get(&(group, volume)) {
-            return *owner;
+            return Some(*owner);
         }
         let new = Owner { group, volume, slots: 0, life: Life::Live };
         let index = match self.unused_owners.pop() {
@@ -316,14 +329,14 @@ impl UnitMap {
                 self.owners[index as usize] = new;
                 index
             }
+            None if self.owners.len() as u32 == FREE >> 4 => return None,
             None => {
                 self.owners.push(new);
                 self.owners.len() as u32 - 1
             }
         };
-        assert!(index < FREE >> 4, "fewer than 2^28 pairs of group and volume");
         self.owner_of.insert((group, volume), index);
-        index
+        Some(index)
     }
 
     // ---- the table of places ----
@@ -345,9 +358,7 @@ impl UnitMap {
                 return Err(place);
             }
             let slot = (value & low).wrapping_sub(1);
-            if value & !low == tag
-                && self.owner[slot as usize] == owner
-                && self.unit[slot as usize] == unit
+            if value & !low == tag && self.owner(slot) == owner && self.unit[slot as usize] == unit
             {
                 return Ok(slot);
             }
@@ -356,7 +367,7 @@ impl UnitMap {
     }
 
     fn key(&self, slot: u32) -> (u32, u32) {
-        (self.owner[slot as usize], self.unit[slot as usize])
+        (self.owner(slot), self.unit[slot as usize])
     }
 
     fn link(&mut self, slot: u32) {
@@ -409,7 +420,8 @@ impl UnitMap {
     /// The entry of a slot as the device is to have it.
     pub fn entry(&self, slot: u32) -> MapEntry {
         let valid = self.valid.get(slot as usize).copied().unwrap_or(0);
-        match self.chunk_of_live(slot).filter(|_| valid != 0) {
+        let chunk = if valid == 0 { None } else { self.chunk(slot) };
+        match chunk {
             Some(c) => MapEntry {
                 group: c.group.0.into(),
                 volume: c.unit.volume.0.into(),
@@ -422,21 +434,18 @@ impl UnitMap {
         }
     }
 
-    fn chunk_of_live(&self, slot: u32) -> Option<Chunk> {
-        let owner = *self.owner.get(slot as usize)?;
-        if owner == FREE { None } else { self.chunk(slot) }
-    }
-
     /// Recovery: what the map on the device, or a record of the log, says of a slot. Blocks of another
     /// owner go; tells whether there was one. Nothing can be looked up until [`UnitMap::index`].
     pub fn recover(&mut self, slot: u32, chunk: Chunk, blocks: u16) -> bool {
         let owner = self.owner_index(chunk.group, chunk.unit.volume);
+        let owner = owner.expect("what was written had fewer than 2^20 pairs");
         let i = slot as usize;
         let key = (owner << 4 | u32::from(chunk.chunk), chunk.unit.index);
         let other = self.key(slot) != key;
         if other {
-            if self.owner[i] != FREE {
-                self.owners[(self.owner[i] >> 4) as usize].slots -= 1;
+            if self.owner(slot) != FREE {
+                let before = (self.owner(slot) >> 4) as usize;
+                self.owners[before].slots -= 1;
             }
             self.assign(slot, owner, chunk);
         }
@@ -456,7 +465,7 @@ impl UnitMap {
     pub fn index(&mut self) -> Result<(), Chunk> {
         self.sweep(|_, _| true, |_| {});
         for slot in 0..self.owner.len() as u32 {
-            if self.owner[slot as usize] == FREE {
+            if self.owner(slot) == FREE {
                 continue;
             }
             if self.valid[slot as usize] == 0 {
@@ -532,14 +541,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tebibyte_takes_less_than_236_mib() {
+    fn a_tebibyte_takes_less_than_220_mib() {
         let slots = 1 << 24;
         let map = UnitMap::new(slots, None);
-        let bytes = map.owner.len() * 4
+        let bytes = map.owner.len() * 3
             + map.unit.len() * 4
             + map.valid.len() * 2
             + map.places.len() * 4
             + slots as usize / 8;
-        assert!(bytes < 236 << 20, "{} MiB", bytes >> 20);
+        assert!(bytes < 220 << 20, "{} MiB", bytes >> 20);
     }
 }
