@@ -29,6 +29,8 @@ pub struct Commit {
     waiting: Vec<Waiter>,
     /// Who waits for the flush that runs; there is one if this is `Some`.
     flushing: Option<Vec<Waiter>>,
+    /// A volume was dropped since the last moment without a job.
+    pub(super) dropping: bool,
     /// Payload bytes of records that are not applied yet.
     pub(super) payload: usize,
 }
@@ -92,7 +94,8 @@ impl Durable {
                 self.checkpoint_due |= count == 0;
                 break;
             }
-            if inline > 0 && payload + inline > self.tuning.overlay_bytes {
+            // One that is too long for the bound goes when it is alone.
+            if inline > 0 && payload > 0 && payload + inline > self.tuning.overlay_bytes {
                 self.destage.wanted = true;
                 break;
             }
@@ -151,6 +154,9 @@ impl Durable {
 
     /// What was written to a volume that is gone meanwhile has no effect, and no record.
     fn skip_dropped(&mut self) {
+        if !self.commit.dropping {
+            return;
+        }
         let mut queue = core::mem::take(&mut self.commit.queue);
         queue.retain(|key| {
             let job = self.jobs.get_mut(*key).expect("a queued job lives");

@@ -254,6 +254,7 @@ impl Durable {
     /// Ends a job.
     pub(super) fn end(&mut self, key: u64, result: Result<Buf, DiskError>) {
         let Some(job) = self.jobs.remove(key) else { return };
+        self.commit.dropping &= !self.jobs.is_empty();
         job.pins.iter().for_each(|slot| self.map.unpin(*slot));
         if matches!(result, Err(DiskError::Corrupt { .. })) {
             self.stats.corrupt += 1;
@@ -474,6 +475,7 @@ impl Journal for Durable {
         let units = self.map.units(|_, v| v == volume).len() as u32;
         if self.failed.is_none() {
             self.map.drop_owners(|_, v| v == volume);
+            self.commit.dropping = true;
             self.enqueue_small(None, Kind::Drop(volume));
         }
         units
