@@ -63,6 +63,7 @@ impl Durable {
     pub(super) fn run_checkpoint(&mut self, out: &mut Effects) {
         let due = self.checkpoint_due
             || self.log.is_half_full()
+            || self.log.used() > self.tuning.replay_bytes
             || self.sums.fresh() > self.tuning.fresh_sums;
         if self.checkpoint.is_none() && due {
             self.begin_checkpoint();

@@ -184,8 +184,10 @@ mod tests {
         assert!(o.is_writing(5, 0xffff) && o.get(5, 4).is_none());
         let next = o.next_run((0, 0)).unwrap();
         assert_eq!((next.slot, o.oldest()), (9, Some(2)), "never two writes of a block at once");
-        (o.wrote(5, 3, 1), o.wrote(5, 4, 1));
-        (o.flushed(5, 3, 1), o.flushed(5, 4, 1));
+        o.wrote(5, 3, 1);
+        o.wrote(5, 4, 1);
+        o.flushed(5, 3, 1);
+        o.flushed(5, 4, 1);
         assert_eq!((&o.get(5, 3).unwrap()[..], o.is_writing(5, 0xffff)), (&b"d"[..], false));
         o.wrote(9, 0, 2);
         assert!(o.get(9, 0).is_some(), "in the slot is not durable yet");

@@ -40,6 +40,8 @@ pub struct Tuning {
     pub durability: Durability,
     /// Bytes of data that may wait in memory for their slots; at least 4 MiB.
     pub overlay_bytes: usize,
+    /// Bytes of log after which a checkpoint is due, if half of the ring is not less: what a mount reads.
+    pub replay_bytes: u64,
     /// Slots whose checksums may have changed since the last checkpoint; 100 bytes each.
     pub fresh_sums: usize,
     /// Pages of checksums to cache, 4 KiB each; at least 64.
@@ -53,6 +55,7 @@ impl Tuning {
     pub const SHIPPED: Tuning = Tuning {
         durability: Durability::Flush,
         overlay_bytes: 16 << 20,
+        replay_bytes: 512 << 20,
         fresh_sums: 16 << 10,
         cached_pages: 1024,
         dirty_units: 32 << 10,

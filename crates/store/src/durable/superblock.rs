@@ -122,6 +122,7 @@ impl Content {
 }
 
 /// What one copy turned out to be.
+#[allow(clippy::large_enum_variant)] // four of them, on the stack
 enum Copy {
     Valid(Content),
     Newer(u32),

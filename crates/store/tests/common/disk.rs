@@ -1,7 +1,7 @@
 //! A device with a volatile cache, for crashes.
 //!
-//! Fault model: a write that no flush covers is, at a crash, kept, dropped or torn at 512 bytes; so is
-//! one that had not ended. What was never written reads as garbage. On demand: bits rot, writes are lost
+//! Fault model: a write that no flush covers is, at a crash, kept, dropped or torn at 512 bytes, each
+//! sector old, new or garbage; so is one that had not ended. What was never written reads as garbage. On demand: bits rot, writes are lost
 //! or land elsewhere although the device says that they are done.
 
 use base::Prng;
@@ -111,7 +111,7 @@ impl Disk {
             let choice = match fate {
                 Fate::Dropped => 0,
                 Fate::Kept => 1,
-                Fate::Random => prng.below(4),
+                Fate::Random => prng.below(5),
             };
             match choice {
                 0 => {}
@@ -120,8 +120,11 @@ impl Disk {
                 2 => self.durable.write(at, &data[..SECTOR]),
                 _ => {
                     for (i, sector) in data.chunks(SECTOR).enumerate() {
-                        if prng.chance(0.5) {
-                            self.durable.write(at + (i * SECTOR) as u64, sector);
+                        let at = at + (i * SECTOR) as u64;
+                        match prng.below(if choice == 3 { 2 } else { 5 }) {
+                            0 | 3 => self.durable.write(at, sector),
+                            4 => self.durable.write(at, &[prng.next_u64() as u8; SECTOR]),
+                            _ => {}
                         }
                     }
                 }

@@ -20,7 +20,7 @@ impl Default for Lives {
 /// Random lives of one device: jobs, a crash somewhere, a mount (maybe crashed, too), all compared.
 /// Tells how many jobs ended.
 pub fn random(seed: u64, lives: Lives) -> u64 {
-    let mut world = World::new(seed, seed % 3 == 0);
+    let mut world = World::new(seed, seed.is_multiple_of(3));
     for life in 0..lives.lives {
         loop {
             let cut = life > 0 && world.prng.chance(0.3);
@@ -88,7 +88,7 @@ pub fn rot_is_found(seed: u64) {
 
 /// The log runs full again and again, while what a checkpoint writes is slow; then a crash.
 pub fn log_wraps(seed: u64) {
-    let mut world = World::new(seed, seed % 4 == 0);
+    let mut world = World::new(seed, seed.is_multiple_of(4));
     world.mount(None).unwrap();
     world.slow_metadata = true;
     let units = [1, 3].map(|index| UnitKey { volume: VolumeId(1), index });

@@ -36,6 +36,7 @@ pub fn tuning(write_through: bool) -> Tuning {
     Tuning {
         durability,
         overlay_bytes: 1200 << 10,
+        replay_bytes: 1 << 30,
         fresh_sums: 48,
         cached_pages: 2,
         dirty_units: 1 << 10,
