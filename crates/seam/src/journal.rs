@@ -111,8 +111,9 @@ pub trait Journal {
         marks: Marks,
         out: &mut Effects,
     ) -> Started;
-    /// Changes a group's record, all of `changes` in one step, in the order of calls. Takes effect at
-    /// once in this life; [`Journal::finished`] tells `token`, if there is one, when it is durable.
+    /// Changes a group's record, all of `changes` in one step, in the order of calls, and together less
+    /// than 1 MiB of entries. [`Journal::finished`] tells `token`, if there is one, when it is durable.
+    /// What it says about blocks doesn't concern jobs that still run, unless it repeats their marks.
     fn change(&mut self, token: Option<u64>, group: GroupId, changes: Vec<Change>);
     /// A device operation ended.
     fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>, out: &mut Effects);
@@ -137,4 +138,8 @@ pub trait Journal {
     fn drop_volume(&mut self, volume: VolumeId) -> u32;
     /// What the groups remembered when the device was mounted, with all that was changed since.
     fn records(&self) -> Vec<(GroupId, GroupRecord)>;
+    /// False for a device that keeps nothing (NULL): nothing needs to be copied or remembered.
+    fn keeps_data(&self) -> bool {
+        true
+    }
 }

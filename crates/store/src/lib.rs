@@ -7,7 +7,8 @@
 //! before; a slot belongs to at most one unit; a unit keeps its slot while an operation on it runs, and
 //! gives it back when no block is valid and no operation runs.
 //!
-//! [`Store`] is the layout for memory: metadata lives in this process alone. [`durable`] is the one for
+//! [`Store`] is the layout for memory: metadata lives in this process alone ([`Memory`] adds what
+//! replication remembers). [`durable`] is the one for
 //! files and block devices. Not done here: order between overlapping operations (the caller's range
 //! locks).
 #![no_std]
@@ -15,8 +16,10 @@
 extern crate alloc;
 
 pub mod durable;
+mod memory;
 mod space;
 mod store;
 
+pub use memory::Memory;
 pub use space::Space;
 pub use store::Store;

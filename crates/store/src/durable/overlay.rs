@@ -24,6 +24,13 @@ struct Entry {
     written: bool,
 }
 
+impl Entry {
+    /// It can be sent to its slot.
+    fn is_ready(&self) -> bool {
+        self.data.is_some() && self.writing.is_none() && !self.written
+    }
+}
+
 /// Neighbouring blocks of one slot on their way there.
 #[derive(Debug)]
 pub struct Run {
@@ -43,6 +50,8 @@ pub struct Overlay {
     /// By record: how many blocks here came with it.
     records: BTreeMap<u64, u32>,
     blocks: usize,
+    /// How many can be sent to their slots.
+    ready: usize,
 }
 
 impl Overlay {
@@ -80,6 +89,7 @@ impl Overlay {
             written: false,
         });
         (entry.data, entry.record, entry.written) = (Some(data), record, false);
+        self.ready += usize::from(entry.is_ready());
         *self.records.entry(record).or_insert(0) += 1;
         self.blocks += 1;
     }
@@ -94,6 +104,7 @@ impl Overlay {
     /// Takes the data out; what is on its way stays known.
     fn forget(&mut self, slot: u32, block: u32) {
         let Some(entry) = self.entries.get_mut(&(slot, block)) else { return };
+        self.ready -= usize::from(entry.is_ready());
         if entry.data.take().is_some() {
             self.blocks -= 1;
             let count = self.records.get_mut(&entry.record).expect("it is counted");
@@ -126,9 +137,12 @@ impl Overlay {
 
     /// The first run from `from` on that can go to its slot; it counts as on its way.
     pub fn next_run(&mut self, from: (u32, u32)) -> Option<Run> {
+        if self.ready == 0 {
+            return None;
+        }
         let mut run: Option<Run> = None;
         for ((slot, block), entry) in self.entries.range_mut(from..) {
-            let ready = entry.writing.is_none() && !entry.written;
+            let ready = entry.is_ready();
             let next = run
                 .as_ref()
                 .is_none_or(|r| r.slot == *slot && r.first + r.blocks.len() as u32 == *block);
@@ -138,6 +152,7 @@ impl Overlay {
                         run.get_or_insert(Run { slot: *slot, first: *block, blocks: Vec::new() });
                     run.blocks.push((data.clone(), entry.record));
                     entry.writing = Some(entry.record);
+                    self.ready -= 1;
                 }
                 _ if run.is_some() => break,
                 _ => {}
@@ -154,6 +169,7 @@ impl Overlay {
             self.entries.remove(&(slot, block));
         } else {
             entry.written = entry.record == record;
+            self.ready += usize::from(entry.is_ready());
         }
     }
 
@@ -192,6 +208,6 @@ mod tests {
         o.wrote(9, 0, 2);
         assert!(o.get(9, 0).is_some(), "in the slot is not durable yet");
         o.flushed(9, 0, 2);
-        assert_eq!((o.bytes(), o.oldest()), (4096, Some(3)));
+        assert_eq!((o.bytes(), o.oldest(), o.ready), (4096, Some(3), 1));
     }
 }

@@ -186,6 +186,7 @@ impl Durable {
             write.parts.push(new_part(slot, chunk, Way::Clear, blocks));
             if mutant::on(Mutant::EagerReuse) {
                 self.jobs.get_mut(key).expect("it lives").pins.retain(|s| *s != slot);
+                self.overlay.clear(slot, blocks);
                 self.map.clear(slot, blocks);
                 self.map.unpin(slot);
             }

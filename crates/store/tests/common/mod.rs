@@ -6,5 +6,5 @@ pub mod lives;
 pub mod model;
 pub mod world;
 
-pub use disk::Fate;
+pub use disk::{Disk, Fate};
 pub use world::{Crash, World};

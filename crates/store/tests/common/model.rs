@@ -12,7 +12,7 @@ pub fn sector(stamp: u32, unit: UnitKey, index: u32) -> [u8; SECTOR as usize] {
     let mut bytes = [0; SECTOR as usize];
     if stamp != 0 {
         for (i, word) in bytes.chunks_exact_mut(16).enumerate() {
-            let words = [stamp, unit.volume.0 << 16 | unit.index, index, i as u32];
+            let words = [stamp, unit.volume.0 << 16 ^ unit.index, index, i as u32];
             for (to, w) in word.chunks_exact_mut(4).zip(words) {
                 to.copy_from_slice(&w.to_le_bytes());
             }
