@@ -131,11 +131,13 @@ pub trait Journal {
     fn valid(&self, group: GroupId, unit: UnitKey) -> BlockSet;
     /// The group's units that hold data, in order.
     fn units(&self, group: GroupId) -> Vec<UnitKey>;
+    /// True when the group has no content; cheaper than to ask for its units.
+    fn is_empty(&self, group: GroupId) -> bool;
     /// Every volume that has content, in order.
     fn volumes(&self) -> Vec<VolumeId>;
     /// Drops the volume's content and marks; what a job runs on goes when the job ends. Tells how many
-    /// units. Not waited for: a crash may bring the volume back, and the live list drops it again (R9).
-    fn drop_volume(&mut self, volume: VolumeId) -> u32;
+    /// bytes of the device it took. Not waited for: a crash may bring the volume back, and the live list drops it again (R9).
+    fn drop_volume(&mut self, volume: VolumeId) -> u64;
     /// What the groups remembered when the device was mounted, with all that was changed since.
     fn records(&self) -> Vec<(GroupId, GroupRecord)>;
     /// False for a device that keeps nothing (NULL): nothing needs to be copied or remembered.

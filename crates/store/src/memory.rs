@@ -8,7 +8,7 @@ use crate::durable::record::Write;
 use crate::store::Store;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, GroupId, UnitKey, VolumeId};
+use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
 use seam::{
     Buf, Change, DiskError, DiskOp, Effects, Finished, GroupRecord, Job, Journal, Marks, Media,
     Started,
@@ -131,9 +131,13 @@ impl Journal for Memory {
         Media::volumes(&self.store)
     }
 
-    fn drop_volume(&mut self, volume: VolumeId) -> u32 {
+    fn is_empty(&self, group: GroupId) -> bool {
+        Media::units(&self.store, group).is_empty()
+    }
+
+    fn drop_volume(&mut self, volume: VolumeId) -> u64 {
         self.groups.drop_volume(volume);
-        Media::drop_volume(&mut self.store, volume)
+        u64::from(Media::drop_volume(&mut self.store, volume)) * u64::from(UNIT)
     }
 
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {
@@ -148,7 +152,7 @@ impl Journal for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{Incarnation, Prng, SdcId, UNIT};
+    use base::{Incarnation, Prng, SdcId};
     use seam::{BufPool, ClientWrite, DiskId, Effect, Origin};
 
     #[test]

@@ -111,3 +111,8 @@ fn a_mount_survives_a_crash_at_every_operation() {
 fn a_full_log_holds_jobs_back_and_loses_none() {
     (1..=20).for_each(lives::log_wraps);
 }
+
+#[test]
+fn slots_that_change_hands_on_a_full_device_keep_their_owners() {
+    (1..=100).for_each(lives::reuse);
+}

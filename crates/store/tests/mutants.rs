@@ -21,6 +21,8 @@ fn life(mutant: Mutant, seed: u64) {
         Mutant::NoSumCheck => lives::rot_is_found(seed),
         // Only a log that is full uses its oldest part again.
         Mutant::EagerTail => lives::log_wraps(seed),
+        // Only a device without other free slots uses one again at once.
+        Mutant::EagerReuse => lives::reuse(seed),
         _ => drop(lives::random(seed, Lives::default())),
     }
 }

@@ -68,7 +68,7 @@ fn a_reservation_is_worth_a_write() {
     world.settle();
     assert_eq!(store(&mut world).used(), u64::from(SLOT));
     assert!(store(&mut world).reserve(G, unit(1), 0, 2 * SLOT));
-    assert_eq!(store(&mut world).drop_volume(VolumeId(1)), 1);
+    assert_eq!(store(&mut world).drop_volume(VolumeId(1)), 2 * u64::from(SLOT));
     store(&mut world).release(G, unit(1), 0, 2 * SLOT);
     world.settle();
     assert_eq!((store(&mut world).used(), store(&mut world).capacity()), (0, free));

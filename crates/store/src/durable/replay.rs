@@ -3,8 +3,8 @@
 //! The log ends where no valid batch follows. If a later batch of this life is valid, the one before was
 //! durable once and is damaged: refused, as going on would take promises back.
 //!
-//! A record counts when it is settled (a later batch says so), when a later record touches the same
-//! blocks (the caller starts that only when the first has ended), or when the data that it put into
+//! A record counts when it is settled (a later batch says so), when a later record shows that its job
+//! had ended (the caller starts nothing on the same blocks before), or when the data that it put into
 //! fresh space is there. Others are dropped: nobody was told of them.
 
 use super::format::{BATCH_MAGIC, BatchHead, NO_SLOT, batch_crc, block_sum};
@@ -198,10 +198,7 @@ impl Replay {
         for i in 0..self.open.len() {
             let (_, Record::Write(write)) = &self.open[i] else { continue };
             let later = |(_, r): &(u64, Record)| match r {
-                Record::Write(w) => {
-                    (w.group, w.unit) == (write.group, write.unit)
-                        && !w.touched().and(write.touched()).is_empty()
-                }
+                Record::Write(later) => shows_end(write, later),
                 _ => false,
             };
             if mutant::on(Mutant::NoDataCheck) || self.open.range(i + 1..).any(later) {
@@ -327,4 +324,13 @@ impl Replay {
             dropped: self.dropped,
         })
     }
+}
+
+/// True when a later record shows that an earlier one's job had ended: it touches the same blocks, or
+/// uses a slot that the earlier one gave back.
+fn shows_end(write: &Write, later: &Write) -> bool {
+    let same = (write.group, write.unit) == (later.group, later.unit);
+    let gives = |slot: u32| write.parts.iter().any(|p| p.old == slot);
+    same && !write.touched().and(later.touched()).is_empty()
+        || later.parts.iter().any(|p| gives(p.slot))
 }

@@ -116,6 +116,8 @@ pub struct Durable {
 
 /// Jobs and operations in flight; the callers bound theirs far below.
 const IN_FLIGHT: usize = 1 << 20;
+/// Slots that one `flush` looks at for those of a volume that went: about 5 ms.
+const SWEEP: u32 = 1 << 20;
 
 /// What a mount has put together.
 pub(super) struct Recovered {
@@ -286,14 +288,13 @@ impl Durable {
                 for change in &changes {
                     self.groups.change(group, change);
                     if matches!(change, Change::Wipe) {
-                        self.map
-                            .sweep(|g, _| g == group, |slot| self.overlay.clear(slot, u16::MAX));
+                        self.map.begin_sweep(|g, _| g == group);
                     }
                 }
             }
             Kind::Drop(volume) => {
                 self.groups.drop_volume(volume);
-                self.map.sweep(|_, v| v == volume, |slot| self.overlay.clear(slot, u16::MAX));
+                self.map.begin_sweep(|_, v| v == volume);
             }
             Kind::Read { .. } | Kind::Edges { .. } => unreachable!("it has no record"),
         }
@@ -351,6 +352,9 @@ impl Durable {
     ) -> Option<Vec<u32>> {
         let missing =
             Self::chunks(group, unit, at, len).filter(|c| self.map.slot(*c).is_none()).count();
+        if missing as u32 > self.map.free() {
+            self.map.sweep(u32::MAX, |slot| self.overlay.clear(slot, u16::MAX));
+        }
         if missing as u32 > self.map.free() {
             return None;
         }
@@ -436,6 +440,7 @@ impl Journal for Durable {
 
     fn flush(&mut self, out: &mut Effects) {
         if self.failed.is_none() {
+            self.map.sweep(SWEEP, |slot| self.overlay.clear(slot, u16::MAX));
             self.run_checkpoint(out);
             self.run_destage(out);
             self.run_commit(out);
@@ -474,14 +479,18 @@ impl Journal for Durable {
         self.map.volumes()
     }
 
-    fn drop_volume(&mut self, volume: VolumeId) -> u32 {
-        let units = self.map.units(|_, v| v == volume).len() as u32;
+    fn is_empty(&self, group: GroupId) -> bool {
+        self.map.slots_of(|g, _| g == group) == 0
+    }
+
+    fn drop_volume(&mut self, volume: VolumeId) -> u64 {
+        let slots = self.map.slots_of(|_, v| v == volume);
         if self.failed.is_none() {
             self.map.drop_owners(|_, v| v == volume);
             self.commit.dropping = true;
             self.enqueue_small(None, Kind::Drop(volume));
         }
-        units
+        slots * super::layout::SLOT
     }
 
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {

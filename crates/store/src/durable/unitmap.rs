@@ -66,6 +66,10 @@ pub struct UnitMap {
     owners: Vec<Owner>,
     owner_of: BTreeMap<(GroupId, VolumeId), u32>,
     unused_owners: Vec<u32>,
+    /// The owner that was looked for last: it mostly is the next one, too.
+    recent: Option<(GroupId, VolumeId, u32)>,
+    /// Where the sweep goes on, if there is one.
+    sweeping: Option<u32>,
     taken: Bits,
     cursor: u32,
     pins: Map<u32, u32>,
@@ -88,6 +92,8 @@ impl UnitMap {
             owners: Vec::new(),
             owner_of: BTreeMap::new(),
             unused_owners: Vec::new(),
+            recent: None,
+            sweeping: None,
             taken,
             cursor: 0,
             pins: Map::default(),
@@ -156,6 +162,12 @@ impl UnitMap {
         units.sort_unstable();
         units.dedup();
         units
+    }
+
+    /// Slots of the owners that `of` accepts.
+    pub fn slots_of(&self, of: impl Fn(GroupId, VolumeId) -> bool) -> u64 {
+        let live = self.owners.iter().filter(|o| o.life == Life::Live && of(o.group, o.volume));
+        live.map(|o| u64::from(o.slots)).sum()
     }
 
     /// The volumes with slots, in order.
@@ -246,26 +258,32 @@ impl UnitMap {
             owner.life = Life::Dropped;
             self.owner_of.remove(&(owner.group, owner.volume));
         }
+        self.recent = None;
     }
 
-    /// Frees the slots of dropped owners that `of` accepts, or lets the last pin do it; names them.
-    pub fn sweep(&mut self, of: impl Fn(GroupId, VolumeId) -> bool, mut each: impl FnMut(u32)) {
-        let mut gone = vec![false; self.owners.len()];
-        for (gone, owner) in gone.iter_mut().zip(&mut self.owners) {
-            if owner.life == Life::Dropped && of(owner.group, owner.volume) {
-                owner.life = Life::Swept;
-                *gone = owner.slots > 0;
+    /// The dropped owners that `of` accepts need their slots no more: `sweep` frees them.
+    pub fn begin_sweep(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
+        let dropped = |o: &&mut Owner| o.life == Life::Dropped && of(o.group, o.volume);
+        for owner in self.owners.iter_mut().filter(dropped) {
+            owner.life = Life::Swept;
+            if owner.slots > 0 {
+                self.sweeping = Some(0);
             }
         }
-        if !gone.contains(&true) {
-            return;
-        }
-        for slot in 0..self.owner.len() as u32 {
-            if self.owner(slot) != FREE && gone[(self.owner(slot) >> 4) as usize] {
+    }
+
+    /// Goes on with the sweep, over at most `most` slots: frees those of owners that need them no more,
+    /// or lets the last pin do it, and names them.
+    pub fn sweep(&mut self, most: u32, mut each: impl FnMut(u32)) {
+        let Some(from) = self.sweeping else { return };
+        let end = from.saturating_add(most).min(self.owner.len() as u32);
+        for slot in from..end {
+            if self.owner(slot) != FREE && self.is_swept(slot) {
                 self.clear(slot, u16::MAX);
                 each(slot);
             }
         }
+        self.sweeping = (end < self.owner.len() as u32).then_some(end);
     }
 
     /// True when the slot's owner was dropped.
@@ -313,6 +331,7 @@ impl UnitMap {
         if o.slots == 0 && !self.unused_owners.contains(&(owner as u32)) {
             if self.owner_of.get(&(o.group, o.volume)) == Some(&(owner as u32)) {
                 self.owner_of.remove(&(o.group, o.volume));
+                self.recent = None;
             }
             self.unused_owners.push(owner as u32);
         }
@@ -320,7 +339,11 @@ impl UnitMap {
 
     /// The owner's index; `None` when there are too many.
     fn owner_index(&mut self, group: GroupId, volume: VolumeId) -> Option<u32> {
+        if let Some((_, _, owner)) = self.recent.filter(|r| (r.0, r.1) == (group, volume)) {
+            return Some(owner);
+        }
         if let Some(owner) = self.owner_of.get(&(group, volume)) {
+            self.recent = Some((group, volume, *owner));
             return Some(*owner);
         }
         let new = Owner { group, volume, slots: 0, life: Life::Live };
@@ -463,7 +486,8 @@ impl UnitMap {
     /// Ends recovery: frees what is empty or dropped, and makes the rest findable. Tells a chunk that
     /// two slots claim, if there is one: the map is not to be trusted then.
     pub fn index(&mut self) -> Result<(), Chunk> {
-        self.sweep(|_, _| true, |_| {});
+        self.begin_sweep(|_, _| true);
+        self.sweep(u32::MAX, |_| {});
         for slot in 0..self.owner.len() as u32 {
             if self.owner(slot) == FREE {
                 continue;
@@ -533,7 +557,8 @@ mod tests {
         assert_eq!((map.slot(a), map.used(), map.volumes()), (None, 2, vec![VolumeId(2)]));
         let again = map.pin(a).unwrap();
         assert_ne!(again, slot);
-        map.sweep(|_, v| v == VolumeId(1), |_| {});
+        map.begin_sweep(|_, v| v == VolumeId(1));
+        map.sweep(u32::MAX, |_| {});
         assert_eq!(map.used(), 3, "a job holds it");
         map.unpin(slot);
         map.unpin(again);

@@ -110,3 +110,29 @@ pub fn log_wraps(seed: u64) {
     world.mount(None).unwrap();
     world.compare();
 }
+
+/// Slots change hands at once, on a device that is nearly full; then a crash.
+pub fn reuse(seed: u64) {
+    let mut world = World::new(seed, seed.is_multiple_of(2));
+    world.mount(None).unwrap();
+    let unit = |i: u64| UnitKey { volume: VolumeId(1), index: 2 * i as u32 + 1 };
+    let slots = world.store.as_ref().unwrap().capacity() / (64 << 10);
+    let name = |n: u64| (unit(n / 16), (n % 16) as u32 * (64 << 10));
+    for n in 0..slots - 2 {
+        let (unit, at) = name(n);
+        world.write(World::group(unit), unit, at, BLOCK, false);
+    }
+    world.settle();
+    for _ in 0..world.prng.range(10, 40) {
+        let zero = world.prng.chance(0.5);
+        let (unit, at) = name(world.prng.below(slots + 20));
+        world.write(World::group(unit), unit, at, 2 * BLOCK, zero);
+        world.flush();
+        if world.prng.chance(0.7) && world.has_open() {
+            world.step();
+        }
+    }
+    world.crash(Fate::Random);
+    world.mount(None).unwrap();
+    world.compare();
+}

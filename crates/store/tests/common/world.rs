@@ -441,12 +441,10 @@ impl World {
         self.volume += 1;
         self.drops.push((volume, self.next + 1));
         let store = self.store.as_mut().expect("mounted");
-        let units = self
-            .model
-            .units
-            .iter()
-            .filter(|((_, u), unit)| u.volume == volume && !unit.valid.is_empty());
-        assert_eq!(store.drop_volume(volume) as usize, units.count());
+        let bytes = store.drop_volume(volume);
+        let of = |((_, u), _): &(&(GroupId, UnitKey), &Unit)| u.volume == volume;
+        let slots: u64 = self.model.units.iter().filter(of).map(|(_, u)| u.slots()).sum();
+        assert_eq!(bytes, slots * (64 << 10));
         assert!(!store.volumes().contains(&volume));
     }
 
@@ -662,6 +660,7 @@ impl World {
             let model: Vec<UnitKey> =
                 self.model.units.iter().filter(here).map(|((_, u), _)| *u).collect();
             assert_eq!(store.units(group), model);
+            assert_eq!(store.is_empty(group), model.is_empty());
         }
     }
 }
