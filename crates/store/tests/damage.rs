@@ -5,6 +5,7 @@ mod common;
 use base::{BLOCK, ClusterId, DeviceId, UNIT, UnitKey, VolumeId};
 use common::lives;
 use common::world::{CLUSTER, SIZE, World, expected, identity};
+use seam::{DiskError, Journal};
 use store::durable::layout::{Layout, SMALLEST};
 use store::durable::{Expected, Identity, MountError};
 
@@ -183,4 +184,19 @@ fn a_format_that_was_not_finished_left_no_device() {
         world.disk.write(at, &[0; 4096]);
     }
     assert_eq!(why(&mut world, expected(), SIZE), MountError::Unformatted);
+}
+
+#[test]
+fn a_device_that_fails_to_read_fails_the_job_and_no_more() {
+    let mut world = written();
+    world.mount(None).unwrap();
+    let group = World::group(unit(1));
+    world.may_be_damaged = true;
+    world.read(group, unit(1), 0, BLOCK);
+    while world.end_or_fail(Some(DiskError::Io)) {}
+    let store = world.store.as_mut().unwrap();
+    let ended = store.finished().expect("the read ended");
+    assert!(matches!(ended.result, Err(DiskError::Io)));
+    assert_eq!(store.failed(), None);
+    assert!(store.is_idle());
 }

@@ -44,7 +44,7 @@ impl Durable {
 
     /// A job that is nothing but a record.
     pub(super) fn enqueue_small(&mut self, token: Option<u64>, kind: Kind) {
-        let fetch = Fetch { unit: UnitKey::default(), pieces: Vec::new() };
+        let fetch = Fetch::new(UnitKey::default(), Vec::new());
         let key = self.insert(token, kind, fetch, Vec::new());
         assert!(
             self.record_len(key) <= self.log.longest(),

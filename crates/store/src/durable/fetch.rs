@@ -12,16 +12,6 @@ use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
 use seam::{Buf, DiskError, Effects};
 
-/// What came of comparing.
-pub enum Checked {
-    /// All of it is what was written.
-    Good,
-    /// Checksums are not in memory (any more); they are being read.
-    Waiting,
-    /// These blocks are not what was written.
-    Bad(DiskError),
-}
-
 impl Durable {
     /// Where these blocks of a unit are, as far as they hold data; in order.
     pub(super) fn pieces(&self, group: GroupId, unit: UnitKey, blocks: BlockSet) -> Vec<Piece> {
@@ -86,54 +76,51 @@ impl Durable {
 
     /// Asks for the pages of checksums that a job needs and that are not in memory; false: none.
     fn fetch_sums(&mut self, key: u64, out: &mut Effects) -> bool {
-        let Some(job) = self.jobs.get(key) else { return false };
-        let mut pages: Vec<u32> = Vec::new();
-        for piece in job.fetch.pieces.iter().filter(|p| !p.ready) {
-            for (slot, block) in blocks(piece) {
-                let page = slot / SUM_ENTRIES;
-                if pages.last() != Some(&page) && self.sums.get(slot, block).is_none() {
-                    pages.push(page);
-                }
-            }
-        }
-        pages.sort_unstable();
-        pages.dedup();
+        let pages = self.resolve(key);
         for page in &pages {
-            self.jobs.get_mut(key).expect("it was there above").left += 1;
+            self.jobs.get_mut(key).expect("it has missing pages").left += 1;
             self.load_page(*page, Reader::Job(key), out);
         }
         !pages.is_empty()
     }
 
-    /// Compares what was fetched for a job.
-    pub(super) fn check(&mut self, key: u64, out: &mut Effects) -> Checked {
-        if self.fetch_sums(key, out) {
-            return Checked::Waiting;
+    /// Notes the checksums of a job's blocks that are in memory; tells the pages of the others.
+    fn resolve(&mut self, key: u64) -> Vec<u32> {
+        let mut missing: Vec<u32> = Vec::new();
+        let Some(job) = self.jobs.get_mut(key) else { return missing };
+        let Fetch { pieces, sums, .. } = &mut job.fetch;
+        let all = pieces.iter().filter(|p| !p.ready).flat_map(blocks);
+        for (sum, (slot, block)) in sums.iter_mut().zip(all).filter(|(sum, _)| sum.is_none()) {
+            *sum = self.sums.get(slot, block);
+            if sum.is_none() {
+                missing.push(slot / SUM_ENTRIES);
+            }
         }
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// Compares what was fetched for a job; tells the first blocks that are not what was written.
+    pub(super) fn check(&self, key: u64) -> Result<(), DiskError> {
         let job = self.jobs.get(key).expect("a job lives until it ends");
-        let Fetch { unit, pieces } = &job.fetch;
+        let Fetch { unit, pieces, sums } = &job.fetch;
+        let read = pieces.iter().filter(|p| !p.ready);
+        let data = read.flat_map(|p| (p.first..).zip(p.data.chunks_exact(BLOCK as usize)));
         let mut bad: Option<(u32, u32)> = None;
-        for piece in pieces.iter().filter(|p| !p.ready) {
-            let each = blocks(piece).zip(piece.data.chunks_exact(BLOCK as usize));
-            for (i, ((slot, in_slot), data)) in each.enumerate() {
-                let block = piece.first + i as u32;
-                let good = self.sums.get(slot, in_slot) == Some(block_sum(data, *unit, block));
-                if good || mutant::on(Mutant::NoSumCheck) {
-                    continue;
-                }
-                match &mut bad {
-                    None => bad = Some((block, 1)),
-                    Some((first, count)) if *first + *count == block => *count += 1,
-                    Some(_) => {}
-                }
+        for ((block, data), sum) in data.zip(sums) {
+            if *sum == Some(block_sum(data, *unit, block)) || mutant::on(Mutant::NoSumCheck) {
+                continue;
+            }
+            match &mut bad {
+                None => bad = Some((block, 1)),
+                Some((first, count)) if *first + *count == block => *count += 1,
+                Some(_) => {}
             }
         }
-        match bad {
-            None => Checked::Good,
-            Some((first, count)) => {
-                Checked::Bad(DiskError::Corrupt { first: first as u16, blocks: count as u16 })
-            }
-        }
+        bad.map_or(Ok(()), |(first, count)| {
+            Err(DiskError::Corrupt { first: first as u16, blocks: count as u16 })
+        })
     }
 
     // ---- pages of checksums ----
@@ -173,7 +160,10 @@ impl Durable {
         }
         for reader in self.loading.remove(&page).unwrap_or_default() {
             match reader {
-                Reader::Job(key) => self.arrived(key, None, out),
+                Reader::Job(key) => {
+                    self.resolve(key);
+                    self.arrived(key, None, out);
+                }
                 Reader::Checkpoint => self.save_sums(page, out),
             }
         }

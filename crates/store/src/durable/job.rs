@@ -2,6 +2,7 @@
 
 use super::record::Write;
 use super::sums::SumPage;
+use alloc::vec;
 use alloc::vec::Vec;
 use base::{GroupId, UnitKey, VolumeId};
 use seam::{Buf, Change, DiskError};
@@ -28,6 +29,18 @@ pub struct Fetch {
     pub unit: UnitKey,
     /// Where they are.
     pub pieces: Vec<Piece>,
+    /// Their checksums, as far as they are known: of the blocks of all pieces that are read, in order.
+    /// They can't change meanwhile: nobody else writes these blocks.
+    pub sums: Vec<Option<u32>>,
+}
+
+impl Fetch {
+    /// These pieces of a unit.
+    pub fn new(unit: UnitKey, pieces: Vec<Piece>) -> Fetch {
+        let read = pieces.iter().filter(|p| !p.ready);
+        let blocks = read.map(|p| p.count as usize).sum();
+        Fetch { unit, pieces, sums: vec![None; blocks] }
+    }
 }
 
 /// What a job is to do.

@@ -1,6 +1,5 @@
 //! Reads: from the device, from what waits for its slot, and zeros.
 
-use super::fetch::Checked;
 use super::job::{Fetch, Kind, Piece};
 use super::store::Durable;
 use base::{BLOCK, BlockSet, GroupId, UnitKey};
@@ -21,22 +20,18 @@ impl Durable {
             return Started::Done(assemble(&pieces, at, len, out));
         }
         let pins = self.pin_present(group, unit, at, len);
-        let key = self.insert(Some(token), Kind::Read { at, len }, Fetch { unit, pieces }, pins);
+        let key = self.insert(Some(token), Kind::Read { at, len }, Fetch::new(unit, pieces), pins);
         self.fetch(key, out);
         Started::Pending
     }
 
     /// All pieces of a read came.
     pub(super) fn read_fetched(&mut self, key: u64, out: &mut Effects) {
-        let result = match self.check(key, out) {
-            Checked::Waiting => return,
-            Checked::Bad(error) => Err(error),
-            Checked::Good => {
-                let job = self.jobs.get(key).expect("a job lives until it ends");
-                let Kind::Read { at, len } = job.kind else { unreachable!("it is a read") };
-                Ok(assemble(&job.fetch.pieces, at, len, out))
-            }
-        };
+        let result = self.check(key).map(|()| {
+            let job = self.jobs.get(key).expect("a job lives until it ends");
+            let Kind::Read { at, len } = job.kind else { unreachable!("it is a read") };
+            assemble(&job.fetch.pieces, at, len, out)
+        });
         self.end(key, result);
     }
 }

@@ -369,7 +369,7 @@ fn read_part(body: &mut Reader<'_>, slots: u32, pool: &BufPool) -> Option<Part> 
     };
     let (slot, old, blocks) = (head.slot.get(), head.old.get(), head.blocks.get());
     let known = slot < slots && (old < slots || old == NO_SLOT);
-    if !known || u32::from(head.chunk) >= UNIT_CHUNKS {
+    if !known || blocks == 0 || u32::from(head.chunk) >= UNIT_CHUNKS {
         return None;
     }
     let (data, sums) = (Buf::EMPTY, [0; SLOT_BLOCKS as usize]);

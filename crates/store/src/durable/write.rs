@@ -9,7 +9,6 @@
 //!
 //! Blocks that are written in part are completed first: with zeros, or with what they hold.
 
-use super::fetch::Checked;
 use super::format::{NO_SLOT, block_sum};
 use super::job::{Fetch, Kind, Op};
 use super::layout::SLOT_BLOCKS;
@@ -82,7 +81,7 @@ impl Durable {
         let (group, unit) = (write.group, write.unit);
         let pieces = self.pieces(group, unit, edges);
         let kind = Kind::Edges { write, at, len, body };
-        let key = self.insert(Some(token), kind, Fetch { unit, pieces }, pins);
+        let key = self.insert(Some(token), kind, Fetch::new(unit, pieces), pins);
         if !self.fetch(key, out) {
             self.place_parts(key, out);
         }
@@ -90,10 +89,9 @@ impl Durable {
 
     /// What the blocks at the ends hold came.
     pub(super) fn edges_fetched(&mut self, key: u64, out: &mut Effects) {
-        match self.check(key, out) {
-            Checked::Waiting => {}
-            Checked::Bad(error) => self.end(key, Err(error)),
-            Checked::Good => self.place_parts(key, out),
+        match self.check(key) {
+            Ok(()) => self.place_parts(key, out),
+            Err(error) => self.end(key, Err(error)),
         }
     }
 
@@ -145,9 +143,11 @@ impl Durable {
     /// One part per slot for the blocks of a write, whose data this is.
     fn place_data(&mut self, key: u64, write: &mut Write, data: &Buf) {
         let (group, unit) = (write.group, write.unit);
-        let slots: Vec<u32> = self.jobs.get(key).expect("it lives").pins.clone();
+        let job = self.jobs.get_mut(key).expect("a job lives until it ends");
+        let mut pins = core::mem::take(&mut job.pins);
         let chunks = write.first / SLOT_BLOCKS..write.end.div_ceil(SLOT_BLOCKS);
-        for (chunk, slot) in chunks.zip(slots) {
+        for (i, chunk) in chunks.enumerate() {
+            let slot = pins[i];
             let start = chunk * SLOT_BLOCKS;
             let (first, end) = (write.first.max(start), write.end.min(start + SLOT_BLOCKS));
             let blocks = mask(first - start, end - start);
@@ -164,13 +164,14 @@ impl Durable {
                 && !self.map.is_dropped(slot)
                 && let Some(other) = self.map.pin_second(name)
             {
-                self.jobs.get_mut(key).expect("it lives").pins.push(other);
+                pins.push(other);
                 (part.slot, part.old, part.way) = (other, slot, Way::Direct);
             }
             sum(&mut part, &data, unit, first);
             part.data = data;
             write.parts.push(part);
         }
+        self.jobs.get_mut(key).expect("a job lives until it ends").pins = pins;
     }
 
     /// One part per slot for blocks that are zeroed whole, as far as they hold data.
