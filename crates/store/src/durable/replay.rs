@@ -64,7 +64,7 @@ impl Replay {
             bad: Vec::new(),
             checking: false,
             overlay: Overlay::default(),
-            sums: Sums::new(parts.tuning.cached_pages.max(64)),
+            sums: Sums::new(parts.tuning.cached_pages.max(1)),
             dropped: 0,
             parts,
         }

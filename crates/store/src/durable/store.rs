@@ -38,13 +38,13 @@ pub enum Durability {
 pub struct Tuning {
     /// When writes are durable.
     pub durability: Durability,
-    /// Bytes of data that may wait in memory for their slots; at least 4 MiB.
+    /// Bytes of data that may wait in memory for their slots.
     pub overlay_bytes: usize,
     /// Bytes of log after which a checkpoint is due, if half of the ring is not less: what a mount reads.
     pub replay_bytes: u64,
     /// Slots whose checksums may have changed since the last checkpoint; 100 bytes each.
     pub fresh_sums: usize,
-    /// Pages of checksums to cache, 4 KiB each; at least 64.
+    /// Pages of checksums to cache, 4 KiB each; one tells about 4 MiB of data.
     pub cached_pages: usize,
     /// Units that dirty sets may name before they become "all"; 60 bytes each.
     pub dirty_units: usize,

@@ -114,6 +114,11 @@ impl Model {
         self.records.entry(group).or_default()
     }
 
+    /// True when a block of the group holds data.
+    pub fn has_content(&self, group: GroupId) -> bool {
+        self.units.iter().any(|((g, _), unit)| *g == group && !unit.valid.is_empty())
+    }
+
     /// Slots that all of it takes.
     pub fn slots(&self) -> u64 {
         self.units.values().map(Unit::slots).sum()

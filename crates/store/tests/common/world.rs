@@ -606,6 +606,10 @@ impl World {
                 match change {
                     Change::Acted(e) => found.acted == *e,
                     Change::Base(e) => found.base == *e,
+                    // The records may be the same with and without it.
+                    Change::Wipe if self.model.has_content(p.group) => {
+                        self.store.as_ref().expect("mounted").is_empty(p.group)
+                    }
                     _ => found == with.record(p.group).clone(),
                 }
             }
