@@ -54,24 +54,20 @@ impl Durable {
     /// Reads a job's pieces, and the checksums that they need. The job waits for something, or it is
     /// all in memory: then this is false.
     pub(super) fn fetch(&mut self, key: u64, out: &mut Effects) -> bool {
-        let Some(job) = self.jobs.get_mut(key) else { return false };
-        let reads: Vec<(usize, u64, u32)> = job
-            .fetch
-            .pieces
-            .iter()
-            .enumerate()
-            .filter(|(_, p)| !p.ready)
-            .map(|(i, p)| {
-                let at = self.layout.slot(p.slot) + u64::from(p.first % SLOT_BLOCKS * BLOCK);
-                (i, at, p.count * BLOCK)
-            })
-            .collect();
-        job.left += reads.len() as u32;
-        let missing = self.fetch_sums(key, out);
-        for (piece, at, len) in &reads {
-            self.read(*at, *len, Op::Fetch { job: key, piece: *piece }, out);
+        let mut waits = self.fetch_sums(key, out);
+        let count = self.jobs.get(key).map_or(0, |job| job.fetch.pieces.len());
+        for i in 0..count {
+            let job = self.jobs.get_mut(key).expect("it has pieces");
+            let Piece { first, count, slot, ready, .. } = job.fetch.pieces[i];
+            if ready {
+                continue;
+            }
+            job.left += 1;
+            waits = true;
+            let at = self.layout.slot(slot) + u64::from(first % SLOT_BLOCKS * BLOCK);
+            self.read(at, count * BLOCK, Op::Fetch { job: key, piece: i }, out);
         }
-        missing || !reads.is_empty()
+        waits
     }
 
     /// Asks for the pages of checksums that a job needs and that are not in memory; false: none.

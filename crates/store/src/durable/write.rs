@@ -17,6 +17,7 @@ use super::store::Durable;
 use super::unitmap::Chunk;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
+use seam::buf::ALIGN;
 use seam::{Buf, Effects, Marks, Started};
 
 impl Durable {
@@ -125,7 +126,10 @@ impl Durable {
         };
         match &body {
             Some(body) => {
-                let aligned = at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
+                // In memory as well: devices want that for direct I/O.
+                let aligned = at.is_multiple_of(BLOCK)
+                    && len.is_multiple_of(BLOCK)
+                    && (body.as_ptr() as usize).is_multiple_of(ALIGN);
                 let data = if aligned { body.clone() } else { whole(write.first, write.end, out) };
                 self.place_data(key, &mut write, &data);
             }

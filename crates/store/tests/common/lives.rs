@@ -17,7 +17,7 @@ impl Default for Lives {
     }
 }
 
-/// Random lives of one device: jobs, a crash somewhere, a mount (maybe crashed, too), all compared.
+/// Random lives of one device: jobs, maybe an error of the device, a crash somewhere, a mount (maybe crashed, too), all compared.
 /// Tells how many jobs ended.
 pub fn random(seed: u64, lives: Lives) -> u64 {
     let mut world = World::new(seed, seed.is_multiple_of(3));
@@ -30,8 +30,12 @@ pub fn random(seed: u64, lives: Lives) -> u64 {
             }
         }
         world.compare();
+        world.slow_metadata = world.prng.chance(0.3);
         let rounds = world.prng.range(5, lives.rounds);
         busy(&mut world, rounds);
+        if world.prng.chance(0.2) {
+            world.fail_one();
+        }
         let fates = [Fate::Random, Fate::Random, Fate::Dropped, Fate::Kept];
         let fate = *world.prng.pick(&fates);
         world.crash(fate);

@@ -88,6 +88,8 @@ pub struct World {
     pub corrupt: Vec<(UnitKey, u16, u16)>,
     /// Writes to neither log nor slots end last.
     pub slow_metadata: bool,
+    /// Writes that the device failed: they may have happened, in part or whole.
+    failed_writes: Vec<(u64, Vec<u8>)>,
     /// Reads may find damage: they are not compared then.
     pub may_be_damaged: bool,
 }
@@ -117,6 +119,7 @@ impl World {
             fulls: 0,
             corrupt: Vec::new(),
             slow_metadata: false,
+            failed_writes: Vec::new(),
             may_be_damaged: false,
         };
         world.format(identity(), false).expect("a new device");
@@ -247,6 +250,32 @@ impl World {
         true
     }
 
+    /// One write or flush fails, if there is one: every job ends with that, and may have happened or not.
+    pub fn fail_one(&mut self) {
+        self.collect();
+        let changes = |(e, _): &(Effect, u64)| !matches!(e, Effect::Read { .. });
+        let Some(pick) = self.open.iter().position(changes) else { return };
+        let op = match self.open.remove(pick).0 {
+            Effect::Write { op, at, body, .. } => {
+                self.failed_writes.push((at, body.to_vec()));
+                op
+            }
+            Effect::Flush { op, .. } => op,
+            other => panic!("{other:?}"),
+        };
+        let before = self.pending.clone();
+        let store = self.store.as_mut().expect("mounted");
+        store.disk_done(op, Err(DiskError::Io), &mut self.out);
+        store.flush(&mut self.out);
+        assert_eq!(store.failed(), Some(DiskError::Io));
+        for f in take_finished(store) {
+            let known = self.pending.remove(&f.token).is_some();
+            assert!(known && f.result.is_err(), "{} ended well, or twice", f.token);
+        }
+        assert!(self.pending.is_empty(), "jobs hang: {:?}", self.pending);
+        self.pending = before;
+    }
+
     pub fn flush(&mut self) {
         let store = self.store.as_mut().expect("mounted");
         store.flush(&mut self.out);
@@ -277,7 +306,7 @@ impl World {
             Effect::Write { at, body, .. } => Some((at, body.to_vec())),
             _ => None,
         });
-        let open = open.collect();
+        let open = open.chain(std::mem::take(&mut self.failed_writes)).collect();
         self.disk.crash(open, fate, &mut self.prng);
     }
 
