@@ -82,6 +82,11 @@ fn unit(steps: &mut Steps) -> Result<()> {
             "gabion-system-tests",
         ]),
     )?;
+    // Apart from the others: these switches must not get into what they build.
+    let mutants = ["test", "--profile", "ci", "--package", "gabion-store", "--features", "mutants"];
+    let mut command = cargo(&mutants);
+    command.args(["--test", "mutants"]);
+    steps.command("mutants of the durable store", &mut command)?;
     Ok(())
 }
 

@@ -65,10 +65,38 @@ pub enum Mutant {
     IgnoreBase,
     /// Not a rule: a frame's body is not checked.
     NoBodyCheck,
+    /// Store: a job is answered before the log is flushed.
+    LogUnflushed,
+    /// Store: a superblock is written before what it points to is durable.
+    EagerSuperblock,
+    /// Store: log space is used again before the checkpoint that covers it is durable.
+    EagerTail,
+    /// Store: recovery forgets that blocks were zeroed.
+    StaleValid,
+    /// Store: what is read is not compared with its checksum.
+    NoSumCheck,
+    /// Store: recovery takes a batch of the log without looking at its checksum and its chain.
+    TornTail,
+    /// Store: a slot is used again before the record that frees it is durable.
+    EagerReuse,
+    /// Store: recovery takes a write to fresh space without looking at the data.
+    NoDataCheck,
 }
 
 impl Mutant {
-    /// All of them.
+    /// Those that `store`'s own tests hunt (crates/store/tests).
+    pub const STORE: &[Mutant] = &[
+        Mutant::LogUnflushed,
+        Mutant::EagerSuperblock,
+        Mutant::EagerTail,
+        Mutant::StaleValid,
+        Mutant::NoSumCheck,
+        Mutant::TornTail,
+        Mutant::EagerReuse,
+        Mutant::NoDataCheck,
+    ];
+
+    /// Those that the simulator hunts.
     pub const ALL: &[Mutant] = &[
         Mutant::AckAlone,
         Mutant::AckBeforeLocal,

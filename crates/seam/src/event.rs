@@ -90,4 +90,12 @@ pub enum DiskError {
     NoSpace,
     /// Any other failure of the device.
     Io,
+    /// These blocks of the unit fail their checksum: repair them from the other copy. Told by a store,
+    /// never by a driver.
+    Corrupt {
+        /// The first one.
+        first: u16,
+        /// How many.
+        blocks: u16,
+    },
 }

@@ -7,14 +7,19 @@
 //! before; a slot belongs to at most one unit; a unit keeps its slot while an operation on it runs, and
 //! gives it back when no block is valid and no operation runs.
 //!
-//! This is the layout for memory: metadata lives in this process alone. Not done here: order between
-//! overlapping operations (the caller's range locks), and anything durable.
+//! [`Store`] is the layout for memory: metadata lives in this process alone ([`Memory`] adds what
+//! replication remembers). [`durable`] is the one for
+//! files and block devices. Not done here: order between overlapping operations (the caller's range
+//! locks).
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod durable;
+mod memory;
 mod space;
 mod store;
 
+pub use memory::Memory;
 pub use space::Space;
 pub use store::Store;

@@ -32,7 +32,7 @@ const TABLE: &[Row] = &[
     row("gabion-seam", 0, &["gabion-base"], &[]),
     row("gabion-wire", 0, &["gabion-base", "gabion-seam"], &["prost", "thiserror", "zerocopy"]),
     row("gabion-placement", 1, &["gabion-base"], &[]),
-    row("gabion-store", 1, &["gabion-base", "gabion-seam"], &["thiserror"]),
+    row("gabion-store", 1, &["gabion-base", "gabion-seam"], &["thiserror", "zerocopy"]),
     row("gabion-mirror", 1, &["gabion-base", "gabion-seam", "gabion-wire"], &["zerocopy"]),
     row(
         "gabion-mdm",

@@ -82,7 +82,7 @@ impl Node for Echo {
                 let result = result.map_err(|e| match e {
                     DiskError::OutOfRange => BlockError::OutOfRange,
                     DiskError::NoSpace => BlockError::Full,
-                    DiskError::Io => BlockError::Media,
+                    DiskError::Io | DiskError::Corrupt { .. } => BlockError::Media,
                 });
                 out.push(Effect::Reply { id, result });
             }

@@ -1,0 +1,85 @@
+//! A fixed number of bits, for sets of slots and pages.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Bits `0..len`.
+#[derive(Clone, Debug)]
+pub struct Bits {
+    words: Vec<u64>,
+    len: u32,
+    count: u32,
+}
+
+impl Bits {
+    /// All clear.
+    pub fn new(len: u32) -> Bits {
+        Bits { words: vec![0; len.div_ceil(64) as usize], len, count: 0 }
+    }
+
+    /// How many are set.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether this one is set.
+    pub fn get(&self, i: u32) -> bool {
+        self.words[i as usize / 64] >> (i % 64) & 1 == 1
+    }
+
+    /// Sets or clears one; tells whether that changed it.
+    pub fn put(&mut self, i: u32, to: bool) -> bool {
+        assert!(i < self.len, "bit {i} of {}", self.len);
+        if self.get(i) == to {
+            return false;
+        }
+        self.words[i as usize / 64] ^= 1 << (i % 64);
+        if to {
+            self.count += 1
+        } else {
+            self.count -= 1
+        }
+        true
+    }
+
+    /// The first one that is set, from `from` on.
+    pub fn next_set(&self, from: u32) -> Option<u32> {
+        self.find(from, |w| w)
+    }
+
+    /// The first one that is clear, from `from` on.
+    pub fn next_clear(&self, from: u32) -> Option<u32> {
+        self.find(from, |w| !w)
+    }
+
+    fn find(&self, from: u32, of: impl Fn(u64) -> u64) -> Option<u32> {
+        if from >= self.len {
+            return None;
+        }
+        let mut word = from as usize / 64;
+        let mut bits = of(self.words[word]) & (u64::MAX << (from % 64));
+        while bits == 0 {
+            word += 1;
+            bits = of(*self.words.get(word)?);
+        }
+        let i = word as u32 * 64 + bits.trailing_zeros();
+        (i < self.len).then_some(i)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_next_of_either_kind_and_counts() {
+        let mut bits = Bits::new(130);
+        assert!(bits.put(3, true) && bits.put(129, true) && !bits.put(3, true));
+        assert_eq!(
+            (bits.next_set(0), bits.next_set(4), bits.next_set(130)),
+            (Some(3), Some(129), None)
+        );
+        assert_eq!((bits.next_clear(3), bits.next_clear(129), bits.count()), (Some(4), None, 2));
+        assert!(bits.put(129, false) && bits.next_set(4).is_none());
+    }
+}

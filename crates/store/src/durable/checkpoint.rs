@@ -1,0 +1,235 @@
+//! Checkpoints: what the log says goes into the map, so that the log can be used again.
+//!
+//! In this order, each step durable before the next one where it says so:
+//! 1. *Home*: payloads of records before the new start of the log are durable in their slots.
+//! 2. *Pages*: changed pages of map and checksums go to their other copy.
+//! 3. *Root*: so do root and records. All of 2 and 3 is made durable.
+//! 4. *First*: superblocks 0 and 2; durable. From here on the new checkpoint counts.
+//! 5. *Second*: superblocks 1 and 3; durable. Now the log before the start is free.
+//!
+//! It is fuzzy: jobs go on, and pages may say more than the log's new start. Replay forgives that.
+//! No step needs room in the log.
+
+use super::bits::Bits;
+use super::fetch::empty_page;
+use super::format::page_sum;
+use super::job::{Op, Reader, Waiter};
+use super::layout::{MAP_ENTRIES, PAGE};
+use super::store::Durable;
+use super::superblock::{Anchor, Content, LogStart};
+use alloc::boxed::Box;
+use base::crc::crc32c;
+use base::{Mutant, mutant};
+use seam::{DiskError, Effects};
+use zerocopy::IntoBytes;
+
+/// Pages on their way at the same time.
+const PAGES: u32 = 32;
+/// The longest write of root and records, in bytes.
+const PIECE: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Home,
+    Pages,
+    Root,
+    First,
+    Second,
+}
+
+/// A checkpoint that runs.
+#[derive(Debug)]
+pub struct Checkpoint {
+    step: Step,
+    start: LogStart,
+    /// Pages of the map to save, and where to go on.
+    pages: Bits,
+    next_map: u32,
+    next_sum: u32,
+    busy: u32,
+    anchor: Anchor,
+    /// Superblocks to be written next.
+    next: Option<Step>,
+}
+
+impl Durable {
+    /// True when blocks have to go to their slots for the checkpoint to go on.
+    pub(super) fn checkpoint_wants_home(&self) -> bool {
+        let Some(c) = &self.checkpoint else { return false };
+        c.step == Step::Home && self.overlay.oldest().is_some_and(|r| r < c.start.record)
+    }
+
+    /// Begins a checkpoint if one is due; goes on with the one that runs.
+    pub(super) fn run_checkpoint(&mut self, out: &mut Effects) {
+        let due = self.checkpoint_due
+            || self.log.is_half_full()
+            || self.log.used() > self.tuning.replay_bytes
+            || self.sums.fresh() > self.tuning.fresh_sums;
+        if self.checkpoint.is_none() && due {
+            self.begin_checkpoint();
+        }
+        let Some(c) = &mut self.checkpoint else { return };
+        if let Some(step) = c.next.take() {
+            return self.save_superblocks(step, out);
+        }
+        if c.step == Step::Home {
+            if self.overlay.oldest().is_some_and(|r| r < c.start.record) {
+                return;
+            }
+            c.step = Step::Pages;
+        }
+        if self.checkpoint.as_ref().is_some_and(|c| c.step == Step::Pages) {
+            self.save_pages(out);
+        }
+    }
+
+    fn begin_checkpoint(&mut self) {
+        self.checkpoint_due = false;
+        self.sums.begin_saving();
+        let start = self.log.start();
+        if mutant::on(Mutant::EagerTail) {
+            self.log.free(start.position);
+        }
+        self.checkpoint = Some(Checkpoint {
+            step: Step::Home,
+            start,
+            pages: self.map.take_dirty(),
+            next_map: 0,
+            next_sum: 0,
+            busy: 0,
+            anchor: Anchor::default(),
+            next: None,
+        });
+    }
+
+    fn save_pages(&mut self, out: &mut Effects) {
+        while let Some(c) = self.checkpoint.as_mut().filter(|c| c.busy < PAGES) {
+            if let Some(page) = c.pages.next_set(c.next_map) {
+                (c.next_map, c.busy) = (page + 1, c.busy + 1);
+                self.save_map(page, out);
+            } else if let Some(page) = self.sums.next_to_save(c.next_sum) {
+                (c.next_sum, c.busy) = (page + 1, c.busy + 1);
+                if self.sums.page(page).is_some() {
+                    self.save_sums(page, out);
+                } else {
+                    self.load_page(page, Reader::Checkpoint, out);
+                }
+            } else if c.busy == 0 {
+                return self.save_root(out);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Where the copy of a page that doesn't count is.
+    fn other_copy(&self, index: u32, both: u64) -> u64 {
+        if self.copies.get(index) { both } else { both + PAGE }
+    }
+
+    fn save_map(&mut self, page: u32, out: &mut Effects) {
+        let mut body = out.alloc(PAGE as usize);
+        let slots = page * MAP_ENTRIES..(page + 1) * MAP_ENTRIES;
+        for (bytes, slot) in body.as_mut().chunks_exact_mut(16).zip(slots) {
+            bytes.copy_from_slice(self.map.entry(slot).as_bytes());
+        }
+        let both = self.layout.map_page(page);
+        let sum = page_sum(&body, self.identity.uuid, both);
+        self.write(self.other_copy(page, both), body, Op::SaveMap { page, sum }, out);
+    }
+
+    /// Saves a page of checksums that is in memory.
+    pub(super) fn save_sums(&mut self, page: u32, out: &mut Effects) {
+        let mut sums = self.sums.page(page).map_or_else(empty_page, |p| Box::new(**p));
+        self.sums.merge(page, &mut sums);
+        let mut body = out.alloc(PAGE as usize);
+        for (bytes, sum) in body.as_mut().chunks_exact_mut(4).zip(sums.iter()) {
+            bytes.copy_from_slice(&sum.to_le_bytes());
+        }
+        let both = self.layout.sum_page(page);
+        let sum = page_sum(&body, self.identity.uuid, both);
+        let at = self.other_copy(self.layout.map_pages() + page, both);
+        self.write(at, body, Op::SaveSums { page, sum, sums }, out);
+    }
+
+    /// A page is in its other copy, which counts from now on: in memory, until the root says so.
+    pub(super) fn page_saved(&mut self, index: u32, sum: u32) {
+        self.root[index as usize] = sum;
+        let other = !self.copies.get(index);
+        self.copies.put(index, other);
+        self.checkpoint.as_mut().expect("it is a checkpoint's").busy -= 1;
+    }
+
+    fn save_root(&mut self, out: &mut Effects) {
+        let mut root = out.alloc(self.root.len() * 4);
+        for (bytes, sum) in root.as_mut().chunks_exact_mut(4).zip(&self.root) {
+            bytes.copy_from_slice(&sum.to_le_bytes());
+        }
+        let records = self.groups.encode();
+        let sequence = self.anchor.sequence + 1;
+        let copy = (sequence & 1) as usize;
+        if records.len() as u64 > self.layout.records[copy].len {
+            return self.fail(DiskError::NoSpace);
+        }
+        let c = self.checkpoint.as_mut().expect("it runs");
+        c.step = Step::Root;
+        c.anchor = Anchor {
+            sequence,
+            life: self.log.life(),
+            log: c.start,
+            root_crc: crc32c(&root),
+            records_len: records.len() as u64,
+            records_crc: crc32c(&records),
+        };
+        self.save_bytes(self.layout.root[copy].at, &root, out);
+        self.save_bytes(self.layout.records[copy].at, &records, out);
+        if mutant::on(Mutant::EagerSuperblock) {
+            self.save_superblocks(Step::First, out);
+        }
+    }
+
+    fn save_bytes(&mut self, at: u64, bytes: &[u8], out: &mut Effects) {
+        for (i, piece) in bytes.chunks(PIECE).enumerate() {
+            let mut body = out.pool().zeroed(piece.len().next_multiple_of(PAGE as usize));
+            body.as_mut()[..piece.len()].copy_from_slice(piece);
+            self.checkpoint.as_mut().expect("it runs").busy += 1;
+            self.write(at + (i * PIECE) as u64, body, Op::Anchor, out);
+        }
+    }
+
+    fn save_superblocks(&mut self, step: Step, out: &mut Effects) {
+        let c = self.checkpoint.as_mut().expect("it runs");
+        (c.step, c.busy) = (step, c.busy + 2);
+        let content = Content { identity: self.identity, layout: self.layout, anchor: c.anchor };
+        let mut body = out.alloc(PAGE as usize);
+        content.encode(body.as_mut());
+        let all = super::layout::Layout::superblocks(self.layout.size);
+        let which = if step == Step::First { [all[0], all[2]] } else { [all[1], all[3]] };
+        which.into_iter().for_each(|at| self.write(at, body.clone(), Op::Anchor, out));
+    }
+
+    /// A piece of root or records, or a superblock, is written.
+    pub(super) fn anchor_written(&mut self) {
+        let c = self.checkpoint.as_mut().expect("it is a checkpoint's");
+        c.busy -= 1;
+        if c.busy == 0 {
+            self.await_flush(Waiter::Checkpoint);
+        }
+    }
+
+    /// A step is durable.
+    pub(super) fn checkpoint_durable(&mut self) {
+        let c = self.checkpoint.as_mut().expect("it waits");
+        match c.step {
+            Step::Home | Step::Pages => unreachable!("they wait for nothing"),
+            Step::Root => c.next = Some(Step::First),
+            Step::First => c.next = Some(Step::Second),
+            Step::Second => {
+                self.anchor = c.anchor;
+                self.log.free(c.start.position);
+                self.checkpoint = None;
+                self.stats.checkpoints += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Reading blocks of a unit, and comparing them with their checksums.
+
+use super::format::{block_sum, page_sum};
+use super::job::{Fetch, Op, Piece, Reader};
+use super::layout::{PAGE, SLOT_BLOCKS, SUM_ENTRIES};
+use super::store::Durable;
+use super::sums::SumPage;
+use super::unitmap::Chunk;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
+use seam::{Buf, DiskError, Effects};
+
+impl Durable {
+    /// Where these blocks of a unit are, as far as they hold data; in order.
+    pub(super) fn pieces(&self, group: GroupId, unit: UnitKey, blocks: BlockSet) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut rest = blocks;
+        while let Some(run) = rest.first_run() {
+            rest.remove(BlockSet::from_range(run.clone()));
+            for chunk in run.start / SLOT_BLOCKS..run.end.div_ceil(SLOT_BLOCKS) {
+                let Some(slot) = self.map.slot(Chunk { group, unit, chunk: chunk as u8 }) else {
+                    continue;
+                };
+                let first = chunk * SLOT_BLOCKS;
+                let range = run.start.max(first)..run.end.min(first + SLOT_BLOCKS);
+                range.for_each(|b| self.add_block(&mut pieces, b, slot));
+            }
+        }
+        pieces
+    }
+
+    fn add_block(&self, pieces: &mut Vec<Piece>, block: u32, slot: u32) {
+        let in_slot = block % SLOT_BLOCKS;
+        if self.map.valid(slot) >> in_slot & 1 == 0 {
+            return;
+        }
+        if let Some(data) = self.overlay.get(slot, in_slot) {
+            let data = data.clone();
+            return pieces.push(Piece { first: block, count: 1, slot, ready: true, data });
+        }
+        if let Some(p) = pieces.last_mut()
+            && !p.ready
+            && p.first + p.count == block
+            && p.slot + block / SLOT_BLOCKS - p.first / SLOT_BLOCKS == slot
+        {
+            p.count += 1;
+            return;
+        }
+        pieces.push(Piece { first: block, count: 1, slot, ready: false, data: Buf::EMPTY });
+    }
+
+    /// Reads a job's pieces, and the checksums that they need. The job waits for something, or it is
+    /// all in memory: then this is false.
+    pub(super) fn fetch(&mut self, key: u64, out: &mut Effects) -> bool {
+        let mut waits = self.fetch_sums(key, out);
+        let count = self.jobs.get(key).map_or(0, |job| job.fetch.pieces.len());
+        for i in 0..count {
+            let job = self.jobs.get_mut(key).expect("it has pieces");
+            let Piece { first, count, slot, ready, .. } = job.fetch.pieces[i];
+            if ready {
+                continue;
+            }
+            job.left += 1;
+            waits = true;
+            let at = self.layout.slot(slot) + u64::from(first % SLOT_BLOCKS * BLOCK);
+            self.read(at, count * BLOCK, Op::Fetch { job: key, piece: i }, out);
+        }
+        waits
+    }
+
+    /// Asks for the pages of checksums that a job needs and that are not in memory; false: none.
+    fn fetch_sums(&mut self, key: u64, out: &mut Effects) -> bool {
+        let pages = self.resolve(key);
+        for page in &pages {
+            self.jobs.get_mut(key).expect("it has missing pages").left += 1;
+            self.load_page(*page, Reader::Job(key), out);
+        }
+        !pages.is_empty()
+    }
+
+    /// Notes the checksums of a job's blocks that are in memory; tells the pages of the others.
+    fn resolve(&mut self, key: u64) -> Vec<u32> {
+        let mut missing: Vec<u32> = Vec::new();
+        let Some(job) = self.jobs.get_mut(key) else { return missing };
+        let Fetch { pieces, sums, .. } = &mut job.fetch;
+        let all = pieces.iter().filter(|p| !p.ready).flat_map(blocks);
+        for (sum, (slot, block)) in sums.iter_mut().zip(all).filter(|(sum, _)| sum.is_none()) {
+            *sum = self.sums.get(slot, block);
+            if sum.is_none() {
+                missing.push(slot / SUM_ENTRIES);
+            }
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// Compares what was fetched for a job; tells the first blocks that are not what was written.
+    pub(super) fn check(&self, key: u64) -> Result<(), DiskError> {
+        let job = self.jobs.get(key).expect("a job lives until it ends");
+        let Fetch { unit, pieces, sums } = &job.fetch;
+        let read = pieces.iter().filter(|p| !p.ready);
+        let data = read.flat_map(|p| (p.first..).zip(p.data.chunks_exact(BLOCK as usize)));
+        let mut bad: Option<(u32, u32)> = None;
+        for ((block, data), sum) in data.zip(sums) {
+            if *sum == Some(block_sum(data, *unit, block)) || mutant::on(Mutant::NoSumCheck) {
+                continue;
+            }
+            match &mut bad {
+                None => bad = Some((block, 1)),
+                Some((first, count)) if *first + *count == block => *count += 1,
+                Some(_) => {}
+            }
+        }
+        bad.map_or(Ok(()), |(first, count)| {
+            Err(DiskError::Corrupt { first: first as u16, blocks: count as u16 })
+        })
+    }
+
+    // ---- pages of checksums ----
+
+    /// Reads a page of checksums, for somebody who waits.
+    pub(super) fn load_page(&mut self, page: u32, reader: Reader, out: &mut Effects) {
+        let readers = self.loading.entry(page).or_default();
+        readers.push(reader);
+        if readers.len() == 1 {
+            self.read_page(page, out);
+        }
+    }
+
+    fn read_page(&mut self, page: u32, out: &mut Effects) {
+        let wanted = self.root[(self.layout.map_pages() + page) as usize];
+        let at = self.layout.sum_page(page);
+        self.read(at, 2 * PAGE as u32, Op::SumPage { page, wanted }, out);
+    }
+
+    /// Both copies of a page came. If neither is the one that the root names, nothing is known of its
+    /// blocks: they will fail their checks, and be repaired one by one.
+    pub(super) fn page_read(
+        &mut self,
+        page: u32,
+        asked: u32,
+        result: Result<Buf, DiskError>,
+        out: &mut Effects,
+    ) {
+        let index = self.layout.map_pages() + page;
+        let wanted = self.root[index as usize];
+        if wanted != asked && self.sums.page(page).is_none() {
+            return self.read_page(page, out); // saved and gone again while it was read
+        }
+        if self.sums.page(page).is_none() {
+            let sums = self.decode_page(page, wanted, result.as_deref().unwrap_or(&[]));
+            self.sums.insert(page, sums);
+        }
+        for reader in self.loading.remove(&page).unwrap_or_default() {
+            match reader {
+                Reader::Job(key) => {
+                    self.resolve(key);
+                    self.arrived(key, None, out);
+                }
+                Reader::Checkpoint => self.save_sums(page, out),
+            }
+        }
+    }
+}
+
+impl Durable {
+    fn decode_page(&mut self, page: u32, wanted: u32, both: &[u8]) -> SumPage {
+        let mut sums = empty_page();
+        if wanted == 0 {
+            return sums;
+        }
+        let index = self.layout.map_pages() + page;
+        let at = self.layout.sum_page(page);
+        let Some(copy) = whole_copy(both, wanted, self.identity.uuid, at) else {
+            self.stats.lost_pages += 1;
+            return sums;
+        };
+        self.copies.put(index, copy == 1);
+        let bytes = &both[copy * PAGE as usize..][..PAGE as usize];
+        for (sum, b) in sums.iter_mut().zip(bytes.chunks_exact(4)) {
+            *sum = u32::from_le_bytes(b.try_into().expect("four bytes"));
+        }
+        sums
+    }
+}
+
+/// A page of which nothing was ever written.
+pub fn empty_page() -> SumPage {
+    let page: Box<[u32]> = vec![0; (SUM_ENTRIES * SLOT_BLOCKS) as usize].into_boxed_slice();
+    page.try_into().expect("as long as a page")
+}
+
+/// Which of two copies, side by side at `at`, has this checksum.
+pub fn whole_copy(both: &[u8], wanted: u32, uuid: [u64; 2], at: u64) -> Option<usize> {
+    both.chunks_exact(PAGE as usize).position(|copy| page_sum(copy, uuid, at) == wanted)
+}
+
+/// Slot, and block in the slot, of each block of a piece.
+fn blocks(piece: &Piece) -> impl Iterator<Item = (u32, u32)> + use<> {
+    let (first, slot) = (piece.first, piece.slot);
+    let home = first / SLOT_BLOCKS;
+    (first..first + piece.count).map(move |b| (slot + b / SLOT_BLOCKS - home, b % SLOT_BLOCKS))
+}

@@ -1,0 +1,158 @@
+//! Making a device: superblocks last, so that one that was not finished is none.
+
+use super::layout::{Layout, PAGE};
+use super::mount::MountError;
+use super::superblock::{Anchor, Content, Identity, choose};
+use alloc::vec::Vec;
+use base::crc::crc32c;
+use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects};
+
+/// What came of an operation's end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Formatting {
+    /// There is more to do.
+    Running,
+    /// The device can be mounted.
+    Done,
+    /// It can't be formatted, or it failed.
+    Failed(MountError),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Look,
+    Erase,
+    Root,
+    Superblocks,
+}
+
+/// The first checkpoint's number.
+const FIRST: u64 = 2;
+const PIECE: u64 = 1 << 20;
+
+/// A device that is being formatted.
+#[derive(Debug)]
+pub struct Format {
+    disk: DiskId,
+    bytes: u64,
+    content: Content,
+    force: bool,
+    step: Step,
+    busy: u32,
+    next_op: u64,
+    copies: [(DiskOp, Buf); 4],
+    flushing: bool,
+}
+
+impl Format {
+    /// A device of `bytes` is to become `identity`. One that is formatted already is left alone, unless
+    /// `force`. Fails with [`MountError::TooSmall`].
+    pub fn new(
+        disk: DiskId,
+        bytes: u64,
+        identity: Identity,
+        force: bool,
+    ) -> Result<Format, MountError> {
+        let layout = Layout::new(bytes)?;
+        let root = alloc::vec![0; root_len(&layout)];
+        let root_crc = crc32c(&root);
+        let anchor =
+            Anchor { sequence: FIRST, root_crc, records_crc: crc32c(&[]), ..Anchor::default() };
+        let content = Content { identity, layout, anchor };
+        let copies = core::array::from_fn(|i| (DiskOp(i as u64), Buf::EMPTY));
+        let (step, next_op) = (Step::Look, 0);
+        Ok(Format { disk, bytes, content, force, step, busy: 0, next_op, copies, flushing: false })
+    }
+
+    /// Emits the first operations.
+    pub fn start(&mut self, out: &mut Effects) {
+        for at in Layout::superblocks(self.bytes) {
+            let op = self.op();
+            out.push(Effect::Read { op, disk: self.disk, at, len: PAGE as u32 });
+        }
+    }
+
+    /// An operation ended.
+    pub fn disk_done(
+        &mut self,
+        op: DiskOp,
+        result: Result<Buf, DiskError>,
+        out: &mut Effects,
+    ) -> Formatting {
+        self.busy -= 1;
+        match result {
+            Ok(data) if self.step == Step::Look => self.copies[op.0 as usize].1 = data,
+            Ok(_) => {}
+            Err(error) => {
+                let what = "the device, while it was formatted";
+                return Formatting::Failed(MountError::Device { what, error });
+            }
+        }
+        if self.busy > 0 {
+            return Formatting::Running;
+        }
+        if self.step == Step::Look {
+            let formatted = !matches!(self.look(), Err(MountError::Unformatted));
+            if formatted && !self.force {
+                return Formatting::Failed(MountError::InUse);
+            }
+            return self.write_step(Step::Erase, out);
+        }
+        if !self.flushing {
+            self.flushing = true;
+            let op = self.op();
+            out.push(Effect::Flush { op, disk: self.disk });
+            return Formatting::Running;
+        }
+        self.flushing = false;
+        match self.step {
+            Step::Look | Step::Erase => self.write_step(Step::Root, out),
+            Step::Root => self.write_step(Step::Superblocks, out),
+            Step::Superblocks => Formatting::Done,
+        }
+    }
+
+    fn look(&self) -> Result<Content, MountError> {
+        choose([0, 1, 2, 3].map(|i: usize| &self.copies[i].1[..]), self.bytes)
+    }
+
+    fn op(&mut self) -> DiskOp {
+        self.busy += 1;
+        self.next_op += 1;
+        DiskOp(self.next_op - 1)
+    }
+
+    fn write_step(&mut self, step: Step, out: &mut Effects) -> Formatting {
+        self.step = step;
+        let mut writes: Vec<(u64, Buf)> = Vec::new();
+        match step {
+            Step::Look => {}
+            Step::Erase | Step::Superblocks => {
+                let mut page = out.pool().zeroed(PAGE as usize);
+                if step == Step::Superblocks {
+                    self.content.encode(page.as_mut());
+                }
+                writes.extend(Layout::superblocks(self.bytes).map(|at| (at, page.clone())));
+            }
+            Step::Root => {
+                let area = self.content.layout.root[(FIRST & 1) as usize];
+                let pieces = (0..area.len).step_by(PIECE as usize);
+                let zeros = out.pool().zeroed(PIECE.min(area.len) as usize);
+                writes
+                    .extend(pieces.map(|i| {
+                        (area.at + i, zeros.slice(0..(area.len - i).min(PIECE) as usize))
+                    }));
+            }
+        }
+        for (at, body) in writes {
+            let op = self.op();
+            out.push(Effect::Write { op, disk: self.disk, at, body });
+        }
+        Formatting::Running
+    }
+}
+
+/// Bytes of the root of a layout.
+pub fn root_len(layout: &Layout) -> usize {
+    (layout.map_pages() + layout.sum_pages()) as usize * 4
+}

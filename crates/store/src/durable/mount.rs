@@ -1,0 +1,411 @@
+//! Opening a device: superblock, root, records, map, log; then a checkpoint, so that the next life begins
+//! with an empty log.
+//!
+//! One operation at a time until the checkpoint. Nothing is written before the log was read to its end,
+//! and what is written then destroys nothing that a second mount would need: a crash while mounting
+//! leads to the same state.
+
+use super::bits::Bits;
+use super::fetch::whole_copy;
+use super::format::MapEntry;
+use super::formatter::root_len;
+use super::groups::Groups;
+use super::layout::{Layout, MAP_ENTRIES, PAGE, SMALLEST};
+use super::replay::Replay;
+use super::store::{Durable, Tuning};
+use super::superblock::{Content, choose};
+use super::unitmap::{Chunk, UnitMap};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use base::crc::crc32c;
+use base::{ClusterId, DeviceId, GroupId, UnitKey, VolumeId};
+use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, Journal};
+use thiserror::Error;
+use zerocopy::FromBytes;
+
+/// Why a device can't be mounted or formatted, and what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum MountError {
+    /// There is no room for anything.
+    #[error("the device has {bytes} bytes: use one of at least {needed}")]
+    TooSmall {
+        /// Its size in bytes.
+        bytes: u64,
+        /// The smallest size in bytes.
+        needed: u64,
+    },
+    /// Nothing of ours is on it, or a format was not finished.
+    #[error("the device is not formatted, or formatting was not finished: add it as a new device")]
+    Unformatted,
+    /// It is formatted already.
+    #[error(
+        "the device holds data of a cluster: import it, or force the format, which destroys it"
+    )]
+    InUse,
+    /// Of another cluster.
+    #[error("the device belongs to {found}, this is {wanted}: use it there, or format it")]
+    OtherCluster {
+        /// Its cluster.
+        found: ClusterId,
+        /// The one that mounts it.
+        wanted: ClusterId,
+    },
+    /// Another device of this cluster.
+    #[error("the device is {found}, not {wanted}: were devices swapped? Correct the paths")]
+    OtherDevice {
+        /// Its id.
+        found: DeviceId,
+        /// The one that was expected.
+        wanted: DeviceId,
+    },
+    /// A newer build wrote it.
+    #[error("the device has format {format}: update this server")]
+    Newer {
+        /// Its format.
+        format: u32,
+    },
+    /// A newer build wrote it, and uses what this one does not know.
+    #[error("the device uses unknown features ({unknown:#x}): update this server")]
+    Features {
+        /// Those.
+        unknown: u64,
+    },
+    /// It was larger.
+    #[error("the device had {was} bytes and has {is}: give it back its size, or replace it")]
+    Shrunk {
+        /// Its size when it was formatted, in bytes.
+        was: u64,
+        /// Its size in bytes.
+        is: u64,
+    },
+    /// What is needed to find the data does not match its checksum.
+    #[error("{what} of the device is damaged (at byte {at}): replace it, and let it be rebuilt")]
+    Damaged {
+        /// What.
+        what: &'static str,
+        /// Where, in bytes.
+        at: u64,
+    },
+    /// The device does not read or write.
+    #[error("{what} failed ({error:?}): check the device")]
+    Device {
+        /// What was being done.
+        what: &'static str,
+        /// How.
+        error: DiskError,
+    },
+}
+
+/// What the caller knows about the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// Its cluster; `None`: any (an offline tool).
+    pub cluster: Option<ClusterId>,
+    /// Its id; `None`: any.
+    pub device: Option<DeviceId>,
+}
+
+/// What came of an operation's end.
+#[derive(Debug)]
+pub enum Mounting {
+    /// There is more to do.
+    Running,
+    /// It can be used.
+    Done(Box<Durable>),
+    /// It can't be mounted.
+    Failed(MountError),
+}
+
+enum Step {
+    Superblocks(Vec<Buf>),
+    Root,
+    Records,
+    Map(u32),
+    Replay(Box<Replay>),
+    Settle(Box<Durable>),
+    Over,
+}
+
+/// The parts of the state that were read.
+pub(super) struct Parts {
+    pub disk: DiskId,
+    pub tuning: Tuning,
+    pub content: Content,
+    pub root: Vec<u32>,
+    pub copies: Bits,
+    pub map: UnitMap,
+    pub groups: Groups,
+}
+
+/// A device that is being mounted.
+pub struct Mount {
+    disk: DiskId,
+    bytes: u64,
+    expected: Expected,
+    tuning: Tuning,
+    step: Step,
+    parts: Option<Parts>,
+    /// A range that is being read in pieces, and what came.
+    range: (u64, u64),
+    got: Vec<u8>,
+}
+
+/// The longest read.
+const PIECE: u64 = 1 << 20;
+/// A device that can't hold even the second superblock.
+const SHORTEST: u64 = 2 << 20;
+
+impl Mount {
+    /// A device of `bytes` is to be mounted.
+    pub fn new(disk: DiskId, bytes: u64, expected: Expected, tuning: Tuning) -> Mount {
+        let (range, got) = ((0, 0), Vec::new());
+        let step = Step::Superblocks(Vec::new());
+        Mount { disk, bytes, expected, tuning, step, parts: None, range, got }
+    }
+
+    /// Emits the first operation.
+    pub fn start(&mut self, out: &mut Effects) -> Mounting {
+        if self.bytes < SHORTEST {
+            return self.failed(MountError::TooSmall { bytes: self.bytes, needed: SMALLEST });
+        }
+        self.read(Layout::superblocks(self.bytes)[0], PAGE, out);
+        Mounting::Running
+    }
+
+    /// An operation ended.
+    pub fn disk_done(
+        &mut self,
+        op: DiskOp,
+        result: Result<Buf, DiskError>,
+        out: &mut Effects,
+    ) -> Mounting {
+        match self.go_on(op, result, out) {
+            Ok(true) => match core::mem::replace(&mut self.step, Step::Over) {
+                Step::Settle(store) => Mounting::Done(store),
+                _ => unreachable!("only a store that has settled is done"),
+            },
+            Ok(false) => Mounting::Running,
+            Err(error) => self.failed(error),
+        }
+    }
+
+    fn failed(&mut self, error: MountError) -> Mounting {
+        self.step = Step::Over;
+        Mounting::Failed(error)
+    }
+
+    fn read(&mut self, at: u64, len: u64, out: &mut Effects) {
+        out.push(Effect::Read { op: DiskOp(0), disk: self.disk, at, len: len as u32 });
+    }
+
+    /// Reads a range, whose bytes are in `got` when `more` is false.
+    fn read_range(&mut self, at: u64, len: u64, out: &mut Effects) -> bool {
+        self.range = (at, len);
+        self.got.clear();
+        self.more(out)
+    }
+
+    fn more(&mut self, out: &mut Effects) -> bool {
+        let (at, len) = self.range;
+        let done = self.got.len() as u64;
+        if done < len {
+            self.read(at + done, (len - done).min(PIECE).next_multiple_of(PAGE), out);
+        }
+        done < len
+    }
+
+    fn go_on(
+        &mut self,
+        op: DiskOp,
+        result: Result<Buf, DiskError>,
+        out: &mut Effects,
+    ) -> Result<bool, MountError> {
+        match &mut self.step {
+            Step::Superblocks(_) => self.superblock(result, out).map(|()| false),
+            Step::Settle(store) => {
+                store.disk_done(op, result, out);
+                Self::settle(store, out)
+            }
+            Step::Replay(_) => self.replay(result, out),
+            Step::Over => Ok(false),
+            Step::Root | Step::Records | Step::Map(_) => {
+                let what = "reading the device";
+                let data = result.map_err(|error| MountError::Device { what, error })?;
+                self.got.extend_from_slice(&data);
+                if self.more(out) {
+                    return Ok(false);
+                }
+                self.got.truncate(self.range.1 as usize);
+                self.range_read(out)
+            }
+        }
+    }
+
+    /// A superblock came, or can't be read: then the others have to do.
+    fn superblock(
+        &mut self,
+        result: Result<Buf, DiskError>,
+        out: &mut Effects,
+    ) -> Result<(), MountError> {
+        let Step::Superblocks(copies) = &mut self.step else { unreachable!("checked") };
+        copies.push(result.unwrap_or(Buf::EMPTY));
+        if let Some(at) = Layout::superblocks(self.bytes).get(copies.len()) {
+            let at = *at;
+            self.read(at, PAGE, out);
+            return Ok(());
+        }
+        let content = match choose([0, 1, 2, 3].map(|i: usize| &copies[i][..]), self.bytes) {
+            Err(MountError::Unformatted) if self.bytes < SMALLEST => {
+                return Err(MountError::TooSmall { bytes: self.bytes, needed: SMALLEST });
+            }
+            content => content?,
+        };
+        let Content { identity, layout, anchor } = content;
+        if let Some(wanted) = self.expected.cluster.filter(|c| *c != identity.cluster) {
+            return Err(MountError::OtherCluster { found: identity.cluster, wanted });
+        }
+        if let Some(wanted) = self.expected.device.filter(|d| *d != identity.device) {
+            return Err(MountError::OtherDevice { found: identity.device, wanted });
+        }
+        let pages = layout.map_pages() + layout.sum_pages();
+        self.parts = Some(Parts {
+            disk: self.disk,
+            tuning: self.tuning,
+            content,
+            root: Vec::new(),
+            copies: Bits::new(pages),
+            map: UnitMap::new(layout.slot_count(), layout.hole()),
+            groups: Groups::new(0),
+        });
+        self.step = Step::Root;
+        let at = layout.root[(anchor.sequence & 1) as usize].at;
+        self.read_range(at, root_len(&layout) as u64, out);
+        Ok(())
+    }
+
+    fn range_read(&mut self, out: &mut Effects) -> Result<bool, MountError> {
+        let parts = self.parts.as_mut().expect("the superblock was read");
+        let Content { layout, anchor, .. } = parts.content;
+        let damaged = |what| Err(MountError::Damaged { what, at: self.range.0 });
+        match self.step {
+            Step::Root => {
+                if crc32c(&self.got) != anchor.root_crc {
+                    return damaged("the root");
+                }
+                let word = |b: &[u8]| u32::from_le_bytes(b.try_into().expect("four bytes"));
+                parts.root = self.got.chunks_exact(4).map(word).collect();
+                self.step = Step::Records;
+                let at = layout.records[(anchor.sequence & 1) as usize].at;
+                if self.read_range(at, anchor.records_len, out) {
+                    return Ok(false);
+                }
+                self.range_read(out)
+            }
+            Step::Records => {
+                let most = dirty_most(&layout, self.tuning);
+                let groups = Groups::decode(&self.got, most);
+                match groups.filter(|_| crc32c(&self.got) == anchor.records_crc) {
+                    Some(groups) => parts.groups = groups,
+                    None => return damaged("the records of the replication"),
+                }
+                self.next_map(0, out)
+            }
+            _ => {
+                let Step::Map(first) = self.step else { unreachable!("checked by the caller") };
+                let next = take_map(parts, first, &self.got)?;
+                self.next_map(next, out)
+            }
+        }
+    }
+
+    /// Reads the pages of the map from `first` on, leaving out stretches that were never written.
+    fn next_map(&mut self, first: u32, out: &mut Effects) -> Result<bool, MountError> {
+        let parts = self.parts.as_ref().expect("the superblock was read");
+        let layout = parts.content.layout;
+        let pages = &parts.root[..layout.map_pages() as usize];
+        let Some(skip) = pages[first as usize..].iter().position(|sum| *sum != 0) else {
+            let parts = self.parts.take().expect("it is there");
+            self.step = Step::Replay(Box::new(Replay::new(parts)));
+            return self.replay(Ok(Buf::EMPTY), out);
+        };
+        let first = first + skip as u32;
+        let most = (PIECE / (2 * PAGE)) as usize;
+        let run = &pages[first as usize..pages.len().min(first as usize + most)];
+        let len = run.iter().rposition(|sum| *sum != 0).expect("the first one") + 1;
+        self.step = Step::Map(first);
+        self.read_range(layout.map_page(first), len as u64 * 2 * PAGE, out);
+        Ok(false)
+    }
+
+    fn replay(
+        &mut self,
+        result: Result<Buf, DiskError>,
+        out: &mut Effects,
+    ) -> Result<bool, MountError> {
+        let Step::Replay(replay) = &mut self.step else { unreachable!("checked by the caller") };
+        let what = "reading the log";
+        let data = result.map_err(|error| MountError::Device { what, error })?;
+        if let Some((at, len)) = replay.go_on(&data, out)? {
+            self.read(at, len, out);
+            return Ok(false);
+        }
+        let Step::Replay(replay) = core::mem::replace(&mut self.step, Step::Over) else {
+            unreachable!("checked above")
+        };
+        let mut store = Box::new(Durable::new(replay.finish()?));
+        let done = Self::settle(&mut store, out)?;
+        self.step = Step::Settle(store);
+        Ok(done)
+    }
+
+    fn settle(store: &mut Durable, out: &mut Effects) -> Result<bool, MountError> {
+        store.flush(out);
+        let what = "writing the first checkpoint";
+        match store.failed() {
+            Some(error) => Err(MountError::Device { what, error }),
+            None => Ok(!store.is_checkpointing()),
+        }
+    }
+}
+
+/// How many units dirty sets may name: what memory and the area of records allow.
+fn dirty_most(layout: &Layout, tuning: Tuning) -> usize {
+    tuning.dirty_units.min((layout.records[0].len / 2 / 40) as usize)
+}
+
+/// Takes over pages of the map, both copies of each; tells the page behind them.
+fn take_map(parts: &mut Parts, first: u32, bytes: &[u8]) -> Result<u32, MountError> {
+    let Content { layout, identity, .. } = parts.content;
+    let mut page = first;
+    for both in bytes.chunks_exact(2 * PAGE as usize) {
+        let wanted = parts.root[page as usize];
+        let at = layout.map_page(page);
+        if wanted != 0 {
+            let Some(copy) = whole_copy(both, wanted, identity.uuid, at) else {
+                return Err(MountError::Damaged { what: "a page of the map", at });
+            };
+            parts.copies.put(page, copy == 1);
+            let entries = &both[copy * PAGE as usize..][..PAGE as usize];
+            take_entries(parts, page, entries)?;
+        }
+        page += 1;
+    }
+    Ok(page)
+}
+
+fn take_entries(parts: &mut Parts, page: u32, bytes: &[u8]) -> Result<(), MountError> {
+    let entries = <[MapEntry]>::ref_from_bytes(bytes).expect("a page is whole entries");
+    for (slot, e) in (page * MAP_ENTRIES..).zip(entries) {
+        if e.valid.get() == 0 {
+            continue;
+        }
+        if slot >= parts.content.layout.slot_count() || e.chunk > 15 {
+            let at = parts.content.layout.map_page(page);
+            return Err(MountError::Damaged { what: "an entry of the map", at });
+        }
+        let unit = UnitKey { volume: VolumeId(e.volume.get()), index: e.unit.get() };
+        let chunk = Chunk { group: GroupId(e.group.get()), unit, chunk: e.chunk };
+        parts.map.recover(slot, chunk, e.valid.get());
+    }
+    Ok(())
+}

@@ -1,0 +1,402 @@
+//! Records of the log, in memory and as bytes.
+//!
+//! ```text
+//! write    RecordHead, then per part: PartHead, one crc per block, payload if inline;
+//!          then the executed entries of its marks
+//! drop     RecordHead: the volume
+//! change   RecordHead, then per change: ChangeHead, entries
+//! ```
+//! Every record is a delta whose last writer wins: see [`seam::journal`]. A write names for each slot its
+//! owner *and* the blocks that become valid, so none depends on the one before it.
+
+use super::format::{ChangeHead, DiskBlocks, DiskExecuted, NO_SLOT, PartHead, RecordHead};
+use super::layout::{SLOT_BLOCKS, UNIT_CHUNKS};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use base::{
+    BLOCK, BLOCKS_PER_UNIT, BlockSet, Epoch, GroupId, Incarnation, SdcId, UnitKey, VolumeId,
+};
+use seam::{Buf, BufPool, Change, ClientWrite, ExecutedBlocks, Marks, Origin};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const WRITE: u8 = 1;
+const DROP: u8 = 2;
+const CHANGE: u8 = 3;
+const FLAG_DIRTY: u8 = 1;
+const FLAG_CLIENT: u8 = 2;
+const FLAG_COPIED: u8 = 4;
+
+/// How a part of a write gets to its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Straight to blocks that hold nothing, beside the record.
+    Direct = 0,
+    /// In the record; to the slot later.
+    Inline = 1,
+    /// Nothing is written: the blocks hold nothing from now on.
+    Clear = 2,
+}
+
+/// One slot's share of a write.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The slot.
+    pub slot: u32,
+    /// The slot that it replaces, or `NO_SLOT`.
+    pub old: u32,
+    /// Which 64 KiB of the unit.
+    pub chunk: u8,
+    /// How it gets there.
+    pub way: Way,
+    /// Which blocks.
+    pub blocks: u16,
+    /// By block of the slot; only those in `blocks` mean something.
+    pub sums: [u32; SLOT_BLOCKS as usize],
+    /// The blocks' data, one after the other.
+    pub data: Buf,
+}
+
+impl Part {
+    fn len(&self) -> usize {
+        let n = self.blocks.count_ones() as usize;
+        let per_block = match self.way {
+            Way::Direct => 4,
+            Way::Inline => 4 + BLOCK as usize,
+            Way::Clear => 0,
+        };
+        size_of::<PartHead>() + n * per_block
+    }
+
+    /// Its blocks, lowest first.
+    pub fn each(&self) -> impl Iterator<Item = u32> + use<> {
+        let blocks = self.blocks;
+        (0..SLOT_BLOCKS).filter(move |b| blocks >> b & 1 == 1)
+    }
+}
+
+/// A write or zero to a unit.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// The group.
+    pub group: GroupId,
+    /// The unit.
+    pub unit: UnitKey,
+    /// The first block that it touches.
+    pub first: u32,
+    /// The block behind the last one.
+    pub end: u32,
+    /// What it says about itself.
+    pub marks: Marks,
+    /// What it does to slots.
+    pub parts: Vec<Part>,
+}
+
+impl Write {
+    /// The blocks that it touches.
+    pub fn touched(&self) -> BlockSet {
+        BlockSet::from_range(self.first..self.end)
+    }
+
+    /// True when it says something about the blocks.
+    pub fn is_marked(&self) -> bool {
+        self.marks.dirty || !matches!(self.marks.origin, Origin::Unnamed)
+    }
+
+    /// Bytes of payload.
+    pub fn inline_bytes(&self) -> usize {
+        let inline = self.parts.iter().filter(|p| p.way == Way::Inline);
+        inline.map(|p| p.blocks.count_ones() as usize * BLOCK as usize).sum()
+    }
+}
+
+/// One record.
+#[derive(Clone, Debug)]
+pub enum Record {
+    /// See [`Write`].
+    Write(Write),
+    /// A volume is gone.
+    Drop(VolumeId),
+    /// A group's record changes.
+    Change(GroupId, Vec<Change>),
+}
+
+/// Bytes of a write as a record.
+pub fn write_len(w: &Write) -> usize {
+    let executed = match &w.marks.origin {
+        Origin::Unnamed => 0,
+        Origin::Client(_) => 1,
+        Origin::Copied(list) => list.len(),
+    };
+    let parts: usize = w.parts.iter().map(Part::len).sum();
+    size_of::<RecordHead>() + parts + executed * size_of::<DiskExecuted>()
+}
+
+/// Bytes of changes as a record.
+pub fn change_len(changes: &[Change]) -> usize {
+    let len = |c: &Change| match c {
+        Change::Dirty(list) | Change::Clean(list) => list.len() * size_of::<DiskBlocks>(),
+        Change::Executed(list) => list.len() * size_of::<DiskExecuted>(),
+        _ => 0,
+    };
+    let changes = changes.iter().map(|c| size_of::<ChangeHead>() + len(c));
+    size_of::<RecordHead>() + changes.sum::<usize>()
+}
+
+/// Bytes of a drop as a record.
+pub const DROP_LEN: usize = size_of::<RecordHead>();
+
+/// Where bytes go.
+pub struct Writer<'a> {
+    bytes: &'a mut [u8],
+    /// How many were written.
+    pub at: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes to the start of `bytes`.
+    pub fn new(bytes: &'a mut [u8]) -> Writer<'a> {
+        Writer { bytes, at: 0 }
+    }
+
+    /// Appends bytes.
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    /// Appends a struct.
+    pub fn add<T: IntoBytes + Immutable>(&mut self, value: &T) {
+        self.put(value.as_bytes());
+    }
+}
+
+/// A blocks entry as it is on the device.
+pub fn disk_blocks(unit: UnitKey, blocks: BlockSet) -> DiskBlocks {
+    DiskBlocks {
+        volume: unit.volume.0.into(),
+        unit: unit.index.into(),
+        blocks: blocks.0.map(Into::into),
+    }
+}
+
+/// An executed entry as it is on the device.
+pub fn disk_executed(e: &ExecutedBlocks) -> DiskExecuted {
+    DiskExecuted {
+        sdc: e.write.sdc.0.into(),
+        reserved: 0.into(),
+        incarnation: e.write.incarnation.0.into(),
+        seq: e.write.seq.into(),
+        floor: e.write.floor.into(),
+        blocks: disk_blocks(e.unit, e.blocks),
+    }
+}
+
+/// Appends a write.
+pub fn put_write(w: &Write, to: &mut Writer<'_>) {
+    let mut head = RecordHead::new_zeroed();
+    head.len = (write_len(w) as u32).into();
+    head.kind = WRITE;
+    head.parts = (w.parts.len() as u16).into();
+    (head.group, head.volume, head.unit) =
+        (w.group.0.into(), w.unit.volume.0.into(), w.unit.index.into());
+    (head.first, head.end) = ((w.first as u16).into(), (w.end as u16).into());
+    head.flags = if w.marks.dirty { FLAG_DIRTY } else { 0 };
+    match &w.marks.origin {
+        Origin::Unnamed => {}
+        Origin::Client(_) => (head.flags, head.executed) = (head.flags | FLAG_CLIENT, 1.into()),
+        Origin::Copied(list) => {
+            head.flags |= FLAG_COPIED;
+            head.executed = (list.len() as u32).into();
+        }
+    }
+    to.add(&head);
+    w.parts.iter().for_each(|p| put_part(p, to));
+    match &w.marks.origin {
+        Origin::Unnamed => {}
+        Origin::Client(write) => {
+            let (unit, blocks) = (w.unit, w.touched());
+            to.add(&disk_executed(&ExecutedBlocks { write: *write, unit, blocks }));
+        }
+        Origin::Copied(list) => list.iter().for_each(|e| to.add(&disk_executed(e))),
+    }
+}
+
+fn put_part(p: &Part, to: &mut Writer<'_>) {
+    to.add(&PartHead {
+        slot: p.slot.into(),
+        old: p.old.into(),
+        chunk: p.chunk,
+        way: p.way as u8,
+        blocks: p.blocks.into(),
+        reserved: 0.into(),
+    });
+    if p.way != Way::Clear {
+        p.each().for_each(|b| to.put(&p.sums[b as usize].to_le_bytes()));
+    }
+    if p.way == Way::Inline {
+        to.put(&p.data);
+    }
+}
+
+/// Appends a drop.
+pub fn put_drop(volume: VolumeId, to: &mut Writer<'_>) {
+    let mut head = RecordHead::new_zeroed();
+    (head.len, head.kind, head.volume) = ((DROP_LEN as u32).into(), DROP, volume.0.into());
+    to.add(&head);
+}
+
+/// Appends changes.
+pub fn put_changes(group: GroupId, changes: &[Change], to: &mut Writer<'_>) {
+    let mut head = RecordHead::new_zeroed();
+    (head.len, head.kind) = ((change_len(changes) as u32).into(), CHANGE);
+    (head.group, head.parts) = (group.0.into(), (changes.len() as u16).into());
+    to.add(&head);
+    for change in changes {
+        let (kind, entries, epoch) = match change {
+            Change::Acted(e) => (1, 0, e.0),
+            Change::Base(e) => (2, 0, e.0),
+            Change::Dirty(list) => (3, list.len(), 0),
+            Change::Clean(list) => (4, list.len(), 0),
+            Change::CleanAll => (5, 0, 0),
+            Change::Executed(list) => (6, list.len(), 0),
+            Change::Wipe => (7, 0, 0),
+        };
+        let (kind, entries) = (kind.into(), (entries as u32).into());
+        to.add(&ChangeHead { kind, entries, epoch: epoch.into() });
+        match change {
+            Change::Dirty(list) | Change::Clean(list) => {
+                list.iter().for_each(|(unit, blocks)| to.add(&disk_blocks(*unit, *blocks)));
+            }
+            Change::Executed(list) => list.iter().for_each(|e| to.add(&disk_executed(e))),
+            _ => {}
+        }
+    }
+}
+
+/// Where bytes come from. Everything is checked: `None` is "this is no record".
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// The next struct.
+    pub fn take<T: FromBytes + Immutable + KnownLayout + Unaligned>(&mut self) -> Option<&'a T> {
+        let (value, rest) = T::ref_from_prefix(self.0).ok()?;
+        self.0 = rest;
+        Some(value)
+    }
+
+    fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+}
+
+/// A blocks entry as it is in memory.
+pub fn blocks_of(b: &DiskBlocks) -> (UnitKey, BlockSet) {
+    let unit = UnitKey { volume: VolumeId(b.volume.get()), index: b.unit.get() };
+    (unit, BlockSet(b.blocks.map(|w| w.get())))
+}
+
+/// An executed entry as it is in memory.
+pub fn executed_of(e: &DiskExecuted) -> ExecutedBlocks {
+    let (unit, blocks) = blocks_of(&e.blocks);
+    let write = ClientWrite {
+        sdc: SdcId(e.sdc.get()),
+        incarnation: Incarnation(e.incarnation.get()),
+        seq: e.seq.get(),
+        floor: e.floor.get(),
+    };
+    ExecutedBlocks { write, unit, blocks }
+}
+
+fn list<T, D>(n: usize, from: &mut Reader<'_>, make: impl Fn(&D) -> T) -> Option<Vec<T>>
+where
+    D: FromBytes + Immutable + KnownLayout + Unaligned + 'static,
+{
+    if n > from.0.len() / size_of::<D>() {
+        return None;
+    }
+    (0..n).map(|_| from.take::<D>().map(&make)).collect()
+}
+
+/// The next record, if there is a whole one.
+pub fn read(from: &mut Reader<'_>, slots: u32, pool: &BufPool) -> Option<Record> {
+    let len = RecordHead::ref_from_prefix(from.0).ok()?.0.len.get() as usize;
+    let mut body = Reader(from.bytes(len)?);
+    let head = body.take::<RecordHead>()?;
+    let record = match head.kind {
+        WRITE => Record::Write(read_write(head, &mut body, slots, pool)?),
+        DROP => Record::Drop(VolumeId(head.volume.get())),
+        CHANGE => {
+            let changes = (0..head.parts.get()).map(|_| read_change(&mut body));
+            Record::Change(GroupId(head.group.get()), changes.collect::<Option<_>>()?)
+        }
+        _ => return None,
+    };
+    body.0.is_empty().then_some(record)
+}
+
+fn read_write(
+    head: &RecordHead,
+    body: &mut Reader<'_>,
+    slots: u32,
+    pool: &BufPool,
+) -> Option<Write> {
+    let parts = (0..head.parts.get()).map(|_| read_part(body, slots, pool));
+    let parts: Vec<Part> = parts.collect::<Option<_>>()?;
+    let executed = list(head.executed.get() as usize, body, executed_of)?;
+    let origin = match head.flags & (FLAG_CLIENT | FLAG_COPIED) {
+        0 => Origin::Unnamed,
+        FLAG_CLIENT => Origin::Client(executed.first()?.write),
+        FLAG_COPIED => Origin::Copied(Rc::from(executed)),
+        _ => return None,
+    };
+    let (first, end) = (u32::from(head.first.get()), u32::from(head.end.get()));
+    let unit = UnitKey { volume: VolumeId(head.volume.get()), index: head.unit.get() };
+    let marks = Marks { dirty: head.flags & FLAG_DIRTY != 0, origin };
+    let group = GroupId(head.group.get());
+    let fits = first < end && end <= BLOCKS_PER_UNIT;
+    fits.then_some(Write { group, unit, first, end, marks, parts })
+}
+
+fn read_part(body: &mut Reader<'_>, slots: u32, pool: &BufPool) -> Option<Part> {
+    let head = body.take::<PartHead>()?;
+    let way = match head.way {
+        0 => Way::Direct,
+        1 => Way::Inline,
+        2 => Way::Clear,
+        _ => return None,
+    };
+    let (slot, old, blocks) = (head.slot.get(), head.old.get(), head.blocks.get());
+    let known = slot < slots && (old < slots || old == NO_SLOT);
+    if !known || blocks == 0 || u32::from(head.chunk) >= UNIT_CHUNKS {
+        return None;
+    }
+    let (data, sums) = (Buf::EMPTY, [0; SLOT_BLOCKS as usize]);
+    let mut part = Part { slot, old, chunk: head.chunk, way, blocks, sums, data };
+    if way != Way::Clear {
+        for b in part.each() {
+            let sum = body.bytes(4)?.try_into().expect("four bytes");
+            part.sums[b as usize] = u32::from_le_bytes(sum);
+        }
+    }
+    if way == Way::Inline {
+        part.data = pool.copy(body.bytes(blocks.count_ones() as usize * BLOCK as usize)?);
+    }
+    Some(part)
+}
+
+fn read_change(body: &mut Reader<'_>) -> Option<Change> {
+    let head = body.take::<ChangeHead>()?;
+    let (n, epoch) = (head.entries.get() as usize, Epoch(head.epoch.get()));
+    Some(match head.kind.get() {
+        1 => Change::Acted(epoch),
+        2 => Change::Base(epoch),
+        3 => Change::Dirty(list(n, body, blocks_of)?),
+        4 => Change::Clean(list(n, body, blocks_of)?),
+        5 => Change::CleanAll,
+        6 => Change::Executed(list(n, body, executed_of)?),
+        7 => Change::Wipe,
+        _ => return None,
+    })
+}

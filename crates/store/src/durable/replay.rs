@@ -1,0 +1,336 @@
+//! Reading the log after a crash: which records count, and what they leave.
+//!
+//! The log ends where no valid batch follows. If a later batch of this life is valid, the one before was
+//! durable once and is damaged: refused, as going on would take promises back.
+//!
+//! A record counts when it is settled (a later batch says so), when a later record shows that its job
+//! had ended (the caller starts nothing on the same blocks before), or when the data that it put into
+//! fresh space is there. Others are dropped: nobody was told of them.
+
+use super::format::{BATCH_MAGIC, BatchHead, NO_SLOT, batch_crc, block_sum};
+use super::layout::{PAGE, SLOT_BLOCKS};
+use super::log::{BATCH_BYTES, Log, place};
+use super::mount::{MountError, Parts};
+use super::overlay::Overlay;
+use super::record::{Part, Reader, Record, Way, Write, read};
+use super::store::Recovered;
+use super::sums::Sums;
+use super::superblock::LogStart;
+use super::unitmap::Chunk;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use base::{BLOCK, Mutant, mutant};
+use seam::{Change, Effects};
+use zerocopy::FromBytes;
+
+/// The longest read, in bytes.
+const PIECE: u64 = 1 << 20;
+/// How far behind the log's end a valid batch is looked for: as far as the batch that is missing can
+/// have reached, and the next one.
+const BEHIND: u64 = 2 * (BATCH_BYTES as u64 + (2 << 20));
+
+/// The replay of one log.
+pub struct Replay {
+    parts: Parts,
+    start: u64,
+    next: LogStart,
+    /// Bytes from `next.position` on.
+    bytes: Vec<u8>,
+    ended: bool,
+    destaged: u64,
+    /// Records that may not count.
+    open: VecDeque<(u64, Record)>,
+    /// Parts to be compared with their data: index in `open`, part.
+    checks: VecDeque<(usize, usize)>,
+    bad: Vec<usize>,
+    checking: bool,
+    overlay: Overlay,
+    sums: Sums,
+    dropped: u64,
+}
+
+impl Replay {
+    pub fn new(mut parts: Parts) -> Replay {
+        parts.map.take_dirty(); // it is as the device has it
+        let next = parts.content.anchor.log;
+        Replay {
+            start: next.position,
+            next,
+            bytes: Vec::new(),
+            ended: false,
+            destaged: 0,
+            open: VecDeque::new(),
+            checks: VecDeque::new(),
+            bad: Vec::new(),
+            checking: false,
+            overlay: Overlay::default(),
+            sums: Sums::new(parts.tuning.cached_pages.max(1)),
+            dropped: 0,
+            parts,
+        }
+    }
+
+    /// Goes on with what was read last; tells what to read next, as offset and length in bytes. `None`:
+    /// everything was read.
+    pub fn go_on(
+        &mut self,
+        data: &[u8],
+        out: &mut Effects,
+    ) -> Result<Option<(u64, u64)>, MountError> {
+        if self.checking {
+            return Ok(self.check(data));
+        }
+        self.bytes.extend_from_slice(data);
+        if !self.ended {
+            if let Some(read) = self.take_batches(out)? {
+                return Ok(Some(read));
+            }
+            self.ended = true;
+        }
+        if let Some(read) = self.more(BEHIND as usize) {
+            return Ok(Some(read));
+        }
+        self.look_behind()?;
+        self.bytes = Vec::new();
+        self.plan_checks();
+        self.checking = true;
+        Ok(self.next_check())
+    }
+
+    /// What to read so that `wanted` bytes are there; `None`: they are, or the ring ends before.
+    fn more(&self, wanted: usize) -> Option<(u64, u64)> {
+        let area = self.parts.content.layout.log;
+        let at = self.next.position + self.bytes.len() as u64;
+        let left = self.start + area.len - at;
+        if self.bytes.len() >= wanted || left == 0 {
+            return None;
+        }
+        let (place, room) = place(area, at);
+        Some((place, room.min(left).min(PIECE)))
+    }
+
+    /// Takes batches from `bytes`; tells what to read if the next one is not there whole. `None`: the
+    /// log ends here.
+    fn take_batches(&mut self, out: &mut Effects) -> Result<Option<(u64, u64)>, MountError> {
+        let longest = self.parts.content.layout.log.len as usize / 2 + PAGE as usize;
+        let mut at = 0;
+        let read = loop {
+            self.bytes.drain(..core::mem::take(&mut at));
+            let Ok((head, _)) = BatchHead::read_from_prefix(&self.bytes) else {
+                break self.more(PAGE as usize);
+            };
+            let len = head.len.get() as usize;
+            if !self.is_next(&head) || len < size_of::<BatchHead>() || len > longest {
+                break None;
+            }
+            let padded = len.next_multiple_of(PAGE as usize);
+            if self.bytes.len() < padded {
+                break self.more(padded);
+            }
+            let crc = batch_crc(&self.bytes[..len], self.parts.content.identity.uuid);
+            if crc != head.crc.get() && !mutant::on(Mutant::TornTail) {
+                break None;
+            }
+            let body = self.bytes[..len].to_vec();
+            self.take_batch(&head, &body[size_of::<BatchHead>()..], out)?;
+            self.next.position += padded as u64;
+            self.next.chain = crc;
+            at = padded;
+        };
+        Ok(read)
+    }
+
+    fn is_next(&self, head: &BatchHead) -> bool {
+        head.magic.get() == BATCH_MAGIC
+            && head.life.get() == self.parts.content.anchor.life
+            && head.position.get() == self.next.position
+            && head.record.get() == self.next.record
+            && (head.chain.get() == self.next.chain || mutant::on(Mutant::TornTail))
+    }
+
+    fn take_batch(
+        &mut self,
+        head: &BatchHead,
+        body: &[u8],
+        out: &mut Effects,
+    ) -> Result<(), MountError> {
+        let slots = self.parts.content.layout.slot_count();
+        let mut from = Reader(body);
+        for _ in 0..head.count.get() {
+            let Some(record) = read(&mut from, slots, out.pool()) else {
+                let at = place(self.parts.content.layout.log, self.next.position).0;
+                return Err(MountError::Damaged { what: "a record of the log", at });
+            };
+            self.open.push_back((self.next.record, record));
+            self.next.record += 1;
+        }
+        self.destaged = self.destaged.max(head.destaged.get());
+        while self.open.front().is_some_and(|(number, _)| *number < head.settled.get()) {
+            let (number, record) = self.open.pop_front().expect("it is there");
+            self.apply(number, record);
+        }
+        self.overlay.forget_before(self.destaged);
+        Ok(())
+    }
+
+    /// A valid batch behind the end shows that the log did not end here.
+    fn look_behind(&self) -> Result<(), MountError> {
+        let anchor = self.parts.content.anchor;
+        for at in (0..self.bytes.len()).step_by(PAGE as usize).skip(1) {
+            let Ok((head, _)) = BatchHead::read_from_prefix(&self.bytes[at..]) else { break };
+            let len = head.len.get() as usize;
+            let named = head.magic.get() == BATCH_MAGIC
+                && head.life.get() == anchor.life
+                && head.position.get() == self.next.position + at as u64
+                && (size_of::<BatchHead>()..=self.bytes.len() - at).contains(&len);
+            let uuid = self.parts.content.identity.uuid;
+            if named && batch_crc(&self.bytes[at..at + len], uuid) == head.crc.get() {
+                let at = place(self.parts.content.layout.log, self.next.position).0;
+                return Err(MountError::Damaged { what: "the log", at });
+            }
+        }
+        Ok(())
+    }
+
+    // ---- records that may not count ----
+
+    fn plan_checks(&mut self) {
+        for i in 0..self.open.len() {
+            let (_, Record::Write(write)) = &self.open[i] else { continue };
+            let later = |(_, r): &(u64, Record)| match r {
+                Record::Write(later) => shows_end(write, later),
+                _ => false,
+            };
+            if mutant::on(Mutant::NoDataCheck) || self.open.range(i + 1..).any(later) {
+                continue;
+            }
+            let direct = write.parts.iter().enumerate().filter(|(_, p)| p.way == Way::Direct);
+            self.checks.extend(direct.map(|(part, _)| (i, part)));
+        }
+    }
+
+    fn part(&self, (record, part): (usize, usize)) -> (&Write, &Part) {
+        let Record::Write(write) = &self.open[record].1 else { unreachable!("planned for writes") };
+        (write, &write.parts[part])
+    }
+
+    /// The data of the next part to be compared.
+    fn next_check(&self) -> Option<(u64, u64)> {
+        let (_, part) = self.part(*self.checks.front()?);
+        let (first, end) = (part.blocks.trailing_zeros(), 16 - part.blocks.leading_zeros());
+        let at = self.parts.content.layout.slot(part.slot) + u64::from(first * BLOCK);
+        Some((at, u64::from((end - first) * BLOCK)))
+    }
+
+    fn check(&mut self, data: &[u8]) -> Option<(u64, u64)> {
+        let check = self.checks.pop_front()?;
+        let (write, part) = self.part(check);
+        let first = part.blocks.trailing_zeros();
+        let good = part.each().all(|b| {
+            let bytes = &data[((b - first) * BLOCK) as usize..][..BLOCK as usize];
+            let block = u32::from(part.chunk) * SLOT_BLOCKS + b;
+            block_sum(bytes, write.unit, block) == part.sums[b as usize]
+        });
+        if !good {
+            self.bad.push(check.0);
+        }
+        self.next_check()
+    }
+
+    // ---- what records leave ----
+
+    fn apply(&mut self, number: u64, record: Record) {
+        match record {
+            Record::Write(write) => {
+                write.parts.iter().for_each(|part| self.apply_part(number, &write, part));
+                self.parts.groups.wrote(&write);
+            }
+            Record::Drop(volume) => {
+                self.parts.map.drop_owners(|_, v| v == volume);
+                self.parts.groups.drop_volume(volume);
+            }
+            Record::Change(group, changes) => {
+                for change in changes {
+                    if matches!(change, Change::Wipe) {
+                        self.parts.map.drop_owners(|g, _| g == group);
+                    }
+                    self.parts.groups.change(group, &change);
+                }
+            }
+        }
+    }
+
+    fn apply_part(&mut self, number: u64, write: &Write, part: &Part) {
+        let map = &mut self.parts.map;
+        if part.way == Way::Clear {
+            if !mutant::on(Mutant::StaleValid) {
+                map.recover_clear(part.slot, part.blocks);
+                self.overlay.clear(part.slot, part.blocks);
+            }
+            return;
+        }
+        if part.old != NO_SLOT {
+            map.recover_clear(part.old, u16::MAX);
+            self.overlay.clear(part.old, u16::MAX);
+        }
+        let chunk = Chunk { group: write.group, unit: write.unit, chunk: part.chunk };
+        if map.recover(part.slot, chunk, part.blocks) {
+            self.overlay.clear(part.slot, u16::MAX);
+        }
+        self.overlay.clear(part.slot, part.blocks);
+        for (i, block) in part.each().enumerate() {
+            self.sums.put(part.slot, block, part.sums[block as usize]);
+            if part.way == Way::Inline && number >= self.destaged {
+                let at = i * BLOCK as usize;
+                let data = part.data.slice(at..at + BLOCK as usize);
+                self.overlay.put(part.slot, block, number, data);
+            }
+        }
+    }
+
+    /// The state that the log leaves.
+    pub fn finish(mut self) -> Result<Recovered, MountError> {
+        let open = core::mem::take(&mut self.open);
+        for (i, (number, record)) in open.into_iter().enumerate() {
+            if self.bad.contains(&i) {
+                self.dropped += 1;
+            } else {
+                self.apply(number, record);
+            }
+        }
+        self.overlay.forget_before(self.destaged);
+        let Parts { disk, tuning, content, root, copies, mut map, groups } = self.parts;
+        if map.index().is_err() {
+            let at = content.layout.map.at;
+            return Err(MountError::Damaged { what: "the map (a unit has two slots)", at });
+        }
+        self.overlay.retain(|slot, block| map.valid(slot) >> block & 1 == 1);
+        let head = LogStart { chain: 0, ..self.next };
+        let (layout, identity, anchor) = (content.layout, content.identity, content.anchor);
+        let log = Log::new(layout.log, identity.uuid, anchor.life + 1, head);
+        Ok(Recovered {
+            disk,
+            identity,
+            layout,
+            tuning,
+            anchor,
+            map,
+            overlay: self.overlay,
+            sums: self.sums,
+            groups,
+            log,
+            root,
+            copies,
+            dropped: self.dropped,
+        })
+    }
+}
+
+/// True when a later record shows that an earlier one's job had ended: it touches the same blocks, or
+/// uses a slot that the earlier one gave back.
+fn shows_end(write: &Write, later: &Write) -> bool {
+    let same = (write.group, write.unit) == (later.group, later.unit);
+    let gives = |slot: u32| write.parts.iter().any(|p| p.old == slot);
+    same && !write.touched().and(later.touched()).is_empty()
+        || later.parts.iter().any(|p| gives(p.slot))
+}

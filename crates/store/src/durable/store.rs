@@ -1,0 +1,499 @@
+//! A mounted device: its state, and the calls of [`Journal`].
+//!
+//! The work is in `read`, `write`, `commit` (the log), `destage` and `checkpoint`; this file starts jobs,
+//! hands the ends of device operations to whom they concern, and ends jobs.
+
+use super::bits::Bits;
+use super::checkpoint::Checkpoint;
+use super::commit::Commit;
+use super::destage::Destage;
+use super::groups::Groups;
+use super::job::{Fetch, Job, Kind, Op, Reader};
+use super::layout::Layout;
+use super::log::Log;
+use super::overlay::Overlay;
+use super::record::{Way, Write};
+use super::sums::Sums;
+use super::superblock::{Anchor, Identity};
+use super::unitmap::{Chunk, UnitMap};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use base::{BlockSet, GroupId, Mutant, Slab, UnitKey, VolumeId, mutant};
+use seam::{
+    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, GroupRecord, Job as Ask,
+    Journal, Marks, Started,
+};
+
+/// When a write is durable on this device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// After a later flush: it has a volatile cache.
+    Flush,
+    /// When it ends.
+    WriteThrough,
+}
+
+/// What a mounted device may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuning {
+    /// When writes are durable.
+    pub durability: Durability,
+    /// Bytes of data that may wait in memory for their slots.
+    pub overlay_bytes: usize,
+    /// Bytes of log after which a checkpoint is due, if half of the ring is not less: what a mount reads.
+    pub replay_bytes: u64,
+    /// Slots whose checksums may have changed since the last checkpoint; 100 bytes each.
+    pub fresh_sums: usize,
+    /// Pages of checksums to cache, 4 KiB each; one tells about 4 MiB of data.
+    pub cached_pages: usize,
+    /// Units that dirty sets may name before they become "all"; 60 bytes each.
+    pub dirty_units: usize,
+}
+
+impl Tuning {
+    /// What ships: see the sum in `docs/internals/on-disk.md`.
+    pub const SHIPPED: Tuning = Tuning {
+        durability: Durability::Flush,
+        overlay_bytes: 16 << 20,
+        replay_bytes: 512 << 20,
+        fresh_sums: 16 << 10,
+        cached_pages: 1024,
+        dirty_units: 32 << 10,
+    };
+}
+
+/// What happened on a device since it was mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Batches written to the log.
+    pub batches: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Blocks that went from the log to their slots.
+    pub destaged: u64,
+    /// Jobs that met a wrong checksum.
+    pub corrupt: u64,
+    /// Pages of checksums of which no copy was whole.
+    pub lost_pages: u64,
+    /// Records that the mount dropped: their data was not durable, and nobody had been told.
+    pub dropped: u64,
+}
+
+/// A mounted device.
+#[derive(Debug)]
+pub struct Durable {
+    pub(super) disk: DiskId,
+    pub(super) identity: Identity,
+    pub(super) layout: Layout,
+    pub(super) tuning: Tuning,
+    pub(super) anchor: Anchor,
+    pub(super) map: UnitMap,
+    pub(super) overlay: Overlay,
+    pub(super) sums: Sums,
+    pub(super) groups: Groups,
+    pub(super) log: Log,
+    /// Checksums of the pages of the map, then of those of the checksums; 0 = never written.
+    pub(super) root: Vec<u32>,
+    /// By page, as in the root: which of the two copies counts.
+    pub(super) copies: Bits,
+    pub(super) jobs: Slab<Job>,
+    pub(super) ops: Slab<Op>,
+    pub(super) loading: BTreeMap<u32, Vec<Reader>>,
+    /// Slots that reservations keep.
+    reserved: BTreeMap<(GroupId, UnitKey, u32, u32), Vec<Vec<u32>>>,
+    pub(super) commit: Commit,
+    pub(super) destage: Destage,
+    pub(super) checkpoint: Option<Checkpoint>,
+    pub(super) checkpoint_due: bool,
+    pub(super) finished: VecDeque<Finished>,
+    pub(super) failed: Option<DiskError>,
+    pub(super) stats: Stats,
+}
+
+/// Jobs and operations in flight; the callers bound theirs far below.
+const IN_FLIGHT: usize = 1 << 20;
+/// Slots that one `flush` looks at for those of a volume that went: about 5 ms.
+const SWEEP: u32 = 1 << 20;
+
+/// What a mount has put together.
+pub(super) struct Recovered {
+    pub disk: DiskId,
+    pub identity: Identity,
+    pub layout: Layout,
+    pub tuning: Tuning,
+    pub anchor: Anchor,
+    pub map: UnitMap,
+    pub overlay: Overlay,
+    pub sums: Sums,
+    pub groups: Groups,
+    pub log: Log,
+    pub root: Vec<u32>,
+    pub copies: Bits,
+    pub dropped: u64,
+}
+
+impl Durable {
+    /// A device as recovery found it. A checkpoint is due before it may be used.
+    pub(super) fn new(r: Recovered) -> Durable {
+        Durable {
+            disk: r.disk,
+            identity: r.identity,
+            layout: r.layout,
+            tuning: r.tuning,
+            anchor: r.anchor,
+            map: r.map,
+            overlay: r.overlay,
+            sums: r.sums,
+            groups: r.groups,
+            log: r.log,
+            root: r.root,
+            copies: r.copies,
+            jobs: Slab::new(IN_FLIGHT),
+            ops: Slab::new(IN_FLIGHT),
+            loading: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            commit: Commit::default(),
+            destage: Destage::default(),
+            checkpoint: None,
+            checkpoint_due: true,
+            finished: VecDeque::new(),
+            failed: None,
+            stats: Stats { dropped: r.dropped, ..Stats::default() },
+        }
+    }
+
+    /// Which device it is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Bytes of slots in use.
+    pub fn used(&self) -> u64 {
+        let hole = u32::from(self.layout.hole().is_some());
+        u64::from(self.map.used() - hole) * super::layout::SLOT
+    }
+
+    /// Bytes of all slots.
+    pub fn capacity(&self) -> u64 {
+        self.used() + u64::from(self.map.free()) * super::layout::SLOT
+    }
+
+    /// Why the device can't go on, if it can't: a write or a flush failed, and nobody knows what is on
+    /// it. Jobs get this error. Mount it again.
+    pub fn failed(&self) -> Option<DiskError> {
+        self.failed
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Where a block lies on the device, in bytes, if it holds data. For tools and tests.
+    pub fn place(&self, group: GroupId, unit: UnitKey, block: u32) -> Option<u64> {
+        let slot = self.map.slot(Chunk { group, unit, chunk: (block / 16) as u8 })?;
+        let holds = self.map.valid(slot) >> (block % 16) & 1 == 1;
+        holds.then(|| self.layout.slot(slot) + u64::from(block % 16) * u64::from(base::BLOCK))
+    }
+
+    /// Puts all data in its place and the log's content into the map, at the next `flush`: after that a
+    /// mount has nothing to replay.
+    pub fn request_checkpoint(&mut self) {
+        self.checkpoint_due = true;
+    }
+
+    /// True while a checkpoint runs or is due.
+    pub fn is_checkpointing(&self) -> bool {
+        self.checkpoint_due || self.checkpoint.is_some()
+    }
+
+    /// True when no job runs and nothing is on its way to the device.
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.ops.is_empty()
+    }
+
+    // ---- operations and ends ----
+
+    pub(super) fn read(&mut self, at: u64, len: u32, op: Op, out: &mut Effects) {
+        let op = DiskOp(self.ops.insert(op).expect("callers bound their jobs"));
+        out.push(Effect::Read { op, disk: self.disk, at, len });
+    }
+
+    pub(super) fn write(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
+        let op = DiskOp(self.ops.insert(op).expect("callers bound their jobs"));
+        out.push(Effect::Write { op, disk: self.disk, at, body });
+    }
+
+    /// A job, of which nothing was begun.
+    pub(super) fn insert(
+        &mut self,
+        token: Option<u64>,
+        kind: Kind,
+        fetch: Fetch,
+        pins: Vec<u32>,
+    ) -> u64 {
+        let job = Job { token, kind, fetch, left: 0, error: None, record: None, pins };
+        self.jobs.insert(job).expect("callers bound their jobs")
+    }
+
+    /// One thing that a job waited for is there.
+    pub(super) fn arrived(&mut self, key: u64, error: Option<DiskError>, out: &mut Effects) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        job.left -= 1;
+        job.error = job.error.or(error);
+        if job.left > 0 {
+            return;
+        }
+        match (&job.kind, job.error) {
+            (Kind::Read { .. } | Kind::Edges { .. }, Some(error)) => self.end(key, Err(error)),
+            (Kind::Read { .. }, None) => self.read_fetched(key, out),
+            (Kind::Edges { .. }, None) => self.edges_fetched(key, out),
+            _ => self.written(key),
+        }
+    }
+
+    /// Ends a job.
+    pub(super) fn end(&mut self, key: u64, result: Result<Buf, DiskError>) {
+        let Some(job) = self.jobs.remove(key) else { return };
+        self.commit.dropping &= !self.jobs.is_empty();
+        job.pins.iter().for_each(|slot| self.map.unpin(*slot));
+        if matches!(result, Err(DiskError::Corrupt { .. })) {
+            self.stats.corrupt += 1;
+        }
+        if let Some(token) = job.token {
+            self.finished.push_back(Finished { token, result });
+        }
+    }
+
+    /// A write or flush failed: nobody knows what is on the device.
+    pub(super) fn fail(&mut self, error: DiskError) {
+        self.failed = Some(error);
+        let keys: Vec<u64> = self.jobs.iter().map(|(key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.end(key, Err(error)));
+        self.ops = Slab::new(IN_FLIGHT);
+    }
+
+    /// A job's record and data are durable: its effects are what is from now on.
+    pub(super) fn apply(&mut self, key: u64) {
+        let job = self.jobs.get_mut(key).expect("a job lives until it ends");
+        let Some(record) = job.record else { return };
+        let kind = core::mem::replace(&mut job.kind, Kind::Read { at: 0, len: 0 });
+        match kind {
+            Kind::Write(write) => self.apply_write(record, &write),
+            Kind::Change(group, changes) => {
+                for change in &changes {
+                    self.groups.change(group, change);
+                    if matches!(change, Change::Wipe) {
+                        self.map.begin_sweep(|g, _| g == group);
+                    }
+                }
+            }
+            Kind::Drop(volume) => {
+                self.groups.drop_volume(volume);
+                self.map.begin_sweep(|_, v| v == volume);
+            }
+            Kind::Read { .. } | Kind::Edges { .. } => unreachable!("it has no record"),
+        }
+        self.log.settle(record);
+    }
+
+    fn apply_write(&mut self, record: u64, write: &Write) {
+        if write.parts.iter().any(|p| self.map.is_swept(p.slot)) {
+            return; // the volume went while the job ran
+        }
+        for part in &write.parts {
+            if part.way == Way::Clear {
+                self.overlay.clear(part.slot, part.blocks);
+                if !mutant::on(Mutant::EagerReuse) {
+                    self.map.clear(part.slot, part.blocks);
+                }
+                continue;
+            }
+            if part.old != super::format::NO_SLOT {
+                self.map.replace(part.old, part.slot);
+                self.overlay.clear(part.old, u16::MAX);
+                self.map.clear(part.old, u16::MAX);
+            }
+            self.map.set(part.slot, part.blocks);
+            let mut data = part.data.clone();
+            for block in part.each() {
+                self.sums.put(part.slot, block, part.sums[block as usize]);
+                if part.way == Way::Inline {
+                    self.overlay.put(part.slot, block, record, data.slice(0..base::BLOCK as usize));
+                    data = data.slice(base::BLOCK as usize..data.len());
+                }
+            }
+        }
+        self.groups.wrote(write);
+    }
+
+    fn refuse(&mut self, token: u64, error: DiskError) -> Started {
+        self.finished.push_back(Finished { token, result: Err(error) });
+        Started::Pending
+    }
+
+    fn chunks(group: GroupId, unit: UnitKey, at: u32, len: u32) -> impl Iterator<Item = Chunk> {
+        let chunk = super::layout::SLOT as u32;
+        let range = at / chunk..(at + len).div_ceil(chunk);
+        range.map(move |c| Chunk { group, unit, chunk: c as u8 })
+    }
+
+    /// Pins the slots of a range, and takes those that are missing. Nothing, when there are too few.
+    pub(super) fn pin_range(
+        &mut self,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        len: u32,
+    ) -> Option<Vec<u32>> {
+        let missing =
+            Self::chunks(group, unit, at, len).filter(|c| self.map.slot(*c).is_none()).count();
+        if missing as u32 > self.map.free() {
+            self.map.sweep(u32::MAX, |slot| self.overlay.clear(slot, u16::MAX));
+        }
+        if missing as u32 > self.map.free() {
+            return None;
+        }
+        let chunks = Self::chunks(group, unit, at, len);
+        // Fails at the first or not at all: all of a unit have one owner, and slots were counted.
+        chunks.map(|c| self.map.pin(c)).collect()
+    }
+
+    /// Pins the slots of a range that are there.
+    pub(super) fn pin_present(
+        &mut self,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        len: u32,
+    ) -> Vec<u32> {
+        let slots: Vec<u32> =
+            Self::chunks(group, unit, at, len).filter_map(|c| self.map.slot(c)).collect();
+        slots.iter().for_each(|slot| self.map.pin_slot(*slot));
+        slots
+    }
+}
+
+impl Journal for Durable {
+    fn start(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        job: Ask,
+        marks: Marks,
+        out: &mut Effects,
+    ) -> Started {
+        if let Some(error) = self.failed {
+            return self.refuse(token, error);
+        }
+        match job {
+            Ask::Read { at, len } => self.start_read(token, group, unit, at, len, out),
+            Ask::Write { at, body } => self.start_write(token, group, unit, at, body, marks, out),
+            Ask::Zero { at, len } => self.start_zero(token, group, unit, at, len, marks, out),
+        }
+    }
+
+    fn change(&mut self, token: Option<u64>, group: GroupId, changes: Vec<Change>) {
+        if let (Some(error), Some(token)) = (self.failed, token) {
+            self.refuse(token, error);
+            return;
+        }
+        if changes.iter().any(|c| matches!(c, Change::Wipe)) {
+            self.map.drop_owners(|g, _| g == group);
+        }
+        self.enqueue_small(token, Kind::Change(group, changes));
+    }
+
+    fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>, out: &mut Effects) {
+        let Some(op) = self.ops.remove(op.0) else { return };
+        let error = result.as_ref().err().copied();
+        match (op, error) {
+            (Op::Fetch { job, piece }, _) => {
+                if let (Some(j), Ok(data)) = (self.jobs.get_mut(job), result) {
+                    j.fetch.pieces[piece].data = data;
+                }
+                self.arrived(job, error, out);
+            }
+            (Op::SumPage { page, wanted }, _) => self.page_read(page, wanted, result, out),
+            (_, Some(error)) => self.fail(error),
+            (Op::Data { job }, None) => self.arrived(job, None, out),
+            (Op::Log, None) => self.log_written(out),
+            (Op::Flush, None) => self.flushed(),
+            (Op::Home(blocks), None) => self.home_written(blocks),
+            (Op::SaveMap { page, sum }, None) => self.page_saved(page, sum),
+            (Op::SaveSums { page, sum, sums }, None) => {
+                self.sums.saved(page, sums);
+                self.page_saved(self.layout.map_pages() + page, sum);
+            }
+            (Op::Anchor, None) => self.anchor_written(),
+        }
+    }
+
+    fn finished(&mut self) -> Option<Finished> {
+        self.finished.pop_front()
+    }
+
+    fn flush(&mut self, out: &mut Effects) {
+        if self.failed.is_none() {
+            self.map.sweep(SWEEP, |slot| self.overlay.clear(slot, u16::MAX));
+            self.run_checkpoint(out);
+            self.run_destage(out);
+            self.run_commit(out);
+        }
+    }
+
+    fn has_space_for(&self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
+        Self::chunks(group, unit, at, len).all(|c| self.map.slot(c).is_some())
+    }
+
+    fn reserve(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
+        let Some(slots) = self.pin_range(group, unit, at, len) else { return false };
+        self.reserved.entry((group, unit, at, len)).or_default().push(slots);
+        true
+    }
+
+    fn release(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
+        let range = (group, unit, at, len);
+        let Some(all) = self.reserved.get_mut(&range) else { return };
+        let slots = all.pop().unwrap_or_default();
+        if all.is_empty() {
+            self.reserved.remove(&range);
+        }
+        slots.into_iter().for_each(|slot| self.map.unpin(slot));
+    }
+
+    fn valid(&self, group: GroupId, unit: UnitKey) -> BlockSet {
+        self.map.valid_in(group, unit)
+    }
+
+    fn units(&self, group: GroupId) -> Vec<UnitKey> {
+        self.map.units(|g, _| g == group)
+    }
+
+    fn volumes(&self) -> Vec<VolumeId> {
+        self.map.volumes()
+    }
+
+    fn is_empty(&self, group: GroupId) -> bool {
+        self.map.slots_of(|g, _| g == group) == 0
+    }
+
+    fn drop_volume(&mut self, volume: VolumeId) -> u64 {
+        let slots = self.map.slots_of(|_, v| v == volume);
+        if self.failed.is_none() {
+            self.map.drop_owners(|_, v| v == volume);
+            self.commit.dropping = true;
+            self.enqueue_small(None, Kind::Drop(volume));
+        }
+        slots * super::layout::SLOT
+    }
+
+    fn records(&self) -> Vec<(GroupId, GroupRecord)> {
+        self.groups.records()
+    }
+}

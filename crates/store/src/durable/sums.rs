@@ -1,0 +1,151 @@
+//! Checksums of blocks: the newest in memory, the others on the device, some of those in a cache.
+//!
+//! *Fresh* are those that changed since the last checkpoint began, *saving* those that the running
+//! checkpoint takes to the device, *cached* are pages as the device has them. A value is looked for in
+//! this order. All are bounded: fresh by the checkpoint that is due when there are many.
+
+use super::layout::{SLOT_BLOCKS, SUM_ENTRIES};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+
+/// A page of checksums: 16 of each of 64 slots.
+pub type SumPage = Box<[u32; (SUM_ENTRIES * SLOT_BLOCKS) as usize]>;
+
+/// Some checksums of one slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fresh {
+    blocks: u16,
+    sums: [u32; SLOT_BLOCKS as usize],
+}
+
+impl Fresh {
+    fn get(&self, block: u32) -> Option<u32> {
+        (self.blocks >> block & 1 == 1).then(|| self.sums[block as usize])
+    }
+}
+
+#[derive(Debug)]
+struct Cached {
+    sums: SumPage,
+    /// Looked at since the hand last passed.
+    used: bool,
+}
+
+/// All checksums that are in memory.
+#[derive(Debug)]
+pub struct Sums {
+    fresh: BTreeMap<u32, Fresh>,
+    saving: BTreeMap<u32, Fresh>,
+    cached: BTreeMap<u32, Cached>,
+    /// Cached pages in the order in which the hand passes them.
+    hand: VecDeque<u32>,
+    most: usize,
+}
+
+impl Sums {
+    /// None yet; at most `most` pages of 4 KiB will be cached.
+    pub fn new(most: usize) -> Sums {
+        let (fresh, saving) = (BTreeMap::new(), BTreeMap::new());
+        Sums { fresh, saving, cached: BTreeMap::new(), hand: VecDeque::new(), most }
+    }
+
+    /// Slots with fresh checksums.
+    pub fn fresh(&self) -> usize {
+        self.fresh.len()
+    }
+
+    /// The checksum of a block; `None`: its page has to be read.
+    pub fn get(&mut self, slot: u32, block: u32) -> Option<u32> {
+        let newer = |of: &BTreeMap<u32, Fresh>| of.get(&slot).and_then(|f| f.get(block));
+        newer(&self.fresh).or_else(|| newer(&self.saving)).or_else(|| {
+            let page = self.cached.get_mut(&(slot / SUM_ENTRIES))?;
+            page.used = true;
+            Some(page.sums[(slot % SUM_ENTRIES * SLOT_BLOCKS + block) as usize])
+        })
+    }
+
+    /// A block has a new checksum.
+    pub fn put(&mut self, slot: u32, block: u32, sum: u32) {
+        let fresh = self.fresh.entry(slot).or_default();
+        fresh.blocks |= 1 << block;
+        fresh.sums[block as usize] = sum;
+    }
+
+    /// A page as the device has it.
+    pub fn page(&self, page: u32) -> Option<&SumPage> {
+        self.cached.get(&page).map(|c| &c.sums)
+    }
+
+    /// A page was read, or is about to be what the device has.
+    pub fn insert(&mut self, page: u32, sums: SumPage) {
+        if self.cached.insert(page, Cached { sums, used: true }).is_none() {
+            self.hand.push_back(page);
+        }
+        while self.cached.len() > self.most {
+            let Some(page) = self.hand.pop_front() else { return };
+            match self.cached.get_mut(&page) {
+                Some(cached) if cached.used => {
+                    cached.used = false;
+                    self.hand.push_back(page);
+                }
+                _ => drop(self.cached.remove(&page)),
+            }
+        }
+    }
+
+    /// A checkpoint begins: what was fresh is to be saved.
+    pub fn begin_saving(&mut self) {
+        debug_assert!(self.saving.is_empty());
+        self.saving = core::mem::take(&mut self.fresh);
+    }
+
+    /// The first page from `from` on with something to save.
+    pub fn next_to_save(&self, from: u32) -> Option<u32> {
+        let slot = from.checked_mul(SUM_ENTRIES)?;
+        self.saving.range(slot..).next().map(|(slot, _)| slot / SUM_ENTRIES)
+    }
+
+    /// Puts what is to be saved into a page.
+    pub fn merge(&self, page: u32, into: &mut SumPage) {
+        let first = page * SUM_ENTRIES;
+        for (slot, fresh) in self.saving.range(first..first + SUM_ENTRIES) {
+            for block in 0..SLOT_BLOCKS {
+                if let Some(sum) = fresh.get(block) {
+                    into[((slot - first) * SLOT_BLOCKS + block) as usize] = sum;
+                }
+            }
+        }
+    }
+
+    /// A page was saved: this is what the device has now.
+    pub fn saved(&mut self, page: u32, sums: SumPage) {
+        let first = page * SUM_ENTRIES;
+        for slot in first..first + SUM_ENTRIES {
+            self.saving.remove(&slot);
+        }
+        self.insert(page, sums);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newer_values_win_and_the_cache_is_bounded() {
+        let mut sums = Sums::new(2);
+        let page = |v: u32| Box::new([v; 1024]);
+        sums.insert(0, page(1));
+        sums.put(3, 2, 7);
+        assert_eq!((sums.get(3, 2), sums.get(3, 1), sums.get(64, 0)), (Some(7), Some(1), None));
+        sums.begin_saving();
+        sums.put(3, 2, 8);
+        assert_eq!((sums.get(3, 2), sums.next_to_save(0)), (Some(8), Some(0)));
+        let mut new = page(1);
+        sums.merge(0, &mut new);
+        sums.saved(0, new);
+        assert_eq!((sums.next_to_save(0), sums.page(0).unwrap()[3 * 16 + 2]), (None, 7));
+        (1..10).for_each(|p| sums.insert(p, page(p)));
+        assert_eq!((0..10).filter(|p| sums.page(*p).is_some()).count(), 2);
+    }
+}

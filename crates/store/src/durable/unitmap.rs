@@ -1,0 +1,579 @@
+//! Which slot holds which 64 KiB of which unit, in 13.5 bytes per slot, whatever the pattern.
+//!
+//! Three arrays by slot (owner and chunk, unit, valid blocks: 9 bytes), and one table of places that
+//! finds a slot by its key (4.5 bytes): open addressing over slot numbers, with the spare bits of each
+//! place as a tag, so that a wrong place is seldom looked up. An *owner* is a pair of group and volume;
+//! there are few of them.
+//!
+//! Invariants: a slot is found under at most one key, and a key leads to at most one slot; a slot is
+//! taken while a block of it is valid or somebody has it pinned, and free otherwise; an owner that was
+//! dropped is found by nobody, and its slots stay taken until `sweep`.
+//!
+//! Not done here: making any of it durable. `dirty` says which pages of the map on the device are old.
+
+use super::bits::Bits;
+use super::format::MapEntry;
+use super::layout::{MAP_ENTRIES, UNIT_CHUNKS};
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use base::prng::mix;
+use base::{BlockSet, GroupId, Map, UnitKey, VolumeId};
+
+/// The owner of a free slot. All others are below: fewer than 2^20 pairs of group and volume.
+const FREE: u32 = 0xff_ffff;
+
+/// The 64 KiB of a unit that one slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Chunk {
+    /// The group.
+    pub group: GroupId,
+    /// The unit.
+    pub unit: UnitKey,
+    /// Which 64 KiB of it, 0 to 15.
+    pub chunk: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    group: GroupId,
+    volume: VolumeId,
+    /// Slots that are taken in its name.
+    slots: u32,
+    life: Life,
+}
+
+/// An owner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Live,
+    /// Found by nobody; keeps its slots until that is durable.
+    Dropped,
+    /// Keeps only what is pinned.
+    Swept,
+}
+
+/// The map of one device.
+#[derive(Debug)]
+pub struct UnitMap {
+    /// Owner's index times 16, and the chunk; or `FREE`.
+    owner: Vec<[u8; 3]>,
+    unit: Vec<u32>,
+    valid: Vec<u16>,
+    /// Slot + 1 in the low bits, a tag above; 0 = nobody.
+    places: Vec<u32>,
+    slot_bits: u32,
+    owners: Vec<Owner>,
+    owner_of: BTreeMap<(GroupId, VolumeId), u32>,
+    unused_owners: Vec<u32>,
+    /// The owner that was looked for last: it mostly is the next one, too.
+    recent: Option<(GroupId, VolumeId, u32)>,
+    /// Where the sweep goes on, if there is one.
+    sweeping: Option<u32>,
+    taken: Bits,
+    cursor: u32,
+    pins: Map<u32, u32>,
+    dirty: Bits,
+}
+
+impl UnitMap {
+    /// A map in which all slots are free, but for `hole`.
+    pub fn new(slots: u32, hole: Option<u32>) -> UnitMap {
+        let mut taken = Bits::new(slots);
+        if let Some(hole) = hole {
+            taken.put(hole, true);
+        }
+        UnitMap {
+            owner: vec![[0xff; 3]; slots as usize],
+            unit: vec![0; slots as usize],
+            valid: vec![0; slots as usize],
+            places: vec![0; slots as usize + slots as usize / 8 + 16],
+            slot_bits: 32 - slots.leading_zeros(),
+            owners: Vec::new(),
+            owner_of: BTreeMap::new(),
+            unused_owners: Vec::new(),
+            recent: None,
+            sweeping: None,
+            taken,
+            cursor: 0,
+            pins: Map::default(),
+            dirty: Bits::new(slots.div_ceil(MAP_ENTRIES)),
+        }
+    }
+
+    fn owner(&self, slot: u32) -> u32 {
+        let [a, b, c] = self.owner[slot as usize];
+        u32::from_le_bytes([a, b, c, 0])
+    }
+
+    fn set_owner(&mut self, slot: u32, owner: u32) {
+        let [a, b, c, _] = owner.to_le_bytes();
+        self.owner[slot as usize] = [a, b, c];
+    }
+
+    // ---- looking up ----
+
+    /// The slot of a chunk.
+    pub fn slot(&self, chunk: Chunk) -> Option<u32> {
+        let owner = *self.owner_of.get(&(chunk.group, chunk.unit.volume))?;
+        self.find(owner << 4 | u32::from(chunk.chunk), chunk.unit.index).ok()
+    }
+
+    /// Whose a slot is.
+    pub fn chunk(&self, slot: u32) -> Option<Chunk> {
+        let owner = self.owner(slot);
+        let o = self.owners.get((owner >> 4) as usize).filter(|_| owner != FREE)?;
+        let unit = UnitKey { volume: o.volume, index: self.unit[slot as usize] };
+        Some(Chunk { group: o.group, unit, chunk: (owner & 15) as u8 })
+    }
+
+    /// The blocks of a slot that hold data.
+    pub fn valid(&self, slot: u32) -> u16 {
+        self.valid[slot as usize]
+    }
+
+    /// The blocks of a unit that hold data.
+    pub fn valid_in(&self, group: GroupId, unit: UnitKey) -> BlockSet {
+        let mut set = BlockSet::EMPTY;
+        for chunk in 0..UNIT_CHUNKS as u8 {
+            if let Some(slot) = self.slot(Chunk { group, unit, chunk }) {
+                set.0[chunk as usize / 4] |= u64::from(self.valid(slot)) << (chunk % 4 * 16);
+            }
+        }
+        set
+    }
+
+    /// The units with data of all owners that `of` accepts, in order. Looks at every slot.
+    pub fn units(&self, of: impl Fn(GroupId, VolumeId) -> bool) -> Vec<UnitKey> {
+        let wanted = |o: &Owner| o.life == Life::Live && o.slots > 0 && of(o.group, o.volume);
+        let accepted: Vec<bool> = self.owners.iter().map(wanted).collect();
+        if !accepted.contains(&true) {
+            return Vec::new();
+        }
+        let mut units: Vec<UnitKey> = (0..self.owner.len() as u32)
+            .filter(|slot| self.valid(*slot) != 0)
+            .map(|slot| (slot, (self.owner(slot) >> 4) as usize))
+            .filter(|(_, owner)| accepted[*owner])
+            .map(|(slot, owner)| UnitKey {
+                volume: self.owners[owner].volume,
+                index: self.unit[slot as usize],
+            })
+            .collect();
+        units.sort_unstable();
+        units.dedup();
+        units
+    }
+
+    /// Slots of the owners that `of` accepts.
+    pub fn slots_of(&self, of: impl Fn(GroupId, VolumeId) -> bool) -> u64 {
+        let live = self.owners.iter().filter(|o| o.life == Life::Live && of(o.group, o.volume));
+        live.map(|o| u64::from(o.slots)).sum()
+    }
+
+    /// The volumes with slots, in order.
+    pub fn volumes(&self) -> Vec<VolumeId> {
+        let live = self.owners.iter().filter(|o| o.life == Life::Live && o.slots > 0);
+        let mut volumes: Vec<VolumeId> = live.map(|o| o.volume).collect();
+        volumes.sort_unstable();
+        volumes.dedup();
+        volumes
+    }
+
+    /// Slots that can be taken.
+    pub fn free(&self) -> u32 {
+        self.owner.len() as u32 - self.taken.count()
+    }
+
+    /// Slots that are taken, with the one of the superblock.
+    pub fn used(&self) -> u32 {
+        self.taken.count()
+    }
+
+    // ---- taking and giving ----
+
+    /// The slot of a chunk; takes one without valid blocks, if there is none. Pins it.
+    pub fn pin(&mut self, chunk: Chunk) -> Option<u32> {
+        let slot = match self.slot(chunk) {
+            Some(slot) => slot,
+            None => {
+                let slot = self.take(chunk)?;
+                self.link(slot);
+                slot
+            }
+        };
+        self.pin_slot(slot);
+        Some(slot)
+    }
+
+    /// Takes and pins a slot for a chunk that has another one, until `replace`.
+    pub fn pin_second(&mut self, chunk: Chunk) -> Option<u32> {
+        let slot = self.take(chunk)?;
+        self.pin_slot(slot);
+        Some(slot)
+    }
+
+    /// Pins a slot that is taken.
+    pub fn pin_slot(&mut self, slot: u32) {
+        *self.pins.entry(slot).or_insert(0) += 1;
+    }
+
+    /// Ends a pin; the slot becomes free when it was the last one and no block is valid.
+    pub fn unpin(&mut self, slot: u32) {
+        let pins = self.pins.get_mut(&slot).expect("a pinned slot");
+        *pins -= 1;
+        if *pins == 0 {
+            self.pins.remove(&slot);
+            self.release_if_idle(slot);
+        }
+    }
+
+    /// The chunk is in `slot` from now on, and no longer in `old`.
+    pub fn replace(&mut self, old: u32, slot: u32) {
+        if !self.is_dropped(old) {
+            self.unlink(old);
+            self.link(slot);
+        }
+    }
+
+    /// These blocks hold data; not so for an owner that was swept.
+    pub fn set(&mut self, slot: u32, blocks: u16) {
+        if self.life(slot) != Life::Swept {
+            self.valid[slot as usize] |= blocks;
+            self.dirty.put(slot / MAP_ENTRIES, true);
+        }
+    }
+
+    /// These blocks hold no data.
+    pub fn clear(&mut self, slot: u32, blocks: u16) {
+        self.valid[slot as usize] &= !blocks;
+        self.dirty.put(slot / MAP_ENTRIES, true);
+        self.release_if_idle(slot);
+    }
+
+    /// Drops all owners that `of` accepts: their chunks are found no more. Their slots stay taken until
+    /// `sweep`.
+    pub fn drop_owners(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
+        let live = |o: &&mut Owner| o.life == Life::Live && of(o.group, o.volume);
+        for owner in self.owners.iter_mut().filter(live) {
+            owner.life = Life::Dropped;
+            self.owner_of.remove(&(owner.group, owner.volume));
+        }
+        self.recent = None;
+    }
+
+    /// The dropped owners that `of` accepts need their slots no more: `sweep` frees them.
+    pub fn begin_sweep(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
+        let dropped = |o: &&mut Owner| o.life == Life::Dropped && of(o.group, o.volume);
+        for owner in self.owners.iter_mut().filter(dropped) {
+            owner.life = Life::Swept;
+            if owner.slots > 0 {
+                self.sweeping = Some(0);
+            }
+        }
+    }
+
+    /// Goes on with the sweep, over at most `most` slots: frees those of owners that need them no more,
+    /// or lets the last pin do it, and names them.
+    pub fn sweep(&mut self, most: u32, mut each: impl FnMut(u32)) {
+        let Some(from) = self.sweeping else { return };
+        let end = from.saturating_add(most).min(self.owner.len() as u32);
+        for slot in from..end {
+            if self.owner(slot) != FREE && self.is_swept(slot) {
+                self.clear(slot, u16::MAX);
+                each(slot);
+            }
+        }
+        self.sweeping = (end < self.owner.len() as u32).then_some(end);
+    }
+
+    /// True when the slot's owner was dropped.
+    pub fn is_dropped(&self, slot: u32) -> bool {
+        self.life(slot) != Life::Live
+    }
+
+    /// True when the slot's owner was dropped, and that is durable.
+    pub fn is_swept(&self, slot: u32) -> bool {
+        self.life(slot) == Life::Swept
+    }
+
+    fn life(&self, slot: u32) -> Life {
+        let owner = (self.owner(slot) >> 4) as usize;
+        self.owners.get(owner).map_or(Life::Live, |o| o.life)
+    }
+
+    fn take(&mut self, chunk: Chunk) -> Option<u32> {
+        let slot = self.taken.next_clear(self.cursor).or_else(|| self.taken.next_clear(0))?;
+        let owner = self.owner_index(chunk.group, chunk.unit.volume)?;
+        self.cursor = slot + 1;
+        self.assign(slot, owner, chunk);
+        Some(slot)
+    }
+
+    fn assign(&mut self, slot: u32, owner: u32, chunk: Chunk) {
+        self.taken.put(slot, true);
+        self.owners[owner as usize].slots += 1;
+        let i = slot as usize;
+        self.set_owner(slot, owner << 4 | u32::from(chunk.chunk));
+        (self.unit[i], self.valid[i]) = (chunk.unit.index, 0);
+    }
+
+    fn release_if_idle(&mut self, slot: u32) {
+        let needed = self.valid[slot as usize] != 0 || self.life(slot) == Life::Dropped;
+        if needed || self.pins.contains_key(&slot) {
+            return;
+        }
+        self.unlink(slot);
+        let owner = (self.owner(slot) >> 4) as usize;
+        self.set_owner(slot, FREE);
+        self.taken.put(slot, false);
+        let o = &mut self.owners[owner];
+        o.slots -= 1;
+        if o.slots == 0 && !self.unused_owners.contains(&(owner as u32)) {
+            if self.owner_of.get(&(o.group, o.volume)) == Some(&(owner as u32)) {
+                self.owner_of.remove(&(o.group, o.volume));
+                self.recent = None;
+            }
+            self.unused_owners.push(owner as u32);
+        }
+    }
+
+    /// The owner's index; `None` when there are too many.
+    fn owner_index(&mut self, group: GroupId, volume: VolumeId) -> Option<u32> {
+        if let Some((_, _, owner)) = self.recent.filter(|r| (r.0, r.1) == (group, volume)) {
+            return Some(owner);
+        }
+        if let Some(owner) = self.owner_of.get(&(group, volume)) {
+            self.recent = Some((group, volume, *owner));
+            return Some(*owner);
+        }
+        let new = Owner { group, volume, slots: 0, life: Life::Live };
+        let index = match self.unused_owners.pop() {
+            Some(index) => {
+                self.owners[index as usize] = new;
+                index
+            }
+            None if self.owners.len() as u32 == FREE >> 4 => return None,
+            None => {
+                self.owners.push(new);
+                self.owners.len() as u32 - 1
+            }
+        };
+        self.owner_of.insert((group, volume), index);
+        Some(index)
+    }
+
+    // ---- the table of places ----
+
+    fn hash(&self, owner: u32, unit: u32) -> (usize, u32) {
+        let hash = mix(u64::from(owner) << 32 | u64::from(unit));
+        let place = (u128::from(hash) * self.places.len() as u128) >> 64;
+        (place as usize, (hash as u32).checked_shl(self.slot_bits).unwrap_or(0))
+    }
+
+    /// The slot of this key, or the free place where it would be named.
+    fn find(&self, owner: u32, unit: u32) -> Result<u32, usize> {
+        let (mut place, tag) = self.hash(owner, unit);
+        let low = (1u64 << self.slot_bits) as u32;
+        let low = low.wrapping_sub(1);
+        loop {
+            let value = self.places[place];
+            if value == 0 {
+                return Err(place);
+            }
+            let slot = (value & low).wrapping_sub(1);
+            if value & !low == tag && self.owner(slot) == owner && self.unit[slot as usize] == unit
+            {
+                return Ok(slot);
+            }
+            place = if place + 1 == self.places.len() { 0 } else { place + 1 };
+        }
+    }
+
+    fn key(&self, slot: u32) -> (u32, u32) {
+        (self.owner(slot), self.unit[slot as usize])
+    }
+
+    fn link(&mut self, slot: u32) {
+        let (owner, unit) = self.key(slot);
+        let place = self.find(owner, unit).expect_err("a chunk has one slot");
+        self.places[place] = self.hash(owner, unit).1 | (slot + 1);
+    }
+
+    /// Takes a slot out of the table, if it is in, and moves those behind it up.
+    fn unlink(&mut self, slot: u32) {
+        let (owner, unit) = self.key(slot);
+        if self.find(owner, unit) != Ok(slot) {
+            return;
+        }
+        let len = self.places.len();
+        let low = ((1u64 << self.slot_bits) - 1) as u32;
+        let mut hole = self.hash(owner, unit).0;
+        while (self.places[hole] & low) != slot + 1 {
+            hole = (hole + 1) % len;
+        }
+        let mut next = hole;
+        loop {
+            self.places[hole] = 0;
+            loop {
+                next = (next + 1) % len;
+                let value = self.places[next];
+                if value == 0 {
+                    return;
+                }
+                let (owner, unit) = self.key((value & low) - 1);
+                let home = self.hash(owner, unit).0;
+                // May move to the hole unless its home lies behind the hole.
+                if (next + len - home) % len >= (next + len - hole) % len {
+                    self.places[hole] = value;
+                    hole = next;
+                    break;
+                }
+            }
+        }
+    }
+
+    // ---- pages of the map, and recovery ----
+
+    /// Pages that are not on the device as they are here; from now on they are taken to be.
+    pub fn take_dirty(&mut self) -> Bits {
+        let len = (self.owner.len() as u32).div_ceil(MAP_ENTRIES);
+        core::mem::replace(&mut self.dirty, Bits::new(len))
+    }
+
+    /// The entry of a slot as the device is to have it.
+    pub fn entry(&self, slot: u32) -> MapEntry {
+        let valid = self.valid.get(slot as usize).copied().unwrap_or(0);
+        let chunk = if valid == 0 { None } else { self.chunk(slot) };
+        match chunk {
+            Some(c) => MapEntry {
+                group: c.group.0.into(),
+                volume: c.unit.volume.0.into(),
+                unit: c.unit.index.into(),
+                valid: valid.into(),
+                chunk: c.chunk,
+                reserved: 0,
+            },
+            None => MapEntry::default(),
+        }
+    }
+
+    /// Recovery: what the map on the device, or a record of the log, says of a slot. Blocks of another
+    /// owner go; tells whether there was one. Nothing can be looked up until [`UnitMap::index`].
+    pub fn recover(&mut self, slot: u32, chunk: Chunk, blocks: u16) -> bool {
+        let owner = self.owner_index(chunk.group, chunk.unit.volume);
+        let owner = owner.expect("what was written had fewer than 2^20 pairs");
+        let i = slot as usize;
+        let key = (owner << 4 | u32::from(chunk.chunk), chunk.unit.index);
+        let other = self.key(slot) != key;
+        if other {
+            if self.owner(slot) != FREE {
+                let before = (self.owner(slot) >> 4) as usize;
+                self.owners[before].slots -= 1;
+            }
+            self.assign(slot, owner, chunk);
+        }
+        self.valid[i] |= blocks;
+        self.dirty.put(slot / MAP_ENTRIES, true);
+        other
+    }
+
+    /// Recovery: these blocks of a slot hold no data.
+    pub fn recover_clear(&mut self, slot: u32, blocks: u16) {
+        self.valid[slot as usize] &= !blocks;
+        self.dirty.put(slot / MAP_ENTRIES, true);
+    }
+
+    /// Ends recovery: frees what is empty or dropped, and makes the rest findable. Tells a chunk that
+    /// two slots claim, if there is one: the map is not to be trusted then.
+    pub fn index(&mut self) -> Result<(), Chunk> {
+        self.begin_sweep(|_, _| true);
+        self.sweep(u32::MAX, |_| {});
+        for slot in 0..self.owner.len() as u32 {
+            if self.owner(slot) == FREE {
+                continue;
+            }
+            if self.valid[slot as usize] == 0 {
+                self.release_if_idle(slot);
+                continue;
+            }
+            let (owner, unit) = self.key(slot);
+            if self.find(owner, unit).is_ok() {
+                return Err(self.chunk(slot).expect("it is taken"));
+            }
+            self.link(slot);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Prng;
+
+    fn chunk(volume: u32, unit: u32, chunk: u8) -> Chunk {
+        let unit = UnitKey { volume: VolumeId(volume), index: unit };
+        Chunk { group: GroupId(unit.index % 3), unit, chunk }
+    }
+
+    #[test]
+    fn finds_what_a_tree_finds_also_when_full() {
+        let (mut map, mut tree) = (UnitMap::new(300, Some(7)), BTreeMap::new());
+        let mut prng = Prng::new(1);
+        for _ in 0..60_000 {
+            let c = chunk(prng.below(2) as u32, prng.below(20) as u32, prng.below(16) as u8);
+            match tree.get(&c) {
+                Some(slot) if prng.chance(0.45) => {
+                    map.clear(*slot, u16::MAX);
+                    tree.remove(&c);
+                }
+                Some(slot) => assert_eq!(map.slot(c), Some(*slot)),
+                None => match map.pin(c) {
+                    Some(slot) => {
+                        map.set(slot, 3);
+                        map.unpin(slot);
+                        assert_ne!(slot, 7);
+                        tree.insert(c, slot);
+                    }
+                    None => assert_eq!(tree.len(), 299),
+                },
+            }
+            assert_eq!(map.used() as usize, tree.len() + 1);
+        }
+        assert!(tree.iter().all(|(c, slot)| map.slot(*c) == Some(*slot)));
+        assert!(tree.iter().all(|(c, slot)| map.chunk(*slot) == Some(*c)));
+    }
+
+    #[test]
+    fn a_dropped_owner_is_gone_at_once_and_its_slots_later() {
+        let mut map = UnitMap::new(10, None);
+        let (a, b) = (chunk(1, 0, 0), chunk(2, 0, 1));
+        let slot = map.pin(a).unwrap();
+        map.set(slot, 1);
+        let other = map.pin(b).unwrap();
+        map.set(other, 1);
+        map.unpin(other);
+        map.drop_owners(|_, v| v == VolumeId(1));
+        assert_eq!((map.slot(a), map.used(), map.volumes()), (None, 2, vec![VolumeId(2)]));
+        let again = map.pin(a).unwrap();
+        assert_ne!(again, slot);
+        map.begin_sweep(|_, v| v == VolumeId(1));
+        map.sweep(u32::MAX, |_| {});
+        assert_eq!(map.used(), 3, "a job holds it");
+        map.unpin(slot);
+        map.unpin(again);
+        assert_eq!((map.used(), map.slot(b)), (1, Some(other)));
+    }
+
+    #[test]
+    fn a_tebibyte_takes_less_than_220_mib() {
+        let slots = 1 << 24;
+        let map = UnitMap::new(slots, None);
+        let bytes = map.owner.len() * 3
+            + map.unit.len() * 4
+            + map.valid.len() * 2
+            + map.places.len() * 4
+            + slots as usize / 8;
+        assert!(bytes < 220 << 20, "{} MiB", bytes >> 20);
+    }
+}

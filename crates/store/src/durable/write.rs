@@ -1,0 +1,276 @@
+//! Writes and zeros: which way each 64 KiB goes, and what stands in the record.
+//!
+//! - No block of the part holds data: **direct**. Data goes to the slot and the record to the log at the
+//!   same time; nothing old is overwritten, so their order does not matter.
+//! - The part is a whole slot, and another one is free: direct, to that one; the record gives the old one
+//!   back.
+//! - Anything else is **inline**: the record carries the data.
+//! - Zeroed blocks are **cleared**: the record says so, and that is all.
+//!
+//! Blocks that are written in part are completed first: with zeros, or with what they hold.
+
+use super::format::{NO_SLOT, block_sum};
+use super::job::{Fetch, Kind, Op};
+use super::layout::SLOT_BLOCKS;
+use super::record::{Part, Way, Write};
+use super::store::Durable;
+use super::unitmap::Chunk;
+use alloc::vec::Vec;
+use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
+use seam::buf::ALIGN;
+use seam::{Buf, Effects, Marks, Started};
+
+impl Durable {
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn start_write(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        body: Buf,
+        marks: Marks,
+        out: &mut Effects,
+    ) -> Started {
+        let len = body.len() as u32;
+        let Some(pins) = self.pin_range(group, unit, at, len) else { return Started::Full };
+        self.start_change(
+            token,
+            new_write(group, unit, at, len, marks),
+            at,
+            len,
+            Some(body),
+            pins,
+            out,
+        );
+        Started::Pending
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn start_zero(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        len: u32,
+        marks: Marks,
+        out: &mut Effects,
+    ) -> Started {
+        let write = new_write(group, unit, at, len, marks);
+        let pins = self.pin_present(group, unit, at, len);
+        if pins.is_empty() && !write.is_marked() {
+            return Started::Done(Buf::EMPTY);
+        }
+        self.start_change(token, write, at, len, None, pins, out);
+        Started::Pending
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn start_change(
+        &mut self,
+        token: u64,
+        write: Write,
+        at: u32,
+        len: u32,
+        body: Option<Buf>,
+        pins: Vec<u32>,
+        out: &mut Effects,
+    ) {
+        let mut edges = write.touched();
+        edges.remove(BlockSet::within(at, len));
+        let (group, unit) = (write.group, write.unit);
+        let pieces = self.pieces(group, unit, edges);
+        let kind = Kind::Edges { write, at, len, body };
+        let key = self.insert(Some(token), kind, Fetch::new(unit, pieces), pins);
+        if !self.fetch(key, out) {
+            self.place_parts(key, out);
+        }
+    }
+
+    /// What the blocks at the ends hold came.
+    pub(super) fn edges_fetched(&mut self, key: u64, out: &mut Effects) {
+        match self.check(key) {
+            Ok(()) => self.place_parts(key, out),
+            Err(error) => self.end(key, Err(error)),
+        }
+    }
+
+    /// Everything is known: decides the ways, sends data to fresh space, and queues the record.
+    fn place_parts(&mut self, key: u64, out: &mut Effects) {
+        let job = self.jobs.get_mut(key).expect("a job lives until it ends");
+        let kind = core::mem::replace(&mut job.kind, Kind::Read { at: 0, len: 0 });
+        let Kind::Edges { mut write, at, len, body } = kind else { unreachable!("not placed yet") };
+        let pieces = core::mem::take(&mut job.fetch.pieces);
+        let whole = |first: u32, end: u32, out: &mut Effects| {
+            let mut data = out.pool().zeroed(((end - first) * BLOCK) as usize);
+            let bytes = data.as_mut();
+            let start = first * BLOCK;
+            for p in &pieces {
+                let blocks = p.first.max(first)..(p.first + p.count).min(end);
+                for block in blocks {
+                    let (to, from) = (block - first, block - p.first);
+                    bytes[(to * BLOCK) as usize..][..BLOCK as usize]
+                        .copy_from_slice(&p.data[(from * BLOCK) as usize..][..BLOCK as usize]);
+                }
+            }
+            let (from, to) = (at.max(start), (at + len).min(end * BLOCK));
+            let place = (from - start) as usize..(to - start) as usize;
+            match &body {
+                Some(body) => {
+                    bytes[place].copy_from_slice(&body[(from - at) as usize..(to - at) as usize])
+                }
+                None => bytes[place].fill(0),
+            }
+            data
+        };
+        match &body {
+            Some(body) => {
+                // In memory as well: devices want that for direct I/O.
+                let aligned = at.is_multiple_of(BLOCK)
+                    && len.is_multiple_of(BLOCK)
+                    && (body.as_ptr() as usize).is_multiple_of(ALIGN);
+                let data = if aligned { body.clone() } else { whole(write.first, write.end, out) };
+                self.place_data(key, &mut write, &data);
+            }
+            None => {
+                self.place_clears(key, &mut write, BlockSet::within(at, len));
+                for block in pieces.iter().flat_map(|p| p.first..p.first + p.count) {
+                    let data = whole(block, block + 1, out);
+                    self.place_inline(&mut write, block, data);
+                }
+            }
+        }
+        self.send(key, write, out);
+    }
+
+    /// One part per slot for the blocks of a write, whose data this is.
+    fn place_data(&mut self, key: u64, write: &mut Write, data: &Buf) {
+        let (group, unit) = (write.group, write.unit);
+        let job = self.jobs.get_mut(key).expect("a job lives until it ends");
+        let mut pins = core::mem::take(&mut job.pins);
+        let chunks = write.first / SLOT_BLOCKS..write.end.div_ceil(SLOT_BLOCKS);
+        for (i, chunk) in chunks.enumerate() {
+            let slot = pins[i];
+            let start = chunk * SLOT_BLOCKS;
+            let (first, end) = (write.first.max(start), write.end.min(start + SLOT_BLOCKS));
+            let blocks = mask(first - start, end - start);
+            let at = ((first - write.first) * BLOCK) as usize;
+            let data = data.slice(at..at + ((end - first) * BLOCK) as usize);
+            let fresh = self.map.valid(slot) & blocks == 0;
+            let (mut part, name) = (
+                new_part(slot, chunk as u8, Way::Inline, blocks),
+                Chunk { group, unit, chunk: chunk as u8 },
+            );
+            if fresh && !self.overlay.is_writing(slot, blocks) {
+                part.way = Way::Direct;
+            } else if blocks == u16::MAX
+                && !self.map.is_dropped(slot)
+                && let Some(other) = self.map.pin_second(name)
+            {
+                pins.push(other);
+                (part.slot, part.old, part.way) = (other, slot, Way::Direct);
+            }
+            sum(&mut part, &data, unit, first);
+            part.data = data;
+            write.parts.push(part);
+        }
+        self.jobs.get_mut(key).expect("a job lives until it ends").pins = pins;
+    }
+
+    /// One part per slot for blocks that are zeroed whole, as far as they hold data.
+    fn place_clears(&mut self, key: u64, write: &mut Write, blocks: BlockSet) {
+        for chunk in 0..super::layout::UNIT_CHUNKS as u8 {
+            let zeroed = (blocks.0[chunk as usize / 4] >> (chunk % 4 * 16)) as u16;
+            let name = Chunk { group: write.group, unit: write.unit, chunk };
+            let Some(slot) = self.map.slot(name).filter(|_| zeroed != 0) else { continue };
+            let blocks = zeroed & self.map.valid(slot);
+            if blocks == 0 {
+                continue;
+            }
+            write.parts.push(new_part(slot, chunk, Way::Clear, blocks));
+            if mutant::on(Mutant::EagerReuse) {
+                self.jobs.get_mut(key).expect("it lives").pins.retain(|s| *s != slot);
+                self.overlay.clear(slot, blocks);
+                self.map.clear(slot, blocks);
+                self.map.unpin(slot);
+            }
+        }
+    }
+
+    /// A part for one block, which holds data.
+    fn place_inline(&mut self, write: &mut Write, block: u32, data: Buf) {
+        let chunk = (block / SLOT_BLOCKS) as u8;
+        let name = Chunk { group: write.group, unit: write.unit, chunk };
+        let Some(slot) = self.map.slot(name) else { return };
+        let in_slot = block % SLOT_BLOCKS;
+        let mut part = new_part(slot, chunk, Way::Inline, mask(in_slot, in_slot + 1));
+        sum(&mut part, &data, write.unit, block);
+        part.data = data;
+        write.parts.push(part);
+    }
+
+    /// Sends the data of direct parts, as few writes as possible, and queues the record.
+    fn send(&mut self, key: u64, mut write: Write, out: &mut Effects) {
+        if write.parts.is_empty() && !write.is_marked() {
+            return self.end(key, Ok(Buf::EMPTY));
+        }
+        let mut runs: Vec<(u64, Vec<Buf>)> = Vec::new();
+        let mut end = 0;
+        for part in write.parts.iter_mut().filter(|p| p.way == Way::Direct) {
+            let data = core::mem::take(&mut part.data);
+            let at = self.layout.slot(part.slot) + u64::from(part.blocks.trailing_zeros() * BLOCK);
+            let len = data.len() as u64;
+            match runs.last_mut() {
+                Some((_, run)) if at == end => run.push(data),
+                _ => runs.push((at, alloc::vec![data])),
+            }
+            end = at + len;
+        }
+        let job = self.jobs.get_mut(key).expect("a job lives until it ends");
+        job.left += runs.len() as u32;
+        job.kind = Kind::Write(write);
+        for (at, data) in runs {
+            let body = join(data, out);
+            self.write(at, body, Op::Data { job: key }, out);
+        }
+        self.enqueue(key);
+    }
+}
+
+fn new_write(group: GroupId, unit: UnitKey, at: u32, len: u32, marks: Marks) -> Write {
+    let (first, end) = (at / BLOCK, (at + len).div_ceil(BLOCK));
+    Write { group, unit, first, end, marks, parts: Vec::new() }
+}
+
+fn new_part(slot: u32, chunk: u8, way: Way, blocks: u16) -> Part {
+    let (sums, data) = ([0; SLOT_BLOCKS as usize], Buf::EMPTY);
+    Part { slot, old: NO_SLOT, chunk, way, blocks, sums, data }
+}
+
+/// The checksums of a part whose data begins with this block of the unit.
+fn sum(part: &mut Part, data: &[u8], unit: UnitKey, first: u32) {
+    for (i, bytes) in data.chunks_exact(BLOCK as usize).enumerate() {
+        let block = first + i as u32;
+        part.sums[(block % SLOT_BLOCKS) as usize] = block_sum(bytes, unit, block);
+    }
+}
+
+fn mask(first: u32, end: u32) -> u16 {
+    (((1u32 << end) - 1) & !((1u32 << first) - 1)) as u16
+}
+
+/// Neighbours as one buffer.
+pub(super) fn join(mut parts: Vec<Buf>, out: &mut Effects) -> Buf {
+    if parts.len() == 1 {
+        return parts.pop().expect("there is one");
+    }
+    let mut whole = out.alloc(parts.iter().map(|p| p.len()).sum());
+    let mut rest = whole.as_mut();
+    for part in &parts {
+        let (here, behind) = rest.split_at_mut(part.len());
+        here.copy_from_slice(part);
+        rest = behind;
+    }
+    whole
+}

@@ -1,0 +1,143 @@
+//! A device with a volatile cache, for crashes.
+//!
+//! Fault model: a write that no flush covers is, at a crash, kept, dropped or torn at 512 bytes, each
+//! sector old, new or garbage; so is one that had not ended. What was never written reads as garbage. On demand: bits rot, writes are lost
+//! or land elsewhere although the device says that they are done.
+
+use base::Prng;
+use std::collections::BTreeMap;
+
+const PAGE: usize = 4096;
+const SECTOR: usize = 512;
+
+#[derive(Clone, Default)]
+struct Pages(BTreeMap<u64, Box<[u8; PAGE]>>);
+
+impl Pages {
+    fn each(at: u64, len: usize, mut f: impl FnMut(u64, usize, std::ops::Range<usize>)) {
+        let mut done = 0;
+        while done < len {
+            let (page, start) =
+                ((at + done as u64) / PAGE as u64, ((at + done as u64) % PAGE as u64) as usize);
+            let take = (PAGE - start).min(len - done);
+            f(page, start, done..done + take);
+            done += take;
+        }
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) {
+        Pages::each(at, into.len(), |page, start, part| match self.0.get(&page) {
+            Some(p) => {
+                let len = part.len();
+                into[part].copy_from_slice(&p[start..start + len]);
+            }
+            None => into[part].fill(0xdb),
+        });
+    }
+
+    fn write(&mut self, at: u64, data: &[u8]) {
+        Pages::each(at, data.len(), |page, start, part| {
+            let p = self.0.entry(page).or_insert_with(|| Box::new([0xdb; PAGE]));
+            p[start..start + part.len()].copy_from_slice(&data[part]);
+        });
+    }
+}
+
+/// What happens to a write that no flush covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// All of them are lost.
+    Dropped,
+    /// All of them are kept.
+    Kept,
+    /// Each on its own: kept, lost, or torn.
+    Random,
+}
+
+/// The device.
+#[derive(Clone)]
+pub struct Disk {
+    pub size: u64,
+    seen: Pages,
+    durable: Pages,
+    unflushed: Vec<(u64, u64, Vec<u8>)>,
+    ended: u64,
+    /// Writes are durable when they end.
+    pub write_through: bool,
+}
+
+impl Disk {
+    pub fn new(size: u64, write_through: bool) -> Disk {
+        let (seen, durable) = (Pages::default(), Pages::default());
+        Disk { size, seen, durable, unflushed: Vec::new(), ended: 0, write_through }
+    }
+
+    pub fn read(&self, at: u64, into: &mut [u8]) {
+        assert!(at + into.len() as u64 <= self.size, "a read beyond the end");
+        self.seen.read(at, into);
+    }
+
+    pub fn write(&mut self, at: u64, data: &[u8]) {
+        assert!(at + data.len() as u64 <= self.size, "a write beyond the end");
+        assert!(at.is_multiple_of(512) && data.len().is_multiple_of(512));
+        self.seen.write(at, data);
+        if self.write_through {
+            self.durable.write(at, data);
+        } else {
+            self.unflushed.push((self.ended, at, data.to_vec()));
+        }
+        self.ended += 1;
+    }
+
+    /// A flush that is emitted now covers writes below this number.
+    pub fn flush_begins(&self) -> u64 {
+        self.ended
+    }
+
+    pub fn flush_ends(&mut self, covers: u64) {
+        let durable = &mut self.durable;
+        self.unflushed.retain(|(number, at, data)| {
+            if *number < covers {
+                durable.write(*at, data);
+            }
+            *number >= covers
+        });
+    }
+
+    /// The power fails; `open` are writes that had not ended.
+    pub fn crash(&mut self, open: Vec<(u64, Vec<u8>)>, fate: Fate, prng: &mut Prng) {
+        let ended = std::mem::take(&mut self.unflushed).into_iter().map(|(_, at, data)| (at, data));
+        for (at, data) in ended.chain(open) {
+            let choice = match fate {
+                Fate::Dropped => 0,
+                Fate::Kept => 1,
+                Fate::Random => prng.below(5),
+            };
+            match choice {
+                0 => {}
+                1 => self.durable.write(at, &data),
+                // What looks most like a batch and is none: the first sector is there, others not.
+                2 => self.durable.write(at, &data[..SECTOR]),
+                _ => {
+                    for (i, sector) in data.chunks(SECTOR).enumerate() {
+                        let at = at + (i * SECTOR) as u64;
+                        match prng.below(if choice == 3 { 2 } else { 5 }) {
+                            0 | 3 => self.durable.write(at, sector),
+                            4 => self.durable.write(at, &[prng.next_u64() as u8; SECTOR]),
+                            _ => {}
+                        }
+                    }
+                }
+            }
+        }
+        self.seen = self.durable.clone();
+    }
+
+    /// Flips some bits of a byte.
+    pub fn rot(&mut self, at: u64) {
+        let mut byte = [0];
+        self.seen.read(at, &mut byte);
+        self.seen.write(at, &[byte[0] ^ 0x41]);
+        self.durable.write(at, &[byte[0] ^ 0x41]);
+    }
+}

@@ -1,0 +1,126 @@
+//! What a device has to hold: a flat model of content, valid blocks and marks.
+//!
+//! Each sector holds the number of its writer and its own address, or zeros.
+
+use base::{BLOCK, BlockSet, Epoch, GroupId, SECTOR, UNIT, UnitKey};
+use std::collections::BTreeMap;
+
+pub const SECTORS: usize = (UNIT / SECTOR) as usize;
+
+/// The bytes that writer `stamp` puts into a sector.
+pub fn sector(stamp: u32, unit: UnitKey, index: u32) -> [u8; SECTOR as usize] {
+    let mut bytes = [0; SECTOR as usize];
+    if stamp != 0 {
+        for (i, word) in bytes.chunks_exact_mut(16).enumerate() {
+            let words = [stamp, unit.volume.0 << 16 ^ unit.index, index, i as u32];
+            for (to, w) in word.chunks_exact_mut(4).zip(words) {
+                to.copy_from_slice(&w.to_le_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+/// One unit's content.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Unit {
+    pub stamps: Vec<u32>,
+    pub valid: BlockSet,
+}
+
+impl Default for Unit {
+    fn default() -> Unit {
+        Unit { stamps: vec![0; SECTORS], valid: BlockSet::EMPTY }
+    }
+}
+
+impl Unit {
+    /// A write of `stamp`, or a zero when it is 0.
+    pub fn write(&mut self, stamp: u32, at: u32, len: u32) {
+        let range = (at / SECTOR) as usize..((at + len) / SECTOR) as usize;
+        self.stamps[range].fill(stamp);
+        if stamp == 0 {
+            self.valid.remove(BlockSet::within(at, len));
+        } else {
+            self.valid.insert(BlockSet::touching(at, len));
+        }
+    }
+
+    /// True when `data`, which begins at byte `at`, is this content.
+    pub fn matches(&self, unit: UnitKey, at: u32, data: &[u8]) -> bool {
+        data.chunks_exact(SECTOR as usize).enumerate().all(|(i, bytes)| {
+            let index = at / SECTOR + i as u32;
+            bytes == sector(self.stamps[index as usize], unit, index)
+        })
+    }
+
+    /// Slots that it takes.
+    pub fn slots(&self) -> u64 {
+        (0..16).filter(|c| (self.valid.0[c / 4] >> (c % 4 * 16)) as u16 != 0).count() as u64
+    }
+
+    /// Copies the blocks that a range touches, and their valid bits, from another one.
+    pub fn take(&mut self, from: &Unit, at: u32, len: u32) {
+        let blocks = BlockSet::touching(at, len);
+        let mut rest = blocks;
+        while let Some(run) = rest.first_run() {
+            let per = (BLOCK / SECTOR) as usize;
+            let range = run.start as usize * per..run.end as usize * per;
+            self.stamps[range.clone()].copy_from_slice(&from.stamps[range]);
+            rest.remove(BlockSet::from_range(run));
+        }
+        self.valid.remove(blocks);
+        self.valid.insert(from.valid.and(blocks));
+    }
+}
+
+/// What a group has to remember.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Record {
+    pub acted: Epoch,
+    pub base: Epoch,
+    pub dirty: BTreeMap<UnitKey, BlockSet>,
+    pub executed: BTreeMap<(u64, UnitKey), BlockSet>,
+}
+
+impl Record {
+    pub fn mark(&mut self, unit: UnitKey, blocks: BlockSet) {
+        self.dirty.entry(unit).or_default().insert(blocks);
+    }
+
+    pub fn clean(&mut self, unit: UnitKey, blocks: BlockSet) {
+        if let Some(set) = self.dirty.get_mut(&unit) {
+            set.remove(blocks);
+            if set.is_empty() {
+                self.dirty.remove(&unit);
+            }
+        }
+    }
+}
+
+/// The content of a device.
+#[derive(Clone, Default)]
+pub struct Model {
+    pub units: BTreeMap<(GroupId, UnitKey), Unit>,
+    pub records: BTreeMap<GroupId, Record>,
+}
+
+impl Model {
+    pub fn unit(&mut self, group: GroupId, unit: UnitKey) -> &mut Unit {
+        self.units.entry((group, unit)).or_default()
+    }
+
+    pub fn record(&mut self, group: GroupId) -> &mut Record {
+        self.records.entry(group).or_default()
+    }
+
+    /// True when a block of the group holds data.
+    pub fn has_content(&self, group: GroupId) -> bool {
+        self.units.iter().any(|((g, _), unit)| *g == group && !unit.valid.is_empty())
+    }
+
+    /// Slots that all of it takes.
+    pub fn slots(&self) -> u64 {
+        self.units.values().map(Unit::slots).sum()
+    }
+}

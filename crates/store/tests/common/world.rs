@@ -1,0 +1,703 @@
+//! Runs random jobs on a store, crashes it, mounts it again, and compares.
+//!
+//! What had ended must be there. What had not ended must be there whole, with its marks, or not at all.
+
+use super::disk::{Disk, Fate};
+use super::model::{Model, Record, Unit, sector};
+use base::{
+    BLOCK, BlockSet, ClusterId, DeviceId, Epoch, GroupId, Incarnation, Prng, SECTOR, SdcId, UNIT,
+    UnitKey, VolumeId,
+};
+use seam::{
+    Buf, BufPool, Change, ClientWrite, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Job,
+    Journal, Marks, Origin, Started,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use store::durable::layout::Layout;
+use store::durable::{
+    Durability, Durable, Expected, Format, Formatting, Identity, Mount, MountError, Mounting,
+    Tuning,
+};
+
+pub const SIZE: u64 = 16 << 20;
+pub const CLUSTER: ClusterId = ClusterId(77);
+
+pub fn identity() -> Identity {
+    Identity { cluster: CLUSTER, device: DeviceId(3), uuid: [11, 12] }
+}
+
+pub fn expected() -> Expected {
+    Expected { cluster: Some(CLUSTER), device: Some(DeviceId(3)) }
+}
+
+/// As small as possible, so that a short run meets every bound.
+pub fn tuning(write_through: bool) -> Tuning {
+    let durability = if write_through { Durability::WriteThrough } else { Durability::Flush };
+    Tuning {
+        durability,
+        overlay_bytes: 1200 << 10,
+        replay_bytes: 1 << 30,
+        fresh_sums: 48,
+        cached_pages: 2,
+        dirty_units: 1 << 10,
+    }
+}
+
+/// How a life ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Crash {
+    /// After so many device operations.
+    pub after: u64,
+    pub fate: Fate,
+}
+
+#[derive(Clone, Debug)]
+enum Ask {
+    Read { at: u32, len: u32 },
+    Write { stamp: u32, at: u32, len: u32, marks: Marks },
+    Change(Change),
+}
+
+#[derive(Clone, Debug)]
+struct Pending {
+    group: GroupId,
+    unit: UnitKey,
+    ask: Ask,
+}
+
+pub struct World {
+    pub disk: Disk,
+    pub store: Option<Box<Durable>>,
+    pub out: Effects,
+    pub prng: Prng,
+    pub model: Model,
+    pub tuning: Tuning,
+    /// Device operations that have not ended; a flush with what it covers.
+    open: Vec<(Effect, u64)>,
+    pending: BTreeMap<u64, Pending>,
+    /// Volumes that were dropped, and the first token after that.
+    drops: Vec<(VolumeId, u64)>,
+    next: u64,
+    volume: u32,
+    /// Device operations that ended.
+    pub ops: u64,
+    /// Ends come in order.
+    pub fifo: bool,
+    pub ended: u64,
+    pub fulls: u64,
+    pub corrupt: Vec<(UnitKey, u16, u16)>,
+    /// Writes to neither log nor slots end last.
+    pub slow_metadata: bool,
+    /// Writes that the device failed: they may have happened, in part or whole.
+    failed_writes: Vec<(u64, Vec<u8>)>,
+    /// Reads may find damage: they are not compared then.
+    pub may_be_damaged: bool,
+}
+
+fn take_finished(store: &mut Durable) -> Vec<Finished> {
+    std::iter::from_fn(|| store.finished()).collect()
+}
+
+impl World {
+    /// A formatted device, not mounted.
+    pub fn new(seed: u64, write_through: bool) -> World {
+        let mut world = World {
+            disk: Disk::new(SIZE, write_through),
+            store: None,
+            out: Effects::new(BufPool::new(64 << 20), Prng::new(seed), None),
+            prng: Prng::new(seed).fork("world"),
+            model: Model::default(),
+            tuning: tuning(write_through),
+            open: Vec::new(),
+            pending: BTreeMap::new(),
+            drops: Vec::new(),
+            next: 1,
+            volume: 1,
+            ops: 0,
+            fifo: false,
+            ended: 0,
+            fulls: 0,
+            corrupt: Vec::new(),
+            slow_metadata: false,
+            failed_writes: Vec::new(),
+            may_be_damaged: false,
+        };
+        world.format(identity(), false).expect("a new device");
+        world
+    }
+
+    pub fn format(&mut self, identity: Identity, force: bool) -> Result<(), MountError> {
+        let mut format = Format::new(DiskId(0), self.disk.size, identity, force)?;
+        format.start(&mut self.out);
+        loop {
+            let (op, result) = self.end_one();
+            match format.disk_done(op, result, &mut self.out) {
+                Formatting::Running => {}
+                Formatting::Done => return Ok(()),
+                Formatting::Failed(error) => {
+                    self.open.clear();
+                    self.out.drain();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Mounts; with a crash, maybe not to the end: then it is false.
+    pub fn mount(&mut self, crash: Option<Crash>) -> Result<bool, MountError> {
+        self.mount_as(expected(), self.disk.size, crash)
+    }
+
+    pub fn mount_as(
+        &mut self,
+        expected: Expected,
+        bytes: u64,
+        crash: Option<Crash>,
+    ) -> Result<bool, MountError> {
+        let mut mount = Mount::new(DiskId(0), bytes, expected, self.tuning);
+        let mut state = mount.start(&mut self.out);
+        let mut ops = 0;
+        loop {
+            match state {
+                Mounting::Running => {}
+                Mounting::Done(store) => {
+                    self.store = Some(store);
+                    return Ok(true);
+                }
+                Mounting::Failed(error) => {
+                    self.open.clear();
+                    self.out.drain();
+                    return Err(error);
+                }
+            }
+            if let Some(crash) = crash.filter(|c| c.after == ops) {
+                self.crash(crash.fate);
+                return Ok(false);
+            }
+            ops += 1;
+            let (op, result) = self.end_one();
+            state = mount.disk_done(op, result, &mut self.out);
+        }
+    }
+
+    // ---- the device ----
+
+    fn collect(&mut self) {
+        let covers = self.disk.flush_begins();
+        self.open.extend(self.out.drain().map(|e| (e, covers)));
+    }
+
+    /// Which operation ends next.
+    fn pick(&mut self) -> usize {
+        if self.fifo {
+            return 0;
+        }
+        let any = self.prng.below(self.open.len() as u64) as usize;
+        if !self.slow_metadata {
+            return any;
+        }
+        let layout = Layout::new(SIZE).expect("a valid size");
+        let fast = |at: u64| at >= layout.slots.at || (layout.log.at..layout.map.at).contains(&at);
+        let is_fast = |(e, _): &(Effect, u64)| match e {
+            Effect::Write { at, .. } => fast(*at),
+            _ => true,
+        };
+        let fast: Vec<usize> = (0..self.open.len()).filter(|i| is_fast(&self.open[*i])).collect();
+        if fast.is_empty() || self.prng.chance(0.02) { any } else { *self.prng.pick(&fast) }
+    }
+
+    /// Ends one operation of the device.
+    fn end_one(&mut self) -> (DiskOp, Result<Buf, DiskError>) {
+        self.collect();
+        assert!(!self.open.is_empty(), "somebody waits, and the device has nothing to do");
+        let pick = self.pick();
+        self.ops += 1;
+        match self.open.remove(pick) {
+            (Effect::Read { op, at, len, .. }, _) => {
+                let mut buf = self.out.alloc(len as usize);
+                self.disk.read(at, buf.as_mut());
+                (op, Ok(buf))
+            }
+            (Effect::Write { op, at, body, .. }, _) => {
+                self.disk.write(at, &body);
+                (op, Ok(Buf::EMPTY))
+            }
+            (Effect::Flush { op, .. }, covers) => {
+                self.disk.flush_ends(covers);
+                (op, Ok(Buf::EMPTY))
+            }
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+
+    /// Ends one operation and hears what that ends.
+    pub fn step(&mut self) {
+        let (op, result) = self.end_one();
+        let store = self.store.as_mut().expect("mounted");
+        store.disk_done(op, result, &mut self.out);
+        self.flush();
+    }
+
+    /// Ends one operation, or fails it; the caller asks the store what ended. False: there is none.
+    pub fn end_or_fail(&mut self, error: Option<DiskError>) -> bool {
+        self.collect();
+        if self.open.is_empty() {
+            return false;
+        }
+        let (op, result) = self.end_one();
+        let result = error.map_or(result, Err);
+        self.store.as_mut().expect("mounted").disk_done(op, result, &mut self.out);
+        true
+    }
+
+    /// One write or flush fails, if there is one: every job ends with that, and may have happened or not.
+    pub fn fail_one(&mut self) {
+        self.collect();
+        let changes = |(e, _): &(Effect, u64)| !matches!(e, Effect::Read { .. });
+        let Some(pick) = self.open.iter().position(changes) else { return };
+        let op = match self.open.remove(pick).0 {
+            Effect::Write { op, at, body, .. } => {
+                self.failed_writes.push((at, body.to_vec()));
+                op
+            }
+            Effect::Flush { op, .. } => op,
+            other => panic!("{other:?}"),
+        };
+        let before = self.pending.clone();
+        let store = self.store.as_mut().expect("mounted");
+        store.disk_done(op, Err(DiskError::Io), &mut self.out);
+        store.flush(&mut self.out);
+        assert_eq!(store.failed(), Some(DiskError::Io));
+        for f in take_finished(store) {
+            let known = self.pending.remove(&f.token).is_some();
+            assert!(known && f.result.is_err(), "{} ended well, or twice", f.token);
+        }
+        assert!(self.pending.is_empty(), "jobs hang: {:?}", self.pending);
+        self.pending = before;
+    }
+
+    pub fn flush(&mut self) {
+        let store = self.store.as_mut().expect("mounted");
+        store.flush(&mut self.out);
+        for f in take_finished(store) {
+            self.finish(f);
+        }
+        self.collect();
+    }
+
+    pub fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Ends everything.
+    pub fn settle(&mut self) {
+        self.flush();
+        while self.has_open() {
+            self.step();
+        }
+        assert!(self.pending.is_empty(), "jobs hang: {:?}", self.pending);
+    }
+
+    /// The power fails.
+    pub fn crash(&mut self, fate: Fate) {
+        self.collect();
+        self.store = None;
+        let open = std::mem::take(&mut self.open).into_iter().filter_map(|(e, _)| match e {
+            Effect::Write { at, body, .. } => Some((at, body.to_vec())),
+            _ => None,
+        });
+        let open = open.chain(std::mem::take(&mut self.failed_writes)).collect();
+        self.disk.crash(open, fate, &mut self.prng);
+    }
+
+    // ---- jobs ----
+
+    fn is_locked(&self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
+        let blocks = BlockSet::touching(at, len);
+        self.pending.values().any(|p| match p.ask {
+            Ask::Read { at, len } | Ask::Write { at, len, .. } => {
+                (p.group, p.unit) == (group, unit)
+                    && !BlockSet::touching(at, len).and(blocks).is_empty()
+            }
+            Ask::Change(Change::Acted(_) | Change::Base(_)) => false,
+            Ask::Change(_) => p.group == group,
+        })
+    }
+
+    fn is_busy(&self, group: GroupId) -> bool {
+        self.pending.values().any(|p| p.group == group)
+    }
+
+    pub fn group(unit: UnitKey) -> GroupId {
+        GroupId(unit.index % 2)
+    }
+
+    fn range(&mut self) -> (u32, u32) {
+        let p = &mut self.prng;
+        match p.below(10) {
+            0 => (0, UNIT),
+            1 => {
+                let chunk = p.below(12) as u32;
+                (chunk * (64 << 10), p.range(1, 4) as u32 * (64 << 10))
+            }
+            2..=4 => (p.below(48) as u32 * SECTOR, p.range(1, 20) as u32 * SECTOR),
+            5 => (p.below(2000) as u32 * SECTOR, p.range(1, 48) as u32 * SECTOR),
+            _ => (p.below(40) as u32 * BLOCK, p.range(1, 6) as u32 * BLOCK),
+        }
+    }
+
+    /// Starts something at random.
+    pub fn ask(&mut self) {
+        let index = self.prng.below(5) as u32;
+        let unit = UnitKey { volume: VolumeId(self.volume), index };
+        let group = World::group(unit);
+        match self.prng.below(40) {
+            0..=9 => {
+                let (at, len) = self.range();
+                self.read(group, unit, at, len);
+            }
+            10..=32 => {
+                let (at, len) = self.range();
+                self.write(group, unit, at, len, false);
+            }
+            33..=35 => {
+                let (at, len) = self.range();
+                self.write(group, unit, at, len, true);
+            }
+            36 => self.change(group),
+            37 => self.store.as_mut().expect("mounted").request_checkpoint(),
+            38 if self.prng.chance(0.2) => self.drop_volume(),
+            _ => self.reserve(group, unit),
+        }
+    }
+
+    fn reserve(&mut self, group: GroupId, unit: UnitKey) {
+        let store = self.store.as_mut().expect("mounted");
+        let used = store.used();
+        if store.reserve(group, unit, 0, UNIT) {
+            store.release(group, unit, 0, UNIT);
+        }
+        assert_eq!(store.used(), used, "a reservation leaves nothing");
+    }
+
+    fn insert(&mut self, group: GroupId, unit: UnitKey, ask: Ask) -> u64 {
+        self.next += 1;
+        self.pending.insert(self.next, Pending { group, unit, ask });
+        self.next
+    }
+
+    pub fn read(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
+        if self.is_locked(group, unit, at, len) {
+            return;
+        }
+        let token = self.insert(group, unit, Ask::Read { at, len });
+        self.start(token, group, unit, Job::Read { at, len }, Marks::default());
+    }
+
+    fn marks(&mut self, stamp: u32) -> Marks {
+        let write = ClientWrite {
+            sdc: SdcId(1),
+            incarnation: Incarnation(1),
+            seq: u64::from(stamp),
+            floor: 0,
+        };
+        let named = self.prng.chance(0.5);
+        let origin = if named { Origin::Client(write) } else { Origin::Unnamed };
+        Marks { dirty: self.prng.chance(0.5), origin }
+    }
+
+    /// A write, or a zero, at random marks.
+    pub fn write(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32, zero: bool) {
+        let len = len.min(UNIT - at);
+        if self.is_locked(group, unit, at, len) {
+            return;
+        }
+        let name = self.next as u32 + 1;
+        let marks = self.marks(name);
+        let stamp = if zero { 0 } else { name };
+        let ask = Ask::Write { stamp, at, len, marks: marks.clone() };
+        let token = self.insert(group, unit, ask);
+        let job = if zero { Job::Zero { at, len } } else { self.body(stamp, unit, at, len) };
+        self.start(token, group, unit, job, marks);
+    }
+
+    fn body(&mut self, stamp: u32, unit: UnitKey, at: u32, len: u32) -> Job {
+        let mut body = self.out.alloc(len as usize);
+        for (i, bytes) in body.as_mut().chunks_exact_mut(SECTOR as usize).enumerate() {
+            bytes.copy_from_slice(&sector(stamp, unit, at / SECTOR + i as u32));
+        }
+        Job::Write { at, body }
+    }
+
+    fn start(&mut self, token: u64, group: GroupId, unit: UnitKey, job: Job, marks: Marks) {
+        let store = self.store.as_mut().expect("mounted");
+        let used = store.used();
+        match store.start(token, group, unit, job, marks, &mut self.out) {
+            Started::Done(data) => self.finish(Finished { token, result: Ok(data) }),
+            Started::Pending => {}
+            Started::Full => {
+                assert_eq!(store.used(), used, "full changes nothing");
+                self.pending.remove(&token);
+                self.fulls += 1;
+            }
+        }
+    }
+
+    fn change(&mut self, group: GroupId) {
+        if self.is_busy(group) {
+            return;
+        }
+        let record = self.model.record(group).clone();
+        let epoch = Epoch(record.acted.0 + 1);
+        let some: Vec<(UnitKey, BlockSet)> = record.dirty.into_iter().take(1).collect();
+        let change = match self.prng.below(9) {
+            0 => Change::Wipe,
+            1 => Change::CleanAll,
+            2 => Change::Executed(Vec::new()),
+            3 => Change::Base(epoch),
+            4 | 5 => Change::Clean(some),
+            _ => Change::Acted(epoch),
+        };
+        let token = self.insert(group, UnitKey::default(), Ask::Change(change.clone()));
+        self.store.as_mut().expect("mounted").change(Some(token), group, vec![change]);
+    }
+
+    fn drop_volume(&mut self) {
+        let volume = VolumeId(self.volume);
+        if self.pending.values().any(|p| p.unit.volume == volume || p.unit.volume.0 == 0) {
+            return; // jobs on a volume that goes have a test of their own
+        }
+        self.volume += 1;
+        self.drops.push((volume, self.next + 1));
+        let store = self.store.as_mut().expect("mounted");
+        let bytes = store.drop_volume(volume);
+        let of = |((_, u), _): &(&(GroupId, UnitKey), &Unit)| u.volume == volume;
+        let slots: u64 = self.model.units.iter().filter(of).map(|(_, u)| u.slots()).sum();
+        assert_eq!(bytes, slots * (64 << 10));
+        assert!(!store.volumes().contains(&volume));
+    }
+
+    // ---- ends ----
+
+    fn finish(&mut self, f: Finished) {
+        let Some(p) = self.pending.remove(&f.token) else { panic!("{} ended twice", f.token) };
+        self.ended += 1;
+        let data = match f.result {
+            Ok(data) => data,
+            Err(DiskError::Corrupt { first, blocks }) if self.may_be_damaged => {
+                return self.corrupt.push((p.unit, first, blocks));
+            }
+            Err(error) => panic!("{p:?}: {error:?}"),
+        };
+        if !matches!(p.ask, Ask::Read { .. }) {
+            self.drops_are_durable(f.token, &p);
+        }
+        match &p.ask {
+            Ask::Read { at, .. } => {
+                let good = self.model.unit(p.group, p.unit).matches(p.unit, *at, &data);
+                assert!(good || self.may_be_damaged, "{p:?} reads what nobody wrote");
+            }
+            _ => World::apply(&mut self.model, &p),
+        }
+    }
+
+    /// A job that started after a drop, and had a record, is durable: so is the drop.
+    fn drops_are_durable(&mut self, token: u64, p: &Pending) {
+        let recorded = matches!(&p.ask, Ask::Write { stamp, .. } if *stamp != 0);
+        if recorded {
+            let gone: Vec<VolumeId> =
+                self.drops.iter().filter(|(_, t)| *t <= token).map(|(v, _)| *v).collect();
+            self.drops.retain(|(_, t)| *t > token);
+            gone.into_iter().for_each(|v| self.forget(v));
+        }
+    }
+
+    fn forget(&mut self, volume: VolumeId) {
+        self.model.units.retain(|(_, u), _| u.volume != volume);
+        for record in self.model.records.values_mut() {
+            record.dirty.retain(|u, _| u.volume != volume);
+        }
+    }
+
+    fn apply(model: &mut Model, p: &Pending) {
+        match &p.ask {
+            Ask::Read { .. } => {}
+            Ask::Write { stamp, at, len, marks } => {
+                model.unit(p.group, p.unit).write(*stamp, *at, *len);
+                let blocks = BlockSet::touching(*at, *len);
+                let record = model.record(p.group);
+                if marks.dirty {
+                    record.mark(p.unit, blocks);
+                }
+                if let Origin::Client(write) = &marks.origin {
+                    record.executed.entry((write.seq, p.unit)).or_default().insert(blocks);
+                }
+            }
+            Ask::Change(change) => World::apply_change(model, p.group, change),
+        }
+    }
+
+    fn apply_change(model: &mut Model, group: GroupId, change: &Change) {
+        let record = model.record(group);
+        match change {
+            Change::Acted(e) => record.acted = *e,
+            Change::Base(e) => record.base = *e,
+            Change::Clean(list) => list.iter().for_each(|(u, b)| record.clean(*u, *b)),
+            Change::Dirty(list) => list.iter().for_each(|(u, b)| record.mark(*u, *b)),
+            Change::CleanAll => record.dirty.clear(),
+            Change::Executed(_) => record.executed.clear(),
+            Change::Wipe => {
+                *record = Record { acted: record.acted, ..Record::default() };
+                model.units.retain(|(g, _), _| *g != group);
+            }
+        }
+    }
+
+    // ---- comparing ----
+
+    /// After a mount: decides of each job that had not ended whether it is there, and compares all.
+    pub fn compare(&mut self) {
+        let store = self.store.as_ref().expect("mounted");
+        let found: BTreeMap<GroupId, Record> = store
+            .records()
+            .into_iter()
+            .map(|(g, r)| {
+                assert!(!r.all_dirty);
+                let executed = r.executed.iter().map(|e| ((e.write.seq, e.unit), e.blocks));
+                let executed = executed.collect();
+                (g, Record { acted: r.acted, base: r.base, dirty: r.dirty, executed })
+            })
+            .collect();
+        let drops = std::mem::take(&mut self.drops);
+        for (volume, _) in drops {
+            let there = store_has(self.store.as_ref().expect("mounted"), volume);
+            let was = self
+                .model
+                .units
+                .iter()
+                .any(|((_, u), unit)| u.volume == volume && !unit.valid.is_empty());
+            let marked = found.values().any(|r| r.dirty.keys().any(|u| u.volume == volume));
+            if !there && (was || !marked) {
+                self.forget(volume);
+            }
+        }
+        let pending = std::mem::take(&mut self.pending);
+        for p in pending.into_values() {
+            self.resolve(&p, &found);
+        }
+        for (group, record) in &mut self.model.records {
+            let empty = Record::default();
+            assert_eq!(found.get(group).unwrap_or(&empty), record, "records of {group}");
+        }
+        self.compare_content();
+    }
+
+    /// A job that had not ended: all of it, or nothing.
+    fn resolve(&mut self, p: &Pending, found: &BTreeMap<GroupId, Record>) {
+        let mut with = self.model.clone();
+        World::apply(&mut with, p);
+        let happened = match &p.ask {
+            Ask::Read { .. } => return,
+            Ask::Write { stamp, at, len, marks } => {
+                let data = self.fetch(p.group, p.unit, *at, *len);
+                let old = self.model.unit(p.group, p.unit).clone();
+                let valid = self.store.as_ref().expect("mounted").valid(p.group, p.unit);
+                let is = |u: &Unit| {
+                    let b = BlockSet::touching(*at, *len);
+                    u.matches(p.unit, *at, &data) && u.valid.and(b) == valid.and(b)
+                };
+                let (before, after) = (is(&old), is(with.unit(p.group, p.unit)));
+                assert!(before || after, "{p:?} is there in part");
+                let named = match &marks.origin {
+                    Origin::Client(w) => Some(
+                        found
+                            .get(&p.group)
+                            .is_some_and(|r| r.executed.contains_key(&(w.seq, p.unit))),
+                    ),
+                    _ => None,
+                };
+                let _ = stamp;
+                match named {
+                    Some(there) => {
+                        assert!(if there { after } else { before }, "{p:?}: marks and data differ");
+                        there
+                    }
+                    None if before && after => {
+                        let blocks = BlockSet::touching(*at, *len);
+                        let dirty = found.get(&p.group).and_then(|r| r.dirty.get(&p.unit).copied());
+                        marks.dirty && dirty.unwrap_or_default().contains_all(blocks)
+                    }
+                    None => after,
+                }
+            }
+            Ask::Change(change) => {
+                let found = found.get(&p.group).cloned().unwrap_or_default();
+                match change {
+                    Change::Acted(e) => found.acted == *e,
+                    Change::Base(e) => found.base == *e,
+                    // The records may be the same with and without it.
+                    Change::Wipe if self.model.has_content(p.group) => {
+                        self.store.as_ref().expect("mounted").is_empty(p.group)
+                    }
+                    _ => found == with.record(p.group).clone(),
+                }
+            }
+        };
+        if happened {
+            self.model = with;
+        }
+    }
+
+    /// A range as the store has it, now.
+    pub fn fetch(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> Buf {
+        let store = self.store.as_mut().expect("mounted");
+        let job = Job::Read { at, len };
+        match store.start(0, group, unit, job, Marks::default(), &mut self.out) {
+            Started::Done(data) => data,
+            Started::Full => panic!("a read needs no space"),
+            Started::Pending => loop {
+                let (op, result) = self.end_one();
+                let store = self.store.as_mut().expect("mounted");
+                store.disk_done(op, result, &mut self.out);
+                store.flush(&mut self.out);
+                if let Some(f) = store.finished() {
+                    assert_eq!(f.token, 0);
+                    break f.result.unwrap_or_else(|e| panic!("{unit:?} {at}+{len}: {e:?}"));
+                }
+            },
+        }
+    }
+
+    /// Content, valid blocks, space and places are the model's.
+    pub fn compare_content(&mut self) {
+        let units: Vec<(GroupId, UnitKey)> = self.model.units.keys().copied().collect();
+        for (group, unit) in &units {
+            let data = self.fetch(*group, *unit, 0, UNIT);
+            let model = self.model.unit(*group, *unit);
+            assert!(model.matches(*unit, 0, &data), "{unit:?} of {group} has other content");
+        }
+        let store = self.store.as_ref().expect("mounted");
+        let mut places = BTreeSet::new();
+        for (group, unit) in &units {
+            let valid = self.model.units[&(*group, *unit)].valid;
+            assert_eq!(store.valid(*group, *unit), valid, "valid blocks of {unit:?}");
+            for block in (0..256).filter(|b| valid.contains(*b)) {
+                let place = store.place(*group, *unit, block).expect("a valid block has a place");
+                assert!(places.insert(place), "two blocks at {place}");
+            }
+        }
+        assert_eq!(store.used(), self.model.slots() * (64 << 10), "space");
+        for group in [GroupId(0), GroupId(1)] {
+            let here =
+                |((g, _), u): &(&(GroupId, UnitKey), &Unit)| *g == group && !u.valid.is_empty();
+            let model: Vec<UnitKey> =
+                self.model.units.iter().filter(here).map(|((_, u), _)| *u).collect();
+            assert_eq!(store.units(group), model);
+            assert_eq!(store.is_empty(group), model.is_empty());
+        }
+    }
+}
+
+fn store_has(store: &Durable, volume: VolumeId) -> bool {
+    store.volumes().contains(&volume)
+}

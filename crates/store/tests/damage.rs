@@ -1,0 +1,202 @@
+//! Devices that return something else than what was written, and devices that should not be mounted.
+
+mod common;
+
+use base::{BLOCK, ClusterId, DeviceId, UNIT, UnitKey, VolumeId};
+use common::lives;
+use common::world::{CLUSTER, SIZE, World, expected, identity};
+use seam::{DiskError, Journal};
+use store::durable::layout::{Layout, SMALLEST};
+use store::durable::{Expected, Identity, MountError};
+
+fn unit(index: u32) -> UnitKey {
+    UnitKey { volume: VolumeId(1), index }
+}
+
+/// A device with two whole units, all of it in its place, not mounted.
+fn written() -> World {
+    let mut world = World::new(1, true);
+    world.mount(None).unwrap();
+    for u in [unit(1), unit(3)] {
+        world.write(World::group(u), u, 0, UNIT, false);
+    }
+    world.settle();
+    world.store.as_mut().unwrap().request_checkpoint();
+    world.settle();
+    world.store = None;
+    world
+}
+
+fn why(world: &mut World, expected: Expected, bytes: u64) -> MountError {
+    world.mount_as(expected, bytes, None).expect_err("it must not be mounted")
+}
+
+#[test]
+fn bits_that_rot_are_found_named_and_repaired_by_a_write() {
+    (1..=30).for_each(lives::rot_is_found);
+}
+
+#[test]
+fn data_that_lands_in_the_place_of_other_data_is_found() {
+    let mut world = written();
+    world.mount(None).unwrap();
+    let group = World::group(unit(1));
+    let place = |w: &World, u, b| w.store.as_ref().unwrap().place(group, u, b).unwrap();
+    let (here, there) = (place(&world, unit(1), 7), place(&world, unit(3), 7));
+    let mut data = vec![0; BLOCK as usize];
+    world.disk.read(there, &mut data);
+    world.disk.write(here, &data);
+    world.may_be_damaged = true;
+    world.read(group, unit(1), 0, UNIT);
+    world.read(group, unit(3), 0, UNIT);
+    world.settle();
+    assert_eq!(world.corrupt, [(unit(1), 7, 1)]);
+    assert_eq!(world.store.as_ref().unwrap().stats().corrupt, 1);
+}
+
+#[test]
+fn a_write_that_the_device_lost_is_found() {
+    let mut world = written();
+    world.mount(None).unwrap();
+    let group = World::group(unit(1));
+    let place = world.store.as_ref().unwrap().place(group, unit(1), 3).unwrap();
+    let mut old = vec![0; BLOCK as usize];
+    world.disk.read(place, &mut old);
+    world.write(group, unit(1), 3 * BLOCK, BLOCK, false);
+    world.settle();
+    world.store.as_mut().unwrap().request_checkpoint();
+    world.settle();
+    world.disk.write(place, &old); // as if the write from the log to the slot had never happened
+    world.may_be_damaged = true;
+    world.read(group, unit(1), 0, 8 * BLOCK);
+    world.settle();
+    assert_eq!(world.corrupt, [(unit(1), 3, 1)]);
+}
+
+#[test]
+fn any_single_damage_of_metadata_is_repaired_or_refused() {
+    let layout = Layout::new(SIZE).unwrap();
+    let (mut refused, mut lost_sums) = (0, 0);
+    for (i, at) in (0..layout.slots.at).step_by(4096).chain([SIZE / 2, SIZE - 65536]).enumerate() {
+        if (layout.log.at..layout.map.at).contains(&at) {
+            continue; // free, after the checkpoint
+        }
+        let mut world = written();
+        world.disk.rot(at + (i as u64 * 7) % 16);
+        match world.mount(None) {
+            Ok(_) => {
+                world.may_be_damaged = true; // lost checksums: each block of theirs says so
+                for u in [unit(1), unit(3)] {
+                    world.read(World::group(u), u, 0, UNIT);
+                }
+                world.settle();
+                let sums = (layout.sums.at..layout.slots.at).contains(&at);
+                assert!(world.corrupt.is_empty() || sums, "at {at}");
+                lost_sums += usize::from(!world.corrupt.is_empty());
+            }
+            Err(MountError::Damaged { .. }) => refused += 1,
+            Err(other) => panic!("at {at}: {other}"),
+        }
+    }
+    assert_eq!((refused, lost_sums), (3, 1), "root, records, map; checksums");
+}
+
+#[test]
+fn damage_in_the_middle_of_the_log_is_no_torn_tail() {
+    let mut world = World::new(3, true);
+    world.mount(None).unwrap();
+    let layout = Layout::new(SIZE).unwrap();
+    for i in 0..8 {
+        world.write(World::group(unit(1)), unit(1), i * BLOCK, BLOCK, false);
+        world.settle();
+    }
+    world.crash(common::Fate::Kept);
+    // The life began where the ring does: batch 3 of 8 has a byte that rots.
+    world.disk.rot(layout.log.at + 3 * 4096 + 40);
+    let error = why(&mut world, expected(), SIZE);
+    assert_eq!(error, MountError::Damaged { what: "the log", at: layout.log.at + 3 * 4096 });
+}
+
+#[test]
+fn three_superblocks_may_rot() {
+    let places = Layout::superblocks(SIZE);
+    for kept in 0..4 {
+        let mut world = written();
+        (0..4).filter(|i| *i != kept).for_each(|i| world.disk.rot(places[i] + 100));
+        world.mount(None).unwrap();
+        world.compare_content();
+    }
+    let mut world = written();
+    places.iter().for_each(|at| world.disk.rot(at + 100));
+    let error = why(&mut world, expected(), SIZE);
+    assert_eq!(error, MountError::Damaged { what: "every superblock", at: 0 });
+}
+
+#[test]
+fn what_is_not_this_device_is_refused_with_a_reason() {
+    let mut world = written();
+    let other = Expected { cluster: Some(ClusterId(78)), ..expected() };
+    let error = why(&mut world, other, SIZE);
+    assert_eq!(error, MountError::OtherCluster { found: CLUSTER, wanted: ClusterId(78) });
+    let other = Expected { device: Some(DeviceId(4)), ..expected() };
+    let error = why(&mut world, other, SIZE);
+    assert_eq!(error, MountError::OtherDevice { found: DeviceId(3), wanted: DeviceId(4) });
+    let error = why(&mut world, expected(), SIZE - 65536);
+    assert_eq!(error, MountError::Shrunk { was: SIZE, is: SIZE - 65536 });
+    let error = why(&mut world, expected(), 1 << 20);
+    assert_eq!(error, MountError::TooSmall { bytes: 1 << 20, needed: SMALLEST });
+    // Each says what to do.
+    assert!(error.to_string().contains("use one of at least"));
+    world.mount_as(Expected { cluster: None, device: None }, SIZE, None).unwrap();
+    world.compare_content();
+}
+
+#[test]
+fn a_newer_format_is_refused_whatever_its_checksum() {
+    let mut world = written();
+    for at in Layout::superblocks(SIZE) {
+        let mut page = [0; 512];
+        world.disk.read(at, &mut page);
+        page[8] = 2;
+        world.disk.write(at, &page);
+    }
+    assert_eq!(why(&mut world, expected(), SIZE), MountError::Newer { format: 2 });
+}
+
+#[test]
+fn a_device_with_data_is_formatted_only_by_force() {
+    let mut world = written();
+    let new = Identity { uuid: [5, 6], ..identity() };
+    assert_eq!(world.format(new, false), Err(MountError::InUse));
+    world.mount(None).unwrap();
+    world.compare_content();
+    world.store = None;
+    world.format(new, true).unwrap();
+    world.mount(None).unwrap();
+    let store = world.store.as_ref().unwrap();
+    assert_eq!((store.used(), store.identity()), (0, new));
+}
+
+#[test]
+fn a_format_that_was_not_finished_left_no_device() {
+    let mut world = World::new(1, true);
+    for at in Layout::superblocks(SIZE) {
+        world.disk.write(at, &[0; 4096]);
+    }
+    assert_eq!(why(&mut world, expected(), SIZE), MountError::Unformatted);
+}
+
+#[test]
+fn a_device_that_fails_to_read_fails_the_job_and_no_more() {
+    let mut world = written();
+    world.mount(None).unwrap();
+    let group = World::group(unit(1));
+    world.may_be_damaged = true;
+    world.read(group, unit(1), 0, BLOCK);
+    while world.end_or_fail(Some(DiskError::Io)) {}
+    let store = world.store.as_mut().unwrap();
+    let ended = store.finished().expect("the read ended");
+    assert!(matches!(ended.result, Err(DiskError::Io)));
+    assert_eq!(store.failed(), None);
+    assert!(store.is_idle());
+}

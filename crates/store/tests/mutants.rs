@@ -1,0 +1,57 @@
+//! Each rule of the store's own order, taken out, is noticed
+//! (`cargo test -p gabion-store --features mutants --test mutants`).
+//!
+//! A mutant is switched on for the whole process, so one test hunts them one after the other.
+#![cfg(feature = "mutants")]
+
+mod common;
+
+use base::Mutant;
+use base::mutant::choose;
+use common::lives::{self, Lives};
+use std::panic::catch_unwind;
+
+/// Seeds within which each is caught.
+const SEEDS: u64 = 300;
+
+/// The test that a mutant has to fear.
+fn life(mutant: Mutant, seed: u64) {
+    match mutant {
+        // Only a device that returns something else than what was written can show this one.
+        Mutant::NoSumCheck => lives::rot_is_found(seed),
+        // Only a log that is full uses its oldest part again.
+        Mutant::EagerTail => lives::log_wraps(seed),
+        // Only a device without other free slots uses one again at once.
+        Mutant::EagerReuse => lives::reuse(seed),
+        _ => drop(lives::random(seed, Lives::default())),
+    }
+}
+
+/// The first seed that notices, and what it says.
+fn caught_by(mutant: Mutant) -> Option<(u64, String)> {
+    choose(Some(mutant));
+    let fails = |seed: u64| {
+        let error = catch_unwind(|| life(mutant, seed)).err()?;
+        let text = error.downcast_ref::<String>().cloned();
+        Some((seed, text.unwrap_or_else(|| "an assertion".into())))
+    };
+    let caught = (1..=SEEDS).find_map(fails);
+    choose(None);
+    caught
+}
+
+#[test]
+fn every_mutant_is_caught() {
+    let quiet = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let caught: Vec<_> = Mutant::STORE.iter().map(|m| (m, caught_by(*m))).collect();
+    std::panic::set_hook(quiet);
+    for (mutant, seed) in &caught {
+        println!("{mutant:?}: {seed:?}");
+        if let Some((seed, _)) = seed {
+            life(**mutant, *seed);
+        }
+    }
+    let alive: Vec<_> = caught.iter().filter(|(_, seed)| seed.is_none()).collect();
+    assert!(alive.is_empty(), "nobody notices {alive:?}");
+}
