@@ -1,8 +1,8 @@
 //! One connection: its socket, what is being received, what waits to be sent.
 //!
-//! Invariant: while [`Input::in_flight`] or [`Output::in_flight`] is set, the kernel may use the
-//! memory that the respective part lent to it, and the link is neither dropped nor is that memory
-//! touched. The parts don't do I/O themselves; `shard` and `sys` do.
+//! Invariant: while [`Output::in_flight`] is set, the kernel may use the memory that it lent to it, and
+//! the link is neither dropped nor is that memory touched. Nor is the link dropped while
+//! [`Input::awaited`] is set, so that no completion meets another link in its place. The parts don't do I/O themselves; `shard` and `sys` do.
 
 mod input;
 mod output;
@@ -75,9 +75,9 @@ impl<F> Link<F> {
         }
     }
 
-    /// True when the kernel uses none of the link's memory.
+    /// True when the backend has nothing of this link under way.
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.input.in_flight && !self.output.in_flight
+        !self.input.awaited && !self.output.in_flight
     }
 }
 

@@ -2,14 +2,15 @@
 //!
 //! One round of it is a *batch*: everything that the kernel has completed. Its order is a promise to
 //! the node (`seam::contract`):
-//! 1. the backend brings completions: received data is in this process now;
-//! 2. the clock is read, so no event's `now` is earlier than its data;
+//! 1. the backend brings completions;
+//! 2. the clock is read, and again after each receive, so no event's `now` is earlier than its data, nor
+//!    than that of the event before;
 //! 3. events go to [`Node::on`] one by one. What it emits is carried out at once, but without system
 //!    calls: sends are queued, a closed link is silent from here on, answers that are known at once
 //!    become events of the next turn (`ready`), never a recursion;
 //! 4. [`Node::flush`] of each node that had events, and further turns while there are `ready` events, a bounded number;
-//! 5. one send per link that has something to send, and receives for links that have none pending.
-//!    They reach the kernel together with the next wait.
+//! 5. one send per link that has something to send, at once; what has to wait (a socket that is full, input
+//!    of the links that were read) reaches the kernel together with the next wait.
 //!
 //! Invariant: whatever memory the kernel may use is in `links`, `dials` or `files`, whose entries go
 //! only when the kernel has let go of them; see [`Shard::drop`] for the end.
@@ -244,12 +245,12 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
 
     /// Works on everything that has completed.
     fn batch(&mut self) {
-        let now = clock::now();
+        let mut now = clock::now();
         let before = self.events;
         self.had_frames = false;
         let mut done = std::mem::take(&mut self.done);
         for d in done.drain(..) {
-            self.completed(now, d);
+            self.completed(&mut now, d);
         }
         self.done = done;
         if self.waker.is_pending() {

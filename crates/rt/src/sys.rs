@@ -58,8 +58,6 @@ pub(crate) struct Done {
     pub(crate) token: Token,
     /// As a system call's: not negative, or minus the error number.
     pub(crate) result: i32,
-    /// After a receive: the socket may hold more.
-    pub(crate) more: bool,
 }
 
 /// One operation on a file.
@@ -84,17 +82,15 @@ pub(crate) trait Sys {
     /// gone; false when each of them completes later, soon.
     fn forget(&mut self, token: Token, fd: BorrowedFd<'_>) -> bool;
 
-    /// Starts a receive. Completes with the number of bytes, 0 at the end of the stream.
-    ///
-    /// # Safety
-    /// `message`, and the memory that it points to, stay valid and untouched until the completion or
-    /// until `forget` returns true.
-    unsafe fn recv(&mut self, link: u32, fd: RawFd, message: *mut libc::msghdr, more: bool);
+    /// Completes, with any result, when the socket has something to receive, or has ended. `drained`:
+    /// the last receive took everything.
+    fn await_input(&mut self, link: u32, fd: RawFd, drained: bool);
 
     /// Sends; answers at once, or completes later.
     ///
     /// # Safety
-    /// If it does not answer at once: as for [`Sys::recv`].
+    /// If it does not answer at once: `message`, and the memory that it points to, stay valid and
+    /// untouched until the completion or until `forget` returns true.
     unsafe fn send(&mut self, link: u32, fd: RawFd, message: *const libc::msghdr) -> Option<i32>;
 
     /// Starts to accept one connection. Completes with its file descriptor.
@@ -103,7 +99,7 @@ pub(crate) trait Sys {
     /// Starts to connect.
     ///
     /// # Safety
-    /// `address` stays valid and untouched as in [`Sys::recv`].
+    /// `address` stays valid and untouched as in [`Sys::send`].
     unsafe fn connect(&mut self, dial: u32, fd: RawFd, address: *const socket2::SockAddr);
 
     /// Works on a file; answers at once, or completes later.
@@ -154,14 +150,25 @@ unsafe fn send_now(fd: RawFd, message: *const libc::msghdr) -> Option<i32> {
     }
 }
 
-/// Receives what the socket has; `None` when it has nothing.
+/// Receives what the socket has, into one place or two (the second may be empty); `None` when it has
+/// nothing.
 ///
 /// # Safety
-/// `message` and what it points to are valid, and nobody else uses them.
-unsafe fn recv_now(fd: RawFd, message: *mut libc::msghdr) -> Option<i32> {
+/// The places are valid, and nobody else uses them.
+pub(crate) unsafe fn recv_now(fd: RawFd, parts: &mut [libc::iovec; 2]) -> Option<i32> {
+    // SAFETY: all zeros are a valid `msghdr`: null pointers with lengths of zero.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), parts.len());
     loop {
-        // SAFETY: the caller's promise.
-        let n = unsafe { libc::recvmsg(fd, message, libc::MSG_DONTWAIT) };
+        // SAFETY: the caller's promise; the message names `parts` only.
+        let n = unsafe {
+            match parts {
+                [one, libc::iovec { iov_len: 0, .. }] => {
+                    libc::recv(fd, one.iov_base, one.iov_len, libc::MSG_DONTWAIT)
+                }
+                _ => libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT),
+            }
+        };
         match outcome(n) {
             e if e == -libc::EINTR => {}
             e if e == -libc::EAGAIN => return None,

@@ -1,18 +1,20 @@
 //! Receiving: a staging buffer, from which frames are cut.
 //!
-//! A body is a view of the staging buffer: nothing is copied. While such views live, the kernel goes
-//! on writing behind them; when little room is left, the next staging buffer takes over what was not
+//! A link has one only while something is in it: it takes one from the pool when its socket has data,
+//! and gives it back when everything is cut and nobody looks at it any more. So idle links cost nothing,
+//! and many busy ones use the same memory one after the other, while it is in the cache.
+//!
+//! A body is a view of the staging buffer: nothing is copied. While such views live, what comes next is
+//! received behind them; when little room is left, the next staging buffer takes over what was not
 //! cut yet, and the old one goes when its last view does. Large bodies get buffers of their own: as
 //! soon as such a body is known to be longer than what has arrived, the rest of it is received straight
 //! into its buffer, and only what follows it into the staging buffer, by one scattered receive.
 //!
-//! The staging buffer starts small and grows on links that fill it, so that many idle links cost
-//! little.
+//! Staging buffers start small and grow on links that fill them.
 //!
-//! Invariant: every view of the staging buffer ends at or before `start`; the kernel writes from `end`
+//! Invariant: every view of the staging buffer ends at or before `start`; bytes are received from `end`
 //! on only, and `start <= end`.
 
-use super::{Pinned, empty_message};
 use seam::{Buf, BufPool, FrameError, Framer, Framing, Head};
 use std::ptr::null_mut;
 
@@ -23,20 +25,19 @@ const LARGE: usize = 32 << 10;
 
 /// One link's receiving side.
 pub(crate) struct Input {
-    /// The kernel holds `message` and what it points to.
-    pub(crate) in_flight: bool,
-    /// The last receive left data in the socket, as far as the kernel told.
-    pub(crate) more: bool,
+    /// The backend is to tell when there is something to receive.
+    pub(crate) awaited: bool,
+    /// The last receive took everything that the socket had.
+    pub(crate) drained: bool,
     staging: Buf,
+    /// How large the next one is to be.
+    size: usize,
     /// What arrived and was not cut yet: `staging[start..end]`.
     start: usize,
     end: usize,
-    /// The last receive filled everything: the staging buffer is small for this link.
-    full: bool,
     /// The framer knows the lengths of the next frame, which is not here whole.
     told: Option<(usize, usize)>,
     filling: Option<Filling>,
-    message: Pinned<Message>,
 }
 
 /// A frame whose body is arriving.
@@ -46,61 +47,34 @@ struct Filling {
     got: usize,
 }
 
-struct Message {
-    header: libc::msghdr,
-    parts: [libc::iovec; 2],
-}
-
 impl Input {
     pub(crate) fn new() -> Input {
-        let none = libc::iovec { iov_base: null_mut(), iov_len: 0 };
         Input {
-            in_flight: false,
-            more: true,
+            awaited: false,
+            drained: false,
             staging: Buf::EMPTY,
+            size: STAGING.0,
             start: 0,
             end: 0,
-            full: false,
             told: None,
             filling: None,
-            message: Pinned::new(Message { header: empty_message(), parts: [none; 2] }),
         }
     }
 
-    /// Where the next bytes belong, as a message for the kernel. Everything that arrived has been
-    /// cut before, but for a part of a frame.
-    ///
-    /// What the message points to stays where it is, and is not touched, until [`Input::received`]
-    /// or until the kernel has let go of it otherwise; the caller sets `in_flight` meanwhile.
-    pub(crate) fn prepare(&mut self, pool: &BufPool) -> *mut libc::msghdr {
-        assert!(!self.in_flight, "one receive at a time");
+    /// Where the next bytes belong: at most two places, the second one maybe empty. Everything that
+    /// arrived has been cut before, but for a part of a frame. Good until the next call of any kind.
+    pub(crate) fn prepare(&mut self, pool: &BufPool) -> [libc::iovec; 2] {
         self.make_room(pool);
         let staging = libc::iovec {
             iov_base: self.staging.at(self.end).cast(),
             iov_len: self.staging.len() - self.end,
         };
-        // SAFETY: nobody else looks at the message: no receive is in flight.
-        let message = unsafe { &mut *self.message.as_ptr() };
-        let count = match &mut self.filling {
+        match &mut self.filling {
             Some(f) => {
                 let rest = &mut f.body.as_mut()[f.got..];
-                message.parts = [
-                    libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() },
-                    staging,
-                ];
-                2
+                [libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() }, staging]
             }
-            None => {
-                message.parts[0] = staging;
-                1
-            }
-        };
-        message.header.msg_iovlen = count;
-        let at = self.message.as_ptr();
-        // SAFETY: `at` points to a live message.
-        unsafe {
-            (*at).header.msg_iov = (&raw mut (*at).parts).cast();
-            &raw mut (*at).header
+            None => [staging, libc::iovec { iov_base: null_mut(), iov_len: 0 }],
         }
     }
 
@@ -110,14 +84,9 @@ impl Input {
         let large = |body: usize| if body > LARGE { 0 } else { body };
         let whole = self.told.map_or(Head::MAX, |(head, body)| head + large(body));
         let unused = self.staging.is_unique();
-        if left == 0 && unused {
-            (self.start, self.end) = (0, 0);
-        }
-        let grow = size == 0 || (self.full && size < STAGING.1);
         let tight = size - self.end < size / 4 || self.start + whole > size;
-        if grow || (tight && (!unused || whole > size)) {
-            let want = if grow { size * 4 } else { size };
-            let mut next = pool.alloc(want.max(whole * 2).clamp(STAGING.0, STAGING.1));
+        if size < self.size || (tight && (!unused || whole > size)) {
+            let mut next = pool.alloc(self.size.max(whole * 2).min(STAGING.1));
             next.as_mut()[..left].copy_from_slice(&self.staging[self.start..self.end]);
             self.staging = next;
             (self.start, self.end) = (0, left);
@@ -125,12 +94,12 @@ impl Input {
             self.staging.as_mut().copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, left);
         }
-        self.full = false;
         assert!(self.end < self.staging.len(), "the next frame fits");
     }
 
-    /// `n` bytes have arrived where the last [`Input::prepare`] wanted them.
-    pub(crate) fn received(&mut self, n: usize) {
+    /// `n` bytes have arrived where the last [`Input::prepare`] wanted them. True when that filled
+    /// all of it.
+    pub(crate) fn received(&mut self, n: usize) -> bool {
         let mut n = n;
         if let Some(f) = &mut self.filling {
             let part = n.min(f.body.len() - f.got);
@@ -138,16 +107,25 @@ impl Input {
             n -= part;
         }
         self.end += n;
-        assert!(self.end <= self.staging.len(), "the kernel filled what it was given");
-        self.full = self.end == self.staging.len();
+        assert!(self.end <= self.staging.len(), "no more than there was room for");
+        let full = self.end == self.staging.len();
+        if full {
+            self.size = (self.staging.len() * 4).min(STAGING.1);
+        }
+        full
+    }
+
+    /// Everything that is here was cut: gives the staging buffer back if nobody looks at it.
+    pub(crate) fn rest(&mut self) {
+        if self.start == self.end && self.staging.is_unique() {
+            (self.staging, self.start, self.end) = (Buf::EMPTY, 0, 0);
+        }
     }
 
     /// Forgets what has arrived: nobody wants it any more.
     pub(crate) fn discard(&mut self) {
-        if !self.staging.is_unique() {
-            self.staging = Buf::EMPTY;
-        }
-        (self.start, self.end, self.told, self.filling) = (0, 0, None, None);
+        (self.staging, self.start, self.end) = (Buf::EMPTY, 0, 0);
+        (self.told, self.filling) = (None, None);
     }
 
     /// The next frame that is here whole.
@@ -156,7 +134,6 @@ impl Input {
         framer: &mut F,
         pool: &BufPool,
     ) -> Result<Option<(Head, Buf)>, FrameError> {
-        assert!(!self.in_flight, "nothing is cut while the kernel writes");
         if let Some(f) = self.filling.take() {
             if f.got == f.body.len() {
                 return Ok(Some((f.head, f.body)));
@@ -221,17 +198,16 @@ mod tests {
         }
     }
 
-    /// What the kernel would do: fills the message's parts from `stream`, at most `limit` bytes.
-    fn kernel(message: *mut libc::msghdr, stream: &[u8], limit: usize) -> usize {
+    /// What the kernel would do: fills the parts from `stream`, at most `limit` bytes.
+    fn kernel(parts: [libc::iovec; 2], stream: &[u8], limit: usize) -> usize {
         let mut done = 0;
-        // SAFETY: `prepare` made the message, and its parts are still there.
-        unsafe {
-            for i in 0..(*message).msg_iovlen {
-                let part = *(*message).msg_iov.add(i);
-                let n = part.iov_len.min(stream.len() - done).min(limit - done);
+        for part in parts.iter().filter(|p| p.iov_len > 0) {
+            let n = part.iov_len.min(stream.len() - done).min(limit - done);
+            // SAFETY: `prepare` made the parts, and nothing has changed since.
+            unsafe {
                 part.iov_base.cast::<u8>().copy_from_nonoverlapping(stream[done..].as_ptr(), n);
-                done += n;
             }
+            done += n;
         }
         done
     }
@@ -256,9 +232,9 @@ mod tests {
             let (mut at, mut next) = (0, 0);
             let mut held: Vec<(Buf, usize)> = Vec::new();
             while at < stream.len() {
-                let message = input.prepare(&pool);
+                let parts = input.prepare(&pool);
                 let limit = *rng.pick(&[1, 7, 3000, 16 << 10, 1 << 20]);
-                let n = kernel(message, &stream[at..], limit);
+                let n = kernel(parts, &stream[at..], limit);
                 at += n;
                 input.received(n);
                 while let Some((head, body)) = input.cut(&mut Lengths, &pool).unwrap() {
@@ -269,6 +245,7 @@ mod tests {
                     held.push((body, next));
                     next += 1;
                 }
+                input.rest();
                 // Some bodies are used for long: what arrives later must not touch them.
                 while !held.is_empty() && rng.chance(0.5) {
                     let (body, of) = held.swap_remove(rng.below(held.len() as u64) as usize);

@@ -1,23 +1,27 @@
 //! What the kernel has done: turned into events, and into more work.
 
 use super::{ACCEPT_PAUSE, Accepting, Ready, Shard, work_on_file};
+use crate::clock;
 use crate::dial;
 use crate::link::{Link, State};
 use crate::net;
-use crate::sys::{Done, Sys, Token};
+use crate::sys::{Done, Sys, Token, recv_now};
 use base::{LinkId, Time};
 use rustix::net::{Shutdown, shutdown};
 use seam::{DialError, DialId, DownReason, Event, Node, Note, Port};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
+/// Receives from one socket before the others have their turn.
+const RECEIVES: usize = 4;
+
 impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
-    pub(super) fn completed(&mut self, now: Time, done: Done) {
+    pub(super) fn completed(&mut self, now: &mut Time, done: Done) {
         match done.token {
-            Token::Recv(i) => self.received(now, i, done.result, done.more),
-            Token::Send(i) => self.sent(now, i, done.result),
-            Token::Accept(i) => self.accepted(now, i, done),
-            Token::Connect(i) => self.connected(now, i, done.result),
-            Token::Disk(i) => self.file_done(now, i, done.result),
+            Token::Recv(i) => self.readable(now, i),
+            Token::Send(i) => self.sent(*now, i, done.result),
+            Token::Accept(i) => self.accepted(*now, i, done),
+            Token::Connect(i) => self.connected(*now, i, done.result),
+            Token::Disk(i) => self.file_done(*now, i, done.result),
             // Somebody wants the shard to look whether it should stop.
             Token::Wake => self.waker.clear(),
             Token::Cancel => {}
@@ -106,34 +110,62 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.ready.push_back((seat, Ready::DialFailed(dial, DialError::Unreachable)));
     }
 
-    fn received(&mut self, now: Time, index: u32, result: i32, more: bool) {
+    /// The socket has something to receive, or has ended.
+    fn readable(&mut self, now: &mut Time, index: u32) {
         let Some(link) = self.links.get_mut(index) else { return };
-        link.input.in_flight = false;
-        link.input.more = more;
+        link.input.awaited = false;
         if link.state == State::Dead {
             return self.bury(index);
         }
-        match result {
-            n if n > 0 && link.state == State::Up => {
-                link.input.received(n as usize);
-                self.cut(now, index);
+        for _ in 0..RECEIVES {
+            if !self.receive(now, index) {
+                return;
             }
-            n if n > 0 => {
-                link.input.discard();
+        }
+    }
+
+    /// Receives once, and delivers what is whole. True when there may be more.
+    fn receive(&mut self, now: &mut Time, index: u32) -> bool {
+        let Some(link) = self.links.get_mut(index) else { return false };
+        if !link.wants_input() {
+            return false;
+        }
+        let mut parts = link.input.prepare(&self.pool);
+        // SAFETY: the parts are the input's own memory, and nobody looks at it meanwhile.
+        let result = unsafe { recv_now(link.fd(), &mut parts) };
+        link.input.drained = result.is_none();
+        *now = clock::now();
+        match result {
+            Some(n) if n > 0 => {
+                let full = link.input.received(n as usize);
+                link.input.drained = !full;
+                if link.state == State::Up {
+                    self.cut(*now, index);
+                } else {
+                    link.input.discard();
+                    self.to_receive.push(index);
+                }
+                return full;
+            }
+            None => {
+                link.input.rest();
                 self.to_receive.push(index);
             }
-            e if [libc::EINTR, libc::EAGAIN].contains(&-e) => self.to_receive.push(index),
-            e => {
-                let orderly = e == 0 && !link.broken;
-                let why = if orderly { DownReason::Closed } else { DownReason::Broken };
-                link.ended = Some(why);
-                match link.state {
-                    State::Up => self.cut(now, index),
-                    // The other side says no more, but may read what is queued still.
-                    State::Closing(_) if e == 0 => {}
-                    _ => self.kill(index),
-                }
-            }
+            Some(e) => self.stream_ended(*now, index, e),
+        }
+        false
+    }
+
+    /// Nothing more comes: the other side has closed (0), or an error.
+    fn stream_ended(&mut self, now: Time, index: u32, result: i32) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        let orderly = result == 0 && !link.broken;
+        link.ended = Some(if orderly { DownReason::Closed } else { DownReason::Broken });
+        match link.state {
+            State::Up => self.cut(now, index),
+            // The other side says no more, but may read what is queued still.
+            State::Closing(_) if result == 0 => {}
+            _ => self.kill(index),
         }
     }
 
@@ -141,7 +173,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     pub(super) fn cut(&mut self, now: Time, index: u32) {
         loop {
             let Some(link) = self.links.get_mut(index) else { return };
-            if link.state != State::Up || link.paused || link.input.in_flight {
+            if link.state != State::Up || link.paused {
                 return;
             }
             match link.input.cut(&mut link.framer, &self.pool) {
@@ -153,7 +185,10 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 }
                 Ok(None) => match link.ended {
                     Some(why) => return self.down(index, why),
-                    None => return self.to_receive.push(index),
+                    None => {
+                        link.input.rest();
+                        return self.to_receive.push(index);
+                    }
                 },
                 Err(why) => {
                     let (note, seat) = (Note::Garbage { link: link.id, why }, link.seat);
@@ -267,15 +302,10 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let mut list = std::mem::take(&mut self.to_receive);
         for index in list.drain(..) {
             let Some(link) = self.links.get_mut(index) else { continue };
-            if link.input.in_flight || !link.wants_input() {
-                continue;
+            if !link.input.awaited && link.wants_input() {
+                link.input.awaited = true;
+                self.sys.await_input(index, link.fd(), link.input.drained);
             }
-            let (fd, more) = (link.fd(), link.input.more);
-            let message = link.input.prepare(&self.pool);
-            link.input.in_flight = true;
-            // SAFETY: the link stays in the table until `in_flight` is cleared by the completion,
-            // and `Input` does not touch what the message points to meanwhile.
-            unsafe { self.sys.recv(index, fd, message, more) };
         }
         self.to_receive = list;
     }
@@ -304,7 +334,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             let _ = shutdown(&*link, Shutdown::Both);
         }
         if self.sys.forget(Token::Recv(index), link.as_fd()) {
-            (link.input.in_flight, link.output.in_flight) = (false, false);
+            (link.input.awaited, link.output.in_flight) = (false, false);
         }
         self.bury(index);
     }

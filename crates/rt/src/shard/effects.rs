@@ -81,10 +81,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             return self.kill(index);
         }
         link.state = State::Closing(now + LINGER);
-        if !link.input.in_flight {
-            link.input.discard();
-            self.to_receive.push(index);
-        }
+        link.input.discard();
+        self.to_receive.push(index);
         self.closing.push(id);
         self.finish(now, index);
     }

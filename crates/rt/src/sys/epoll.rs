@@ -5,7 +5,7 @@
 //! always gives everything back at once. Files are read, written and synced synchronously: a slow
 //! device stops the shard meanwhile. That is the price of this backend.
 
-use super::{Done, FileCall, Sys, Token, outcome, recv_now, send_now};
+use super::{Done, FileCall, Sys, Token, outcome, send_now};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -22,7 +22,8 @@ struct Entry {
     writable: bool,
     /// An end or an error was seen. It is told once, so `readable` and `writable` stay from now on.
     ended: bool,
-    recv: Option<*mut libc::msghdr>,
+    /// Its input is awaited.
+    recv: bool,
     send: Option<*const libc::msghdr>,
     /// An accept, or a connect.
     open: bool,
@@ -79,7 +80,7 @@ impl Epoll {
         for i in 0..n {
             let (flags, token) = (self.events[i].events, Token::unpack(self.events[i].u64));
             if token == Token::Wake {
-                done.push(Done { token, result: 0, more: false });
+                done.push(Done { token, result: 0 });
                 continue;
             }
             let flags = EventFlags::from_bits_retain(flags);
@@ -92,7 +93,7 @@ impl Epoll {
             if flags.intersects(EventFlags::OUT | over) {
                 entry.writable = true;
             }
-            let (recv, send) = (entry.recv.is_some() || entry.open, entry.send.is_some());
+            let (recv, send) = (entry.recv || entry.open, entry.send.is_some());
             if recv {
                 self.runnable.push(token);
             }
@@ -149,30 +150,13 @@ impl Epoll {
             Token::Connect(_) => entry.run_connect()?,
             Token::Disk(_) | Token::Wake | Token::Cancel => return None,
         };
-        Some(Done { token, result, more: true })
+        Some(Done { token, result })
     }
 }
 
 impl Entry {
     fn run_recv(&mut self) -> Option<i32> {
-        let message = self.recv?;
-        if !self.readable {
-            return None;
-        }
-        // SAFETY: `recv`'s caller keeps the message and its parts valid while it stands here.
-        let (result, room) = unsafe {
-            let parts = std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen);
-            let room: usize = parts.iter().map(|p| p.iov_len).sum();
-            (recv_now(self.fd, message), room)
-        };
-        let Some(result) = result else {
-            self.readable = false;
-            return None;
-        };
-        // Less than there was room for: the socket is drained, and new data makes a new edge.
-        self.readable = self.ended || result as usize == room;
-        self.recv = None;
-        Some(result)
+        (self.readable && std::mem::take(&mut self.recv)).then_some(0)
     }
 
     fn run_send(&mut self) -> Option<i32> {
@@ -247,9 +231,11 @@ impl Sys for Epoll {
         true
     }
 
-    unsafe fn recv(&mut self, link: u32, _: RawFd, message: *mut libc::msghdr, _: bool) {
+    fn await_input(&mut self, link: u32, _: RawFd, drained: bool) {
         let entry = self.entry(Token::Recv(link));
-        entry.recv = Some(message);
+        entry.recv = true;
+        // New data makes a new edge; nobody has looked for one since the last receive.
+        entry.readable = entry.ended || (entry.readable && !drained);
         if entry.readable {
             self.runnable.push(Token::Recv(link));
         }

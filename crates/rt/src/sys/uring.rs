@@ -1,12 +1,12 @@
-//! The io_uring backend: everything is an operation in the ring, started with the system call that
-//! waits.
+//! The io_uring backend: what may have to wait is an operation in the ring, started with the system call
+//! that waits. What can be done at once, sends and receives, is done by system calls of its own.
 //!
 //! Invariant: an operation that was pushed is counted in `in_flight` until its completion has been
 //! reaped; only then its memory is anybody else's again. Operations are cancelled, never abandoned.
 
 use super::{Done, FileCall, Sys, Token, send_now};
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue, opcode, squeue};
+use io_uring::{IoUring, opcode, squeue};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -17,8 +17,6 @@ use std::time::Duration;
 const ENTRIES: (u32, u32) = (1024, 8192);
 /// `IORING_ENTER_GETEVENTS`.
 const GET_EVENTS: u32 = 1;
-/// `IORING_RECVSEND_POLL_FIRST`: don't try before there is data.
-const POLL_FIRST: u16 = 1;
 
 /// A ring with the best options that this kernel knows.
 pub(crate) fn build() -> io::Result<IoUring> {
@@ -40,8 +38,6 @@ pub(crate) struct Uring {
     /// What did not fit into the submission queue.
     backlog: VecDeque<squeue::Entry>,
     in_flight: usize,
-    /// The kernel knows `POLL_FIRST`, and tells when a socket holds more.
-    poll_first: bool,
     /// At the end: nothing is armed again.
     ending: bool,
 }
@@ -50,14 +46,12 @@ impl Uring {
     /// `wake` outlives the ring.
     pub(crate) fn new(wake: BorrowedFd<'_>) -> io::Result<Uring> {
         let ring = build()?;
-        let poll_first = ring.params().is_setup_single_issuer();
         Ok(Uring {
             ring,
             wake: wake.as_raw_fd(),
             wake_armed: false,
             backlog: VecDeque::new(),
             in_flight: 0,
-            poll_first,
             ending: false,
         })
     }
@@ -141,8 +135,7 @@ impl Uring {
             if token == Token::Wake {
                 self.wake_armed = false;
             }
-            let more = !self.poll_first || cqueue::sock_nonempty(c.flags());
-            done.push(Done { token, result: c.result(), more });
+            done.push(Done { token, result: c.result() });
         }
     }
 }
@@ -163,18 +156,9 @@ impl Sys for Uring {
         false
     }
 
-    unsafe fn recv(&mut self, link: u32, fd: RawFd, message: *mut libc::msghdr, more: bool) {
-        let hint = if self.poll_first && !more { POLL_FIRST } else { 0 };
-        // SAFETY: the caller's promise: the message and its parts are valid.
-        let parts =
-            unsafe { std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
-        let entry = match parts {
-            [one] => opcode::Recv::new(Fd(fd), one.iov_base.cast(), one.iov_len as u32)
-                .ioprio(hint)
-                .build(),
-            _ => opcode::RecvMsg::new(Fd(fd), message).ioprio(hint).build(),
-        };
-        self.push(Token::Recv(link), entry);
+    fn await_input(&mut self, link: u32, fd: RawFd, _: bool) {
+        // Not a receive: it would need memory for as long as nothing comes, of each link its own.
+        self.push(Token::Recv(link), opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build());
     }
 
     unsafe fn send(&mut self, link: u32, fd: RawFd, message: *const libc::msghdr) -> Option<i32> {
