@@ -65,6 +65,10 @@ pub enum Mutant {
     IgnoreBase,
     /// Not a rule: a frame's body is not checked.
     NoBodyCheck,
+    /// R15: a write for which there is no space is never asked again.
+    ForgetHeld,
+    /// R15: a write for which there is no space is answered as if it were done.
+    AckFull,
     /// Store: a job is answered before the log is flushed.
     LogUnflushed,
     /// Store: a superblock is written before what it points to is durable.
@@ -127,6 +131,8 @@ impl Mutant {
         Mutant::CopyUnlocked,
         Mutant::IgnoreBase,
         Mutant::NoBodyCheck,
+        Mutant::ForgetHeld,
+        Mutant::AckFull,
     ];
 }
 

@@ -374,9 +374,9 @@ impl Stage {
             BlockError::OutOfRange => {
                 volume.is_none_or(|v| v.doomed || v.units * 2048 > record.sector)
             }
-            BlockError::Full => record.is_write(),
             BlockError::Busy | BlockError::TooBig => true,
-            BlockError::Misaligned | BlockError::Media => false,
+            // A write without space waits.
+            BlockError::Full | BlockError::Misaligned | BlockError::Media => false,
         };
         if error == BlockError::Lost {
             self.lost += 1;
@@ -386,7 +386,6 @@ impl Stage {
                 BlockError::Lost => "sim: a loss was reported",
                 BlockError::NoSuchVolume => "sim: no such volume",
                 BlockError::OutOfRange => "sim: out of range",
-                BlockError::Full => "sim: full",
                 BlockError::Busy => "sim: busy",
                 _ => "sim: too big",
             });

@@ -82,6 +82,9 @@ impl Plan {
             workload(&mut plan, &mut root.fork("workload"));
             trouble(&mut plan, &mut root.fork("chaos"));
         }
+        if plan.capacity < units {
+            discards(&mut plan, &mut root.fork("space"));
+        }
         plan.steps.sort_by_key(|s| s.at);
         plan
     }
@@ -202,6 +205,19 @@ fn workload(plan: &mut Plan, r: &mut Prng) {
             plan.steps
                 .push(Timed { at, action: Action::Io { client, volume, kind, sector, sectors } });
         }
+    }
+}
+
+/// Where there is too little space, whole units are given back now and then.
+fn discards(plan: &mut Plan, r: &mut Prng) {
+    for _ in 0..r.below(12) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let client = r.below(u64::from(plan.clients)) as u8;
+        let volume = r.below(plan.volumes.len() as u64) as u8;
+        let unit = r.below(u64::from(plan.volumes[volume as usize])) as u32;
+        let (sector, sectors) = (unit * UNIT_SECTORS as u32, UNIT_SECTORS as u32);
+        let kind = IoKind::Discard;
+        plan.steps.push(Timed { at, action: Action::Io { client, volume, kind, sector, sectors } });
     }
 }
 
