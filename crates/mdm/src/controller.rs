@@ -27,6 +27,8 @@ pub enum Registration<Id> {
     Superseded(String),
     /// It can't be registered; the text says what to do.
     Bad(String),
+    /// The device is not this server's; the text says what to do.
+    WrongDevice(String),
 }
 
 impl State {
@@ -38,6 +40,9 @@ impl State {
         }
         if m.address.parse::<SocketAddr>().is_err() {
             return Registration::Bad(format!("`{:.64}` is no address: use `ip:port`", m.address));
+        }
+        if let Err(text) = self.check_device(m) {
+            return Registration::WrongDevice(text);
         }
         let known = self.device_of(&m.sds, m.shard);
         let (device, incarnation) = match known {
@@ -69,6 +74,35 @@ impl State {
         match self.would_change(&command) {
             true => Registration::New(device, command),
             false => Registration::Known(device),
+        }
+    }
+
+    /// Whether a device that carries an id is where it belongs. One that was copied, or was put into
+    /// another server, must not be taken for a new one, nor for another.
+    fn check_device(&self, m: &control::Register) -> Result<(), String> {
+        let id = DeviceId(m.device);
+        if m.device == 0 {
+            return Ok(());
+        }
+        let Some(d) = self.devices.get(&id) else {
+            return Err(format!(
+                "this cluster has no {id}: was its MDM set back, or is it another?"
+            ));
+        };
+        let server = self.servers.get(&d.sds).map_or("?", |n| n);
+        if (server, d.shard) != (m.sds.as_str(), m.shard) {
+            return Err(format!(
+                "it is {id}, which belongs to device {} of server `{server}`: use it there, or import it here",
+                d.shard
+            ));
+        }
+        let epochs = self.groups_of(id).iter().map(|g| self.groups[g].epoch.0);
+        match epochs.max() {
+            Some(known) if m.acted > known => Err(format!(
+                "{id} has acted in epoch {}, and this MDM knows none above {known}: it was set back;                  restore its newest state",
+                m.acted
+            )),
+            _ => Ok(()),
         }
     }
 

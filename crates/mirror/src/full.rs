@@ -54,8 +54,12 @@ impl<J: Journal> Mirror<J> {
             self.asking.insert(group, now + FULL_AGAIN);
             return;
         }
-        if op.kind != OpKind::Copy && op.reserved && op.local == Local::NotStarted && !op.answered {
-            self.journal.release(group, unit, at, len);
+        let undone = op.reserved && op.local == Local::NotStarted;
+        let blind = mutant::on(Mutant::ActBeforeReserve) && op.local == Local::Done;
+        if op.kind != OpKind::Copy && (undone || blind) && !op.answered {
+            if undone {
+                self.journal.release(group, unit, at, len);
+            }
             let op = self.ops.get_mut(key).expect("the operation lives");
             op.reserved = false;
             let lsn = op.lsn;

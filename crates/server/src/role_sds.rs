@@ -12,7 +12,6 @@ use node::sds::{self, Sds};
 use rt::{DiskSpec, ListenAddr, Listener, Seat};
 use seam::Port;
 use std::net::SocketAddr;
-use wire::control::DeviceKind;
 
 /// Runs until it is told to stop: one server, or several on one shard.
 pub fn run(configs: &[SdsConfig]) -> Result<()> {
@@ -84,23 +83,24 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, nonce: u64) -> Re
             device.listen
         );
     }
-    let (disk, kind, capacity) = match device.spec {
-        DeviceSpec::Ram(size) => (DiskSpec::Ram(size.0), DeviceKind::Ram, size.0),
-        DeviceSpec::Null(size) => (DiskSpec::Null(size.0), DeviceKind::Null, size.0),
+    let (disk, kind) = match device.spec {
+        DeviceSpec::Ram(size) => {
+            (DiskSpec::Ram(size.0), sds::DeviceConfig::Ram { capacity: size.0 })
+        }
+        DeviceSpec::Null(size) => {
+            (DiskSpec::Null(size.0), sds::DeviceConfig::Null { capacity: size.0 })
+        }
     };
     let (name, mdm, advertise) = (config.name.clone(), config.mdm.clone(), device.advertise);
-    // Drawn anew: what lies in memory is gone with the process that wrote it.
-    let (listen, store) = (device.listen, crate::random()?);
+    let listen = device.listen;
     let node = move |at: &[ListenAddr]| {
         Sds::new(sds::SdsConfig {
             name,
             shard,
             mdm,
             address: advertise.unwrap_or_else(|| bound(at).unwrap_or(listen)),
-            kind,
-            capacity,
+            device: kind,
             nonce,
-            store,
             pid: std::process::id(),
             limits: Limits::SHIPPED,
         })

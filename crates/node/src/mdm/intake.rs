@@ -160,6 +160,9 @@ impl Mdm {
             Registration::Bad(text) => {
                 return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
             }
+            Registration::WrongDevice(text) => {
+                return self.refuse(link, &refusal(RefusalCode::WrongDevice, text), out);
+            }
         };
         let incarnation = self.state.devices[&device].incarnation;
         self.detector.heard(now, device, incarnation);
@@ -189,7 +192,7 @@ impl Mdm {
                 Registration::Superseded(text) => {
                     return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
                 }
-                Registration::Bad(text) => {
+                Registration::Bad(text) | Registration::WrongDevice(text) => {
                     return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
                 }
             };

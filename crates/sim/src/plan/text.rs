@@ -1,12 +1,20 @@
 //! Plans as text: one line per fact, `#` for comments.
 
 use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
+use crate::disk::Damage;
 use crate::weather::Weather;
 use anyhow::{Context, Result, bail};
 use base::Limits;
 use std::fmt::{self, Write};
 use std::str::FromStr;
 use std::time::Duration;
+
+const DAMAGE: [(Damage, &str); 4] = [
+    (Damage::Rot, "rot"),
+    (Damage::Sector, "sector"),
+    (Damage::Lost, "lost"),
+    (Damage::Astray, "astray"),
+];
 
 const HEADER: &str = "gabion-plan 1";
 
@@ -40,6 +48,12 @@ impl fmt::Display for Plan {
         writeln!(f, "{HEADER}\nseed {}\nsds {}\nclients {}", self.seed, self.sds, self.clients)?;
         self.volumes.iter().try_for_each(|v| writeln!(f, "volume {v}"))?;
         writeln!(f, "durable {}", u8::from(self.durable))?;
+        if self.memory != 0 {
+            writeln!(f, "memory {}", self.memory)?;
+        }
+        if self.allow_loss {
+            writeln!(f, "loss 1")?;
+        }
         writeln!(f, "capacity {}\ndepth {}", self.capacity, self.depth)?;
         if let Some((sds, outcast)) = self.outcast {
             let how = match outcast {
@@ -113,6 +127,10 @@ impl fmt::Display for Action {
             Action::Create(v, units) => write!(f, "create {v} {units}"),
             Action::Resize(v, units) => write!(f, "resize {v} {units}"),
             Action::Delete(v) => write!(f, "delete {v}"),
+            Action::Damage(i, damage) => {
+                let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
+                write!(f, "damage {i} {how}")
+            }
         }
     }
 }
@@ -173,6 +191,11 @@ impl FromStr for Action {
             ["create", v, units] => Action::Create(v.parse()?, units.parse()?),
             ["resize", v, units] => Action::Resize(v.parse()?, units.parse()?),
             ["delete", v] => Action::Delete(v.parse()?),
+            ["damage", i, how] => {
+                let known = DAMAGE.iter().find(|(_, name)| name == how);
+                let damage = known.context("damage is rot, sector, lost or astray")?.0;
+                Action::Damage(i.parse()?, damage)
+            }
             _ => bail!("no action: {s:?}"),
         })
     }
@@ -187,6 +210,8 @@ impl FromStr for Plan {
             clients: 1,
             volumes: Vec::new(),
             durable: true,
+            memory: 0,
+            allow_loss: false,
             capacity: 64,
             depth: 4,
             limits: Limits::TEST_MIN,
@@ -219,6 +244,8 @@ impl Plan {
             "clients" => self.clients = rest.parse()?,
             "volume" => self.volumes.push(rest.parse()?),
             "durable" => self.durable = rest.parse::<u8>()? != 0,
+            "loss" => self.allow_loss = rest.parse::<u8>()? != 0,
+            "memory" => self.memory = rest.parse()?,
             "capacity" => self.capacity = rest.parse()?,
             "depth" => self.depth = rest.parse()?,
             "outcast" => {
