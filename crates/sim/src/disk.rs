@@ -325,9 +325,11 @@ impl Disk {
         self.trap.is_some() || !self.atlas.is_empty()
     }
 
-    /// True when the page of this byte is damaged.
+    /// True when the page of this byte is damaged. A write that was lost, and would have changed nothing, has
+    /// done no harm.
     pub fn is_damaged(&self, at: u64) -> bool {
-        self.atlas.contains_key(&(at / PAGE))
+        let harmed = |w: &Wrong| w.unreadable || w.right != self.page(at / PAGE);
+        self.atlas.get(&(at / PAGE)).is_some_and(harmed)
     }
 
     /// A flush begins: it will cover the writes that have ended, i.e. those below this number.

@@ -88,9 +88,12 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     outcast(stage)?;
     stage.scanning = true;
     scan(stage)?;
-    i03_mirrors::mended(stage, false)?;
+    // What was on its way from the log to its slot was read from memory: once more finds that.
     scrub(stage)?;
-    i03_mirrors::mended(stage, true)?;
+    if i03_mirrors::mended(stage).is_err() {
+        scrub(stage)?;
+    }
+    i03_mirrors::mended(stage)?;
     stage.heal();
     wait(stage, "I14", CALM, i14_leaks::unmet)?;
     wait(stage, "I12", CALM, i03_mirrors::undeleted)?;

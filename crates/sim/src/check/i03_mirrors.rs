@@ -44,9 +44,9 @@ pub fn check(stage: &mut Stage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// No primary has a damaged block after everything was read, and with `all` no copy that is in sync, after
-/// everything was scrubbed: what is met is written anew (rule R13).
-pub fn mended(stage: &mut Stage, all: bool) -> Result<(), Failure> {
+/// After everything was scrubbed, no copy that is in sync has a damaged block: what is met is written anew
+/// (rule R13).
+pub fn mended(stage: &mut Stage) -> Result<(), Failure> {
     if stage.plan.allow_loss {
         return Ok(());
     }
@@ -56,7 +56,7 @@ pub fn mended(stage: &mut Stage, all: bool) -> Result<(), Failure> {
         let mut places = Vec::new();
         let me = sds.id();
         let mut views = sds.groups();
-        views.retain(|v| v.primary || (all && v.config.in_sync.contains(&me)));
+        views.retain(|v| v.config.in_sync.contains(&me));
         for view in views {
             let mut units = device.units(view.group);
             units.retain(|u| stage.observer.volumes.contains_key(&u.volume.0));
