@@ -4,7 +4,7 @@
 #   bench/fio/confirm.sh [read|write]...        the default: both
 #
 # In each round, on NULL devices, 4 KiB at random places, with the same number of requests under way:
-#   bench   gabion bench io
+#   bench   gabion bench io --copy, as fio's data comes and goes through memory of its own, too
 #   fio     fio with the engine that links libgabion, on a cluster of the same shape
 #   null    fio with its own engine `null`, same options: what fio itself costs
 # and  ratio = (fio - null) / bench.  Ends with 1 when the median of a row's ratios is not within
@@ -61,11 +61,8 @@ run_fio() {
 
 # The same from `gabion bench io`.
 run_bench() {
-    local json options="--pattern $1 --servers $sds"
-    if "$gabion" bench io --help | grep -q -- --workload; then
-        options="--workload rand$1 --sds $sds"
-    fi
-    json=$("$gabion" bench io $options --depth "$depth" --seconds "$seconds" --json 2>"$work/bench.err") ||
+    local json
+    json=$("$gabion" bench io --workload "rand$1" --sds "$sds" --copy --depth "$depth" --seconds "$seconds" --json 2>"$work/bench.err") ||
         { cat "$work/bench.err" >&2; exit 1; }
     process=$(grep -oE '"process_us_per_(io|op)": ?[0-9.]+' <<<"$json" | head -1 | grep -oE '[0-9.]+$')
     machine=$(grep -oE '"machine_us_per_(io|op)": ?[0-9.]+' <<<"$json" | head -1 | grep -oE '[0-9.]+$')
