@@ -40,6 +40,9 @@ use std::time::Duration;
 
 /// Turns within one batch; then the kernel is asked again, without waiting.
 const TURNS: usize = 8;
+/// File operations that the kernel works on at the same time: more than a device takes at once it would
+/// hand to threads of its own, which costs more than waiting here.
+const FILES: usize = 128;
 /// How long a closed link may take to send what is queued, and to see the other side's end.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long to leave a listener alone after accepting failed: no descriptors, no memory.
@@ -122,6 +125,9 @@ pub(crate) struct Shard<N: Node, S: Sys, T> {
     dials: Table<Dial>,
     listeners: Vec<Accepting>,
     files: Table<(u32, FileOp)>,
+    /// File operations that the kernel works on, and those that wait until it works on fewer.
+    files_started: usize,
+    files_waiting: VecDeque<u32>,
     zeros: Zeros,
     waker: Arc<Waker>,
     /// Answers to who drives the shard.
@@ -168,6 +174,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             dials: Table::new(),
             listeners,
             files: Table::new(),
+            files_started: 0,
+            files_waiting: VecDeque::new(),
             zeros: Zeros::default(),
             waker: parts.waker,
             answers: Vec::new(),

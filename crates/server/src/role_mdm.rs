@@ -20,7 +20,7 @@ pub fn run(config: MdmConfig) -> Result<()> {
         seed: crate::random()?,
         ..rt::Config::of(
             vec![Listener { port: Port::Peer, at: config.listen.into() }],
-            vec![DiskSpec::File { path: config.log }],
+            vec![DiskSpec::Growing { path: config.log }],
         )
     };
     let node = || {

@@ -192,8 +192,9 @@ impl Sys for Uring {
     unsafe fn file(&mut self, slot: u32, fd: RawFd, call: FileCall) -> Option<i32> {
         let entry = match call {
             FileCall::Read { to, len, at } => opcode::Read::new(Fd(fd), to, len).offset(at).build(),
-            FileCall::Write { from, len, at } => {
-                opcode::Write::new(Fd(fd), from, len).offset(at).build()
+            FileCall::Write { from, len, at, durable } => {
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Write::new(Fd(fd), from, len).offset(at).rw_flags(flags).build()
             }
             FileCall::Sync => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
         };
