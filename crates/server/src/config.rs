@@ -52,7 +52,10 @@ pub struct SdsConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceConfig {
-    /// `ram:SIZE` or `null:SIZE`.
+    /// Tells this server's devices apart; by default, its place in the list, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u32>,
+    /// `file:PATH:SIZE`, `block:PATH`, `ram:SIZE` or `null:SIZE`.
     pub spec: DeviceSpec,
     /// Where this device's thread listens.
     pub listen: SocketAddr,
@@ -114,10 +117,14 @@ backend = "auto"
 tcp_only = false
 # pid_file = "/run/gabion/sds1.pid"
 
-# One section per device; each one gets a thread.
+# One section per device; each one gets a thread. After a change, SIGHUP makes the process start those
+# that are new and stop those that are gone (`gabion device add` and `remove` do both).
 [[device]]
-# ram:SIZE (empty after the process has died) or null:SIZE (keeps no data: for measuring)
-spec = "ram:1GiB"
+# Tells this server's devices apart.
+shard = 0
+# file:PATH:SIZE (made, sparse, when it is not there), block:PATH (a disk that `gabion device add` has
+# formatted), ram:SIZE (empty after the process has died) or null:SIZE (keeps no data: for measuring)
+spec = "file:/var/lib/gabion/disk0:100GiB"
 # What clients and other servers dial. When it is 0.0.0.0, say so in `advertise`.
 listen = "192.168.1.11:7072"
 # advertise = "192.168.1.11:7072"
@@ -141,6 +148,13 @@ tcp_only = false
 # pin = 0
 "#;
 
+impl SdsConfig {
+    /// Each device with its number.
+    pub fn shards(&self) -> impl Iterator<Item = (u32, &DeviceConfig)> {
+        self.device.iter().zip(0..).map(|(device, place)| (device.shard.unwrap_or(place), device))
+    }
+}
+
 /// Reads a role's file.
 pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
     let text =
@@ -152,7 +166,10 @@ pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
 
 /// Writes a role's file.
 pub fn write(file: &Path, config: &impl Serialize) -> Result<()> {
-    fs::write(file, toml::to_string(config)?)
+    // Never half a file, whatever happens meanwhile.
+    let draft = file.with_extension("toml.new");
+    fs::write(&draft, toml::to_string(config)?)
+        .and_then(|()| fs::rename(&draft, file))
         .with_context(|| format!("can't write {}", file.display()))
 }
 

@@ -1,18 +1,76 @@
-//! `gabion device probe`: whether a device can be trusted with data, and how fast it is.
+//! `gabion device`: which devices servers have, and whether one can be trusted with data.
 
+mod content;
 pub mod medium;
 pub mod probe;
+mod roster;
 pub mod scratch;
 pub mod verdict;
 
 use crate::exit::Exit;
+use crate::spec::DeviceSpec;
+use crate::target::Target;
 use anyhow::Result;
 use clap::Subcommand;
+use roster::Server;
 use std::path::PathBuf;
 
 /// What to do with devices.
 #[derive(Subcommand, Debug)]
 pub enum DeviceCommand {
+    /// List all devices
+    #[command(after_help = "Example:\n  gabion device list --json | jq -r '.[] | select(.state == \"down\").id'")]
+    List {
+        /// Print a JSON array, with the fields of `sds[].devices` in docs/reference/status.md
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give a server one more device, while it runs
+    #[command(after_help = "\
+What is at the path must be empty, and its flushes must be true (see `gabion device probe`).
+
+Examples:
+  gabion device add file:/mnt/ssd1/gabion:200GiB --sds 2
+  gabion device add block:/dev/sdb --config /etc/gabion/sds.toml")]
+    Add {
+        /// file:PATH:SIZE, block:PATH, ram:SIZE or null:SIZE
+        #[arg(value_name = "SPEC")]
+        spec: DeviceSpec,
+        #[command(flatten)]
+        server: Server,
+        /// DESTROY what is there, and trust flushes that can't be true
+        #[arg(long)]
+        force: bool,
+    },
+    /// Give a server a device that holds data of this cluster: what it holds counts again
+    #[command(after_help = "\
+For a disk that was moved from another server, or comes back after `gabion device remove`.
+
+Example:
+  gabion device import file:/mnt/moved/sds1.0 --sds 2")]
+    Import {
+        /// file:PATH or block:PATH
+        #[arg(value_name = "SPEC")]
+        spec: DeviceSpec,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Take a device out of its server; its data stays on it
+    #[command(after_help = "\
+Groups that it has a copy of go on with the other one, degraded, until it is imported again.
+
+Example:
+  gabion device remove 7 --sds 2")]
+    Remove {
+        /// Its number
+        #[arg(value_name = "ID", value_parser = id)]
+        id: u32,
+        #[command(flatten)]
+        server: Server,
+        /// Also when data can't be used without it
+        #[arg(long)]
+        force: bool,
+    },
     /// Find out what a device promises, how fast it is, and whether its flushes can be true
     #[command(after_help = "\
 Examples:
@@ -33,9 +91,19 @@ docs/reference/probe.md says what can be found out and what can't.")]
     },
 }
 
+/// Reads `7` and `dev7`.
+fn id(text: &str) -> Result<u32, String> {
+    let number = text.strip_prefix("dev").unwrap_or(text);
+    number.parse().map_err(|_| format!("`{text}` is no device: write its number, as in 7 or dev7"))
+}
+
 /// Runs `gabion device`.
-pub fn run(command: &DeviceCommand) -> Result<Exit> {
+pub fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
     match command {
+        DeviceCommand::List { json } => roster::list(target, *json),
+        DeviceCommand::Add { spec, server, force } => roster::add(target, server, spec, *force),
+        DeviceCommand::Import { spec, server } => roster::import(target, server, spec),
+        DeviceCommand::Remove { id, server, force } => roster::remove(target, server, *id, *force),
         DeviceCommand::Probe { path, force, json } => {
             let found = probe::probe(path, *force)?;
             if *json {

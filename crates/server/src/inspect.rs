@@ -6,7 +6,7 @@
 
 mod export;
 mod page;
-mod report;
+pub mod report;
 mod verify;
 
 use crate::exit::Exit;

@@ -84,7 +84,7 @@ enum Command {
     /// Run a metadata manager
     #[command(subcommand)]
     Mdm(mdm::MdmCommand),
-    /// Find out whether a device can be trusted with data
+    /// List, add, import and remove devices; find out whether one can be trusted with data
     #[command(subcommand)]
     Device(device::DeviceCommand),
     /// Look at one device without a cluster: what is on it, verify it, export a volume from it
@@ -115,7 +115,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Sds(command) => sds::run(target, command),
         Command::Sdc(command) => sdc::run(target, command),
         Command::Mdm(command) => mdm::run(target, command),
-        Command::Device(command) => device::run(command),
+        Command::Device(command) => device::run(target, command),
         Command::Inspect(args) => inspect::run(target, args),
         Command::Bench(command) => bench::run(target, command),
     }

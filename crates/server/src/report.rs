@@ -88,6 +88,8 @@ pub struct Device {
     pub used_bytes: u64,
     pub groups: u32,
     pub groups_led: u32,
+    /// Groups that a volume uses and of which nobody else has a copy that is in sync.
+    pub last_copies: u32,
     pub resync_remaining_bytes: u64,
     pub resync_moved_bytes: u64,
     pub ops: u64,
@@ -306,6 +308,7 @@ fn device(status: &DeviceStatus) -> Device {
         used_bytes: beat.used,
         groups: status.replicas,
         groups_led: status.primaries,
+        last_copies: status.last_copies,
         resync_remaining_bytes: beat.resync_remaining,
         resync_moved_bytes: beat.resync_moved,
         ops: beat.ops,

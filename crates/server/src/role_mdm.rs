@@ -32,5 +32,5 @@ pub fn run(config: MdmConfig) -> Result<()> {
         })
     };
     let job = Job { name: "mdm".into(), config: shard, nodes: vec![Box::new(move |_| node())] };
-    service::run("mdm", config.pid_file.as_slice(), vec![job])
+    service::run("mdm", config.pid_file.as_slice(), vec![job], None)
 }

@@ -541,6 +541,9 @@ pub struct DeviceStatus {
     /// Groups that it belongs to.
     #[prost(uint32, tag = "8")]
     pub replicas: u32,
+    /// Groups that a volume uses and of which it has the only copy that is in sync.
+    #[prost(uint32, tag = "9")]
+    pub last_copies: u32,
 }
 
 /// One volume.
