@@ -8,6 +8,7 @@
 
 use alloc::vec::Vec;
 use base::{BlockSet, Incarnation, SdcId, UnitKey};
+use seam::{ClientWrite, ExecutedBlocks};
 use wire::records::Executed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,16 @@ impl Client {
         self.entries.push(entry);
     }
 
+    /// What may be retried.
+    fn iter(&self) -> impl Iterator<Item = ExecutedBlocks> {
+        let Client { sdc, incarnation, floor, .. } = *self;
+        self.entries.iter().filter(move |e| e.seq >= floor).map(move |e| ExecutedBlocks {
+            write: ClientWrite { sdc, incarnation, seq: e.seq, floor },
+            unit: e.unit,
+            blocks: e.blocks,
+        })
+    }
+
     fn blocks(&self, seq: u64) -> BlockSet {
         let mut blocks = BlockSet::EMPTY;
         self.entries.iter().filter(|e| e.seq == seq).for_each(|e| blocks.insert(e.blocks));
@@ -50,17 +61,9 @@ impl Client {
     }
 }
 
-/// A client's name for a write.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClientSeq {
-    /// The client.
-    pub sdc: SdcId,
-    /// Its life.
-    pub incarnation: Incarnation,
-    /// Its number of the write.
-    pub seq: u64,
-    /// Its lowest unanswered number in the group.
-    pub floor: u64,
+/// An entry as a record of a frame.
+pub(crate) fn wire_entry(e: &ExecutedBlocks) -> Executed {
+    Executed::new(e.write.sdc, e.write.incarnation, e.write.seq, e.unit, e.blocks)
 }
 
 /// Executed writes by client; only the newest life of each client counts.
@@ -71,8 +74,8 @@ pub struct ExecutedList {
 
 impl ExecutedList {
     /// Remembers a write to these blocks.
-    pub fn record(&mut self, write: ClientSeq, unit: UnitKey, blocks: BlockSet) {
-        let ClientSeq { sdc, incarnation, seq, floor } = write;
+    pub fn record(&mut self, write: ClientWrite, unit: UnitKey, blocks: BlockSet) {
+        let ClientWrite { sdc, incarnation, seq, floor } = write;
         let index = self.clients.iter().position(|c| c.sdc == sdc).unwrap_or_else(|| {
             self.clients.push(Client::new(sdc, incarnation));
             self.clients.len() - 1
@@ -91,7 +94,7 @@ impl ExecutedList {
     }
 
     /// The blocks that are known to include this write.
-    pub fn blocks(&self, write: ClientSeq) -> BlockSet {
+    pub fn blocks(&self, write: ClientWrite) -> BlockSet {
         let client =
             self.clients.iter().find(|c| c.sdc == write.sdc && c.incarnation == write.incarnation);
         client.map_or(BlockSet::EMPTY, |c| c.blocks(write.seq))
@@ -99,7 +102,7 @@ impl ExecutedList {
 
     /// These blocks now have the content of a replica whose list is `theirs`: what it doesn't include
     /// is gone, what it includes is here.
-    pub fn overwrite(&mut self, unit: UnitKey, blocks: BlockSet, theirs: &ExecutedList) {
+    pub fn overwrite(&mut self, unit: UnitKey, blocks: BlockSet, theirs: &[ExecutedBlocks]) {
         for client in &mut self.clients {
             client
                 .entries
@@ -108,36 +111,49 @@ impl ExecutedList {
                 .for_each(|e| e.blocks.remove(blocks));
             client.entries.retain(|e| !e.blocks.is_empty());
         }
-        for client in &theirs.clients {
-            for entry in client.entries.iter().filter(|e| e.unit == unit) {
-                let common = entry.blocks.and(blocks);
-                if !common.is_empty() {
-                    let Client { sdc, incarnation, floor, .. } = *client;
-                    self.record(
-                        ClientSeq { sdc, incarnation, seq: entry.seq, floor },
-                        unit,
-                        common,
-                    );
-                }
+        for entry in theirs.iter().filter(|e| e.unit == unit) {
+            let common = entry.blocks.and(blocks);
+            if !common.is_empty() {
+                self.record(entry.write, unit, common);
             }
         }
     }
 
+    fn iter(&self) -> impl Iterator<Item = ExecutedBlocks> {
+        self.clients.iter().flat_map(Client::iter)
+    }
+
+    /// All that may be retried.
+    pub fn entries(&self) -> Vec<ExecutedBlocks> {
+        self.iter().collect()
+    }
+
+    /// What is known of these blocks.
+    pub fn of(&self, unit: UnitKey, blocks: BlockSet) -> Vec<ExecutedBlocks> {
+        let common = |e: ExecutedBlocks| {
+            let blocks = e.blocks.and(blocks);
+            (e.unit == unit && !blocks.is_empty()).then_some(ExecutedBlocks { blocks, ..e })
+        };
+        self.iter().filter_map(common).collect()
+    }
+
+    /// The list of these entries.
+    pub fn from_entries(entries: &[ExecutedBlocks]) -> ExecutedList {
+        let mut list = ExecutedList::default();
+        entries.iter().for_each(|e| list.record(e.write, e.unit, e.blocks));
+        list
+    }
+
     /// The list as records of a frame.
     pub fn to_records(&self) -> Vec<Executed> {
-        let records = |c: &Client| {
-            let (sdc, life) = (c.sdc, c.incarnation);
-            let record = move |e: &Entry| Executed::new(sdc, life, e.seq, e.unit, e.blocks);
-            c.entries.iter().filter(|e| e.seq >= c.floor).map(record).collect::<Vec<Executed>>()
-        };
-        self.clients.iter().flat_map(records).collect()
+        self.iter().map(|e| wire_entry(&e)).collect()
     }
 
     /// The list that these records tell.
     pub fn from_records(records: &[Executed]) -> ExecutedList {
         let mut list = ExecutedList::default();
         for r in records {
-            let write = ClientSeq {
+            let write = ClientWrite {
                 sdc: r.sdc(),
                 incarnation: Incarnation(r.incarnation.get()),
                 seq: r.seq.get(),
@@ -158,8 +174,8 @@ impl ExecutedList {
 mod tests {
     use super::*;
 
-    fn write(incarnation: u64, seq: u64, floor: u64) -> ClientSeq {
-        ClientSeq { sdc: SdcId(1), incarnation: Incarnation(incarnation), seq, floor }
+    fn write(incarnation: u64, seq: u64, floor: u64) -> ClientWrite {
+        ClientWrite { sdc: SdcId(1), incarnation: Incarnation(incarnation), seq, floor }
     }
 
     fn blocks(range: core::ops::Range<u32>) -> BlockSet {
@@ -191,7 +207,7 @@ mod tests {
         mine.record(write(1, 8, 1), UNIT, blocks(4..8));
         theirs.record(write(1, 8, 1), UNIT, blocks(4..8));
         theirs.record(write(1, 9, 1), UNIT, blocks(2..6));
-        mine.overwrite(UNIT, blocks(3..6), &theirs);
+        mine.overwrite(UNIT, blocks(3..6), &theirs.of(UNIT, blocks(3..6)));
         assert_eq!(mine.blocks(write(1, 7, 1)), blocks(0..3));
         assert_eq!(mine.blocks(write(1, 8, 1)), blocks(4..8));
         assert_eq!(mine.blocks(write(1, 9, 1)), blocks(3..6));

@@ -2,7 +2,7 @@
 //!
 //! `docs/internals/protocol.md` says what these machines do and why it is safe. They know neither
 //! connections nor disk formats: whoever owns a [`Mirror`] tells it which link belongs to whom, and
-//! gives it a [`seam::Media`].
+//! gives it a [`seam::Journal`].
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -12,17 +12,19 @@ mod dirty;
 mod executed;
 mod lease;
 mod lock;
+mod marks;
 mod mirror;
 mod op;
 mod primary;
+mod repair;
 mod replica;
 mod secondary;
 mod sync;
 mod watch;
 
 pub use dirty::Dirty;
-pub use executed::{ClientSeq, ExecutedList};
+pub use executed::ExecutedList;
 pub use lease::{Fate, Leases};
 pub use lock::{Locks, Range};
 pub use mirror::{GroupView, Mirror, Stats};
-pub use replica::{GroupConfig, Record};
+pub use replica::GroupConfig;

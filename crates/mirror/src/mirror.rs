@@ -9,16 +9,22 @@
 
 use crate::lease::{Fate, Leases};
 use crate::lock::Range;
+use crate::marks::{Changes, Waiting};
 use crate::op::{Asker, Local, Op, OpKind};
+use crate::repair::Repair;
 use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
 use crate::secondary::Secondary;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{
     BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, LinkId, MapVersion, Mutant,
     Slab, Time, VolumeId, mutant,
 };
-use seam::{Buf, DiskError, DiskOp, Effects, Finished, Head, Job, Media, Note, Started};
+use seam::{
+    Buf, Change, DiskError, DiskOp, Effects, ExecutedBlocks, GroupRecord, Head, Job, Journal, Note,
+    Started,
+};
 use wire::{Header, Kind, Status, flag};
 
 /// Where an answer goes: the link, the asker's name for the operation, and what it is about.
@@ -38,6 +44,10 @@ pub struct Stats {
     pub moved: u64,
     /// When a write last found no space.
     pub full_at: Option<Time>,
+    /// Bytes of damaged blocks that were written anew.
+    pub repaired: u64,
+    /// Times that damaged blocks were in no other copy that is in sync.
+    pub unreadable: u64,
 }
 
 /// What a group looks like from here, for status, tests and the simulator.
@@ -58,11 +68,11 @@ pub struct GroupView {
 }
 
 /// All replicas of one shard.
-pub struct Mirror<M> {
+pub struct Mirror<J> {
     pub(crate) me: DeviceId,
     pub(crate) incarnation: Incarnation,
     pub(crate) limits: Limits,
-    pub(crate) media: M,
+    pub(crate) journal: J,
     pub(crate) replicas: IdMap<GroupId, Replica>,
     pub(crate) ops: Slab<Op>,
     client_ops: u32,
@@ -88,26 +98,36 @@ pub struct Mirror<M> {
     pub(crate) ready_to_admit: bool,
     /// Volumes that exist, and the first id that is not given out: what is below and not in is gone.
     volumes: (BTreeSet<VolumeId>, VolumeId),
+    pub(crate) changes: Changes,
+    /// By operation: the blocks that it lacks.
+    pub(crate) repairs: BTreeMap<u64, Repair>,
+    /// By operation that writes another replica's content: what that replica's list says about it.
+    pub(crate) copied: BTreeMap<u64, Rc<[ExecutedBlocks]>>,
     pub(crate) stats: Stats,
-    failed: bool,
+    pub(crate) failed: bool,
 }
 
-impl<M: Media> Mirror<M> {
-    /// The replicas of a device. `records` is what an earlier life left; empty for a new device.
+impl<J: Journal> Mirror<J> {
+    /// The replicas of a device, as its records say; none for a new device.
     pub fn new(
         me: DeviceId,
         incarnation: Incarnation,
         limits: Limits,
-        media: M,
-        records: BTreeMap<GroupId, Record>,
+        journal: J,
         boot: Time,
-    ) -> Mirror<M> {
-        let replicas =
-            records.into_iter().map(|(group, record)| (group, Replica::new(record))).collect();
+    ) -> Mirror<J> {
+        let replica = |(group, found): (GroupId, GroupRecord)| {
+            let mut record = Record::new(&found);
+            if mutant::on(Mutant::VolatileDirty) {
+                record.clean();
+            }
+            (group, Replica::new(record))
+        };
+        let replicas = journal.records().into_iter().map(replica).collect();
         Mirror {
             me,
             incarnation,
-            media,
+            journal,
             replicas,
             ops: Slab::new(usize::MAX),
             client_ops: 0,
@@ -126,14 +146,27 @@ impl<M: Media> Mirror<M> {
             suspects: BTreeSet::new(),
             ready_to_admit: false,
             volumes: (BTreeSet::new(), VolumeId(0)),
+            changes: Changes::default(),
+            repairs: BTreeMap::new(),
+            copied: BTreeMap::new(),
             stats: Stats::default(),
             failed: false,
         }
     }
 
     /// The device's content.
-    pub fn media(&self) -> &M {
-        &self.media
+    pub fn journal(&self) -> &J {
+        &self.journal
+    }
+
+    /// The device, whose jobs nobody will hear of any more.
+    pub fn into_journal(self) -> J {
+        self.journal
+    }
+
+    /// The device, for calls that concern no job.
+    pub fn journal_mut(&mut self) -> &mut J {
+        &mut self.journal
     }
 
     /// Counters.
@@ -143,7 +176,7 @@ impl<M: Media> Mirror<M> {
 
     /// The device failed in a way that this process can't go on from: it must stop.
     pub fn failed(&self) -> bool {
-        self.failed
+        self.failed || self.journal.failed().is_some()
     }
 
     /// Operations in flight.
@@ -167,24 +200,6 @@ impl<M: Media> Mirror<M> {
         let op = self.ops.remove(key)?;
         self.client_ops -= u32::from(op.from_client);
         Some(op)
-    }
-
-    /// What would be found after a crash that leaves the device's content: the media, and the records
-    /// with all that was uncertain in them (rule R5: one atomic step with the data).
-    pub fn into_durable(mut self) -> (M, BTreeMap<GroupId, Record>) {
-        let groups: Vec<GroupId> = self.replicas.keys().collect();
-        for group in groups {
-            self.fold_uncertain(group);
-        }
-        let volatile = mutant::on(Mutant::VolatileDirty);
-        let records = self.replicas.into_iter().map(|(group, mut replica)| {
-            if volatile {
-                replica.record.dirty.clear();
-            }
-            (group, replica.record)
-        });
-        let records = records.collect();
-        (self.media, records)
     }
 
     /// Every group with a replica here, in order.
@@ -259,8 +274,11 @@ impl<M: Media> Mirror<M> {
 
     /// Nothing is answered under the present configuration any more.
     fn stop(&mut self, group: GroupId, next: &GroupConfig, out: &mut Effects) {
-        self.fold_admitted(group, next);
+        let admitted = self.fold_admitted(group, next);
         self.fold_uncertain(group);
+        if admitted {
+            self.change_to(group);
+        }
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let role = core::mem::replace(&mut replica.role, Role::Out);
         let locks = core::mem::take(&mut replica.locks);
@@ -269,6 +287,8 @@ impl<M: Media> Mirror<M> {
             ops.extend(primary.held);
             ops.extend(primary.stream.iter().filter(|e| !e.done).map(|e| e.op));
         }
+        let here = |key: &&u64| self.ops.get(**key).is_some_and(|op| op.group == group);
+        ops.extend(self.repairs.keys().filter(here));
         ops.sort_unstable();
         ops.dedup();
         for key in ops {
@@ -281,18 +301,20 @@ impl<M: Media> Mirror<M> {
 
     /// A joiner whose admission was asked for, and is granted, has all that I have but for what is in
     /// flight: the blocks that it had missed are not dirty any more.
-    fn fold_admitted(&mut self, group: GroupId, next: &GroupConfig) {
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role else { return };
-        if sync.in_limbo() && next.in_sync.contains(&sync.peer) && next.in_sync.contains(&self.me) {
-            replica.record.dirty.clear();
+    fn fold_admitted(&mut self, group: GroupId, next: &GroupConfig) -> bool {
+        let Some(replica) = self.replicas.get_mut(group) else { return false };
+        let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role else { return false };
+        let both = next.in_sync.contains(&sync.peer) && next.in_sync.contains(&self.me);
+        if sync.in_limbo() && both {
+            replica.record.clean();
             replica.record.base = replica.config.epoch;
         }
+        sync.in_limbo() && both
     }
 
     /// What is in flight is uncertain: puts it into the dirty set.
     fn fold_uncertain(&mut self, group: GroupId) {
-        if !self.media.keeps_data() {
+        if !self.journal.keeps_data() {
             return;
         }
         let Some(replica) = self.replicas.get_mut(group) else { return };
@@ -316,10 +338,11 @@ impl<M: Media> Mirror<M> {
         if op.kind == OpKind::Copy {
             self.copies -= 1;
         }
+        let (at, len) = (op.at, op.len);
         if core::mem::take(&mut op.reserved) {
-            self.media.release(group, unit);
+            self.journal.release(group, unit, at, len);
         }
-        if op.local != Local::Running {
+        if !matches!(op.local, Local::Running | Local::Mending) {
             self.remove_op(key);
         }
         if let Asker::Client { link, op } = asker {
@@ -328,14 +351,26 @@ impl<M: Media> Mirror<M> {
         }
     }
 
-    /// Enters the next configuration, once no job of the last one runs.
+    /// Enters the next configuration, once no job of the last one runs, and the journal has it that this
+    /// replica acts in it (rule R2): until then nothing is answered.
     pub(crate) fn enter(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        let me = self.me;
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.local > 0 {
             return;
         }
+        let Some((next, _)) = &replica.next else { return };
+        let epoch = next.epoch;
+        let acts = Replica::acts_in(next, me) && self.journal.survives();
+        if acts && replica.record.acted < epoch {
+            if replica.noted < epoch {
+                replica.noted = epoch;
+                let changes = alloc::vec![Change::Acted(epoch)];
+                self.change_first(now, group, changes, Waiting::Entry(epoch), out);
+            }
+            return;
+        }
         let Some((config, map)) = replica.next.take() else { return };
-        let me = self.me;
         replica.enter(config, map, me);
         let config = &replica.config;
         if config.lost || config.primary.is_none() {
@@ -372,7 +407,7 @@ impl<M: Media> Mirror<M> {
     /// The volumes that exist; those that don't any more are dropped (rule R9).
     pub fn set_volumes(&mut self, live: BTreeSet<VolumeId>, next: VolumeId, out: &mut Effects) {
         self.volumes = (live, next);
-        let mut stored: Vec<VolumeId> = self.media.volumes();
+        let mut stored: Vec<VolumeId> = self.journal.volumes();
         stored.retain(|volume| self.is_gone(*volume));
         for volume in stored {
             self.drop_volume(volume, out);
@@ -393,9 +428,9 @@ impl<M: Media> Mirror<M> {
                 sync.todo.drop_volume(volume);
             }
         }
-        let units = self.media.drop_volume(volume);
-        if units > 0 {
-            out.note(Note::Dropped { volume, units });
+        let bytes = self.journal.drop_volume(volume);
+        if bytes > 0 {
+            out.note(Note::Dropped { volume, bytes });
         }
     }
 
@@ -408,7 +443,7 @@ impl<M: Media> Mirror<M> {
         let mutant = match op.kind {
             OpKind::Read | OpKind::Extents => Some(Mutant::ReadInFlight),
             OpKind::Copy => Some(Mutant::CopyUnlocked),
-            OpKind::Write | OpKind::Zero => None,
+            OpKind::Write | OpKind::Zero | OpKind::Amend => None,
         };
         if mutant.is_some_and(mutant::on) {
             return self.ready.push_back(key);
@@ -435,6 +470,7 @@ impl<M: Media> Mirror<M> {
                 match (op.kind, op.asker) {
                     (_, Asker::Nobody) => {}
                     (_, Asker::Gone) => self.finish_client(key, Status::Stale, out),
+                    (OpKind::Read, Asker::Primary { .. }) => self.start_job(now, key, out),
                     (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
                     (OpKind::Copy, _) => self.start_copy(now, key, out),
                     (_, Asker::Client { .. }) => self.start_write(now, key, out),
@@ -460,17 +496,29 @@ impl<M: Media> Mirror<M> {
         let job = match op.kind {
             OpKind::Write => Job::Write { at, body: op.body.clone() },
             OpKind::Zero => Job::Zero { at, len },
-            OpKind::Read | OpKind::Copy | OpKind::Extents => Job::Read { at, len },
+            OpKind::Read | OpKind::Copy | OpKind::Extents | OpKind::Amend => Job::Read { at, len },
         };
         let reserved = core::mem::take(&mut op.reserved);
-        self.replicas.get_mut(group).expect("the operation's replica is here").local += 1;
+        let copied = op.flags & flag::COPY != 0 && op.kind.changes_data();
+        let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
+        replica.local += 1;
+        let list: Option<Rc<[ExecutedBlocks]>> = match &replica.role {
+            Role::Secondary(secondary) if copied => {
+                Some(secondary.source().of(unit, BlockSet::touching(at, len)).into())
+            }
+            _ => None,
+        };
         let started = if gone {
             Started::Done(Buf::EMPTY)
         } else {
-            self.media.start(key, group, unit, job, out)
+            let marks = self.marks(self.ops.get(key).expect("as above"), list.as_ref());
+            self.journal.start(key, group, unit, job, marks, out)
         };
+        if let Some(list) = list {
+            self.copied.insert(key, list);
+        }
         if reserved {
-            self.media.release(group, unit);
+            self.journal.release(group, unit, at, len);
         }
         match started {
             Started::Pending => {}
@@ -487,31 +535,36 @@ impl<M: Media> Mirror<M> {
         result: Result<Buf, DiskError>,
         out: &mut Effects,
     ) {
-        if let Some(Finished { token: key, result }) = self.media.disk_done(op, result) {
-            self.job_done(now, key, result, out);
+        self.journal.disk_done(op, result, out);
+        if self.reap(now, out) {
             self.pump(now, out);
         }
     }
 
-    fn job_done(&mut self, now: Time, key: u64, result: Result<Buf, DiskError>, out: &mut Effects) {
+    pub(crate) fn job_done(
+        &mut self,
+        now: Time,
+        key: u64,
+        result: Result<Buf, DiskError>,
+        out: &mut Effects,
+    ) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
-        op.local = Local::Done;
+        let mending = core::mem::replace(&mut op.local, Local::Done) == Local::Mending;
         let (unit, at, len) = (op.unit, op.at, op.len);
         let copied = op.flags & flag::COPY != 0;
         let (group, kind, asker, client, lsn) = (op.group, op.kind, op.asker, op.client, op.lsn);
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local -= 1;
-        let Ok(data) = result else {
-            // Memory does not fail. A device that does must not go on: its content is unknown.
-            self.failed = true;
-            return;
+        let data = match result {
+            Ok(_) if mending => return self.mended(now, key, out),
+            Ok(data) => data,
+            Err(error) => return self.job_failed(now, key, error, out),
         };
         if client.sdc.0 != 0 && kind.changes_data() {
             replica.record.executed.record(client, unit, BlockSet::touching(at, len));
         }
-        if copied && let Role::Secondary(secondary) = &replica.role {
-            let blocks = BlockSet::touching(at, len);
-            replica.record.executed.overwrite(unit, blocks, secondary.source());
+        if copied && let Some(list) = self.copied.remove(&key) {
+            replica.record.executed.overwrite(unit, BlockSet::touching(at, len), &list);
         }
         match (asker, kind) {
             (Asker::Nobody, _) => {
@@ -519,9 +572,11 @@ impl<M: Media> Mirror<M> {
                 self.unlock(group, key);
                 self.enter(now, group, out);
             }
+            (Asker::Primary { .. }, OpKind::Read) => self.fetched_here(now, key, data, out),
             (_, OpKind::Read) => self.finish_read(key, data, out),
             (_, OpKind::Copy) => self.send_copy(key, data, out),
-            (Asker::Primary { .. }, _) => self.replicated_here(key, lsn, out),
+            (_, OpKind::Amend) => self.send_amend(now, key, data, out),
+            (Asker::Primary { .. }, _) => self.replicated_here(now, key, lsn, out),
             _ => self.check_write(now, key, out),
         }
     }
@@ -534,7 +589,8 @@ impl<M: Media> Mirror<M> {
         self.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
         self.stats.full_at = Some(now);
         out.note(Note::Full { device: self.me });
-        self.refuse_full(key, out);
+        self.copied.remove(&key);
+        self.refuse(now, key, Status::Full, out);
     }
 
     // ---- frames ----
@@ -561,7 +617,7 @@ impl<M: Media> Mirror<M> {
         let mut header = self.header(Kind::Reply, to.group);
         header.op = to.op.into();
         header.status = (status as u16).into();
-        header.flags = if self.media.keeps_data() { 0 } else { flag::NO_BODY_CRC };
+        header.flags = if self.journal.keeps_data() { 0 } else { flag::NO_BODY_CRC };
         self.stats.ops += 1;
         out.send(to.link, wire::frame(header, &body), body);
     }

@@ -1,9 +1,8 @@
 //! One operation in flight at a shard.
 
-use crate::executed::ClientSeq;
 use crate::replica::Members;
 use base::{GroupId, Incarnation, LinkId, Lsn, SdcId, UnitKey, VolumeId};
-use seam::Buf;
+use seam::{Buf, ClientWrite};
 use wire::Header;
 
 /// What an operation does.
@@ -19,6 +18,8 @@ pub(crate) enum OpKind {
     Zero,
     /// A resync copies the range to the peer of the group's sync.
     Copy,
+    /// Whole blocks go to members that could not complete a write in parts.
+    Amend,
 }
 
 impl OpKind {
@@ -36,6 +37,8 @@ pub(crate) enum Asker {
     Primary { link: LinkId, op: u64 },
     /// A sync of ours.
     Sync,
+    /// A write of ours, whose blocks a member needs whole.
+    Amend { of: u64 },
     /// A client's session that is over: what was not begun is not done (rule R8).
     Gone,
     /// Nobody any more: the configuration changed; only its media job is left.
@@ -51,7 +54,7 @@ pub(crate) struct Op {
     pub at: u32,
     pub len: u32,
     pub asker: Asker,
-    pub client: ClientSeq,
+    pub client: ClientWrite,
     pub flags: u8,
     pub body: Buf,
     pub body_crc: u32,
@@ -66,6 +69,9 @@ pub(crate) struct Op {
     pub from_client: bool,
     /// The asker has its answer, and the range is free.
     pub answered: bool,
+    /// Members that need its blocks whole, and those that were, or are being, sent them.
+    pub damaged: Members,
+    pub amended: Members,
 }
 
 /// Where the media job stands.
@@ -73,6 +79,10 @@ pub(crate) struct Op {
 pub(crate) enum Local {
     NotStarted,
     Running,
+    /// It met damaged blocks: another copy is being asked for them.
+    Asking,
+    /// They are being written.
+    Mending,
     Done,
 }
 
@@ -86,7 +96,7 @@ impl Op {
             at,
             len,
             asker,
-            client: ClientSeq::default(),
+            client: ClientWrite::default(),
             flags: 0,
             body: Buf::EMPTY,
             body_crc: 0,
@@ -97,13 +107,15 @@ impl Op {
             acked: Members::default(),
             from_client: matches!(asker, Asker::Client { .. }),
             answered: false,
+            damaged: Members::default(),
+            amended: Members::default(),
         }
     }
 
     /// The operation that a frame asks for.
     pub fn from_frame(h: &Header, kind: OpKind, asker: Asker, body: Buf) -> Op {
         let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
-        let client = ClientSeq {
+        let client = ClientWrite {
             sdc: SdcId(h.sdc.get()),
             incarnation: Incarnation(h.incarnation.get()),
             seq: h.seq.get(),

@@ -8,13 +8,13 @@ use base::{
     BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Duration, Epoch, GroupId, LinkId, Lsn, Mutant,
     SECTOR, SdcId, Time, UNIT, mutant,
 };
-use seam::{Buf, Effects, Media, Note};
+use seam::{Buf, Effects, Journal, Note};
 use wire::{Header, Kind, Status, flag};
 
 /// How long a joiner without space is left alone.
 const FULL_AGAIN: Duration = Duration::from_secs(1);
 
-impl<M: Media> Mirror<M> {
+impl<J: Journal> Mirror<J> {
     /// A client's operation came. The caller has checked the session, and the volume against the map.
     pub fn client(&mut self, now: Time, link: LinkId, h: &Header, body: Buf, out: &mut Effects) {
         let group = GroupId(h.group.get());
@@ -158,7 +158,7 @@ impl<M: Media> Mirror<M> {
     fn finish_extents(&mut self, key: u64, out: &mut Effects) {
         let (first, end, valid) = {
             let op = self.ops.get(key).expect("the operation lives");
-            (op.at / BLOCK, (op.at + op.len).div_ceil(BLOCK), self.media.valid(op.group, op.unit))
+            (op.at / BLOCK, (op.at + op.len).div_ceil(BLOCK), self.journal.valid(op.group, op.unit))
         };
         let mut bits = out.pool().zeroed((end - first).div_ceil(8) as usize);
         let bytes = bits.as_mut();
@@ -188,10 +188,13 @@ impl<M: Media> Mirror<M> {
         if sealing {
             return self.park(group, key);
         }
-        let needs_space = op.kind == OpKind::Write && !self.media.has_space_for(group, unit);
-        if needs_space && (!self.media.reserve(group, unit) || out.chaos("no space")) {
-            if self.media.has_space_for(group, unit) {
-                self.media.release(group, unit);
+        let (at, len) = (op.at, op.len);
+        let needs_space =
+            op.kind == OpKind::Write && !self.journal.has_space_for(group, unit, at, len);
+        let reserved = needs_space && self.journal.reserve(group, unit, at, len);
+        if needs_space && (!reserved || out.chaos("no space")) {
+            if reserved {
+                self.journal.release(group, unit, at, len);
             }
             self.stats.full_at = Some(now);
             out.note(Note::Full { device: self.me });
@@ -293,6 +296,7 @@ impl<M: Media> Mirror<M> {
                 self.check_write(now, key, out);
             }
             Some(Status::Full) => self.refused(now, key, from, member, out),
+            Some(Status::Damaged) => self.damaged_there(now, key, member, out),
             _ if replica.config.joiners.contains(&from) => self.cut(now, group, out),
             _ => {}
         }
@@ -302,7 +306,7 @@ impl<M: Media> Mirror<M> {
     /// A member has no space for it.
     fn refused(&mut self, now: Time, key: u64, from: DeviceId, member: Members, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
-        let (group, unit) = (op.group, op.unit);
+        let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
         let required = self.replicas[group].needed().intersects(member);
         out.note(Note::Full { device: from });
         if !required {
@@ -313,7 +317,7 @@ impl<M: Media> Mirror<M> {
         }
         if op.kind != OpKind::Copy && op.reserved && op.local == Local::NotStarted && !op.answered {
             self.stats.full_at = Some(now);
-            self.media.release(group, unit);
+            self.journal.release(group, unit, at, len);
             let op = self.ops.get_mut(key).expect("the operation lives");
             op.reserved = false;
             let lsn = op.lsn;
@@ -327,8 +331,13 @@ impl<M: Media> Mirror<M> {
     /// forgets it when nothing is left to do.
     pub(crate) fn check_write(&mut self, now: Time, key: u64, out: &mut Effects) {
         let Some(op) = self.ops.get(key) else { return };
-        if op.kind == OpKind::Copy {
-            return self.check_copy(now, key, out);
+        match op.kind {
+            OpKind::Copy => return self.check_copy(now, key, out),
+            OpKind::Amend => return self.check_amend(now, key, out),
+            _ if !op.damaged.is_empty() && op.local == Local::Done => {
+                return self.amend(now, key, out);
+            }
+            _ => {}
         }
         let (group, reserved) = (op.group, op.reserved);
         let replica = &self.replicas[group];
@@ -352,7 +361,9 @@ impl<M: Media> Mirror<M> {
         let op = self.ops.get(key).expect("the operation lives");
         if op.answered && op.local == Local::Done && op.acked.contains_all(op.sent) {
             let lsn = op.lsn;
-            self.remove_op(key);
+            if let Some(op) = self.remove_op(key) {
+                self.on_all(&op);
+            }
             self.leave_stream(now, group, lsn, out);
         }
     }
@@ -366,7 +377,7 @@ impl<M: Media> Mirror<M> {
         let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let missed = replica.config.in_sync.len() < replica.config.replicas.len();
-        if missed && self.media.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
+        if missed && self.journal.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
             replica.record.dirty.insert(unit, blocks);
         }
         self.unlock(group, key);

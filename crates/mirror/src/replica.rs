@@ -8,6 +8,7 @@ use crate::sync::Sync;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{DeviceId, Epoch, Lsn, MapVersion, Time};
+use seam::GroupRecord;
 
 /// A group's configuration, as the map has it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -72,16 +73,40 @@ impl GroupConfig {
 }
 
 /// What a replica must remember over a restart, together with its content (rule R5).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    /// The highest epoch in which it took part; after a restart it never takes part in it again (R2).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Record {
+    /// The highest epoch in which it took, or may take, part; after a restart it never takes part in it
+    /// again (R2).
     pub acted: Epoch,
     /// The last epoch at whose seal it was equal to another in-sync member.
     pub base: Epoch,
     /// Blocks that may differ from the other copy.
     pub dirty: Dirty,
+    /// Any block may: the journal had no room for all of them.
+    pub all_dirty: bool,
     /// Client writes that the content includes.
     pub executed: ExecutedList,
+}
+
+impl Record {
+    /// What a journal remembered.
+    pub fn new(found: &GroupRecord) -> Record {
+        let mut dirty = Dirty::default();
+        found.dirty.iter().for_each(|(unit, blocks)| dirty.insert(*unit, *blocks));
+        Record {
+            acted: found.acted,
+            base: found.base,
+            dirty,
+            all_dirty: found.all_dirty,
+            executed: ExecutedList::from_entries(&found.executed),
+        }
+    }
+
+    /// No block differs.
+    pub fn clean(&mut self) {
+        self.dirty.clear();
+        self.all_dirty = false;
+    }
 }
 
 /// The part that a replica plays in its present epoch.
@@ -113,6 +138,8 @@ pub(crate) struct Primary {
     pub untold: bool,
     /// Settling or bringing a joiner up to date.
     pub sync: Option<Sync>,
+    /// Blocks that every member has, and that the journal takes for dirty.
+    pub clean: Dirty,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -158,8 +185,10 @@ pub(crate) struct Replica {
     pub promises: Vec<(DeviceId, Time)>,
     /// Jobs that run on the media.
     pub local: u32,
-    /// What comes next, as soon as no job runs.
+    /// What comes next, as soon as no job runs, and it is durable that it acts then.
     pub next: Option<(GroupConfig, MapVersion)>,
+    /// The highest epoch of which the journal was told that it acts in it.
+    pub noted: Epoch,
 }
 
 impl Replica {
@@ -174,6 +203,7 @@ impl Replica {
             promises: Vec::new(),
             local: 0,
             next: None,
+            noted: Epoch(0),
         }
     }
 
@@ -196,6 +226,12 @@ impl Replica {
         self.others = config.members(&config.in_sync);
         self.others.remove(config.member(me));
         (self.config, self.map, self.locks) = (config, map, Locks::default());
+    }
+
+    /// True when a configuration gives this device a part to play.
+    pub fn acts_in(config: &GroupConfig, me: DeviceId) -> bool {
+        let member = config.in_sync.contains(&me) || config.joiners.contains(&me);
+        !config.lost && config.primary.is_some() && member
     }
 
     /// The members whose answer an acknowledgement needs, and whose lease a read needs.

@@ -2,6 +2,7 @@
 
 use crate::dirty::Dirty;
 use crate::executed::ExecutedList;
+use crate::marks::Waiting;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Op, OpKind};
 use crate::replica::Role;
@@ -10,7 +11,7 @@ use alloc::vec::Vec;
 use base::{
     BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, Time, UNIT, UnitKey, VolumeId, mutant,
 };
-use seam::{Buf, Effect, Effects, Media, Note};
+use seam::{Buf, Change, Effect, Effects, Journal, Note};
 use wire::records::{self, Executed, UnitBlocks};
 use wire::{Header, Kind, Status, flag};
 use zerocopy::IntoBytes;
@@ -32,9 +33,11 @@ pub(crate) struct Secondary {
     uncertain: VecDeque<(Lsn, UnitKey, BlockSet)>,
     /// Writes that are not durable yet.
     running: Vec<(Lsn, u64)>,
-    /// Writes that found no space.
-    refused: Vec<Lsn>,
+    /// Writes that were not done, and why: no space, or damaged blocks.
+    refused: Vec<(Lsn, Status)>,
     sealed: Option<Lsn>,
+    /// Blocks that every member has, and that the journal takes for dirty.
+    clean: Dirty,
     /// What the primary's content includes, as of the start of the sync.
     source: ExecutedList,
     /// The primary wants everything forgotten, as soon as no job runs.
@@ -52,6 +55,7 @@ impl Secondary {
             running: Vec::new(),
             refused: Vec::new(),
             sealed: None,
+            clean: Dirty::default(),
             source: ExecutedList::default(),
             wipe: None,
         }
@@ -67,20 +71,31 @@ impl Secondary {
         self.uncertain.drain(..).for_each(|(_, unit, blocks)| dirty.insert(unit, blocks));
     }
 
-    fn commit(&mut self, commit: Lsn) {
+    /// Everything up to `commit` is on every member; `tidy`: the journal is to hear of it.
+    fn commit(&mut self, commit: Lsn, tidy: bool) {
         if self.joiner {
             return;
         }
-        while self.uncertain.front().is_some_and(|(lsn, ..)| *lsn <= commit) {
+        while let Some((_, unit, blocks)) = self.uncertain.front().filter(|u| u.0 <= commit) {
+            if tidy && self.sealed.is_some() {
+                self.clean.insert(*unit, *blocks);
+            }
             self.uncertain.pop_front();
         }
-        self.refused.retain(|lsn| *lsn > commit);
+        self.refused.retain(|(lsn, _)| *lsn > commit);
+    }
+
+    /// Blocks that every member has, without those that are uncertain again.
+    pub fn take_clean(&mut self) -> Dirty {
+        let mut clean = core::mem::take(&mut self.clean);
+        self.uncertain.iter().for_each(|(_, unit, blocks)| clean.remove(*unit, *blocks));
+        clean
     }
 }
 
-impl<M: Media> Mirror<M> {
+impl<J: Journal> Mirror<J> {
     /// Whether a frame is from the leader of this very epoch; if not, what to answer.
-    fn check_leader(&self, from: DeviceId, h: &Header) -> Result<(), Status> {
+    pub(crate) fn check_leader(&self, from: DeviceId, h: &Header) -> Result<(), Status> {
         let Some(replica) = self.replicas.get(GroupId(h.group.get())) else {
             return Err(Status::Behind);
         };
@@ -140,10 +155,13 @@ impl<M: Media> Mirror<M> {
             return out.push(Effect::Close { link });
         }
         secondary.last = lsn;
-        secondary.commit(Lsn(h.commit.get()));
+        secondary.commit(Lsn(h.commit.get()), self.journal.survives());
+        if !secondary.clean.is_empty() {
+            self.changes.untidy.insert(group);
+        }
         let blocks = BlockSet::touching(at, len);
         let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
-        if self.media.keeps_data() {
+        if self.journal.keeps_data() {
             secondary.uncertain.push_back((lsn, unit, blocks));
         }
         let key = self.insert_replicated(link, h, body);
@@ -183,32 +201,33 @@ impl<M: Media> Mirror<M> {
         let group = GroupId(h.group.get());
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         let running = secondary.running.iter().find(|(l, _)| *l == lsn).map(|(_, key)| *key);
-        let refused = secondary.refused.contains(&lsn);
+        let refused = secondary.refused.iter().find(|(l, _)| *l == lsn).map(|(_, why)| *why);
         match running.and_then(|key| self.ops.get_mut(key)) {
             Some(op) => op.asker = Asker::Primary { link, op: h.op.get() },
             None => {
-                let status = if refused { Status::Full } else { Status::Ok };
+                let status = refused.unwrap_or(Status::Ok);
                 self.answer(link, Kind::Replicated, h, status, out);
             }
         }
     }
 
     /// A replicated write is durable here.
-    pub(crate) fn replicated_here(&mut self, key: u64, lsn: Lsn, out: &mut Effects) {
-        self.end_replicated(key, lsn, Status::Ok, out);
+    pub(crate) fn replicated_here(&mut self, now: Time, key: u64, lsn: Lsn, out: &mut Effects) {
+        self.end_replicated(now, key, lsn, Status::Ok, out);
     }
 
-    /// A replicated write found no space; nothing was changed.
-    pub(crate) fn refuse_full(&mut self, key: u64, out: &mut Effects) {
+    /// A replicated write can't be done: there is no space, or a block that it would leave in parts is
+    /// damaged. Nothing was changed.
+    pub(crate) fn refuse(&mut self, now: Time, key: u64, why: Status, out: &mut Effects) {
         let lsn = self.ops.get(key).expect("the operation lives").lsn;
         let group = self.ops.get(key).expect("the operation lives").group;
         if let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary()) {
-            secondary.refused.push(lsn);
+            secondary.refused.push((lsn, why));
         }
-        self.end_replicated(key, lsn, Status::Full, out);
+        self.end_replicated(now, key, lsn, why, out);
     }
 
-    fn end_replicated(&mut self, key: u64, lsn: Lsn, status: Status, out: &mut Effects) {
+    fn end_replicated(&mut self, now: Time, key: u64, lsn: Lsn, status: Status, out: &mut Effects) {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
         if let Some(secondary) = self.replicas.get_mut(op.group).and_then(|r| r.secondary()) {
@@ -220,16 +239,19 @@ impl<M: Media> Mirror<M> {
             header.status = (status as u16).into();
             out.send(link, wire::frame(header, &[]), Buf::EMPTY);
         }
-        self.wipe_if_idle(op.group, out);
+        self.wipe_if_idle(now, op.group, out);
     }
 
     /// The commit point moved.
     pub fn commit_in(&mut self, from: DeviceId, h: &Header) {
+        let group = GroupId(h.group.get());
         if self.check_leader(from, h).is_ok()
-            && let Some(secondary) =
-                self.replicas.get_mut(GroupId(h.group.get())).and_then(|r| r.secondary())
+            && let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary())
         {
-            secondary.commit(Lsn(h.commit.get()));
+            secondary.commit(Lsn(h.commit.get()), self.journal.survives());
+            if !secondary.clean.is_empty() {
+                self.changes.untidy.insert(group);
+            }
         }
     }
 
@@ -257,28 +279,49 @@ impl<M: Media> Mirror<M> {
         self.send_state(link, h, out);
     }
 
+    /// Tells base and dirty set, in as many frames as it takes. Whoever doesn't know what may differ tells
+    /// all that it holds.
     fn send_state(&self, link: LinkId, h: &Header, out: &mut Effects) {
         let group = GroupId(h.group.get());
-        let replica = &self.replicas[group];
-        let dirty = &replica.record.dirty;
-        let size = size_of::<UnitBlocks>();
-        let fits = dirty.units() * size <= self.limits.frame_body as usize;
+        let record = &self.replicas[group].record;
+        let mut list: Vec<UnitBlocks> =
+            record.dirty.iter().map(|(unit, blocks)| UnitBlocks::new(unit, blocks)).collect();
+        if record.all_dirty || h.has(flag::ALL) {
+            let units = self.journal.units(group).into_iter();
+            list.extend(units.map(|u| UnitBlocks::new(u, self.journal.valid(group, u))));
+        }
         let mut header = self.header(Kind::SyncState, group);
         (header.op, header.epoch) = (h.op, h.epoch);
-        // A list that is too long for a frame is told as "nothing is known".
-        header.lsn = if fits { replica.record.base.0 } else { 0 }.into();
-        if dirty.is_empty() && self.media.units(group).is_empty() {
+        header.lsn = record.base.0.into();
+        if list.is_empty() && self.journal.is_empty(group) {
             header.flags = flag::FULL;
         }
-        let mut body = out.alloc(if fits { dirty.units() * size } else { 0 });
-        for (bytes, (unit, blocks)) in body.as_mut().chunks_exact_mut(size).zip(dirty.iter()) {
-            bytes.copy_from_slice(UnitBlocks::new(unit, blocks).as_bytes());
+        if record.all_dirty {
+            header.flags |= flag::ALL;
         }
-        out.send(link, wire::frame(header, &body), body);
+        let most = (self.limits.frame_body as usize / size_of::<UnitBlocks>()).max(1);
+        let mut pages = list.chunks(most).peekable();
+        loop {
+            let page = pages.next().unwrap_or(&[]);
+            let more = pages.peek().is_some();
+            let flags = header.flags | if more { flag::MORE } else { 0 };
+            let body = out.copy(page.as_bytes());
+            out.send(link, wire::frame(Header { flags, ..header }, &body), body);
+            if !more {
+                return;
+            }
+        }
     }
 
     /// The primary wants us to start from nothing.
-    pub fn sync_wipe_in(&mut self, link: LinkId, from: DeviceId, h: &Header, out: &mut Effects) {
+    pub fn sync_wipe_in(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        from: DeviceId,
+        h: &Header,
+        out: &mut Effects,
+    ) {
         if let Err(status) = self.check_leader(from, h) {
             return self.answer(link, Kind::SyncState, h, status, out);
         }
@@ -290,10 +333,10 @@ impl<M: Media> Mirror<M> {
         let secondary = replica.secondary().expect("checked");
         secondary.started = false;
         secondary.wipe = Some(link);
-        self.wipe_if_idle(group, out);
+        self.wipe_if_idle(now, group, out);
     }
 
-    fn wipe_if_idle(&mut self, group: GroupId, out: &mut Effects) {
+    pub(crate) fn wipe_if_idle(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.local > 0 || !replica.locks.is_empty() || replica.next.is_some() {
             return;
@@ -302,18 +345,26 @@ impl<M: Media> Mirror<M> {
         let Some(secondary) = replica.secondary() else { return };
         let Some(link) = secondary.wipe.take() else { return };
         secondary.uncertain.clear();
-        replica.record.dirty.clear();
+        replica.record.clean();
         replica.record.executed.clear();
         replica.record.base = Epoch(0);
-        self.media.wipe(group);
-        let mut h = Header::new(Kind::SyncWipe);
-        (h.group, h.epoch) = (group.0.into(), epoch.0.into());
-        self.send_state(link, &h, out);
+        let wait = Waiting::Wipe { epoch, link };
+        self.change_first(now, group, alloc::vec![Change::Wipe], wait, out);
+    }
+
+    /// The content is gone, durably.
+    pub(crate) fn wiped(&mut self, group: GroupId, epoch: Epoch, link: LinkId, out: &mut Effects) {
+        if self.replicas[group].config.epoch == epoch {
+            let mut h = Header::new(Kind::SyncWipe);
+            (h.group, h.epoch) = (group.0.into(), epoch.0.into());
+            self.send_state(link, &h, out);
+        }
     }
 
     /// We are equal to the primary up to `lsn`, which is all that came.
     pub fn seal_in(
         &mut self,
+        now: Time,
         link: LinkId,
         from: DeviceId,
         h: &Header,
@@ -328,18 +379,46 @@ impl<M: Media> Mirror<M> {
         let group = GroupId(h.group.get());
         let replica = self.replicas.get_mut(group).expect("checked");
         let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
-        if secondary.sealed != Some(lsn) {
-            if !secondary.started || secondary.last != lsn {
-                return self.answer(link, Kind::Sealed, h, Status::Behind, out);
-            }
-            secondary.sealed = Some(lsn);
-            secondary.joiner = false;
-            secondary.uncertain.clear();
-            replica.record.dirty.clear();
-            replica.record.base = replica.config.epoch;
-            replica.record.executed = ExecutedList::from_records(list);
-            out.note(Note::Sealed { group, peer: from, lsn });
+        if secondary.sealed == Some(lsn) {
+            return self.answer(link, Kind::Sealed, h, Status::Ok, out);
         }
-        self.answer(link, Kind::Sealed, h, Status::Ok, out);
+        if !secondary.started || secondary.last != lsn {
+            return self.answer(link, Kind::Sealed, h, Status::Behind, out);
+        }
+        let epoch = replica.config.epoch;
+        secondary.uncertain.clear();
+        replica.record.clean();
+        replica.record.base = epoch;
+        replica.record.executed = ExecutedList::from_records(list);
+        let mut changes = alloc::vec![Change::CleanAll, Change::Base(epoch)];
+        if self.journal.survives() {
+            changes.push(Change::Executed(replica.record.executed.entries()));
+        }
+        let wait = Waiting::Seal { epoch, lsn, link, op: h.op.get() };
+        self.change_first(now, group, changes, wait, out);
+    }
+
+    /// The seal is durable: from here on this replica counts as equal.
+    pub(crate) fn sealed(
+        &mut self,
+        group: GroupId,
+        epoch: Epoch,
+        lsn: Lsn,
+        link: LinkId,
+        op: u64,
+        out: &mut Effects,
+    ) {
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        let Role::Secondary(secondary) = &mut replica.role else { return };
+        if replica.config.epoch != epoch || secondary.last != lsn {
+            return;
+        }
+        secondary.sealed = Some(lsn);
+        secondary.joiner = false;
+        let peer = secondary.primary;
+        out.note(Note::Sealed { group, peer, lsn });
+        let mut header = self.header(Kind::Sealed, group);
+        (header.op, header.lsn) = (op.into(), lsn.0.into());
+        out.send(link, wire::frame(header, &[]), Buf::EMPTY);
     }
 }

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use base::{
     BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, VolumeId, mutant,
 };
-use seam::{Buf, Effects, Media, Note};
+use seam::{Buf, Change, Effects, Journal, Note};
 use wire::records::{self, UnitBlocks};
 use wire::{Header, Kind, Status, flag};
 use zerocopy::IntoBytes;
@@ -50,6 +50,8 @@ pub(crate) struct Sync {
     asked: Lsn,
     /// What is still to be copied.
     pub todo: Dirty,
+    /// What can't be read here, while nobody in sync has it: tried again later.
+    pub unreadable: Dirty,
     /// Copies in flight.
     copying: u32,
     queued: bool,
@@ -67,8 +69,8 @@ impl Sync {
     }
 }
 
-impl<M: Media> Mirror<M> {
-    fn sync_mut(&mut self, group: GroupId) -> Option<&mut Sync> {
+impl<J: Journal> Mirror<J> {
+    pub(crate) fn sync_mut(&mut self, group: GroupId) -> Option<&mut Sync> {
         self.replicas.get_mut(group)?.primary()?.sync.as_mut()
     }
 
@@ -90,6 +92,7 @@ impl<M: Media> Mirror<M> {
             streaming,
             asked: primary.last,
             todo: Dirty::default(),
+            unreadable: Dirty::default(),
             copying: 0,
             queued: false,
         };
@@ -106,7 +109,8 @@ impl<M: Media> Mirror<M> {
         let (mut header, body) = match sync.phase {
             Phase::Ask => {
                 let mut header = self.header(Kind::SyncStart, group);
-                header.flags = if sync.joiner { flag::JOINER } else { 0 };
+                header.flags = if sync.joiner { flag::JOINER } else { 0 }
+                    | if replica.record.all_dirty { flag::ALL } else { 0 };
                 header.lsn = last.0.into();
                 let records = replica.record.executed.to_records();
                 (header, out.copy(records.as_bytes()))
@@ -169,7 +173,8 @@ impl<M: Media> Mirror<M> {
                 }
                 Phase::Ask => {}
                 Phase::Wipe | Phase::Seal(_) => self.send_question(group, out),
-                Phase::Copy | Phase::Drain | Phase::Admit => drop(self.asking.remove(&group)),
+                Phase::Copy => self.read_again(now, group, out),
+                Phase::Drain | Phase::Admit => drop(self.asking.remove(&group)),
             }
         }
     }
@@ -210,9 +215,21 @@ impl<M: Media> Mirror<M> {
             Phase::Ask if sync.streaming && h.op.get() == sync.asked.0 => {}
             _ => return,
         }
+        let forget = mutant::on(if sync.joiner {
+            Mutant::IgnoreJoinerDirty
+        } else {
+            Mutant::IgnorePeerDirty
+        });
+        for entry in list.iter().filter(|e| !forget && !gone.contains(&e.key().volume)) {
+            sync.todo.insert(entry.key(), entry.set());
+        }
+        if h.has(flag::MORE) {
+            return;
+        }
         let empty = h.has(flag::FULL);
+        let all = replica.record.all_dirty || h.has(flag::ALL);
         let reaches = !sync.joiner
-            || Epoch(h.lsn.get()) >= replica.record.base
+            || (Epoch(h.lsn.get()) >= replica.record.base && !all)
             || mutant::on(Mutant::IgnoreBase);
         if !reaches && !empty {
             self.cut(now, group, out);
@@ -222,20 +239,12 @@ impl<M: Media> Mirror<M> {
             return self.send_question(group, out);
         }
         sync.phase = Phase::Copy;
-        let forget = mutant::on(if sync.joiner {
-            Mutant::IgnoreJoinerDirty
-        } else {
-            Mutant::IgnorePeerDirty
-        });
-        for entry in list.iter().filter(|_| !forget) {
-            sync.todo.insert(entry.key(), entry.set());
-        }
-        gone.iter().for_each(|volume| sync.todo.drop_volume(*volume));
         if reaches {
             sync.todo.extend(&replica.record.dirty);
-        } else {
-            for unit in self.media.units(group) {
-                sync.todo.insert(unit, self.media.valid(group, unit));
+        }
+        if !reaches || all {
+            for unit in self.journal.units(group) {
+                sync.todo.insert(unit, self.journal.valid(group, unit));
             }
         }
         if mutant::on(Mutant::NoSettle) && !sync.joiner {
@@ -256,7 +265,7 @@ impl<M: Media> Mirror<M> {
     }
 
     /// Goes on when a phase may be over.
-    fn advance(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+    pub(crate) fn advance(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         let drained = primary.stream.is_empty();
         let Some(sync) = &mut primary.sync else { return };
@@ -267,6 +276,9 @@ impl<M: Media> Mirror<M> {
             if !core::mem::replace(&mut sync.queued, true) {
                 self.copy_queue.push_back(group);
             }
+            return;
+        }
+        if !sync.unreadable.is_empty() {
             return;
         }
         if mutant::on(Mutant::NoDrain) && sync.joiner {
@@ -321,7 +333,11 @@ impl<M: Media> Mirror<M> {
         }
         replica.record.base = replica.config.epoch;
         if replica.config.in_sync.len() == replica.config.replicas.len() {
-            replica.record.dirty.clear();
+            replica.record.clean();
+            self.change_to(group);
+        } else {
+            let base = replica.record.base;
+            self.change(group, alloc::vec![Change::Base(base)]);
         }
         self.activate(now, group, out);
     }
@@ -382,7 +398,7 @@ impl<M: Media> Mirror<M> {
         }
         let op = self.ops.get_mut(key).expect("the operation lives");
         let end = (op.at + op.len) / BLOCK;
-        let valid = self.media.valid(group, unit);
+        let valid = self.journal.valid(group, unit);
         let data = valid.contains(first);
         let split = (first..end).find(|b| valid.contains(*b) != data).unwrap_or(end);
         op.len = (split - first) * BLOCK;
@@ -415,7 +431,7 @@ impl<M: Media> Mirror<M> {
         self.replicate(key, to, out);
     }
 
-    fn drop_copy(&mut self, key: u64) {
+    pub(crate) fn drop_copy(&mut self, key: u64) {
         let op = self.remove_op(key).expect("the operation lives");
         self.copies -= 1;
         self.unlock(op.group, key);
@@ -448,6 +464,7 @@ impl<M: Media> Mirror<M> {
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: base::LinkId, out: &mut Effects) {
         self.peers.insert(device, link);
         self.leases.hurry(device);
+        self.fetch_again(Some(device), out);
         for group in self.led() {
             let replica = self.replicas.get(group).expect("listed");
             let member = replica.config.member(device);

@@ -6,10 +6,10 @@ use crate::mirror::Mirror;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, LinkId, MapVersion, Time};
-use seam::{Buf, Effects, Media};
+use seam::{Buf, Effects, Journal};
 use wire::{Header, Kind};
 
-impl<M: Media> Mirror<M> {
+impl<J: Journal> Mirror<J> {
     /// Does what is due. Call at `wake_at`, and after a new map.
     pub fn tick(&mut self, now: Time, out: &mut Effects) {
         self.send_beacons(now, out);
@@ -28,6 +28,8 @@ impl<M: Media> Mirror<M> {
             return;
         }
         self.tell_commits(out);
+        self.tell_clean();
+        self.fetch_again(None, out);
         let mut beacon = self.header(Kind::Beacon, GroupId(0));
         (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
         let beacon = wire::frame(beacon, &[]);
@@ -91,6 +93,7 @@ impl<M: Media> Mirror<M> {
             incarnation: fate.incarnation.max(base::Incarnation(h.incarnation.get())),
             ..fate
         };
+        self.tell_clean();
         self.heard(now, from, MapVersion(h.map.get()), out);
         self.leases.grant(now, from, fate, MapVersion(h.map.get()));
         let mut grant = self.header(Kind::Grant, GroupId(0));

@@ -6,7 +6,10 @@ use base::{
     UNIT, UnitKey, VolumeId,
 };
 use mirror::{GroupConfig, Mirror};
-use seam::{Buf, BufPool, DiskError, DiskOp, Effect, Effects, Finished, Job, Media, Started};
+use seam::{
+    Buf, BufPool, Change, DiskError, DiskOp, Effect, Effects, Finished, GroupRecord, Job, Journal,
+    Marks, Started,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use wire::{Header, Kind, Status, flag};
@@ -15,17 +18,52 @@ const GROUP: GroupId = GroupId(3);
 const CLIENT: LinkId = LinkId(1000);
 const UNIT0: UnitKey = UnitKey { volume: VolumeId(1), index: 0 };
 
-/// Memory that answers at once, with room for `room` units.
+/// Memory that answers at once, with room for `room` units. Blocks of unit 0 can be damaged.
 #[derive(Default)]
 struct Memory {
     units: BTreeMap<UnitKey, (BlockSet, Vec<u8>)>,
     room: usize,
+    bad: BlockSet,
+    ended: Vec<Finished>,
 }
 
-impl Media for Memory {
-    fn start(&mut self, _: u64, _: GroupId, unit: UnitKey, job: Job, out: &mut Effects) -> Started {
+impl Memory {
+    fn room(room: usize) -> Memory {
+        Memory { room, bad: BlockSet::EMPTY, ..Memory::default() }
+    }
+
+    /// The first damaged block that a job would have to read.
+    fn damaged(&self, unit: UnitKey, job: &Job) -> Option<u16> {
+        let (at, len) = match job {
+            Job::Read { at, len } | Job::Zero { at, len } => (*at, *len),
+            Job::Write { at, body } => (*at, body.len() as u32),
+        };
+        let mut read = BlockSet::touching(at, len);
+        if !matches!(job, Job::Read { .. }) {
+            read.remove(BlockSet::within(at, len));
+        }
+        let run = self.bad.and(read).first_run().filter(|_| unit == UNIT0)?;
+        Some(run.start as u16)
+    }
+}
+
+impl Journal for Memory {
+    fn start(
+        &mut self,
+        token: u64,
+        _: GroupId,
+        unit: UnitKey,
+        job: Job,
+        _: Marks,
+        out: &mut Effects,
+    ) -> Started {
+        if let Some(first) = self.damaged(unit, &job) {
+            let result = Err(DiskError::Corrupt { first, blocks: 1 });
+            self.ended.push(Finished { token, result });
+            return Started::Pending;
+        }
         if let Job::Write { .. } = job
-            && !self.reserve(GROUP, unit)
+            && !self.reserve(GROUP, unit, 0, 0)
         {
             return Started::Full;
         }
@@ -42,6 +80,7 @@ impl Media for Memory {
             Job::Write { at, body } => {
                 data[at as usize..at as usize + body.len()].copy_from_slice(&body);
                 valid.insert(BlockSet::touching(at, body.len() as u32));
+                self.bad.remove(BlockSet::touching(at, body.len() as u32));
             }
             Job::Zero { at, len } => {
                 data[at as usize..(at + len) as usize].fill(0);
@@ -50,20 +89,27 @@ impl Media for Memory {
         }
         Started::Done(Buf::EMPTY)
     }
-    fn disk_done(&mut self, _: DiskOp, _: Result<Buf, DiskError>) -> Option<Finished> {
-        None
+    fn change(&mut self, _: Option<u64>, _: GroupId, changes: Vec<Change>) {
+        if changes.iter().any(|c| matches!(c, Change::Wipe)) {
+            self.units.clear();
+        }
     }
-    fn has_space_for(&self, _: GroupId, unit: UnitKey) -> bool {
+    fn disk_done(&mut self, _: DiskOp, _: Result<Buf, DiskError>, _: &mut Effects) {}
+    fn finished(&mut self) -> Option<Finished> {
+        self.ended.pop()
+    }
+    fn flush(&mut self, _: &mut Effects) {}
+    fn has_space_for(&self, _: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
         self.units.contains_key(&unit)
     }
-    fn reserve(&mut self, _: GroupId, unit: UnitKey) -> bool {
+    fn reserve(&mut self, _: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
         if self.units.len() >= self.room && !self.units.contains_key(&unit) {
             return false;
         }
         self.units.entry(unit).or_insert_with(|| (BlockSet::EMPTY, vec![0; UNIT as usize]));
         true
     }
-    fn release(&mut self, _: GroupId, unit: UnitKey) {
+    fn release(&mut self, _: GroupId, unit: UnitKey, _: u32, _: u32) {
         if self.units.get(&unit).is_some_and(|(valid, _)| valid.is_empty()) {
             self.units.remove(&unit);
         }
@@ -74,17 +120,20 @@ impl Media for Memory {
     fn units(&self, _: GroupId) -> Vec<UnitKey> {
         self.units.keys().copied().collect()
     }
-    fn wipe(&mut self, _: GroupId) {
-        self.units.clear();
+    fn is_empty(&self, _: GroupId) -> bool {
+        self.units.is_empty()
     }
     fn volumes(&self) -> Vec<VolumeId> {
         vec![VolumeId(1)]
     }
-    fn drop_volume(&mut self, _: VolumeId) -> u32 {
+    fn drop_volume(&mut self, _: VolumeId) -> u64 {
         0
     }
-    fn keeps_data(&self) -> bool {
-        true
+    fn records(&self) -> Vec<(GroupId, GroupRecord)> {
+        Vec::new()
+    }
+    fn survives(&self) -> bool {
+        false
     }
 }
 
@@ -105,9 +154,8 @@ impl Pair {
     fn new(rooms: [usize; 2]) -> Pair {
         let pool = BufPool::new(1 << 24);
         let mirror = |i: usize| {
-            let (me, media) =
-                (DeviceId(i as u32 + 1), Memory { room: rooms[i], ..Memory::default() });
-            Mirror::new(me, Incarnation(7), Limits::TEST_MIN, media, BTreeMap::new(), Time::ZERO)
+            let (me, media) = (DeviceId(i as u32 + 1), Memory::room(rooms[i]));
+            Mirror::new(me, Incarnation(7), Limits::TEST_MIN, media, Time::ZERO)
         };
         Pair {
             mirrors: [mirror(0), mirror(1)],
@@ -172,6 +220,7 @@ impl Pair {
         loop {
             let mut idle = true;
             for i in 0..2 {
+                self.mirrors[i].flush(self.now, &mut self.outs[i]);
                 for effect in self.outs[i].drain().collect::<Vec<_>>() {
                     idle = false;
                     if let Effect::Send { link, head, body } = effect {
@@ -202,12 +251,14 @@ impl Pair {
             Kind::Beacon => mirror.beacon_in(now, link, sender, h, out),
             Kind::Commit => mirror.commit_in(sender, h),
             Kind::SyncStart => mirror.sync_start_in(link, sender, h, &body, out),
-            Kind::SyncWipe => mirror.sync_wipe_in(link, sender, h, out),
-            Kind::Seal => mirror.seal_in(link, sender, h, &body, out),
+            Kind::SyncWipe => mirror.sync_wipe_in(now, link, sender, h, out),
+            Kind::Seal => mirror.seal_in(now, link, sender, h, &body, out),
             Kind::Replicated => mirror.replicated(now, sender, h, out),
             Kind::Grant => mirror.grant_in(now, sender, h, out),
             Kind::SyncState => mirror.sync_state_in(now, sender, h, &body, out),
             Kind::Sealed => mirror.sealed_in(now, sender, h, out),
+            Kind::Read => mirror.fetch_in(now, link, sender, h, out),
+            Kind::Reply => mirror.fetched_in(now, sender, h, body, out),
             other => panic!("{other:?}"),
         }
     }
@@ -252,7 +303,7 @@ impl Pair {
     }
 
     fn assert_equal(&self) {
-        let [a, b] = self.mirrors.each_ref().map(|m| &m.media().units);
+        let [a, b] = self.mirrors.each_ref().map(|m| &m.journal().units);
         assert!(a == b, "the copies differ");
     }
 }
@@ -341,15 +392,8 @@ fn an_empty_joiner_gets_everything_and_a_stranger_is_wiped_first() {
     pair.connect(false);
     pair.configure(1, &[1], &[], &[0]);
     // Device 2 comes back with foreign content, and without a record.
-    let media = Memory { room: 4, ..Memory::default() };
-    pair.mirrors[1] = Mirror::new(
-        DeviceId(2),
-        Incarnation(8),
-        Limits::TEST_MIN,
-        media,
-        BTreeMap::new(),
-        pair.now,
-    );
+    let media = Memory::room(4);
+    pair.mirrors[1] = Mirror::new(DeviceId(2), Incarnation(8), Limits::TEST_MIN, media, pair.now);
     pair.connect(true);
     pair.configure(1, &[1], &[2], &[0, 1]);
     pair.wait(500);
@@ -369,7 +413,7 @@ fn a_full_secondary_refuses_before_anything_changed() {
     assert_eq!(pair.client(0, Kind::Write, 1, 0..BLOCK, 7, 0), Some(Status::Full));
     pair.assert_equal();
     assert_eq!(pair.write(0, 1, 8), Some(Status::Ok), "the stream goes on");
-    assert_eq!(pair.mirrors[0].media().units.keys().copied().collect::<Vec<_>>(), [UNIT0]);
+    assert_eq!(pair.mirrors[0].journal().units.keys().copied().collect::<Vec<_>>(), [UNIT0]);
 }
 
 #[test]
@@ -386,5 +430,72 @@ fn the_new_leader_overwrites_what_was_never_acknowledged() {
     pair.configure(2, &[2], &[1], &[0, 1]);
     pair.wait(500);
     pair.assert_equal();
-    assert_eq!(pair.mirrors[0].media().units[&UNIT0].1[0], 1);
+    assert_eq!(pair.mirrors[0].journal().units[&UNIT0].1[0], 1);
+}
+
+/// Damages these blocks of unit 0 of a device.
+fn damage(pair: &mut Pair, device: usize, blocks: Range<u32>) {
+    pair.mirrors[device].journal_mut().bad.insert(BlockSet::from_range(blocks));
+}
+
+#[test]
+fn what_is_damaged_at_the_primary_is_read_from_the_other_copy_and_written_anew() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7 + b as u8), Some(Status::Ok)));
+    damage(&mut pair, 0, 1..3);
+    let all = 0..4 * BLOCK;
+    assert_eq!(pair.client(0, Kind::Read, 0, all, 0, 0), Some(Status::Ok));
+    let seen: Vec<u8> = pair.bodies.last().unwrap().chunks(BLOCK as usize).map(|b| b[0]).collect();
+    assert_eq!(seen, [7, 8, 9, 10]);
+    assert_eq!(pair.mirrors[0].stats().repaired, 2 * u64::from(BLOCK));
+    assert!(pair.mirrors[0].journal().bad.is_empty());
+    damage(&mut pair, 0, 1..2);
+    let part = BLOCK + 512..BLOCK + 1024;
+    assert_eq!(pair.client(0, Kind::Write, 0, part, 5, 0), Some(Status::Ok));
+    assert!(pair.mirrors[0].journal().bad.is_empty());
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn what_is_damaged_at_a_member_is_sent_whole() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    damage(&mut pair, 1, 1..3);
+    let part = BLOCK + 512..2 * BLOCK + 512;
+    assert_eq!(pair.client(0, Kind::Zero, 0, part, 5, 0), Some(Status::Ok));
+    assert!(pair.mirrors[1].journal().bad.is_empty());
+    pair.assert_equal();
+    assert_eq!(pair.write(0, 2, 9), Some(Status::Ok), "the stream goes on");
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn what_nobody_has_is_an_error_until_it_is_written_anew() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    damage(&mut pair, 0, 1..2);
+    damage(&mut pair, 1, 1..2);
+    let block = |b: u32| b * BLOCK..(b + 1) * BLOCK;
+    assert_eq!(pair.client(0, Kind::Read, 0, block(1), 0, 0), Some(Status::Media));
+    assert_eq!(pair.read(0, 2), Some(7));
+    // In parts it can't be written; nobody knows what the other copy has done, so it has to go first.
+    assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), None);
+    assert!(pair.mirrors[0].suspects(pair.now).contains(&DeviceId(2)));
+    pair.configure(1, &[1], &[], &[0]);
+    assert_eq!(pair.replies.last().unwrap().status.get(), Status::Stale as u16);
+    assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), Some(Status::Media));
+    // The joiner gets all else, and waits for this one.
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(500);
+    assert_eq!(pair.mirrors[0].admissions(), []);
+    assert_eq!(pair.write(0, 1, 9), Some(Status::Ok));
+    pair.wait(1500);
+    assert_eq!(pair.mirrors[0].admissions().len(), 1);
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(500);
+    assert_eq!(pair.read(0, 1), Some(9));
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }

@@ -1,20 +1,67 @@
-//! The content of a device that outlives its process, together with what replication must remember
-//! about it (rule R5): data, and the marks that say how certain it is, are one atomic record.
+//! The content of a device, between the replication that decides *what* is read and written, and in
+//! which order, and the store that knows where it lies. Neither knows the other.
 //!
-//! [`Journal`] is to [`Media`](crate::Media) what a disk is to memory. Three things are different: the
-//! end of one device operation may end many jobs, or none (group commit), so ends are asked for with
-//! [`Journal::finished`]; every call may emit effects; and changes of the replication's own records are
-//! jobs as well.
+//! A device that outlives its process keeps, together with its content, what replication must remember
+//! about it (rule R5): data, and the marks that say how certain it is, are one atomic record. One that
+//! does not ([`Journal::survives`]) keeps no records, and nobody needs to make any.
+//!
+//! The end of one device operation may end many jobs, or none (group commit), so ends are asked for with
+//! [`Journal::finished`]; changes of the replication's own records are jobs as well.
 //!
 //! Everything here is a *delta* whose last writer wins, per block, per client or per field: replaying a
 //! piece of history over a state that already contains a part of it gives the state after that history.
 
-use crate::media::{Finished, Job, Started};
 use crate::{Buf, DiskError, DiskOp, Effects};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{BlockSet, Epoch, GroupId, Incarnation, SdcId, UnitKey, VolumeId};
+
+/// One thing to do to a unit; `at` and `len` are bytes in the unit.
+#[derive(Clone, Debug)]
+pub enum Job {
+    /// Read a range.
+    Read {
+        /// From here.
+        at: u32,
+        /// Bytes.
+        len: u32,
+    },
+    /// Write the body.
+    Write {
+        /// To here.
+        at: u32,
+        /// The data.
+        body: Buf,
+    },
+    /// Make a range read as zeros; whole blocks become invalid.
+    Zero {
+        /// From here.
+        at: u32,
+        /// Bytes.
+        len: u32,
+    },
+}
+
+/// What came of starting a job.
+#[derive(Debug)]
+pub enum Started {
+    /// Done already; a read's data is here.
+    Done(Buf),
+    /// [`Journal::finished`] will tell.
+    Pending,
+    /// No space; nothing was changed.
+    Full,
+}
+
+/// A job that ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// The caller's name for it.
+    pub token: u64,
+    /// A read's data, or why it failed.
+    pub result: Result<Buf, DiskError>,
+}
 
 /// A client's name for a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,7 +142,7 @@ pub struct GroupRecord {
     pub executed: Vec<ExecutedBlocks>,
 }
 
-/// A device whose content and records survive. Ranges are bytes in the unit, multiples of 512.
+/// The content of one device, by group and unit. Ranges are bytes in the unit, multiples of 512.
 ///
 /// Jobs on overlapping *blocks* never run at the same time (the caller's range locks). After every
 /// batch of calls comes one [`Journal::flush`].
@@ -143,5 +190,14 @@ pub trait Journal {
     /// False for a device that keeps nothing (NULL): nothing needs to be copied or remembered.
     fn keeps_data(&self) -> bool {
         true
+    }
+    /// False for a device that is empty after its process has died: marks mean nothing to it, changes
+    /// but [`Change::Wipe`] neither, and there are no records.
+    fn survives(&self) -> bool {
+        true
+    }
+    /// Why the device can't go on, if it can't: nobody knows what is on it.
+    fn failed(&self) -> Option<DiskError> {
+        None
     }
 }

@@ -13,7 +13,6 @@ pub mod effect;
 pub mod event;
 pub mod framer;
 pub mod journal;
-pub mod media;
 pub mod node;
 pub mod note;
 
@@ -22,8 +21,10 @@ pub use buf::{Buf, BufPool};
 pub use effect::{Effect, Effects, Head};
 pub use event::{DialError, DiskError, DownReason, Event};
 pub use framer::{FrameError, Framer, Framing};
-pub use journal::{Change, ClientWrite, ExecutedBlocks, GroupRecord, Journal, Marks, Origin};
-pub use media::{Finished, Job, Media, Started};
+pub use journal::{
+    Change, ClientWrite, ExecutedBlocks, Finished, GroupRecord, Job, Journal, Marks, Origin,
+    Started,
+};
 pub use node::Node;
 pub use note::Note;
 

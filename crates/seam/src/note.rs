@@ -2,7 +2,7 @@
 //! its trace and its marks of which rare paths a campaign has met.
 
 use crate::framer::FrameError;
-use base::{DeviceId, Epoch, GroupId, LinkId, Lsn, MapVersion, VolumeId};
+use base::{DeviceId, Epoch, GroupId, LinkId, Lsn, MapVersion, UnitKey, VolumeId};
 
 /// One thing worth knowing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,12 +110,30 @@ pub enum Note {
         /// Which device.
         device: DeviceId,
     },
-    /// Units of a volume that is gone were dropped.
+    /// The content of a volume that is gone was dropped.
     Dropped {
         /// Which volume.
         volume: VolumeId,
-        /// How many units.
-        units: u32,
+        /// Bytes of the device that it took.
+        bytes: u64,
+    },
+    /// Blocks that failed their checksum were written anew, with what another copy has.
+    Repaired {
+        /// Which group.
+        group: GroupId,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Blocks fail their checksum, and no copy that is in sync has them.
+    Unreadable {
+        /// Which group.
+        group: GroupId,
+        /// Which unit.
+        unit: UnitKey,
+        /// The first block.
+        first: u16,
+        /// How many.
+        blocks: u16,
     },
     /// The MDM took a server for lost.
     DeviceDown {

@@ -106,9 +106,24 @@ fn tell(note: Note) -> Telling {
             told("old sessions", format!("{link}: a frame of an older session was dropped"))
         }
         Note::Full { device } => told("writes without space", format!("{device} is full")),
-        Note::Dropped { volume, units } => {
-            told("volumes dropped", format!("{volume} is gone: gave back {units} units"))
+        Note::Dropped { volume, bytes } => {
+            let mib = bytes.div_ceil(base::MIB);
+            told("volumes dropped", format!("{volume} is gone: gave back {mib} MiB"))
         }
+        Note::Repaired { group, bytes } => Telling {
+            bytes,
+            ..told(
+                "repairs",
+                format!("{group}: {bytes} damaged bytes were written anew from the other copy"),
+            )
+        },
+        Note::Unreadable { group, unit, first, blocks } => told(
+            "blocks lost",
+            format!(
+                "{group}: {blocks} blocks from {first} of {} unit {} are damaged, and no other copy is in sync",
+                unit.volume, unit.index
+            ),
+        ),
         Note::DeviceDown { device, proof: true } => {
             told("devices down", format!("{device} is down: its process is dead"))
         }

@@ -13,7 +13,7 @@ use crate::world::{ProcId, ProcState, Reply, Step, World};
 use base::{GroupId, MIB, TIB, Time, VolumeId};
 use node::mdm::Mdm;
 use node::sdc::{Sdc, SdcConfig};
-use node::sds::{Durable, Sds, SdsConfig};
+use node::sds::{Device, Sds, SdsConfig};
 use prost::Message;
 use seam::{BlockError, Note};
 use std::cell::RefCell;
@@ -40,7 +40,7 @@ pub struct Volume {
 struct Seat {
     /// The store's name; another one after each wipe.
     store: u64,
-    kept: Option<Durable>,
+    kept: Option<Device>,
 }
 
 /// Whether a copy may be the last one.
@@ -210,7 +210,7 @@ impl Stage {
                     limits,
                 };
                 let sds = match seat.kept.take() {
-                    Some(durable) => Sds::recover(config, durable),
+                    Some(device) => Sds::recover(config, device),
                     None => Sds::new(config),
                 };
                 self.world.boot(id, Box::new(sds));
@@ -255,7 +255,7 @@ impl Stage {
         match who {
             Who::Sds(i) if death.keep && self.plan.durable => {
                 let sds = actor.into_any().downcast::<Sds>().expect("a data server");
-                self.seats[i as usize].kept = Some(sds.into_durable());
+                self.seats[i as usize].kept = sds.into_kept();
             }
             Who::Sds(i) => {
                 let id = self.proc(who);

@@ -1,14 +1,13 @@
 //! What a device holds: units, which of their blocks are valid, and free space.
 //!
-//! A sans-I/O core: it implements [`seam::Media`]: jobs emit device effects, whose ends finish them. It knows
+//! A sans-I/O core: it implements [`seam::Journal`]: jobs emit device effects, whose ends finish them. It knows
 //! no cluster; a group is only the name of a set of units that are listed and wiped together.
 //!
 //! Invariants: a block that was never written, or was zeroed, reads as zeros, whatever the slot held
 //! before; a slot belongs to at most one unit; a unit keeps its slot while an operation on it runs, and
 //! gives it back when no block is valid and no operation runs.
 //!
-//! [`Store`] is the layout for memory: metadata lives in this process alone ([`Memory`] adds what
-//! replication remembers). [`durable`] is the one for
+//! [`Memory`] is the layout for memory: metadata lives in this process alone. [`durable`] is the one for
 //! files and block devices. Not done here: order between overlapping operations (the caller's range
 //! locks).
 #![no_std]
@@ -16,10 +15,10 @@
 extern crate alloc;
 
 pub mod durable;
+mod kept;
 mod memory;
 mod space;
-mod store;
 
+pub use kept::Kept;
 pub use memory::Memory;
 pub use space::Space;
-pub use store::Store;

@@ -1,178 +1,580 @@
-//! A [`Store`] that remembers what replication must remember, as long as its process lives: [`Journal`]
-//! for memory devices, so that the layers above need not know which kind they have.
-//!
-//! Marks become what is remembered in the step in which their job ends. A NULL device remembers nothing.
+//! A device in memory: units, and the jobs that run on them. Everything is gone with the process, so it
+//! keeps no records for the replication.
 
-use crate::durable::groups::Groups;
-use crate::durable::record::Write;
-use crate::store::Store;
-use alloc::collections::{BTreeMap, VecDeque};
+use crate::space::Space;
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
+use base::{BLOCK, BlockSet, GroupId, IdMap, Map, Slab, UNIT, UnitKey, VolumeId};
 use seam::{
-    Buf, Change, DiskError, DiskOp, Effects, Finished, GroupRecord, Job, Journal, Marks, Media,
-    Started,
+    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, GroupRecord, Job, Journal,
+    Marks, Started,
 };
 
-/// A memory device with its records. A clone is what a crash of a process that keeps its memory would
-/// leave; jobs in flight are not cloned.
+#[derive(Clone, Copy, Debug)]
+struct Unit {
+    slot: u64,
+    valid: BlockSet,
+    /// Jobs and reservations that need the slot.
+    pins: u32,
+    /// Of a volume that is gone: goes with the last pin.
+    doomed: bool,
+}
+
+/// What a job has to know of its unit.
+#[derive(Clone, Copy, Debug)]
+struct Pinned {
+    /// Where on the device it begins.
+    start: u64,
+    valid: BlockSet,
+}
+
+impl Unit {
+    fn pin(&mut self) -> Pinned {
+        self.pins += 1;
+        Pinned { start: self.slot * u64::from(UNIT), valid: self.valid }
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    token: u64,
+    group: GroupId,
+    unit: UnitKey,
+    /// Device operations that have not ended.
+    left: u32,
+    result: Result<Buf, DiskError>,
+    change: Blocks,
+}
+
+/// What the end of a job does to the valid blocks.
+#[derive(Clone, Copy, Debug)]
+enum Blocks {
+    /// A read: nothing; these blocks of the answer, which starts at this byte, are zeros.
+    None {
+        at: u32,
+        invalid: BlockSet,
+    },
+    Set(BlockSet),
+    Clear(BlockSet),
+}
+
+/// Everything that one device holds. Cloning it is what a crash of a process that keeps its memory
+/// would leave (the simulator does that); jobs in flight are not cloned.
 #[derive(Debug)]
 pub struct Memory {
-    store: Store,
-    groups: Groups,
-    /// What jobs in flight say about themselves, by token.
-    marks: BTreeMap<u64, Write>,
-    finished: VecDeque<Finished>,
+    disk: DiskId,
+    keeps: bool,
+    space: Space,
+    groups: IdMap<GroupId, Map<UnitKey, Unit>>,
+    running: Slab<Running>,
+    /// The job that ended last, until somebody asks.
+    finished: Option<Finished>,
 }
 
 impl Clone for Memory {
     fn clone(&self) -> Memory {
-        let (marks, finished) = (BTreeMap::new(), VecDeque::new());
-        Memory { store: self.store.clone(), groups: self.groups.clone(), marks, finished }
+        let mut copy = Memory {
+            disk: self.disk,
+            keeps: self.keeps,
+            space: self.space.clone(),
+            groups: self.groups.clone(),
+            running: Slab::new(JOBS),
+            finished: None,
+        };
+        copy.forget_jobs();
+        copy
     }
 }
+
+/// Jobs in flight; the callers bound theirs far below.
+const JOBS: usize = 1 << 20;
 
 impl Memory {
-    /// The records of this store; none yet.
-    pub fn new(store: Store) -> Memory {
-        let (marks, finished) = (BTreeMap::new(), VecDeque::new());
-        Memory { store, groups: Groups::new(usize::MAX), marks, finished }
+    /// An empty device of `capacity` bytes. One that doesn't keep data (NULL) has no metadata either:
+    /// every block counts as valid, and takes no space.
+    pub fn new(disk: DiskId, capacity: u64, keeps: bool) -> Memory {
+        Memory {
+            disk,
+            keeps,
+            space: Space::new(capacity / u64::from(UNIT)),
+            groups: IdMap::default(),
+            running: Slab::new(JOBS),
+            finished: None,
+        }
     }
 
-    /// The content.
-    pub fn store(&self) -> &Store {
-        &self.store
+    /// Bytes of slots in use.
+    pub fn used(&self) -> u64 {
+        self.space.used() * u64::from(UNIT)
     }
-}
 
-/// The blocks that a job changes; `None` for a read.
-fn touched(job: &Job) -> Option<(u32, u32)> {
-    let (at, len) = match job {
-        Job::Read { .. } => return None,
-        Job::Write { at, body } => (*at, body.len() as u32),
-        Job::Zero { at, len } => (*at, *len),
-    };
-    Some((at / BLOCK, (at + len).div_ceil(BLOCK)))
+    /// Where the unit's bytes are on the device.
+    pub fn place(&self, group: GroupId, unit: UnitKey) -> Option<u64> {
+        self.unit(group, unit).map(|u| u.slot * u64::from(UNIT))
+    }
+
+    fn read(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        len: u32,
+        out: &mut Effects,
+    ) -> Started {
+        let Some(Pinned { start, valid }) = self.pin(group, unit, false) else {
+            return Started::Done(out.pool().zeroed(len as usize));
+        };
+        let touched = BlockSet::touching(at, len);
+        let mut invalid = touched;
+        invalid.remove(valid);
+        if invalid == touched {
+            self.unpin(group, unit, Blocks::None { at, invalid });
+            return Started::Done(out.pool().zeroed(len as usize));
+        }
+        let op = self.run(token, group, unit, 1, Blocks::None { at, invalid });
+        out.push(Effect::Read { op, disk: self.disk, at: start + u64::from(at), len });
+        Started::Pending
+    }
+
+    /// An edge block that is not valid yet is written whole, its rest as zeros.
+    fn write(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        body: Buf,
+        out: &mut Effects,
+    ) -> Started {
+        let end = at + body.len() as u32;
+        let Some(Pinned { start, valid }) = self.pin(group, unit, true) else {
+            return Started::Full;
+        };
+        let (first, last) = (at / BLOCK, (end - 1) / BLOCK);
+        let from = if valid.contains(first) { at } else { first * BLOCK };
+        let to = if valid.contains(last) { end } else { (last + 1) * BLOCK };
+        let body = if (from, to) == (at, end) {
+            body
+        } else {
+            let mut whole = out.alloc((to - from) as usize);
+            let bytes = whole.as_mut();
+            bytes[..(at - from) as usize].fill(0);
+            bytes[(at - from) as usize..(end - from) as usize].copy_from_slice(&body);
+            bytes[(end - from) as usize..].fill(0);
+            whole
+        };
+        let op = self.run(token, group, unit, 1, Blocks::Set(BlockSet::touching(at, end - at)));
+        out.push(Effect::Write { op, disk: self.disk, at: start + u64::from(from), body });
+        Started::Pending
+    }
+
+    /// Whole blocks lose their valid bit; parts of valid blocks at the edges are overwritten.
+    fn zero(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        len: u32,
+        out: &mut Effects,
+    ) -> Started {
+        let pinned = if self.keeps { self.pin(group, unit, false) } else { None };
+        let Some(Pinned { start, valid }) = pinned else { return Started::Done(Buf::EMPTY) };
+        let end = at + len;
+        let whole = BlockSet::within(at, len);
+        let parts =
+            edges(at, end).into_iter().flatten().filter(|(from, _)| valid.contains(from / BLOCK));
+        let parts: [Option<(u32, u32)>; 2] = {
+            let mut parts = parts;
+            [parts.next(), parts.next()]
+        };
+        let left = parts.iter().flatten().count() as u32;
+        if left == 0 {
+            self.unpin(group, unit, Blocks::Clear(whole));
+            return Started::Done(Buf::EMPTY);
+        }
+        let op = self.run(token, group, unit, left, Blocks::Clear(whole));
+        for (from, to) in parts.into_iter().flatten() {
+            let (at, body) = (start + u64::from(from), out.pool().zeroed((to - from) as usize));
+            out.push(Effect::Write { op, disk: self.disk, at, body });
+        }
+        Started::Pending
+    }
+
+    /// Forgets jobs and reservations of a process that is gone.
+    fn forget_jobs(&mut self) {
+        let space = &mut self.space;
+        for units in self.groups.values_mut() {
+            let mut slots: Vec<u64> = Vec::new();
+            units.retain(|_, unit| {
+                unit.pins = 0;
+                let keep = !unit.valid.is_empty() && !unit.doomed;
+                if !keep {
+                    slots.push(unit.slot);
+                }
+                keep
+            });
+            slots.sort_unstable();
+            slots.into_iter().for_each(|slot| space.give(slot));
+        }
+    }
+
+    /// Somebody asks for the end of each job at once, so one place is enough.
+    #[inline]
+    fn end(&mut self, finished: Finished) {
+        let before = self.finished.replace(finished);
+        assert!(before.is_none(), "`finished` is asked after every call that may end a job");
+    }
+
+    fn wipe(&mut self, group: GroupId) {
+        let units = self.groups.get_mut(group).map(core::mem::take);
+        for (unit, Unit { slot, pins, .. }) in units.into_iter().flatten() {
+            assert_eq!(pins, 0, "{unit:?} of {group} is in use");
+            self.space.give(slot);
+        }
+    }
+
+    fn unit(&self, group: GroupId, unit: UnitKey) -> Option<&Unit> {
+        self.groups.get(group)?.get(&unit)
+    }
+
+    fn run(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        left: u32,
+        change: Blocks,
+    ) -> DiskOp {
+        let running = Running { token, group, unit, left, result: Ok(Buf::EMPTY), change };
+        DiskOp(self.running.insert(running).expect("callers bound their jobs"))
+    }
+
+    /// Keeps the unit's slot; with `make`, takes one if there is none. `None` when there is none.
+    /// A NULL device has no slots: all its units lie at its start, and all their blocks are valid.
+    fn pin(&mut self, group: GroupId, key: UnitKey, make: bool) -> Option<Pinned> {
+        if !self.keeps {
+            return Some(Pinned { start: 0, valid: BlockSet::FULL });
+        }
+        let units = self.groups.get_or_insert_with(group, Map::default);
+        if let Some(unit) = units.get_mut(&key) {
+            return Some(unit.pin());
+        }
+        let slot = if make { self.space.take()? } else { return None };
+        let unit = Unit { slot, valid: BlockSet::EMPTY, pins: 0, doomed: false };
+        Some(units.entry(key).or_insert(unit).pin())
+    }
+
+    fn unpin(&mut self, group: GroupId, key: UnitKey, change: Blocks) {
+        if !self.keeps {
+            return;
+        }
+        let units = self.groups.get_mut(group).expect("a pinned unit's group is there");
+        let unit = units.get_mut(&key).expect("a pinned unit is there");
+        match change {
+            Blocks::None { .. } => {}
+            Blocks::Set(blocks) => unit.valid.insert(blocks),
+            Blocks::Clear(blocks) => unit.valid.remove(blocks),
+        }
+        unit.pins -= 1;
+        if unit.pins == 0 && (unit.valid.is_empty() || unit.doomed) {
+            let slot = unit.slot;
+            units.remove(&key);
+            self.space.give(slot);
+        }
+    }
 }
 
 impl Journal for Memory {
+    #[inline]
     fn start(
         &mut self,
         token: u64,
         group: GroupId,
         unit: UnitKey,
         job: Job,
-        marks: Marks,
+        _: Marks,
         out: &mut Effects,
     ) -> Started {
-        let blocks = touched(&job).filter(|_| self.store.keeps_data());
-        let write = blocks.map(|(first, end)| {
-            let parts = Vec::new();
-            Write { group, unit, first, end, marks, parts }
-        });
-        let started = self.store.start(token, group, unit, job, out);
-        match (&started, write) {
-            (Started::Done(_), Some(write)) => self.groups.wrote(&write),
-            (Started::Pending, Some(write)) if write.is_marked() => {
-                self.marks.insert(token, write);
-            }
-            _ => {}
+        match job {
+            Job::Read { at, len } => self.read(token, group, unit, at, len, out),
+            Job::Write { at, body } => self.write(token, group, unit, at, body, out),
+            Job::Zero { at, len } => self.zero(token, group, unit, at, len, out),
         }
-        started
     }
 
     fn change(&mut self, token: Option<u64>, group: GroupId, changes: Vec<Change>) {
-        for change in &changes {
-            if matches!(change, Change::Wipe) {
-                self.store.wipe(group);
-            }
-            self.groups.change(group, change);
+        if changes.iter().any(|c| matches!(c, Change::Wipe)) {
+            self.wipe(group);
         }
-        let ended = token.map(|token| Finished { token, result: Ok(Buf::EMPTY) });
-        self.finished.extend(ended);
+        if let Some(token) = token {
+            self.end(Finished { token, result: Ok(Buf::EMPTY) });
+        }
     }
 
+    #[inline]
     fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>, _: &mut Effects) {
-        let Some(ended) = self.store.disk_done(op, result) else { return };
-        let write = self.marks.remove(&ended.token);
-        if let Some(write) = write.filter(|_| ended.result.is_ok()) {
-            self.groups.wrote(&write);
+        let Some(running) = self.running.get_mut(op.0) else { return };
+        running.left -= 1;
+        if running.result.is_ok() {
+            running.result = result;
         }
-        self.finished.push_back(ended);
+        if running.left > 0 {
+            return;
+        }
+        let Some(Running { token, group, unit, mut result, mut change, .. }) =
+            self.running.remove(op.0)
+        else {
+            return;
+        };
+        if let (Blocks::None { at, invalid }, Ok(data)) = (change, &mut result) {
+            blank(data, at, invalid);
+        }
+        if result.is_err() {
+            change = Blocks::Set(BlockSet::EMPTY);
+        }
+        self.unpin(group, unit, change);
+        self.end(Finished { token, result });
     }
 
+    #[inline]
     fn finished(&mut self) -> Option<Finished> {
-        self.finished.pop_front()
+        self.finished.take()
     }
 
     fn flush(&mut self, _: &mut Effects) {}
 
     fn has_space_for(&self, group: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
-        Media::has_space_for(&self.store, group, unit)
+        !self.keeps || self.unit(group, unit).is_some()
     }
 
     fn reserve(&mut self, group: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
-        Media::reserve(&mut self.store, group, unit)
+        !self.keeps || self.pin(group, unit, true).is_some()
     }
 
     fn release(&mut self, group: GroupId, unit: UnitKey, _: u32, _: u32) {
-        Media::release(&mut self.store, group, unit);
+        if self.keeps {
+            self.unpin(group, unit, Blocks::Set(BlockSet::EMPTY));
+        }
     }
 
     fn valid(&self, group: GroupId, unit: UnitKey) -> BlockSet {
-        Media::valid(&self.store, group, unit)
+        match self.unit(group, unit) {
+            Some(unit) => unit.valid,
+            None if self.keeps => BlockSet::EMPTY,
+            None => BlockSet::FULL,
+        }
     }
 
     fn units(&self, group: GroupId) -> Vec<UnitKey> {
-        Media::units(&self.store, group)
-    }
-
-    fn volumes(&self) -> Vec<VolumeId> {
-        Media::volumes(&self.store)
+        let mut keys: Vec<UnitKey> =
+            self.groups.get(group).into_iter().flat_map(|u| u.keys().copied()).collect();
+        keys.sort_unstable();
+        keys
     }
 
     fn is_empty(&self, group: GroupId) -> bool {
-        Media::units(&self.store, group).is_empty()
+        self.groups.get(group).is_none_or(|units| units.is_empty())
+    }
+
+    fn volumes(&self) -> Vec<VolumeId> {
+        let mut all: Vec<VolumeId> =
+            self.groups.values().flat_map(|u| u.keys().map(|k| k.volume)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     fn drop_volume(&mut self, volume: VolumeId) -> u64 {
-        self.groups.drop_volume(volume);
-        u64::from(Media::drop_volume(&mut self.store, volume)) * u64::from(UNIT)
+        let mut slots: Vec<u64> = Vec::new();
+        let mut gone = 0;
+        for units in self.groups.values_mut() {
+            units.retain(|key, unit| {
+                if key.volume != volume {
+                    return true;
+                }
+                gone += u64::from(!unit.doomed);
+                unit.doomed = true;
+                if unit.pins == 0 {
+                    slots.push(unit.slot);
+                }
+                unit.pins > 0
+            });
+        }
+        slots.sort_unstable();
+        slots.into_iter().for_each(|slot| self.space.give(slot));
+        gone * u64::from(UNIT)
     }
 
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {
-        self.groups.records()
+        Vec::new()
     }
 
+    #[inline]
     fn keeps_data(&self) -> bool {
-        self.store.keeps_data()
+        self.keeps
+    }
+
+    #[inline]
+    fn survives(&self) -> bool {
+        false
+    }
+}
+
+/// The parts of blocks at the ends of a range that does not cover them whole.
+fn edges(at: u32, end: u32) -> [Option<(u32, u32)>; 2] {
+    let head = (!at.is_multiple_of(BLOCK)).then(|| (at, end.min(at.next_multiple_of(BLOCK))));
+    let tail_from = end - end % BLOCK;
+    let tail = (!end.is_multiple_of(BLOCK) && (tail_from > at || at.is_multiple_of(BLOCK)))
+        .then_some((tail_from.max(at), end));
+    [head, tail]
+}
+
+/// Zeros the parts of `data`, which starts at byte `at` of its unit, that lie in these blocks.
+fn blank(data: &mut Buf, at: u32, invalid: BlockSet) {
+    let mut rest = invalid;
+    let end = at + data.len() as u32;
+    while let Some(run) = rest.first_run() {
+        let (from, to) = ((run.start * BLOCK).max(at), (run.end * BLOCK).min(end));
+        data.as_mut()[(from - at) as usize..(to - at) as usize].fill(0);
+        rest.remove(BlockSet::from_range(run));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{Incarnation, Prng, SdcId};
-    use seam::{BufPool, ClientWrite, DiskId, Effect, Origin};
+    use alloc::vec;
+    use base::Prng;
+    use seam::BufPool;
+
+    /// A device in memory that ends its operations in random order.
+    struct Rig {
+        store: Memory,
+        out: Effects,
+        bytes: Vec<u8>,
+        open: Vec<Effect>,
+        prng: Prng,
+    }
+
+    const GROUP: GroupId = GroupId(1);
+
+    fn key(index: u32) -> UnitKey {
+        UnitKey { volume: VolumeId(1), index }
+    }
+
+    impl Rig {
+        fn new(slots: u64) -> Rig {
+            let capacity = slots * u64::from(UNIT);
+            Rig {
+                store: Memory::new(DiskId(0), capacity, true),
+                out: Effects::new(BufPool::new(1 << 24), Prng::new(1), None),
+                bytes: vec![0xee; capacity as usize],
+                open: Vec::new(),
+                prng: Prng::new(2),
+            }
+        }
+
+        fn step(&mut self) -> Option<Finished> {
+            self.open.extend(self.out.drain());
+            let pick = self.prng.below(self.open.len() as u64) as usize;
+            let (op, data) = match self.open.swap_remove(pick) {
+                Effect::Read { op, at, len, .. } => {
+                    let range = at as usize..at as usize + len as usize;
+                    (op, self.out.copy(&self.bytes[range]))
+                }
+                Effect::Write { op, at, body, .. } => {
+                    self.bytes[at as usize..at as usize + body.len()].copy_from_slice(&body);
+                    (op, Buf::EMPTY)
+                }
+                other => panic!("{other:?}"),
+            };
+            self.store.disk_done(op, Ok(data), &mut self.out);
+            self.store.finished()
+        }
+
+        fn start(&mut self, token: u64, unit: UnitKey, job: Job) -> Started {
+            self.store.start(token, GROUP, unit, job, Marks::default(), &mut self.out)
+        }
+
+        fn run(&mut self, unit: UnitKey, job: Job) -> Option<Buf> {
+            match self.start(9, unit, job) {
+                Started::Done(data) => Some(data),
+                Started::Full => None,
+                Started::Pending => loop {
+                    if let Some(done) = self.step() {
+                        assert_eq!(done.token, 9);
+                        return done.result.ok();
+                    }
+                },
+            }
+        }
+    }
 
     #[test]
-    fn marks_come_with_the_end_of_their_job() {
-        let mut out = Effects::new(BufPool::new(0), Prng::new(1), None);
-        let mut memory = Memory::new(Store::new(DiskId(0), 4 * u64::from(UNIT), true));
-        let (group, unit) = (GroupId(1), UnitKey { volume: VolumeId(1), index: 2 });
-        let write = ClientWrite { sdc: SdcId(1), incarnation: Incarnation(1), seq: 5, floor: 1 };
-        let marks = Marks { dirty: true, origin: Origin::Client(write) };
-        let job = Job::Write { at: 512, body: out.copy(&[1; 4096]) };
-        let started = Journal::start(&mut memory, 9, group, unit, job, marks.clone(), &mut out);
-        assert!(matches!(started, Started::Pending) && memory.records().is_empty());
-        let Some(Effect::Write { op, .. }) = out.drain().next() else { panic!("a write") };
-        Journal::disk_done(&mut memory, op, Ok(Buf::EMPTY), &mut out);
-        assert_eq!(memory.finished().map(|f| f.token), Some(9));
-        let record = memory.clone().records()[0].1.clone();
-        assert_eq!(record.dirty[&unit], BlockSet::from_range(0..2));
-        assert_eq!(record.executed[0].write, write);
-        memory.change(Some(10), group, alloc::vec![Change::Wipe]);
-        assert_eq!(memory.finished().map(|f| f.token), Some(10));
-        assert_eq!((memory.records()[0].1.clone(), memory.store().used()), Default::default());
+    fn reads_equal_a_flat_array_whatever_the_slots_held() {
+        let mut rig = Rig::new(3);
+        let mut model = vec![vec![0u8; UNIT as usize]; 3];
+        let mut prng = Prng::new(3);
+        for round in 0..3000u32 {
+            let unit = prng.below(3) as usize;
+            let len = prng.range(1, 20) as u32 * 512;
+            let at = prng.below(u64::from(6 * BLOCK - 512) / 512) as u32 * 512;
+            let range = at as usize..(at + len) as usize;
+            match prng.below(4) {
+                0 => {
+                    let data = vec![round as u8 | 1; len as usize];
+                    model[unit][range].copy_from_slice(&data);
+                    let body = rig.out.copy(&data);
+                    assert!(rig.run(key(unit as u32), Job::Write { at, body }).is_some());
+                }
+                1 => {
+                    let (at, len) = if prng.chance(0.1) { (0, UNIT) } else { (at, len) };
+                    model[unit][at as usize..(at + len) as usize].fill(0);
+                    rig.run(key(unit as u32), Job::Zero { at, len }).unwrap();
+                }
+                _ => {
+                    let data = rig.run(key(unit as u32), Job::Read { at, len }).unwrap();
+                    assert_eq!(&data[..], &model[unit][range], "round {round}");
+                }
+            }
+        }
+        (0..3).for_each(|u| drop(rig.run(key(u), Job::Zero { at: 0, len: UNIT })));
+        assert_eq!((rig.store.used(), rig.out.pool().used()), (0, 0));
+    }
+
+    #[test]
+    fn a_full_device_changes_nothing_and_drains() {
+        let mut rig = Rig::new(1);
+        let write = |rig: &mut Rig| Job::Write { at: 0, body: rig.out.copy(&[1; 512]) };
+        let job = write(&mut rig);
+        assert!(rig.run(key(0), job).is_some());
+        let job = write(&mut rig);
+        assert!(rig.run(key(1), job).is_none());
+        assert!(!rig.store.reserve(GROUP, key(1), 0, 512));
+        assert_eq!(rig.store.drop_volume(VolumeId(1)), u64::from(UNIT));
+        assert!(rig.store.reserve(GROUP, key(1), 0, 512));
+        rig.store.release(GROUP, key(1), 0, 512);
+        assert_eq!(rig.store.used(), 0);
+    }
+
+    #[test]
+    fn a_slot_stays_while_a_write_to_its_unit_runs() {
+        let mut rig = Rig::new(2);
+        let body = rig.out.copy(&[7; 4096]);
+        rig.run(key(0), Job::Write { at: 0, body: body.clone() });
+        let started = rig.start(5, key(0), Job::Write { at: 8192, body });
+        assert!(matches!(started, Started::Pending));
+        rig.start(6, key(0), Job::Zero { at: 0, len: 4096 });
+        assert_eq!(rig.store.used(), u64::from(UNIT), "the write in flight keeps the slot");
+        assert_eq!(rig.step().unwrap().token, 5);
+        assert_eq!(rig.run(key(0), Job::Read { at: 8192, len: 512 }).unwrap()[0], 7);
+        assert!(rig.store.reserve(GROUP, key(0), 0, 512));
+        assert_eq!(
+            (rig.store.drop_volume(VolumeId(1)), rig.store.drop_volume(VolumeId(1))),
+            (u64::from(UNIT), 0)
+        );
+        rig.store.release(GROUP, key(0), 0, 512);
+        assert_eq!(rig.store.used(), 0, "a dropped unit goes with its last pin");
     }
 }

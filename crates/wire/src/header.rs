@@ -99,7 +99,8 @@ codes! {
         Beacon = 4,
         /// The lease. `sent` of the beacon, `map` of the granter.
         Grant = 5,
-        /// Client reads `unit`, `at`, `len`.
+        /// Client reads `unit`, `at`, `len`. Primary to secondary: what do these blocks hold there? The
+        /// body of that answer ends with `records::Executed` of the blocks.
         Read = 10,
         /// Client writes the body.
         Write = 11,
@@ -112,14 +113,14 @@ codes! {
         /// Primary to secondary or joiner: one write, in the order of `lsn`. With flag `ZERO` it has
         /// no body and makes the range zeros.
         Replicate = 20,
-        /// It is durable there.
+        /// It is durable there; or could not be done, with status `Full` or `Damaged`.
         Replicated = 21,
         /// Primary to secondary: `commit` has advanced and no write carries it.
         Commit = 22,
         /// Primary to secondary or joiner: "we are in this epoch; tell me your state."
         SyncStart = 23,
-        /// The answer: base epoch in `lsn`, dirty blocks in the body (`records::UnitBlocks`). With
-        /// flag `FULL` the list would be too long, or nothing is known: copy all.
+        /// The answer: base epoch in `lsn`, dirty blocks in the body (`records::UnitBlocks`), in as many
+        /// frames as it takes (flag `MORE`). With flag `FULL` nothing is there: copy all.
         SyncState = 24,
         /// Primary to joiner: "forget what you hold of this group", answered by `SyncState`.
         SyncWipe = 25,
@@ -169,7 +170,8 @@ codes! {
         Media = 7,
         /// Too much at once: the sender exceeded its credit.
         Busy = 8,
-        /// The frame arrived damaged.
+        /// The frame arrived damaged. `Replicated`: blocks that the write would leave in parts are damaged
+        /// on the device, and nothing was changed: send them whole.
         Damaged = 9,
     }
 }
@@ -180,6 +182,11 @@ pub mod flag {
     pub const HOLE: u8 = 1;
     /// `Replicate`: a zeroing, not a write.
     pub const ZERO: u8 = 2;
+    /// `SyncState`: more of the list follows in another frame. The same bit as `HOLE`.
+    pub const MORE: u8 = 1;
+    /// `SyncStart`: tell all that you hold, any block may differ. `SyncState`: this is all that is held, any
+    /// block may differ. The same bit as `ZERO`.
+    pub const ALL: u8 = 2;
     /// I/O: this may be the second time that this (client, seq) arrives somewhere.
     pub const RETRY: u8 = 4;
     /// `MapPull`: answer when there is something newer.

@@ -1,6 +1,6 @@
 //! A shard's dealings with the MDM: registration, heartbeats, the map, proposals.
 
-use super::{Durable, Sds, Who};
+use super::{Sds, Who};
 use crate::links::{hello, send_control};
 use crate::mapview::Changes;
 use alloc::collections::BTreeMap;
@@ -88,17 +88,11 @@ impl Sds {
     fn registered(&mut self, now: Time, link: LinkId, registered: &Registered, out: &mut Effects) {
         self.cluster = ClusterId(registered.cluster);
         let (id, incarnation) = (DeviceId(registered.id), Incarnation(registered.incarnation));
-        if let Some(Durable { media, records }) = self.unnamed.take() {
+        if let Some(device) = self.unnamed.take() {
             (self.me, self.incarnation) = (id, incarnation);
             let boot = self.boot.unwrap_or(now);
-            self.mirror = Some(Mirror::new(
-                id,
-                incarnation,
-                self.config.limits.clone(),
-                media,
-                records,
-                boot,
-            ));
+            self.mirror =
+                Some(Mirror::new(id, incarnation, self.config.limits.clone(), device, boot));
         } else if (self.me, self.incarnation) != (id, incarnation) {
             // The MDM has forgotten, or mixes up, who this is: going on could only do harm.
             return self.end(Note::Superseded, out);
@@ -196,7 +190,7 @@ impl Sds {
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
         let stats = mirror.stats();
         let heartbeat = Heartbeat {
-            used: mirror.media().used(),
+            used: mirror.journal().used(),
             resync_remaining: mirror.resync_remaining(),
             resync_moved: stats.moved,
             ops: stats.ops,

@@ -8,6 +8,7 @@
 //! connection is.
 
 mod control;
+mod device;
 mod followers;
 mod serve;
 
@@ -16,14 +17,16 @@ use crate::mapview::MapView;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, GroupId, Incarnation, Limits, LinkId, Map, SdcId, Time};
+use base::{ClusterId, DeviceId, Incarnation, Limits, LinkId, Map, SdcId, Time};
 use core::net::SocketAddr;
 use followers::Followers;
-use mirror::{GroupView, Mirror, Record, Stats};
+use mirror::{GroupView, Mirror, Stats};
 use seam::{BlockError, DialError, DialId, DiskId, Effect, Effects, Event, Note, Port};
-use store::Store;
+use store::{Kept, Memory};
 use wire::PeerFramer;
 use wire::control::DeviceKind;
+
+pub use device::Device;
 
 /// What a shard is told at its start.
 #[derive(Clone, Debug)]
@@ -48,13 +51,6 @@ pub struct SdsConfig {
     pub pid: u32,
     /// Bounds.
     pub limits: Limits,
-}
-
-/// What is left of a shard whose process died and whose device kept its content.
-#[derive(Clone, Debug)]
-pub struct Durable {
-    media: Store,
-    records: BTreeMap<GroupId, Record>,
 }
 
 /// Who is at the other end of a link.
@@ -85,8 +81,8 @@ pub struct Sds {
     config: SdsConfig,
     cluster: ClusterId,
     /// Until the MDM has given a name to this life: what an earlier one left.
-    unnamed: Option<Durable>,
-    mirror: Option<Mirror<Store>>,
+    unnamed: Option<Device>,
+    mirror: Option<Mirror<Device>>,
     me: DeviceId,
     incarnation: Incarnation,
     boot: Option<Time>,
@@ -114,17 +110,21 @@ impl Sds {
     /// A shard with an empty device.
     pub fn new(config: SdsConfig) -> Sds {
         let keeps = config.kind != DeviceKind::Null;
-        let media = Store::new(DiskId(0), config.capacity, keeps);
-        Sds::recover(config, Durable { media, records: BTreeMap::new() })
+        let memory = Memory::new(DiskId(0), config.capacity, keeps);
+        let device = match config.kind {
+            DeviceKind::Durable => Device::Kept(Kept::new(memory)),
+            _ => Device::Memory(memory),
+        };
+        Sds::recover(config, device)
     }
 
     /// A shard that finds its device as an earlier life left it.
-    pub fn recover(config: SdsConfig, durable: Durable) -> Sds {
+    pub fn recover(config: SdsConfig, device: Device) -> Sds {
         assert!(!config.mdm.is_empty(), "at least one MDM address");
         let mdm = Dialer::new(config.mdm[0], &config.limits);
         Sds {
             cluster: ClusterId(0),
-            unnamed: Some(durable),
+            unnamed: Some(device),
             mirror: None,
             me: DeviceId(0),
             incarnation: Incarnation(0),
@@ -149,14 +149,14 @@ impl Sds {
     }
 
     /// What would be left if the process died now and the device kept its content.
-    pub fn into_durable(self) -> Durable {
-        match (self.mirror, self.unnamed) {
-            (Some(mirror), _) => {
-                let (media, records) = mirror.into_durable();
-                Durable { media: media.clone(), records }
-            }
-            (None, Some(durable)) => durable,
-            (None, None) => unreachable!("a shard is unnamed or has a mirror"),
+    pub fn into_kept(self) -> Option<Device> {
+        let device = match self.mirror {
+            Some(mirror) => Some(mirror.into_journal()),
+            None => self.unnamed,
+        };
+        match device {
+            Some(Device::Kept(kept)) => Some(Device::Kept(kept.clone())),
+            _ => None,
         }
     }
 
@@ -187,10 +187,10 @@ impl Sds {
     }
 
     /// The device's content.
-    pub fn store(&self) -> &Store {
+    pub fn device_content(&self) -> &Device {
         match (&self.mirror, &self.unnamed) {
-            (Some(mirror), _) => mirror.media(),
-            (None, Some(durable)) => &durable.media,
+            (Some(mirror), _) => mirror.journal(),
+            (None, Some(device)) => device,
             (None, None) => unreachable!("a shard is unnamed or has a mirror"),
         }
     }
@@ -346,6 +346,12 @@ impl seam::Node for Sds {
         }
         self.heartbeat(now, out);
         self.propose(now, out);
+        if let Some(mirror) = &mut self.mirror {
+            mirror.flush(now, out);
+            if mirror.failed() {
+                self.end(Note::DeviceFailed, out);
+            }
+        }
     }
 
     fn wake_at(&self) -> Option<Time> {

@@ -213,10 +213,11 @@ impl Sds {
         match h.kind() {
             Some(Kind::Replicate) => mirror.replicate_in(now, link, from, h, body, out),
             Some(Kind::Beacon) => mirror.beacon_in(now, link, from, h, out),
+            Some(Kind::Read) => mirror.fetch_in(now, link, from, h, out),
             Some(Kind::Commit) => mirror.commit_in(from, h),
             Some(Kind::SyncStart) => mirror.sync_start_in(link, from, h, &body, out),
-            Some(Kind::SyncWipe) => mirror.sync_wipe_in(link, from, h, out),
-            Some(Kind::Seal) => mirror.seal_in(link, from, h, &body, out),
+            Some(Kind::SyncWipe) => mirror.sync_wipe_in(now, link, from, h, out),
+            Some(Kind::Seal) => mirror.seal_in(now, link, from, h, &body, out),
             _ => {
                 out.note(Note::Refused {
                     link,
@@ -245,6 +246,7 @@ impl Sds {
             Some(Kind::Grant) => mirror.grant_in(now, from, h, out),
             Some(Kind::SyncState) => mirror.sync_state_in(now, from, h, body, out),
             Some(Kind::Sealed) => mirror.sealed_in(now, from, h, out),
+            Some(Kind::Reply) => mirror.fetched_in(now, from, h, body.clone(), out),
             Some(Kind::Welcome) => self.welcomed(now, link, from, body, out),
             _ => self.drop_link(now, link, out),
         }

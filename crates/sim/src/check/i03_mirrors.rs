@@ -6,7 +6,7 @@ use crate::plan::Who;
 use crate::stage::Stage;
 use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, UnitKey};
 use node::sds::Sds;
-use seam::{DiskId, Media};
+use seam::{DiskId, Journal};
 use std::collections::BTreeSet;
 
 fn find(stage: &Stage, device: u32) -> Option<u8> {
@@ -15,14 +15,11 @@ fn find(stage: &Stage, device: u32) -> Option<u8> {
 
 /// One block of a copy; zeros where it holds none.
 fn block(stage: &mut Stage, i: u8, group: GroupId, unit: UnitKey, index: u32, into: &mut [u8]) {
-    let place = stage.sds(i).and_then(|s: &Sds| {
-        let store = s.store();
-        store.valid(group, unit).contains(index).then(|| store.place(group, unit)).flatten()
-    });
+    let place = stage.sds(i).and_then(|s: &Sds| s.device_content().place(group, unit, index));
     into.fill(0);
     if let Some(place) = place {
         let id = stage.proc(Who::Sds(i));
-        stage.world.disk(id, DiskId(0)).peek(place + u64::from(index * BLOCK), into);
+        stage.world.disk(id, DiskId(0)).peek(place, into);
     }
 }
 
@@ -43,7 +40,7 @@ pub fn check(stage: &mut Stage) -> Result<(), Failure> {
 pub fn compare_group(stage: &mut Stage, group: GroupId, copies: &[u8]) -> Result<(), Failure> {
     let mut units = BTreeSet::new();
     for i in copies {
-        units.extend(stage.sds(*i).expect("it runs").store().units(group));
+        units.extend(stage.sds(*i).expect("it runs").device_content().units(group));
     }
     // A volume that is being deleted goes sooner here and later there.
     units.retain(|unit| stage.observer.volumes.contains_key(&unit.volume.0));
@@ -54,7 +51,7 @@ fn compare(stage: &mut Stage, group: GroupId, unit: UnitKey, copies: &[u8]) -> R
     let (mut a, mut b) = ([0; BLOCK as usize], [0; BLOCK as usize]);
     let mut valid = BlockSet::EMPTY;
     for i in copies {
-        valid.insert(stage.sds(*i).expect("it runs").store().valid(group, unit));
+        valid.insert(stage.sds(*i).expect("it runs").device_content().valid(group, unit));
     }
     for index in (0..BLOCKS_PER_UNIT).filter(|i| valid.contains(*i)) {
         block(stage, copies[0], group, unit, index, &mut a);
@@ -82,7 +79,7 @@ fn compare(stage: &mut Stage, group: GroupId, unit: UnitKey, copies: &[u8]) -> R
 pub fn undeleted(stage: &Stage) -> Option<String> {
     let live = &stage.observer.volumes;
     (0..stage.plan.sds).find_map(|i| {
-        let volumes = stage.sds(i)?.store().volumes();
+        let volumes = stage.sds(i)?.device_content().volumes();
         let dead = volumes.into_iter().find(|v| !live.contains_key(&v.0))?;
         Some(format!("sds{i} still stores units of {dead}, which is deleted"))
     })

@@ -1,0 +1,192 @@
+//! What the journal is told (rule R5): marks with each write, changes of a group's record, and who waits
+//! until they are durable.
+//!
+//! The sets in here and in the journal are not the same facts. What is here is exact, and counts while
+//! this process lives; what the journal holds is what a crash would reveal: it has what is in flight as
+//! well, and learns late what is clean. For a device that does not survive there is only the first.
+//!
+//! Invariant: the journal's dirty set of a group includes the one here.
+
+use crate::dirty::Dirty;
+use crate::mirror::Mirror;
+use crate::op::{Op, OpKind};
+use crate::replica::Role;
+use alloc::collections::BTreeSet;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use base::{BlockSet, Epoch, GroupId, LinkId, Lsn, Mutant, Time, mutant};
+use seam::{Change, Effects, ExecutedBlocks, Finished, Journal, Marks, Origin};
+
+/// The low half of a change's token: no operation has that index.
+const CHANGE: u64 = u32::MAX as u64;
+/// Units that one change names at most: the journal takes less than 1 MiB of entries at a time.
+const UNITS: usize = 8192;
+
+/// Who waits for a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waiting {
+    /// A configuration with this epoch is to be entered.
+    Entry(Epoch),
+    /// A seal of this epoch is to be answered, to this link's operation.
+    Seal { epoch: Epoch, lsn: Lsn, link: LinkId, op: u64 },
+    /// A wipe in this epoch is to be answered on this link.
+    Wipe { epoch: Epoch, link: LinkId },
+}
+
+/// Changes that somebody waits for, and what the journal is still to hear.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    waiting: alloc::collections::BTreeMap<u64, (GroupId, Waiting)>,
+    next: u64,
+    /// Groups with clean blocks that the journal has not heard of.
+    pub untidy: BTreeSet<GroupId>,
+}
+
+impl<J: Journal> Mirror<J> {
+    /// What a job says about itself.
+    pub(crate) fn marks(&self, op: &Op, copied: Option<&Rc<[ExecutedBlocks]>>) -> Marks {
+        if !op.kind.changes_data() || !self.journal.survives() {
+            return Marks::default();
+        }
+        let origin = match copied {
+            Some(list) => Origin::Copied(list.clone()),
+            None if op.client.sdc.0 != 0 => Origin::Client(op.client),
+            None => Origin::Unnamed,
+        };
+        let config = &self.replicas[op.group].config;
+        let alone = config.in_sync.len() < config.replicas.len();
+        Marks { dirty: !(alone && mutant::on(Mutant::NoSoloDirty)), origin }
+    }
+
+    /// Changes a group's record; nobody waits.
+    pub(crate) fn change(&mut self, group: GroupId, changes: Vec<Change>) {
+        if self.journal.survives() {
+            self.journal.change(None, group, changes);
+        }
+    }
+
+    /// Changes a group's record; `waiting` goes on when that is durable.
+    pub(crate) fn change_first(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        changes: Vec<Change>,
+        waiting: Waiting,
+        out: &mut Effects,
+    ) {
+        if !self.journal.survives() {
+            self.journal.change(None, group, changes);
+            return self.changed(now, group, waiting, out);
+        }
+        self.changes.next += 1;
+        let token = self.changes.next << 32 | CHANGE;
+        self.changes.waiting.insert(token, (group, waiting));
+        self.journal.change(Some(token), group, changes);
+    }
+
+    /// Takes in what the journal has finished; false when that was nothing.
+    pub(crate) fn reap(&mut self, now: Time, out: &mut Effects) -> bool {
+        let mut any = false;
+        while let Some(Finished { token, result }) = self.journal.finished() {
+            any = true;
+            if token & CHANGE != CHANGE {
+                self.job_done(now, token, result, out);
+            } else if let Some((group, waiting)) = self.changes.waiting.remove(&token) {
+                match result {
+                    Ok(_) => self.changed(now, group, waiting, out),
+                    Err(_) => self.failed = true,
+                }
+            }
+        }
+        any
+    }
+
+    /// Ends a batch of calls: what was asked for goes to the device.
+    pub fn flush(&mut self, now: Time, out: &mut Effects) {
+        loop {
+            self.journal.flush(out);
+            if !self.reap(now, out) {
+                return;
+            }
+            self.pump(now, out);
+        }
+    }
+
+    fn changed(&mut self, now: Time, group: GroupId, waiting: Waiting, out: &mut Effects) {
+        match waiting {
+            Waiting::Entry(epoch) => {
+                let Some(replica) = self.replicas.get_mut(group) else { return };
+                replica.record.acted = replica.record.acted.max(epoch);
+                self.enter(now, group, out);
+                self.pump(now, out);
+            }
+            Waiting::Seal { epoch, lsn, link, op } => self.sealed(group, epoch, lsn, link, op, out),
+            Waiting::Wipe { epoch, link } => self.wiped(group, epoch, link, out),
+        }
+    }
+
+    // ---- what is clean ----
+
+    /// Every member has what this operation has written.
+    pub(crate) fn on_all(&mut self, op: &Op) {
+        if !self.journal.survives() || op.kind == OpKind::Copy {
+            return;
+        }
+        let Some(replica) = self.replicas.get_mut(op.group) else { return };
+        let whole = replica.config.in_sync.len() == replica.config.replicas.len();
+        if let Role::Primary(primary) = &mut replica.role
+            && primary.active
+            && whole
+        {
+            primary.clean.insert(op.unit, BlockSet::touching(op.at, op.len));
+            self.changes.untidy.insert(op.group);
+        }
+    }
+
+    /// Tells the journal what is clean, and not in flight again. Late is safe.
+    pub(crate) fn tell_clean(&mut self) {
+        while let Some(group) = self.changes.untidy.pop_first() {
+            let Some(replica) = self.replicas.get_mut(group) else { continue };
+            let mut clean = Dirty::default();
+            match &mut replica.role {
+                Role::Primary(primary) => {
+                    core::mem::swap(&mut clean, &mut primary.clean);
+                    for entry in primary.stream.iter().filter(|e| !e.done) {
+                        let op = self.ops.get(entry.op).expect("an operation of the stream lives");
+                        clean.remove(op.unit, BlockSet::touching(op.at, op.len));
+                    }
+                }
+                Role::Secondary(secondary) => clean = secondary.take_clean(),
+                Role::Out => {}
+            }
+            let list: Vec<_> = clean.iter().collect();
+            for part in list.chunks(UNITS) {
+                self.change(group, alloc::vec![Change::Clean(part.to_vec())]);
+            }
+        }
+    }
+
+    /// This is all that may differ: `Dirty` may be what is in flight.
+    pub(crate) fn change_to(&mut self, group: GroupId) {
+        if !self.journal.survives() {
+            return;
+        }
+        let Some(replica) = self.replicas.get(group) else { return };
+        let mut dirty = replica.record.dirty.clone();
+        if let Role::Primary(primary) = &replica.role {
+            for entry in primary.stream.iter().filter(|e| !e.done) {
+                let op = self.ops.get(entry.op).expect("an operation of the stream lives");
+                dirty.insert(op.unit, BlockSet::touching(op.at, op.len));
+            }
+        }
+        let base = replica.record.base;
+        let list: Vec<_> = dirty.iter().collect();
+        let mut parts = list.chunks(UNITS);
+        let first = parts.next().unwrap_or(&[]).to_vec();
+        let rest: Vec<_> = parts.map(<[_]>::to_vec).collect();
+        // Together in one step; what goes beyond that was dirty before, and is more than can be in flight.
+        assert!(rest.is_empty(), "more units in flight than a shard has operations");
+        let changes = alloc::vec![Change::CleanAll, Change::Base(base), Change::Dirty(first)];
+        self.change(group, changes);
+    }
+}

@@ -1,0 +1,376 @@
+//! Damaged blocks: what the journal calls corrupt is read from another copy, and written anew (rule R13).
+//!
+//! The primary asks a member for the blocks, writes them whole, and starts over what had met the damage.
+//! A member that can't complete a write in parts says so, and gets the blocks whole, as another write of
+//! the stream in the name of the same client write. Both while the operation holds its range: nothing
+//! overlapping is in flight, so any copy that is in sync has what the blocks should hold; in settling
+//! either copy's content will do, with its list of executed writes.
+//!
+//! If no copy that is in sync has the blocks, a read ends in a media error, a write as well, without
+//! having changed anything, and a joiner stays out until the blocks are written anew.
+
+use crate::executed::ExecutedList;
+use crate::mirror::{Caller, Mirror};
+use crate::op::{Asker, Local, Op, OpKind};
+use crate::replica::Members;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Time, UNIT};
+use seam::{Buf, DiskError, Effects, ExecutedBlocks, Job, Journal, Marks, Note, Origin, Started};
+use wire::records::{self, Executed};
+use wire::{Header, Kind, Status};
+use zerocopy::IntoBytes;
+
+/// Rounds of repair that one operation gets; each mends one run of blocks.
+const ROUNDS: u32 = 256;
+/// How long until a copy of what nobody can read is tried again.
+const READ_AGAIN: Duration = Duration::from_secs(1);
+
+/// Blocks that an operation waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Repair {
+    from: DeviceId,
+    first: u16,
+    blocks: u16,
+    round: u32,
+}
+
+impl Repair {
+    fn at(&self) -> u32 {
+        u32::from(self.first) * BLOCK
+    }
+
+    fn len(&self) -> u32 {
+        u32::from(self.blocks) * BLOCK
+    }
+
+    fn set(&self) -> BlockSet {
+        BlockSet::touching(self.at(), self.len())
+    }
+}
+
+impl<J: Journal> Mirror<J> {
+    /// A job failed. It does not run any more.
+    pub(crate) fn job_failed(&mut self, now: Time, key: u64, error: DiskError, out: &mut Effects) {
+        let DiskError::Corrupt { first, blocks } = error else {
+            // What is on the device now? Nobody knows: this process must not go on.
+            self.failed = true;
+            return;
+        };
+        let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
+        op.local = Local::NotStarted;
+        let (group, asker, changes) = (op.group, op.asker, op.kind.changes_data());
+        if self.is_over(key) {
+            return self.drop_over(now, key, out);
+        }
+        match asker {
+            Asker::Primary { .. } if changes => self.refuse(now, key, Status::Damaged, out),
+            Asker::Primary { link, op } => {
+                self.remove_op(key);
+                self.unlock(group, key);
+                self.reply(Caller { link, op, group }, Status::Media, Buf::EMPTY, out);
+            }
+            _ => self.ask_other(now, key, first, blocks, out),
+        }
+    }
+
+    /// True when the configuration has changed since the operation began.
+    pub(crate) fn is_over(&self, key: u64) -> bool {
+        let op = self.ops.get(key).expect("the caller has it");
+        let changing = self.replicas.get(op.group).is_none_or(|r| r.next.is_some());
+        matches!(op.asker, Asker::Nobody) || (matches!(op.asker, Asker::Amend { .. }) && changing)
+    }
+
+    /// Forgets an operation whose configuration is over.
+    pub(crate) fn drop_over(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.remove_op(key).expect("the caller has it");
+        self.unlock(op.group, key);
+        self.enter(now, op.group, out);
+    }
+
+    // ---- at the primary: its own copy is damaged ----
+
+    fn ask_other(&mut self, now: Time, key: u64, first: u16, blocks: u16, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("the caller has it");
+        let replica = &self.replicas[op.group];
+        let round = self.repairs.get(&key).map_or(1, |r| r.round + 1);
+        let other = replica.config.devices(replica.needed()).next();
+        op.local = Local::Asking;
+        if op.kind == OpKind::Write && !op.reserved {
+            // The failed job has given its slots back.
+            op.reserved = self.journal.reserve(op.group, op.unit, op.at, op.len);
+        }
+        let from = other.filter(|_| round <= ROUNDS);
+        let repair = Repair { from: from.unwrap_or(DeviceId(0)), first, blocks, round };
+        self.repairs.insert(key, repair);
+        match from {
+            Some(_) => self.send_fetch(key, out),
+            None => self.unreadable(now, key, out),
+        }
+    }
+
+    fn send_fetch(&self, key: u64, out: &mut Effects) {
+        let (Some(repair), Some(op)) = (self.repairs.get(&key), self.ops.get(key)) else { return };
+        let mut h = self.header(Kind::Read, op.group);
+        h.op = key.into();
+        h.volume = op.unit.volume.0.into();
+        (h.unit, h.at, h.len) = (op.unit.index.into(), repair.at().into(), repair.len().into());
+        self.send_peer(repair.from, wire::frame(h, &[]), Buf::EMPTY, out);
+    }
+
+    /// Asks again for what has not come; of one device, or of all.
+    pub(crate) fn fetch_again(&mut self, of: Option<DeviceId>, out: &mut Effects) {
+        if self.repairs.is_empty() {
+            return;
+        }
+        let ops = &self.ops;
+        self.repairs.retain(|key, _| ops.get(*key).is_some());
+        let waits = |(key, r): (&u64, &Repair)| {
+            let asking = self.ops.get(*key).is_some_and(|op| op.local == Local::Asking);
+            (asking && r.from.0 != 0 && of.is_none_or(|d| d == r.from)).then_some(*key)
+        };
+        let keys: Vec<u64> = self.repairs.iter().filter_map(waits).collect();
+        keys.into_iter().for_each(|key| self.send_fetch(key, out));
+    }
+
+    /// The blocks came: they are written whole, without marks, for both copies are equal there.
+    pub fn fetched_in(
+        &mut self,
+        now: Time,
+        from: DeviceId,
+        h: &Header,
+        body: Buf,
+        out: &mut Effects,
+    ) {
+        let (key, group) = (h.op.get(), GroupId(h.group.get()));
+        let Some(repair) = self.repairs.get(&key).copied().filter(|r| r.from == from) else {
+            return;
+        };
+        let Some(op) = self.ops.get_mut(key) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        let present = replica.config.epoch.0 == h.epoch.get() && replica.next.is_none();
+        if op.group != group || op.local != Local::Asking || !present {
+            return;
+        }
+        let len = repair.len() as usize;
+        match Status::from_code(h.status.get()) {
+            Some(Status::Ok) => {}
+            Some(Status::Media) => {
+                self.unreadable(now, key, out);
+                return self.pump(now, out);
+            }
+            _ => return, // asked again
+        }
+        let list = body.get(len..).and_then(records::read::<Executed>);
+        let (Some(list), true) = (list, h.at.get() == repair.at() && h.len.get() as usize == len)
+        else {
+            return;
+        };
+        let list: Rc<[ExecutedBlocks]> = ExecutedList::from_records(list).entries().into();
+        op.local = Local::Mending;
+        replica.local += 1;
+        let unit = op.unit;
+        self.copied.insert(key, list.clone());
+        let job = Job::Write { at: repair.at(), body: body.slice(0..len) };
+        let marks = Marks { dirty: false, origin: Origin::Copied(list) };
+        match self.journal.start(key, group, unit, job, marks, out) {
+            Started::Pending => {}
+            Started::Done(_) => self.job_done(now, key, Ok(Buf::EMPTY), out),
+            Started::Full => {
+                let op = self.ops.get_mut(key).expect("looked up above");
+                op.local = Local::Asking;
+                self.replicas.get_mut(group).expect("looked up above").local -= 1;
+                self.unreadable(now, key, out);
+            }
+        }
+        self.pump(now, out);
+    }
+
+    /// The blocks are whole again: what had met the damage starts over.
+    pub(crate) fn mended(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
+        op.local = Local::NotStarted;
+        let (group, unit, kind) = (op.group, op.unit, op.kind);
+        let (repair, list) = (self.repairs[&key], self.copied.remove(&key));
+        if let (Some(replica), Some(list)) = (self.replicas.get_mut(group), list) {
+            replica.record.executed.overwrite(unit, repair.set(), &list);
+        }
+        self.stats.repaired += u64::from(repair.len());
+        out.note(Note::Repaired { group, bytes: repair.len().into() });
+        if self.is_over(key) {
+            return self.drop_over(now, key, out);
+        }
+        match kind {
+            OpKind::Read => self.ready.push_back(key), // it may need a lease anew
+            _ => self.start_job(now, key, out),
+        }
+    }
+
+    /// No copy that is in sync has the blocks.
+    fn unreadable(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("the caller has it");
+        let (group, kind, unit, lsn, sent) = (op.group, op.kind, op.unit, op.lsn, op.sent);
+        let repair = self.repairs.remove(&key).expect("the caller has asked");
+        let Repair { first, blocks, .. } = repair;
+        out.note(Note::Unreadable { group, unit, first, blocks });
+        self.stats.unreadable += 1;
+        let needed = self.replicas[group].needed();
+        match kind {
+            OpKind::Read | OpKind::Extents => self.finish_client(key, Status::Media, out),
+            OpKind::Copy => self.skip_copy(now, key, repair.set(), out),
+            // A member may have done what can't be done here: it has to go before this is answered.
+            OpKind::Amend => self.suspects.extend(self.replicas[group].config.devices(sent)),
+            OpKind::Write | OpKind::Zero if !needed.is_empty() => {
+                self.suspects.extend(self.replicas[group].config.devices(needed));
+            }
+            OpKind::Write | OpKind::Zero => {
+                self.cut(now, group, out);
+                let op = self.ops.get_mut(key).expect("nothing has ended it");
+                if core::mem::take(&mut op.reserved) {
+                    let (at, len) = (op.at, op.len);
+                    self.journal.release(group, unit, at, len);
+                }
+                self.finish_client(key, Status::Media, out);
+                self.leave_stream(now, group, lsn, out);
+            }
+        }
+    }
+
+    /// A copy whose source can't be read. In settling the other copy is damaged as well; a joiner waits
+    /// until the blocks are written anew.
+    fn skip_copy(&mut self, now: Time, key: u64, bad: BlockSet, out: &mut Effects) {
+        let op = self.ops.get(key).expect("the caller has it");
+        let (group, unit) = (op.group, op.unit);
+        let mut rest = BlockSet::touching(op.at, op.len);
+        rest.remove(bad);
+        self.drop_copy(key);
+        let Some(sync) = self.sync_mut(group) else { return };
+        sync.todo.insert(unit, rest);
+        if sync.joiner {
+            sync.unreadable.insert(unit, bad);
+            self.asking.insert(group, now + READ_AGAIN);
+        }
+        self.advance(now, group, out);
+    }
+
+    /// Tries again to copy what could not be read.
+    pub(crate) fn read_again(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        let Some(sync) = self.sync_mut(group) else { return };
+        let unreadable = core::mem::take(&mut sync.unreadable);
+        sync.todo.extend(&unreadable);
+        self.asking.remove(&group);
+        self.advance(now, group, out);
+    }
+
+    // ---- at a member: the primary's copy is damaged ----
+
+    /// The primary wants to know what blocks hold here.
+    pub fn fetch_in(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        from: DeviceId,
+        h: &Header,
+        out: &mut Effects,
+    ) {
+        let group = GroupId(h.group.get());
+        let (at, len) = (h.at.get(), h.len.get());
+        let whole = at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
+        let fits = whole && len > 0 && at < UNIT && len <= UNIT - at;
+        match self.check_leader(from, h) {
+            Ok(()) if fits => {
+                let asker = Asker::Primary { link, op: h.op.get() };
+                let key = self.insert_op(Op::from_frame(h, OpKind::Read, asker, Buf::EMPTY));
+                self.queue(key);
+                self.pump(now, out);
+            }
+            Ok(()) => {}
+            Err(status) => {
+                self.reply(Caller { link, op: h.op.get(), group }, status, Buf::EMPTY, out);
+            }
+        }
+    }
+
+    /// They are read: with them go the entries of the list of executed writes.
+    pub(crate) fn fetched_here(&mut self, now: Time, key: u64, data: Buf, out: &mut Effects) {
+        let op = self.remove_op(key).expect("the operation lives");
+        self.unlock(op.group, key);
+        let Asker::Primary { link, op: name } = op.asker else { return };
+        let blocks = BlockSet::touching(op.at, op.len);
+        let entries = self.replicas[op.group].record.executed.of(op.unit, blocks);
+        let list: Vec<Executed> = entries.iter().map(crate::executed::wire_entry).collect();
+        let mut body = out.alloc(data.len() + list.as_bytes().len());
+        body.as_mut()[..data.len()].copy_from_slice(&data);
+        body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());
+        let mut header = self.header(Kind::Reply, op.group);
+        (header.op, header.at, header.len) = (name.into(), op.at.into(), op.len.into());
+        out.send(link, wire::frame(header, &body), body);
+        self.wipe_if_idle(now, op.group, out);
+    }
+
+    // ---- at the primary: a member's copy is damaged ----
+
+    /// A member can't complete this write, as what it would leave of its blocks is damaged there.
+    pub(crate) fn damaged_there(
+        &mut self,
+        now: Time,
+        key: u64,
+        member: Members,
+        out: &mut Effects,
+    ) {
+        let op = self.ops.get_mut(key).expect("the caller has it");
+        if op.kind.changes_data() && !op.amended.intersects(member) {
+            op.damaged.insert(member);
+            self.check_write(now, key, out);
+        }
+    }
+
+    /// The write is done here: the blocks that it touched are read whole, for those who need them.
+    pub(crate) fn amend(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("the caller has it");
+        let to = core::mem::take(&mut op.damaged);
+        op.amended.insert(to);
+        let first = op.at / BLOCK * BLOCK;
+        let len = (op.at + op.len).next_multiple_of(BLOCK) - first;
+        let (group, unit, client) = (op.group, op.unit, op.client);
+        let amend = Op::new(group, OpKind::Amend, unit, first, len, Asker::Amend { of: key });
+        let amend = self.insert_op(Op { client, sent: to, ..amend });
+        self.start_job(now, amend, out);
+    }
+
+    /// They are read: they go out as another write of the stream.
+    pub(crate) fn send_amend(&mut self, now: Time, key: u64, data: Buf, out: &mut Effects) {
+        if self.is_over(key) {
+            return self.drop_over(now, key, out);
+        }
+        let op = self.ops.get_mut(key).expect("the caller has it");
+        let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
+        let to = Members(op.sent.0 & replica.recipients().0);
+        let Some(primary) = replica.primary().filter(|_| !to.is_empty()) else {
+            self.remove_op(key); // a joiner that was cut off
+            return;
+        };
+        op.body_crc = base::crc::crc32c(&data);
+        (op.body, op.sent) = (data, to);
+        op.lsn = primary.enter(key);
+        self.replicate(key, to, out);
+    }
+
+    /// The blocks may be there now: then the write is, too.
+    pub(crate) fn check_amend(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get(key).expect("the caller has it");
+        let Asker::Amend { of } = op.asker else { return };
+        if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {
+            return;
+        }
+        let (group, lsn, sent, bytes) = (op.group, op.lsn, op.sent, op.len);
+        self.remove_op(key);
+        self.stats.repaired += u64::from(bytes);
+        out.note(Note::Repaired { group, bytes: bytes.into() });
+        if let Some(write) = self.ops.get_mut(of) {
+            write.acked.insert(sent);
+            self.check_write(now, of, out);
+        }
+        self.leave_stream(now, group, lsn, out);
+    }
+}

@@ -1,0 +1,127 @@
+//! A shard's device, of whichever kind: memory, or what outlives the process.
+
+use alloc::vec::Vec;
+use base::{BlockSet, GroupId, UnitKey, VolumeId};
+use seam::{
+    Buf, Change, DiskError, DiskOp, Effects, Finished, GroupRecord, Job, Journal, Marks, Started,
+};
+use store::{Kept, Memory};
+
+/// One of the kinds.
+#[derive(Debug)]
+pub enum Device {
+    /// RAM and NULL.
+    Memory(Memory),
+    /// Memory that is kept: the simulator's.
+    Kept(Kept),
+}
+
+impl Device {
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        match self {
+            Device::Memory(memory) => memory.used(),
+            Device::Kept(kept) => kept.memory().used(),
+        }
+    }
+
+    /// Where a block lies on the device, in bytes, if it holds data.
+    pub fn place(&self, group: GroupId, unit: UnitKey, block: u32) -> Option<u64> {
+        let memory = match self {
+            Device::Memory(memory) => memory,
+            Device::Kept(kept) => kept.memory(),
+        };
+        let start = memory.valid(group, unit).contains(block).then(|| memory.place(group, unit));
+        start.flatten().map(|start| start + u64::from(block * base::BLOCK))
+    }
+}
+
+macro_rules! of {
+    ($self:ident, $device:ident => $call:expr) => {
+        match $self {
+            Device::Memory($device) => $call,
+            Device::Kept($device) => $call,
+        }
+    };
+}
+
+impl Journal for Device {
+    #[inline]
+    fn start(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        job: Job,
+        marks: Marks,
+        out: &mut Effects,
+    ) -> Started {
+        of!(self, d => d.start(token, group, unit, job, marks, out))
+    }
+
+    fn change(&mut self, token: Option<u64>, group: GroupId, changes: Vec<Change>) {
+        of!(self, d => d.change(token, group, changes));
+    }
+
+    #[inline]
+    fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>, out: &mut Effects) {
+        of!(self, d => d.disk_done(op, result, out));
+    }
+
+    #[inline]
+    fn finished(&mut self) -> Option<Finished> {
+        of!(self, d => d.finished())
+    }
+
+    fn flush(&mut self, out: &mut Effects) {
+        of!(self, d => d.flush(out));
+    }
+
+    fn has_space_for(&self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
+        of!(self, d => d.has_space_for(group, unit, at, len))
+    }
+
+    fn reserve(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
+        of!(self, d => d.reserve(group, unit, at, len))
+    }
+
+    fn release(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
+        of!(self, d => d.release(group, unit, at, len));
+    }
+
+    fn valid(&self, group: GroupId, unit: UnitKey) -> BlockSet {
+        of!(self, d => d.valid(group, unit))
+    }
+
+    fn units(&self, group: GroupId) -> Vec<UnitKey> {
+        of!(self, d => d.units(group))
+    }
+
+    fn is_empty(&self, group: GroupId) -> bool {
+        of!(self, d => Journal::is_empty(d, group))
+    }
+
+    fn volumes(&self) -> Vec<VolumeId> {
+        of!(self, d => d.volumes())
+    }
+
+    fn drop_volume(&mut self, volume: VolumeId) -> u64 {
+        of!(self, d => d.drop_volume(volume))
+    }
+
+    fn records(&self) -> Vec<(GroupId, GroupRecord)> {
+        of!(self, d => d.records())
+    }
+
+    fn keeps_data(&self) -> bool {
+        of!(self, d => d.keeps_data())
+    }
+
+    fn survives(&self) -> bool {
+        of!(self, d => d.survives())
+    }
+
+    fn failed(&self) -> Option<DiskError> {
+        of!(self, d => d.failed())
+    }
+}
