@@ -24,10 +24,8 @@ pub fn run(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<()> {
     };
     let pid_files: Vec<_> = configs.iter().filter_map(|c| c.pid_file.clone()).collect();
     if others.is_empty() {
-        // It tells this life of the server from others.
-        let nonce = crate::random()?;
-        let again = || jobs(&read(files, backend)?[0], nonce);
-        return service::run(&first.name, &pid_files, jobs(first, nonce)?, Some(Box::new(again)));
+        let again = || jobs(&read(files, backend)?[0]);
+        return service::run(&first.name, &pid_files, jobs(first)?, Some(Box::new(again)));
     }
     let job = shared(&configs)?;
     service::run(&job.name.clone(), &pid_files, vec![job], None)
@@ -43,9 +41,9 @@ fn read(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<Vec<SdsConfig
 }
 
 /// A shard for each device of a server.
-fn jobs(config: &SdsConfig, nonce: u64) -> Result<Vec<Job<Sds>>> {
+fn jobs(config: &SdsConfig) -> Result<Vec<Job<Sds>>> {
     let one = |(shard, part)| job(format!("{}.{shard}", config.name), config, vec![part]);
-    parts(config, nonce)?.into_iter().map(one).collect()
+    parts(config)?.into_iter().map(one).collect()
 }
 
 /// One shard for all devices of several servers.
@@ -64,13 +62,13 @@ fn shared(configs: &[SdsConfig]) -> Result<Job<Sds>> {
     }
     let mut all = Vec::new();
     for config in configs {
-        all.extend(parts(config, crate::random()?)?.into_iter().map(|(_, part)| part));
+        all.extend(parts(config)?.into_iter().map(|(_, part)| part));
     }
     job(format!("{}+{}", first.name, others.len()), first, all)
 }
 
 /// What each device of a server gives to a shard.
-fn parts(config: &SdsConfig, nonce: u64) -> Result<Vec<(u32, Part)>> {
+fn parts(config: &SdsConfig) -> Result<Vec<(u32, Part)>> {
     if config.device.is_empty() {
         bail!("{}: a data server needs at least one [[device]]", config.name);
     }
@@ -79,7 +77,7 @@ fn parts(config: &SdsConfig, nonce: u64) -> Result<Vec<(u32, Part)>> {
         if parts.iter().any(|(other, _)| *other == shard) {
             bail!("{}: two devices have `shard = {shard}`", config.name);
         }
-        parts.push((shard, part(config, shard, device, nonce)?));
+        parts.push((shard, part(config, shard, device)?));
     }
     Ok(parts)
 }
@@ -110,7 +108,7 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
     Ok(Job { name, config, nodes })
 }
 
-fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, nonce: u64) -> Result<Part> {
+fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig) -> Result<Part> {
     if device.listen.ip().is_unspecified() && device.advertise.is_none() {
         bail!(
             "device {shard} listens on {}: say with `advertise` which address others dial",
@@ -124,8 +122,8 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, nonce: u64) -> Re
         DeviceSpec::Null(size) => (DiskSpec::Null(size.0), DeviceKind::Null),
     };
     let (name, mdm, advertise) = (config.name.clone(), config.mdm.clone(), device.advertise);
-    // Drawn anew: what lies in memory is gone with the process that wrote it.
-    let (listen, store) = (device.listen, crate::random()?);
+    // Drawn anew: tells this life of the shard from others. What lies in memory is gone with it.
+    let (listen, nonce, store) = (device.listen, crate::random()?, crate::random()?);
     let node = move |place: &Place| {
         Sds::new(sds::SdsConfig {
             name,
