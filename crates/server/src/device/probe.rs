@@ -128,7 +128,9 @@ fn writes(scratch: &Scratch) -> Result<(Timings, Vec<Latency>)> {
         Latency::of("flush behind 4 MiB", &behind),
         Latency::of("flush of nothing", &idle),
     ];
-    let (write_us, flush_us) = (latencies[1].p50_us, latencies[2].p50_us);
+    // The quick ones: a busy machine makes any of them slow, and nothing makes them quicker than they are.
+    let quick = |times: &Histogram<u64>| times.value_at_quantile(0.1) as f64 / 1000.0;
+    let (write_us, flush_us) = (quick(&write), quick(&flush));
     Ok((Timings { flush_us, write_us }, latencies))
 }
 

@@ -7,7 +7,7 @@
 use super::medium::{Cache, Kind, Medium};
 use serde::Serialize;
 
-/// Medians, in microseconds.
+/// The quickest tenth, in microseconds: a busy machine makes any operation slow.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Timings {
     /// Of a flush behind one write of 4 KiB.
