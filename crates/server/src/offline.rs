@@ -80,7 +80,9 @@ impl Offline {
     /// Starts a job that doesn't overlap one that runs. Its end comes out of [`Offline::finished`], if it
     /// isn't [`Started::Done`] at once.
     pub fn start(&mut self, token: u64, group: GroupId, unit: UnitKey, job: Job) -> Started {
-        self.store.start(token, group, unit, job, Marks::default(), &mut self.out)
+        let started = self.store.start(token, group, unit, job, Marks::default(), &mut self.out);
+        self.drive.begin_all(&mut self.out);
+        started
     }
 
     /// The end of a job; waits for one. `None`: nothing is under way.
@@ -89,19 +91,17 @@ impl Offline {
             if let Some(finished) = self.store.finished() {
                 return Ok(Some(finished));
             }
+            // All that has ended comes first, so that a batch of the log is as long as it can be.
+            if let Some((op, result)) = self.drive.poll()? {
+                self.store.disk_done(op, result, &mut self.out);
+                continue;
+            }
             self.settle();
             if let Some(finished) = self.store.finished() {
                 return Ok(Some(finished));
             }
-            let Some(mut ended) = self.drive.wait()? else { return Ok(None) };
-            // All that has ended, so that a batch of the log is as long as it can be.
-            loop {
-                self.store.disk_done(ended.0, ended.1, &mut self.out);
-                match self.drive.poll()? {
-                    Some(next) => ended = next,
-                    None => break,
-                }
-            }
+            let Some((op, result)) = self.drive.wait()? else { return Ok(None) };
+            self.store.disk_done(op, result, &mut self.out);
         }
     }
 

@@ -23,6 +23,8 @@ pub enum Kind {
     Rotating,
     /// Flash, or something that says it is.
     Solid,
+    /// What a host makes of something: nobody tells of what.
+    Virtual,
     /// The kernel doesn't say.
     Unknown,
 }
@@ -114,6 +116,8 @@ fn read(disk: &Path) -> Medium {
     let in_memory = name.as_deref().is_some_and(|n| n.starts_with("ram") || n.starts_with("zram"));
     let kind = match number("rotational") {
         _ if in_memory => Kind::Memory,
+        // These count as rotating unless the host says otherwise, which it seldom does.
+        _ if is_virtual(disk) => Kind::Virtual,
         Some(0) => Kind::Solid,
         Some(_) => Kind::Rotating,
         None => Kind::Unknown,
@@ -131,6 +135,12 @@ fn read(disk: &Path) -> Medium {
         atomic_write: number("atomic_write_unit_max_bytes"),
         name: name.filter(|_| disk.is_dir()),
     }
+}
+
+fn is_virtual(disk: &Path) -> bool {
+    let driver = fs::canonicalize(disk.join("device/driver")).unwrap_or_default();
+    let driver = driver.file_name().unwrap_or_default().to_string_lossy();
+    ["virtio", "vbd", "xen", "hv_"].iter().any(|v| driver.starts_with(v))
 }
 
 #[cfg(test)]
