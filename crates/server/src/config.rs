@@ -57,6 +57,9 @@ pub struct DeviceConfig {
     pub shard: Option<u32>,
     /// `file:PATH:SIZE`, `block:PATH`, `ram:SIZE` or `null:SIZE`.
     pub spec: DeviceSpec,
+    /// If it is empty: it takes the place of the device that was here, whose data is given up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replace: bool,
     /// Where this device's thread listens.
     pub listen: SocketAddr,
     /// What others dial, when it is not `listen`.

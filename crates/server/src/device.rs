@@ -38,6 +38,9 @@ Examples:
         spec: DeviceSpec,
         #[command(flatten)]
         server: Server,
+        /// It takes the place of this device, which is gone for good
+        #[arg(long, value_name = "ID", value_parser = id)]
+        replace: Option<u32>,
         /// DESTROY what is there, and trust flushes that can't be true
         #[arg(long)]
         force: bool,
@@ -101,7 +104,9 @@ fn id(text: &str) -> Result<u32, String> {
 pub fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
     match command {
         DeviceCommand::List { json } => roster::list(target, *json),
-        DeviceCommand::Add { spec, server, force } => roster::add(target, server, spec, *force),
+        DeviceCommand::Add { spec, server, replace, force } => {
+            roster::add(target, server, spec, *replace, *force)
+        }
         DeviceCommand::Import { spec, server } => roster::import(target, server, spec),
         DeviceCommand::Remove { id, server, force } => roster::remove(target, server, *id, *force),
         DeviceCommand::Probe { path, force, json } => {

@@ -96,24 +96,25 @@ fn show(
     }
 }
 
-/// Which volume is meant.
+/// Which volume is meant: by its name if its cluster can be asked, else by its number.
 fn volume_id(target: &Target, text: &str, device: &Offline) -> Result<VolumeId> {
-    let number = text.strip_prefix("vol").unwrap_or(text).parse::<u32>();
-    if let Ok(number) = number {
+    let cluster = format!("{:016x}", device.store().identity().cluster.0);
+    let asked = crate::status::ask(target).ok().filter(|report| report.cluster == cluster);
+    if let Some(volume) = asked.iter().flat_map(|r| &r.volumes).find(|v| v.name == text) {
+        return Ok(VolumeId(volume.id));
+    }
+    if let Ok(number) = text.parse::<u32>() {
         return Ok(VolumeId(number));
     }
     let here = report::volumes(device.store());
     let here: Vec<String> = here.iter().map(|v| v.id.to_string()).collect();
-    let hint = format!(
-        "a device knows volumes by number only, this one has {}: give the number",
-        if here.is_empty() { "none".to_owned() } else { here.join(", ") }
-    );
-    let asked = crate::status::ask(target);
-    let report =
-        asked.with_context(|| format!("can't ask a cluster which volume is {text}; {hint}"))?;
-    match report.volumes.iter().find(|v| v.name == text) {
-        Some(volume) => Ok(VolumeId(volume.id)),
-        None => bail!("cluster {} has no volume {text}; {hint}", report.cluster),
+    let here = if here.is_empty() { "none".to_owned() } else { here.join(", ") };
+    match asked {
+        Some(_) => bail!("the cluster has no volume {text}; the device has data of number {here}"),
+        None => bail!(
+            "a device knows volumes by number only, this one has {here}: give the number, or name its cluster \
+             with --dir or --mdm"
+        ),
     }
 }
 

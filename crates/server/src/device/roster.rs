@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::process::Signal;
 use serde::Serialize;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,7 @@ pub struct Server {
     config: Option<PathBuf>,
     /// Where the new device's thread listens, when it is not a free port on the address of the others
     #[arg(long, value_name = "IP:PORT")]
-    listen: Option<std::net::SocketAddr>,
+    listen: Option<SocketAddr>,
 }
 
 /// A server's file, and how to reach its process and its cluster.
@@ -108,12 +109,22 @@ impl Found {
         }
     }
 
-    /// Enters a device into the file and waits for it; takes it out again if it doesn't come up.
-    fn enter(&mut self, spec: DeviceSpec, listen: Option<std::net::SocketAddr>) -> Result<Device> {
-        let shard = self.config.shards().map(|(shard, _)| shard + 1).max().unwrap_or(0);
-        for (at, device) in self.config.device.iter_mut().enumerate() {
-            device.shard.get_or_insert(at as u32);
-        }
+    /// Enters a device into the file, in the place of `replaced` if there is one, and waits for it; takes it
+    /// out again if it doesn't come up.
+    fn enter(
+        &mut self,
+        spec: DeviceSpec,
+        listen: Option<SocketAddr>,
+        replaced: Option<u32>,
+    ) -> Result<Device> {
+        let before = self.config.clone();
+        number(&mut self.config);
+        // Numbers of devices that were here aren't given away: they may come back.
+        let report = status::ask(&self.target)?;
+        let server = report.sds.iter().find(|s| s.name == self.config.name);
+        let known = server.iter().flat_map(|s| &s.devices).map(|d| d.shard);
+        let used = self.config.shards().map(|(shard, _)| shard).chain(known);
+        let unused = used.max().map_or(0, |shard| shard + 1);
         let first = self.config.device.first().context("a server has a device")?;
         let (advertise, near) = (first.advertise, first.listen.ip());
         let listen = match listen {
@@ -121,8 +132,16 @@ impl Found {
             None => (near, ports::free(1)?[0].port()).into(),
         };
         let advertise = advertise.map(|a| (a.ip(), listen.port()).into());
-        let before = self.config.clone();
-        self.config.device.push(DeviceConfig { shard: Some(shard), spec, listen, advertise, pin: None });
+        let shard = replaced.unwrap_or(unused);
+        self.config.device.retain(|d| d.shard != Some(shard));
+        self.config.device.push(DeviceConfig {
+            shard: Some(shard),
+            spec,
+            replace: replaced.is_some(),
+            listen,
+            advertise,
+            pin: None,
+        });
         self.change()?;
         self.wait(shard, UpDown::Up).or_else(|error| {
             self.config = before;
@@ -132,18 +151,33 @@ impl Found {
     }
 }
 
+/// Gives every device its number, so that they keep it whatever is put in or taken out.
+fn number(config: &mut SdsConfig) {
+    for (place, device) in (0..).zip(&mut config.device) {
+        device.shard.get_or_insert(place);
+    }
+}
+
 fn device<'a>(report: &'a Report, sds: &str, shard: u32) -> Option<&'a Device> {
     let server = report.sds.iter().find(|s| s.name == sds)?;
     server.devices.iter().find(|d| d.shard == shard)
 }
 
 /// `gabion device add`.
-pub fn add(target: &Target, server: &Server, spec: &DeviceSpec, force: bool) -> Result<Exit> {
+pub fn add(
+    target: &Target,
+    server: &Server,
+    spec: &DeviceSpec,
+    replace: Option<u32>,
+    force: bool,
+) -> Result<Exit> {
     let mut found = server.find(target)?;
     let spec = spec.clone().absolute()?;
     refuse_twice(&found.config, &spec)?;
+    let report = status::ask(&found.target)?;
+    let replaced = replace.map(|id| given_up(&report, &found.config.name, id, force)).transpose()?;
     if let Some(path) = spec.path() {
-        let cluster = status::ask(&found.target)?.cluster;
+        let cluster = report.cluster;
         match content::of(path)? {
             Content::Nothing => {}
             Content::Device { cluster: of } if of == cluster && !force => bail!(
@@ -167,14 +201,37 @@ pub fn add(target: &Target, server: &Server, spec: &DeviceSpec, force: bool) -> 
             bail!("{} can't be trusted with data: not added (--force does)", path.display());
         }
     }
-    let device = found.enter(spec, server.listen)?;
+    let device = found.enter(spec, server.listen, replaced)?;
     println!(
-        "dev{} of {} is there, with {}. New volumes will use it.",
+        "dev{} of {} is there, with {}. {}",
         device.id,
         found.config.name,
-        Size(device.capacity_bytes)
+        Size(device.capacity_bytes),
+        match replaced {
+            Some(_) => "It is filled from the other copies now: see `gabion status`.",
+            None => "New volumes will use it.",
+        }
     );
     Ok(Exit::Ok)
+}
+
+/// The place of a device that is to be replaced.
+fn given_up(report: &Report, sds: &str, id: u32, force: bool) -> Result<u32> {
+    let server = report.sds.iter().find(|s| s.name == sds);
+    let Some(device) = server.and_then(|s| s.devices.iter().find(|d| d.id == id)) else {
+        bail!("{sds} has no device {id}: `gabion device list` names them");
+    };
+    if device.state == UpDown::Up {
+        bail!("dev{id} works: `gabion device remove {id} --sds {sds}` takes it out first");
+    }
+    if device.last_copies > 0 && !force {
+        bail!(
+            "dev{id} has the only good copy of {} groups: their data would be lost. Bring it back with \
+             `gabion device import`, or insist with --force",
+            device.last_copies
+        );
+    }
+    Ok(device.shard)
 }
 
 /// `gabion device import`.
@@ -199,7 +256,7 @@ pub fn import(target: &Target, server: &Server, spec: &DeviceSpec) -> Result<Exi
             path.display()
         ),
     }
-    let device = found.enter(spec, server.listen)?;
+    let device = found.enter(spec, server.listen, None)?;
     println!(
         "dev{} is back, in {}, with {} of data. It is brought up to date now: see `gabion status`.",
         device.id,
@@ -239,9 +296,7 @@ pub fn remove(target: &Target, server: &Server, id: u32, force: bool) -> Result<
     let Some(at) = found.config.shards().position(|(shard, _)| shard == device.shard) else {
         bail!("{} doesn't name dev{id} (device {})", found.file.display(), device.shard);
     };
-    for (place, device) in found.config.device.iter_mut().enumerate() {
-        device.shard.get_or_insert(place as u32);
-    }
+    number(&mut found.config);
     let gone = found.config.device.remove(at);
     found.change()?;
     found.wait(device.shard, UpDown::Down)?;
