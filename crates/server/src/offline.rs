@@ -163,7 +163,10 @@ pub fn read_only(path: &Path) -> Result<Drive> {
              kill`, `gabion down`), or ask the cluster with `gabion status`",
             path.display()
         ),
-        e => anyhow!(e),
+        rt::RtError::Open { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            anyhow!("there is no file or block device {}: check the path", path.display())
+        }
+        e => anyhow!("{e}"),
     })
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 const ENTRIES: (u32, u32) = (1024, 8192);
 /// Device operations that are started without waiting for the rest of the batch: a device that is given
 /// them late has nothing to do while this thread works on what it has completed.
-const EARLY: usize = 8;
+const EARLY: usize = 4;
 /// `IORING_ENTER_GETEVENTS`.
 const GET_EVENTS: u32 = 1;
 

@@ -92,9 +92,14 @@ fn sysfs(major: u32, minor: u32) -> Option<PathBuf> {
             format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
         fs::canonicalize(at).ok()
     })?;
+    whole_disk(&folder)
+}
+
+/// The disk of a partition; or itself.
+fn whole_disk(folder: &Path) -> Option<PathBuf> {
     match folder.join("partition").exists() {
         true => folder.parent().map(Path::to_owned),
-        false => Some(folder),
+        false => Some(folder.to_owned()),
     }
 }
 
@@ -137,7 +142,16 @@ fn read(disk: &Path) -> Medium {
     }
 }
 
+/// Itself, or something that it is made of: a volume of LVM on a virtual disk claims what that one claims.
 fn is_virtual(disk: &Path) -> bool {
+    let name = disk.file_name().unwrap_or_default().to_string_lossy();
+    if ["loop", "nbd", "rbd"].iter().any(|v| name.starts_with(v)) {
+        return true;
+    }
+    let below = fs::read_dir(disk.join("slaves")).into_iter().flatten().flatten();
+    if below.filter_map(|d| whole_disk(&fs::canonicalize(d.path()).ok()?)).any(|d| is_virtual(&d)) {
+        return true;
+    }
     let driver = fs::canonicalize(disk.join("device/driver")).unwrap_or_default();
     let driver = driver.file_name().unwrap_or_default().to_string_lossy();
     ["virtio", "vbd", "xen", "hv_"].iter().any(|v| driver.starts_with(v))
