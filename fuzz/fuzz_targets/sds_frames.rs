@@ -6,10 +6,10 @@
 use base::{LinkId, Limits, Prng, Time};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use node::sds::{Sds, SdsConfig};
+use node::sds::{DeviceConfig, Sds, SdsConfig};
 use prost::Message;
 use seam::{Buf, BufPool, DiskError, Effect, Effects, Event, Framer, Framing, Node, Port};
-use wire::control::{DeviceInfo, DeviceKind, GroupInfo, Hello, MapPage, Registered, Role, VolumeInfo, Welcome};
+use wire::control::{DeviceInfo, GroupInfo, Hello, MapPage, Registered, Role, VolumeInfo, Welcome};
 use wire::{Header, Kind, PeerFramer};
 
 #[derive(Arbitrary, Debug)]
@@ -118,10 +118,8 @@ fuzz_target!(|steps: Vec<Step>| {
         shard: 0,
         mdm: vec!["10.0.0.9:1".parse().unwrap()],
         address: "10.0.0.1:1".parse().unwrap(),
-        kind: DeviceKind::Ram,
-        capacity: 6 << 20,
+        device: DeviceConfig::Ram { capacity: 6 << 20 },
         nonce: 1,
-        store: 1,
         pid: 1,
         limits: limits.clone(),
     };

@@ -35,6 +35,10 @@ pub enum Mutant {
     VolatileDirty,
     /// R5: what the survivor wrote alone is not recorded.
     NoSoloDirty,
+    /// R5: a write's marks are not in its record.
+    NoMarks,
+    /// R5: a write is called clean before every member has it.
+    EagerClean,
     /// R6: a new epoch starts active, without settling.
     NoSettle,
     /// R6: settling forgets the secondary's own uncertain writes.
@@ -63,6 +67,10 @@ pub enum Mutant {
     CopyUnlocked,
     /// R11: a returning replica that was away for more than the survivor remembers gets only the delta.
     IgnoreBase,
+    /// R13: damaged blocks are read from another copy and not written anew.
+    NoRewrite,
+    /// R15: the first write to a place does not wait until the other copy has space for it.
+    ActBeforeReserve,
     /// Not a rule: a frame's body is not checked.
     NoBodyCheck,
     /// Store: a job is answered before the log is flushed.
@@ -96,7 +104,7 @@ impl Mutant {
         Mutant::NoDataCheck,
     ];
 
-    /// Those that the simulator hunts.
+    /// Those that the simulator hunts. Of the store's, a run is too short for two.
     pub const ALL: &[Mutant] = &[
         Mutant::AckAlone,
         Mutant::AckBeforeLocal,
@@ -112,6 +120,8 @@ impl Mutant {
         Mutant::NoCompareAndSwap,
         Mutant::VolatileDirty,
         Mutant::NoSoloDirty,
+        Mutant::NoMarks,
+        Mutant::EagerClean,
         Mutant::NoSettle,
         Mutant::IgnorePeerDirty,
         Mutant::AckBeforeReply,
@@ -126,6 +136,14 @@ impl Mutant {
         Mutant::NoDrain,
         Mutant::CopyUnlocked,
         Mutant::IgnoreBase,
+        Mutant::NoRewrite,
+        Mutant::ActBeforeReserve,
+        Mutant::LogUnflushed,
+        Mutant::EagerSuperblock,
+        Mutant::StaleValid,
+        Mutant::NoSumCheck,
+        Mutant::TornTail,
+        Mutant::NoDataCheck,
         Mutant::NoBodyCheck,
     ];
 }

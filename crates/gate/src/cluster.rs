@@ -5,12 +5,12 @@ use base::{BLOCK, ClusterId, Limits, LinkId, MIB, Prng, Time, UNIT, UnitKey, Vol
 use node::links::hello;
 use node::mdm::{Config, Mdm};
 use node::sdc::{Sdc, SdcConfig};
-use node::sds::{Sds, SdsConfig};
+use node::sds::{DeviceConfig, Sds, SdsConfig};
 use seam::{BlockKind, BlockRequest, Buf, BufPool, DialId, RequestId};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use wire::control::{AdminRequest, Ask, CreateVolume, DeviceKind, Role};
+use wire::control::{AdminRequest, Ask, CreateVolume, Role};
 use wire::{Header, Kind, control_frame};
 
 /// How many operations are counted at a time; a count is divided by it.
@@ -122,7 +122,7 @@ impl Cluster {
         self.choose(kind, |cluster, unit| {
             let map = cluster.sdc.node.map();
             let group = map.group_of(unit).and_then(|g| map.group(g)).expect("the map has it");
-            group.primary == Some(cluster.primary.node.device())
+            group.primary == Some(cluster.primary.node.id())
         });
         self
     }
@@ -363,10 +363,8 @@ fn sds(who: Who) -> SdsConfig {
         shard: 0,
         mdm: vec![Who::Mdm.address()],
         address: who.address(),
-        kind: DeviceKind::Ram,
-        capacity: 1024 * MIB,
+        device: DeviceConfig::Ram { capacity: 1024 * MIB },
         nonce: 20 + who as u64,
-        store: 30 + who as u64,
         pid: 1,
         limits: Limits::SHIPPED,
     }

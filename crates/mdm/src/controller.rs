@@ -6,7 +6,7 @@
 
 use crate::command::{self, Command};
 use crate::refused::{MAX_DEVICES, MAX_SDCS, PEER_NAME_MAX, Refused, check_name};
-use crate::state::{State, check_size};
+use crate::state::{Device, State, check_size, survives};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
@@ -27,6 +27,8 @@ pub enum Registration<Id> {
     Superseded(String),
     /// It can't be registered; the text says what to do.
     Bad(String),
+    /// The device is not this server's; the text says what to do.
+    WrongDevice(String),
 }
 
 impl State {
@@ -39,7 +41,10 @@ impl State {
         if m.address.parse::<SocketAddr>().is_err() {
             return Registration::Bad(format!("`{:.64}` is no address: use `ip:port`", m.address));
         }
-        let known = self.device_of(&m.sds, m.shard);
+        if let Err(text) = self.check_device(m) {
+            return Registration::WrongDevice(text);
+        }
+        let known = self.reporter(m);
         let (device, incarnation) = match known {
             Some((id, d)) if d.nonce == m.nonce => (id, d.incarnation),
             Some((_, d)) if older || d.past.contains(&m.nonce) => {
@@ -69,6 +74,58 @@ impl State {
         match self.would_change(&command) {
             true => Registration::New(device, command),
             false => Registration::Known(device),
+        }
+    }
+
+    /// Whether a device may be what it says, where it is. One that was copied must not be taken for the
+    /// original, one that was replaced not for its successor, and an empty one not for one that has data.
+    fn check_device(&self, m: &control::Register) -> Result<(), String> {
+        let Some((id, d)) = self.reporter(m) else {
+            return match m.device {
+                0 => Ok(()),
+                id => Err(format!(
+                    "this cluster has no dev{id}: was its MDM set back, or is it another? Use the device with \
+                     the MDM that knows it, or add it anew"
+                )),
+            };
+        };
+        let place = |d: &Device| {
+            let server = self.servers.get(&d.sds).map_or("?", |n| n);
+            format!("device {} of server `{server}`", d.shard)
+        };
+        let elsewhere = self.server_named(&m.sds) != Some(d.sds) || d.shard != m.shard;
+        if m.device == 0 {
+            let has_data = survives(d.kind) && !self.groups_of(id).is_empty();
+            return match has_data && !m.replace {
+                true => Err(format!(
+                    "it is empty, and {id} with data was {} before. Is its disk mounted? If it is gone for \
+                     good: `gabion device add --replace {}`",
+                    place(d),
+                    id.0
+                )),
+                false => Ok(()),
+            };
+        }
+        if d.store != m.store {
+            return Err(format!(
+                "it is an {id} that was replaced since: its data is of no use any more. Add it anew"
+            ));
+        }
+        if elsewhere && d.up {
+            return Err(format!(
+                "it is {id}, which serves as {}: if this is a copy, remove it; if it was moved, stop that one \
+                 first",
+                place(d)
+            ));
+        }
+        let epochs = self.groups_of(id).iter().map(|g| self.groups[g].epoch.0);
+        match epochs.max() {
+            Some(known) if m.acted > known => Err(format!(
+                "{id} has acted in epoch {}, and this MDM knows none above {known}: it was set back; restore \
+                 its newest state",
+                m.acted
+            )),
+            _ => Ok(()),
         }
     }
 

@@ -45,7 +45,8 @@ pub(crate) struct Changes {
 impl<J: Journal> Mirror<J> {
     /// What a job says about itself.
     pub(crate) fn marks(&self, op: &Op, copied: Option<&Rc<[ExecutedBlocks]>>) -> Marks {
-        if !op.kind.changes_data() || !self.journal.survives() {
+        let unmarked = !op.kind.changes_data() || mutant::on(Mutant::NoMarks);
+        if unmarked || !self.journal.survives() {
             return Marks::default();
         }
         let origin = match copied {
@@ -151,7 +152,8 @@ impl<J: Journal> Mirror<J> {
             match &mut replica.role {
                 Role::Primary(primary) => {
                     core::mem::swap(&mut clean, &mut primary.clean);
-                    for entry in primary.stream.iter().filter(|e| !e.done) {
+                    let eager = mutant::on(Mutant::EagerClean);
+                    for entry in primary.stream.iter().filter(|e| !e.done && !eager) {
                         let op = self.ops.get(entry.op).expect("an operation of the stream lives");
                         clean.remove(op.unit, BlockSet::touching(op.at, op.len));
                     }

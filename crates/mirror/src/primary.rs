@@ -205,7 +205,7 @@ impl<J: Journal> Mirror<J> {
         // First write to a unit: a secondary without space must be able to refuse before anything is
         // changed here. All others: in parallel.
         let alone = self.replicas[group].needed().is_empty();
-        if !needs_space || alone {
+        if !needs_space || alone || mutant::on(Mutant::ActBeforeReserve) {
             self.start_job(now, key, out);
         }
     }
@@ -241,6 +241,10 @@ impl<J: Journal> Mirror<J> {
         op.lsn = primary.enter(key);
         primary.told = primary.commit;
         op.sent = to;
+        if mutant::on(Mutant::EagerClean) {
+            primary.clean.insert(op.unit, BlockSet::touching(op.at, op.len));
+            self.changes.untidy.insert(op.group);
+        }
         if mutant::on(Mutant::LocalTrim) && op.kind == OpKind::Zero {
             op.acked = to;
             return;
@@ -315,9 +319,13 @@ impl<J: Journal> Mirror<J> {
             self.asking.insert(group, now + FULL_AGAIN);
             return;
         }
-        if op.kind != OpKind::Copy && op.reserved && op.local == Local::NotStarted && !op.answered {
+        let undone = op.reserved && op.local == Local::NotStarted;
+        let blind = mutant::on(Mutant::ActBeforeReserve) && op.local == Local::Done;
+        if op.kind != OpKind::Copy && (undone || blind) && !op.answered {
             self.stats.full_at = Some(now);
-            self.journal.release(group, unit, at, len);
+            if undone {
+                self.journal.release(group, unit, at, len);
+            }
             let op = self.ops.get_mut(key).expect("the operation lives");
             op.reserved = false;
             let lsn = op.lsn;
@@ -350,8 +358,14 @@ impl<J: Journal> Mirror<J> {
             needed = if up { needed } else { Members::default() };
         }
         let met = op.acked.contains_all(needed);
-        if met && reserved && op.local == Local::NotStarted {
-            return self.start_job(now, key, out);
+        if reserved && op.local == Local::NotStarted {
+            // Who needs the blocks whole has had space for it.
+            let mut answered = op.acked;
+            answered.insert(op.damaged);
+            if answered.contains_all(needed) {
+                self.start_job(now, key, out);
+            }
+            return;
         }
         let here = op.local == Local::Done
             || (mutant::on(Mutant::AckBeforeLocal) && op.local == Local::Running);

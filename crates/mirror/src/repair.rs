@@ -15,7 +15,7 @@ use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::Members;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Time, UNIT};
+use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Mutant, Time, UNIT, mutant};
 use seam::{Buf, DiskError, Effects, ExecutedBlocks, Job, Journal, Marks, Note, Origin, Started};
 use wire::records::{self, Executed};
 use wire::{Header, Kind, Status};
@@ -171,6 +171,9 @@ impl<J: Journal> Mirror<J> {
         replica.local += 1;
         let unit = op.unit;
         self.copied.insert(key, list.clone());
+        if mutant::on(Mutant::NoRewrite) {
+            return self.job_done(now, key, Ok(Buf::EMPTY), out);
+        }
         let job = Job::Write { at: repair.at(), body: body.slice(0..len) };
         let marks = Marks { dirty: false, origin: Origin::Copied(list) };
         match self.journal.start(key, group, unit, job, marks, out) {

@@ -49,6 +49,8 @@ const LINGER: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long to wait at the end for the kernel to let go of everything.
 const LAST_WAIT: Duration = Duration::from_secs(10);
+/// How long nodes may take to put things in order when the process is to end.
+const ORDER_WAIT: Duration = Duration::from_secs(3);
 /// Polling is trusted up to here: each success earns some, each failure costs one. So it goes on as long
 /// as one in three pays: what a success saves (a wake-up, on both sides) is more than what a failure costs.
 const SPIN_TRUST: u32 = 16;
@@ -203,11 +205,21 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         Ok(())
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until it is told to stop, and lets the nodes put things in order then.
     pub(crate) fn run(&mut self, stop: &Stop) -> Result<(), RtError> {
         self.open()?;
         while !stop.is_set() {
             self.turn(None)?;
+        }
+        self.active = (0..self.seats.len() as u32).collect();
+        for seat in &mut self.seats {
+            seat.active = true;
+            seat.node.stop();
+        }
+        let until = clock::now() + ORDER_WAIT;
+        self.settle();
+        while clock::now() < until && !self.seats.iter().all(|seat| seat.node.is_stopped()) {
+            self.turn(Some(until.since(clock::now())))?;
         }
         Ok(())
     }

@@ -161,6 +161,10 @@ pub enum Note {
     Superseded,
     /// The device failed in a way that this process can't go on from: it must end.
     DeviceFailed,
+    /// The device can't be used, or not here: this process must end.
+    DeviceRefused,
+    /// This process was asked to end, and has put everything in order.
+    Stopped,
     /// A client retried operations.
     Retried {
         /// How many.

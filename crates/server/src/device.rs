@@ -1,6 +1,6 @@
 //! `gabion device`: which devices servers have, and whether one can be trusted with data.
 
-mod content;
+pub mod content;
 pub mod medium;
 pub mod probe;
 mod roster;

@@ -144,6 +144,8 @@ fn tell(note: Note) -> Telling {
         Note::DeviceFailed => {
             told("ends", "the device failed, and this process can't go on from that".to_owned())
         }
+        Note::DeviceRefused => told("ends", "the device can't be used".to_owned()),
+        Note::Stopped => told("ends", "everything is in order".to_owned()),
         Note::Retried { ops } => Telling { count: ops.into(), ..counted("operations retried") },
     }
 }

@@ -4,16 +4,17 @@
 //! process; what they share is the loop, and its end.
 
 use crate::config::{self, DeviceConfig, SdsConfig};
+use crate::device::content::{self, Content};
 use crate::service::{self, Job, MakeNode, Place};
 use crate::spec::DeviceSpec;
 use anyhow::{Context, Result, bail};
 use base::Limits;
-use node::sds::{self, Sds};
+use node::sds::{self, DurableConfig, Sds};
 use rt::{DiskSpec, ListenAddr, Listener, Seat};
 use seam::Port;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use wire::control::DeviceKind;
+use store::durable::Tuning;
 
 /// Runs until it is told to stop: the server of each file, one alone or several on one shard. A SIGHUP
 /// makes a server that is alone read its file again.
@@ -115,25 +116,38 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig) -> Result<Part> {
             device.listen
         );
     }
-    let (disk, kind) = match &device.spec {
-        DeviceSpec::File(path, size) => (DiskSpec::file(path, size.map(|s| s.0)), DeviceKind::Durable),
-        DeviceSpec::Block(path) => (DiskSpec::block(path), DeviceKind::Durable),
-        DeviceSpec::Ram(size) => (DiskSpec::Ram(size.0), DeviceKind::Ram),
-        DeviceSpec::Null(size) => (DiskSpec::Null(size.0), DeviceKind::Null),
-    };
     let (name, mdm, advertise) = (config.name.clone(), config.mdm.clone(), device.advertise);
-    // Drawn anew: tells this life of the shard from others. What lies in memory is gone with it.
-    let (listen, nonce, store) = (device.listen, crate::random()?, crate::random()?);
+    let (spec, replace, listen) = (device.spec.clone(), device.replace, device.listen);
+    // What is there may become a device only if it is nothing: nobody else's data is ever formatted.
+    let format = match spec.path() {
+        Some(path) => matches!(content::of(path), Ok(Content::Nothing)),
+        None => false,
+    };
+    // Drawn anew: tells this life of the shard from others, and a device that is formatted by it.
+    let (nonce, uuid) = (crate::random()?, [crate::random()?, crate::random()?]);
+    let disk = match &spec {
+        DeviceSpec::File(path, size) => DiskSpec::file(path, size.map(|s| s.0)),
+        DeviceSpec::Block(path) => DiskSpec::block(path),
+        DeviceSpec::Ram(size) => DiskSpec::Ram(size.0),
+        DeviceSpec::Null(size) => DiskSpec::Null(size.0),
+    };
     let node = move |place: &Place| {
+        let bytes = place.disk_bytes;
+        let device = match spec {
+            DeviceSpec::Ram(_) => sds::DeviceConfig::Ram { capacity: bytes },
+            DeviceSpec::Null(_) => sds::DeviceConfig::Null { capacity: bytes },
+            DeviceSpec::File(..) | DeviceSpec::Block(_) => {
+                let tuning = Tuning::SHIPPED;
+                sds::DeviceConfig::Durable(DurableConfig { bytes, format, replace, uuid, tuning })
+            }
+        };
         Sds::new(sds::SdsConfig {
             name,
             shard,
             mdm,
             address: advertise.unwrap_or_else(|| bound(&place.at).unwrap_or(listen)),
-            kind,
-            capacity: place.disk_bytes,
+            device,
             nonce,
-            store,
             pid: std::process::id(),
             limits: Limits::SHIPPED,
         })

@@ -1,14 +1,17 @@
 //! Carries out a plan's actions.
 
 use crate::admin::Order;
+use crate::disk::Damage;
 use crate::history::Record;
 use crate::plan::{Action, Death, IoKind, Who};
 use crate::stage::Stage;
 use crate::stamp;
-use crate::world::ProcState;
-use base::{SECTOR, UNIT, VolumeId};
-use seam::{BlockKind, BlockRequest, Buf, RequestId};
+use crate::world::{ProcId, ProcState};
+use base::{BLOCKS_PER_UNIT, GroupId, SECTOR, UNIT, UnitKey, VolumeId};
+use node::sds::Sds;
+use seam::{BlockKind, BlockRequest, Buf, DiskId, Journal, RequestId};
 use std::time::Duration;
+use store::durable::layout::Layout;
 
 const UNIT_SECTORS: u32 = UNIT / SECTOR;
 
@@ -49,6 +52,7 @@ impl Stage {
                     self.order(Order::Create(v, units));
                 }
             }
+            Action::Damage(i, damage) => self.damage(i, damage),
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
             Action::Delete(v) => {
                 let there =
@@ -85,12 +89,71 @@ impl Stage {
         }
     }
 
+    /// One server's device at a time, and none while a copy is missing: the other one has everything.
+    fn damage(&mut self, i: u8, damage: Damage) {
+        let who = Who::Sds(i);
+        let others: Vec<Who> = (0..self.plan.sds).filter(|j| *j != i).map(Who::Sds).collect();
+        let wrong = others.iter().any(|o| {
+            let id = self.proc(*o);
+            self.world.disk(id, DiskId(0)).is_wrong()
+        });
+        if wrong || !self.plan.keeps(who) || self.exposure.exposed || !self.is_whole() {
+            return;
+        }
+        let Some((at, from)) = self.some_block(i) else { return };
+        let id = self.proc(who);
+        let prng = &mut self.damage_prng;
+        if self.world.disk(id, DiskId(0)).damage(damage, at, from, prng) {
+            self.marks.meet("sim: a block was damaged");
+        }
+    }
+
+    /// Where a block is that lies at rest on this device, and where blocks begin.
+    fn some_block(&mut self, i: u8) -> Option<(u64, u64)> {
+        let prng = &mut self.damage_prng;
+        let id = ProcId(1 + usize::from(i));
+        let sds = self.world.actor::<Sds>(id)?;
+        let device = sds.device()?;
+        let durable = device.durable()?;
+        let all: Vec<(GroupId, UnitKey)> = sds
+            .groups()
+            .into_iter()
+            .flat_map(|g| device.units(g.group).into_iter().map(move |u| (g.group, u)))
+            .collect();
+        let (group, unit) = *all.get(prng.below(all.len().max(1) as u64) as usize)?;
+        let resting: Vec<u32> = (0..BLOCKS_PER_UNIT)
+            .filter(|b| durable.waiting(group, unit, *b).is_none())
+            .filter(|b| durable.place(group, unit, *b).is_some())
+            .collect();
+        let block = *resting.get(prng.below(resting.len().max(1) as u64) as usize)?;
+        let from = Layout::new(self.world.disk(id, DiskId(0)).size()).ok()?.slots.at;
+        let at = self.world.actor::<Sds>(id)?.device()?.durable()?.place(group, unit, block)?;
+        Some((at, from))
+    }
+
+    /// Takes back all damage.
+    pub fn heal(&mut self) {
+        for i in 0..self.plan.sds {
+            let id = self.proc(Who::Sds(i));
+            self.world.disk(id, DiskId(0)).heal_all();
+        }
+    }
+
+    /// No more writes go wrong.
+    pub fn disarm(&mut self) {
+        for i in 0..self.plan.sds {
+            let id = self.proc(Who::Sds(i));
+            self.world.disk(id, DiskId(0)).disarm();
+        }
+    }
+
     fn crash(&mut self, who: Who, death: Death) {
         let id = self.proc(who);
         if self.world.state(id) == ProcState::Dead {
             return;
         }
-        if matches!(who, Who::Sds(_)) && !(death.keep && self.plan.durable) {
+        if matches!(who, Who::Sds(_)) && !(death.keep && self.plan.keeps(who)) {
+            self.heal();
             let whole = self.is_whole() && self.is_calm();
             if death.careful && !whole {
                 return;

@@ -162,13 +162,19 @@ impl World {
         actor.on(now, event, &mut proc.out);
     }
 
-    /// A device operation ends. A log's takes place now; a memory's when the node hears of it.
+    /// A device operation ends. A file's takes place now; a memory's when the node hears of it.
     pub(crate) fn disk_ended(&mut self, id: ProcId, op: u32) {
         let proc = &mut self.procs[id.0];
         let pending = proc.pending.get_mut(&op).expect("a device operation ends once");
         let disk = &mut proc.disks[pending.disk.0 as usize];
-        if disk.kind() == DiskKind::Log {
+        if matches!(disk.kind(), DiskKind::Log | DiskKind::File) {
+            let trouble = match (&pending.what, disk.kind()) {
+                (_, DiskKind::Log) => None,
+                (PendingKind::Read { .. }, _) => self.weather.read_fails(&mut self.disk_prng),
+                _ => self.weather.write_fails(&mut self.disk_prng),
+            };
             let result = match &pending.what {
+                _ if trouble.is_some() => Err(trouble.expect("just checked")),
                 PendingKind::Read { at, len } => disk.read(*at, *len as usize, proc.out.pool()),
                 PendingKind::Write { at, body } => disk.write(*at, body).map(|()| Buf::EMPTY),
                 PendingKind::Flush { covers } => {
@@ -187,7 +193,10 @@ impl World {
         let number = proc.next_pending;
         proc.next_pending += 1;
         proc.pending.insert(number, PendingDisk { op, disk, what });
-        let at = self.now + self.weather.disk(&mut self.disk_prng);
+        let mut at = self.now + self.weather.disk(&mut self.disk_prng);
+        if proc.disks[disk.0 as usize].kind() == DiskKind::File {
+            at = at + self.weather.stuck(&mut self.disk_prng);
+        }
         self.queue.push(at, What::Disk { proc: id, life: proc.life, op: number });
     }
 

@@ -1,14 +1,18 @@
 //! Simulated devices.
 //!
-//! Fault model: a device never damages what is durable. What a *log* device has not been told to
-//! flush is kept, lost or torn at a power loss, per write and per sector; a mere death of the process
-//! keeps what had ended. A *memory* device applies a write in the step in which the node learns of
-//! its end, so that bytes and the node's own records change as one (rule R5); it is wiped with its
-//! process, or kept together with the node's durable records. Its fresh bytes are no zeros: what a
-//! node shows without having written it must stand out.
+//! Fault model: what a *log* or a *file* has not been told to flush is, at a power loss, kept, lost or torn,
+//! per write and per sector; a file's sectors may turn to garbage as well. A mere death of the process keeps
+//! what had ended. A *memory* device is wiped with its process.
+//!
+//! On demand a file is damaged: bits of a page rot, its sectors can't be read any more, a write is lost, or
+//! goes astray over another page. The *atlas* knows each damaged page and what it should hold, until it is
+//! written anew, so that what nobody has found can be taken back before the other copy goes.
+//!
+//! Fresh bytes are no zeros: what a node shows without having written it must stand out.
 
 use base::{Map, Prng};
 use seam::{Buf, BufPool, DiskError};
+use std::collections::BTreeMap;
 
 const PAGE: u64 = 4096;
 const SECTOR: usize = 512;
@@ -18,11 +22,41 @@ const SECTOR: usize = 512;
 pub enum DiskKind {
     /// Memory of a data server.
     Memory,
+    /// A file of a data server, under a cache that needs flushes.
+    File,
     /// Nothing is kept; reads are zeros.
     Null,
-    /// A file that survives, under a cache that needs flushes.
+    /// The MDM's file: like `File`, and its sectors are old or new.
     Log,
 }
+
+/// How a page is damaged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Damage {
+    /// Some of its bits are flipped.
+    Rot,
+    /// It can't be read.
+    Sector,
+    /// The next write to the slots is lost, although it ends well.
+    Lost,
+    /// The next write to the slots lands on this page.
+    Astray,
+}
+
+/// A damaged page: what it should hold.
+#[derive(Debug)]
+struct Wrong {
+    right: Box<[u8; PAGE as usize]>,
+    unreadable: bool,
+    /// Writes that had ended before.
+    since: u64,
+    /// The device has said that it had written it.
+    lie: bool,
+}
+
+/// After so many more writes a log has another batch: data in the last one that is damaged looks like a write
+/// that was never finished, and a store can't tell.
+const SETTLED: u64 = 20;
 
 /// Sparse bytes.
 #[derive(Clone, Debug)]
@@ -85,14 +119,36 @@ pub struct Disk {
     durable: Pages,
     unflushed: Vec<Unflushed>,
     ended: u64,
+    /// Damaged pages by number.
+    atlas: BTreeMap<u64, Wrong>,
+    /// What becomes of the next write of data, and where data begins.
+    trap: Option<(Damage, u64, u64)>,
 }
 
 impl Disk {
     /// An empty device.
     pub fn new(kind: DiskKind, size: u64) -> Disk {
-        let fill = if kind == DiskKind::Memory { 0xdb } else { 0 };
+        let fill = if matches!(kind, DiskKind::Memory | DiskKind::File) { 0xdb } else { 0 };
         let pages = Pages::new(fill);
-        Disk { kind, size, seen: pages.clone(), durable: pages, unflushed: Vec::new(), ended: 0 }
+        Disk {
+            kind,
+            size,
+            seen: pages.clone(),
+            durable: pages,
+            unflushed: Vec::new(),
+            ended: 0,
+            atlas: BTreeMap::new(),
+            trap: None,
+        }
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_cached(&self) -> bool {
+        matches!(self.kind, DiskKind::File | DiskKind::Log)
     }
 
     /// Its kind.
@@ -110,6 +166,10 @@ impl Disk {
     /// The bytes at `at`.
     pub fn read(&self, at: u64, len: usize, pool: &BufPool) -> Result<Buf, DiskError> {
         self.check(at, len)?;
+        let pages = at / PAGE..(at + len as u64).div_ceil(PAGE);
+        if self.atlas.range(pages).any(|(_, w)| w.unreadable) {
+            return Err(DiskError::Io);
+        }
         let mut buf = pool.alloc(len);
         if self.kind == DiskKind::Null {
             buf.as_mut().fill(0);
@@ -119,9 +179,15 @@ impl Disk {
         Ok(buf)
     }
 
-    /// The bytes at `at`, for the oracle.
+    /// The bytes at `at`, for the oracle, without damage.
     pub fn peek(&self, at: u64, into: &mut [u8]) {
         self.seen.read(at, into);
+        Pages::each(at, into.len(), |page, start, part| {
+            if let Some(wrong) = self.atlas.get(&page) {
+                let len = part.len();
+                into[part].copy_from_slice(&wrong.right[start..start + len]);
+            }
+        });
     }
 
     /// A write ended: reads see it.
@@ -130,12 +196,138 @@ impl Disk {
         if self.kind == DiskKind::Null {
             return Ok(());
         }
+        if let Some((damage, page, from)) = self.trap.filter(|(_, _, from)| at >= *from) {
+            self.trap = None;
+            self.go_wrong(damage, page, at, data, from);
+            return Ok(());
+        }
+        self.put(at, data);
+        Ok(())
+    }
+
+    fn put(&mut self, at: u64, data: &[u8]) {
+        self.mend(at, data.len());
         self.seen.write(at, data);
-        if self.kind == DiskKind::Log {
+        if self.is_cached() {
             self.unflushed.push(Unflushed { number: self.ended, at, data: data.to_vec() });
             self.ended += 1;
         }
-        Ok(())
+    }
+
+    // ---- damage ----
+
+    /// Damages a page that is at rest and whole; false when it is neither, or the damage has to wait for a
+    /// write at or behind `from`.
+    pub fn damage(&mut self, damage: Damage, at: u64, from: u64, prng: &mut Prng) -> bool {
+        let page = at / PAGE;
+        let busy =
+            |w: &Unflushed| w.at < (page + 1) * PAGE && w.at + w.data.len() as u64 > page * PAGE;
+        if self.atlas.contains_key(&page) || self.unflushed.iter().any(busy) {
+            return false;
+        }
+        match damage {
+            Damage::Lost | Damage::Astray => {
+                self.trap = Some((damage, page, from));
+                false
+            }
+            Damage::Sector => {
+                let right = self.page(page);
+                let since = self.ended;
+                self.atlas.insert(page, Wrong { right, unreadable: true, since, lie: false });
+                true
+            }
+            Damage::Rot => {
+                let right = self.page(page);
+                let mut wrong = right.clone();
+                for _ in 0..prng.range(1, 9) {
+                    wrong[prng.below(PAGE) as usize] ^= 1 << prng.below(8);
+                }
+                if *wrong == *right {
+                    wrong[0] ^= 1;
+                }
+                self.spoil(page, right, &wrong[..], false);
+                true
+            }
+        }
+    }
+
+    fn page(&self, page: u64) -> Box<[u8; PAGE as usize]> {
+        let mut bytes = Box::new([0; PAGE as usize]);
+        self.seen.read(page * PAGE, &mut bytes[..]);
+        bytes
+    }
+
+    fn spoil(&mut self, page: u64, right: Box<[u8; PAGE as usize]>, wrong: &[u8], lie: bool) {
+        self.seen.write(page * PAGE, wrong);
+        self.durable.write(page * PAGE, wrong);
+        let since = self.ended;
+        self.atlas.insert(page, Wrong { right, unreadable: false, since, lie });
+    }
+
+    /// A write whose end is a lie.
+    fn go_wrong(&mut self, damage: Damage, page: u64, at: u64, data: &[u8], from: u64) {
+        let whole = at.is_multiple_of(PAGE) && data.len().is_multiple_of(PAGE as usize);
+        let astray = damage == Damage::Astray && page * PAGE >= from;
+        if !whole || data.len() as u64 > 4 * PAGE || self.unflushed.iter().any(|w| w.at >= from) {
+            return self.put(at, data);
+        }
+        self.mend(at, data.len());
+        for (i, part) in data.chunks(PAGE as usize).enumerate() {
+            let here = at / PAGE + i as u64;
+            let old = self.page(here);
+            self.spoil(here, part.try_into().map(Box::new).expect("a page"), &old[..], true);
+        }
+        let hit = (at / PAGE..(at + data.len() as u64) / PAGE).contains(&page);
+        if astray && !hit && !self.atlas.contains_key(&page) {
+            let right = self.page(page);
+            self.spoil(page, right, &data[..PAGE as usize], true);
+        }
+    }
+
+    /// These bytes are about to be written: what is wrong with them is over.
+    fn mend(&mut self, at: u64, len: usize) {
+        let pages = at / PAGE..(at + len as u64).div_ceil(PAGE);
+        let wrong: Vec<u64> = self.atlas.range(pages).map(|(page, _)| *page).collect();
+        wrong.into_iter().for_each(|page| self.heal(page));
+    }
+
+    fn heal(&mut self, page: u64) {
+        if let Some(wrong) = self.atlas.remove(&page).filter(|w| !w.unreadable) {
+            self.seen.write(page * PAGE, &wrong.right[..]);
+            self.durable.write(page * PAGE, &wrong.right[..]);
+        }
+    }
+
+    /// Takes all damage back that was not written over; tells how many pages.
+    pub fn heal_all(&mut self) -> usize {
+        self.trap = None;
+        let pages: Vec<u64> = self.atlas.keys().copied().collect();
+        pages.iter().for_each(|page| self.heal(*page));
+        pages.len()
+    }
+
+    /// The next writes go where they should.
+    pub fn disarm(&mut self) {
+        self.trap = None;
+    }
+
+    /// The process dies: takes back what its next life could not tell from a write that was never finished.
+    pub fn forget_lies(&mut self) {
+        self.trap = None;
+        let recent = |w: &Wrong| w.lie || self.ended - w.since < SETTLED;
+        let pages: Vec<u64> =
+            self.atlas.iter().filter(|(_, w)| recent(w)).map(|(page, _)| *page).collect();
+        pages.into_iter().for_each(|page| self.heal(page));
+    }
+
+    /// True while something on it is damaged, or is about to be.
+    pub fn is_wrong(&self) -> bool {
+        self.trap.is_some() || !self.atlas.is_empty()
+    }
+
+    /// True when the page of this byte is damaged.
+    pub fn is_damaged(&self, at: u64) -> bool {
+        self.atlas.contains_key(&(at / PAGE))
     }
 
     /// A flush begins: it will cover the writes that have ended, i.e. those below this number.
@@ -157,8 +349,9 @@ impl Disk {
 
     /// A write that was in flight when the process died: it may have happened, in part or whole.
     pub fn write_torn(&mut self, at: u64, data: &[u8], prng: &mut Prng) {
-        if self.kind == DiskKind::Log && self.check(at, data.len()).is_ok() {
-            tear(at, data, prng, |at, part| {
+        if self.is_cached() && self.check(at, data.len()).is_ok() {
+            self.mend(at, data.len());
+            tear(at, data, false, prng, |at, part| {
                 self.seen.write(at, part);
                 self.unflushed.push(Unflushed { number: self.ended, at, data: part.to_vec() });
                 self.ended += 1;
@@ -169,9 +362,10 @@ impl Disk {
     /// The power fails: each write that no flush covered is kept, lost, or torn.
     pub fn power_loss(&mut self, prng: &mut Prng) {
         for w in std::mem::take(&mut self.unflushed) {
-            tear(w.at, &w.data, prng, |at, part| self.durable.write(at, part));
+            let garbage = self.kind == DiskKind::File;
+            tear(w.at, &w.data, garbage, prng, |at, part| self.durable.write(at, part));
         }
-        if self.kind == DiskKind::Log {
+        if self.is_cached() {
             self.seen = self.durable.clone();
         }
     }
@@ -182,11 +376,27 @@ impl Disk {
     }
 }
 
-/// Keeps all, nothing, or some sectors.
-fn tear(at: u64, data: &[u8], prng: &mut Prng, mut keep: impl FnMut(u64, &[u8])) {
-    match prng.below(3) {
+/// Keeps all, nothing, some pages, or some sectors; others become garbage, if that may be.
+fn tear(at: u64, data: &[u8], garbage: bool, prng: &mut Prng, mut keep: impl FnMut(u64, &[u8])) {
+    match prng.below(if garbage { 5 } else { 3 }) {
         0 => {}
         1 => keep(at, data),
+        3 => {
+            for (i, page) in data.chunks(PAGE as usize).enumerate() {
+                if prng.chance(0.5) {
+                    keep(at + (i as u64) * PAGE, page);
+                }
+            }
+        }
+        4 => {
+            for (i, sector) in data.chunks(SECTOR).enumerate() {
+                match prng.below(3) {
+                    0 => {}
+                    1 => keep(at + (i * SECTOR) as u64, sector),
+                    _ => keep(at + (i * SECTOR) as u64, &[prng.next_u64() as u8; SECTOR]),
+                }
+            }
+        }
         _ => {
             for (i, sector) in data.chunks(SECTOR).enumerate() {
                 if prng.chance(0.5) {

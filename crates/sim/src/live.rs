@@ -23,7 +23,7 @@ impl Stage {
     fn servers_unmet(&self) -> Option<String> {
         for i in 0..self.plan.sds {
             let Some(sds) = self.sds(i) else { return Some(format!("sds{i} does not run")) };
-            let id = sds.device();
+            let id = sds.id();
             let known = self.observer.devices.get(&id);
             if sds.ended() {
                 return Some(format!("sds{i} has given up"));

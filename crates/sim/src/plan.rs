@@ -6,6 +6,7 @@
 mod generate;
 mod text;
 
+use crate::disk::Damage;
 use crate::weather::Weather;
 use base::Limits;
 use std::fmt;
@@ -101,6 +102,8 @@ pub enum Action {
     Resize(u8, u32),
     /// Delete it.
     Delete(u8),
+    /// Damage a block of this server's device, if all copies are whole; which one is drawn.
+    Damage(u8, Damage),
 }
 
 impl Action {
@@ -115,6 +118,7 @@ impl Action {
                 | Action::Create(..)
                 | Action::Resize(..)
                 | Action::Delete(_)
+                | Action::Damage(..)
         )
     }
 }
@@ -151,8 +155,10 @@ pub struct Plan {
     pub clients: u8,
     /// Sizes of the volumes that are there at the start, in units.
     pub volumes: Vec<u32>,
-    /// The servers' devices survive their processes' deaths; else they are memory.
+    /// The servers' devices are files, and survive their processes' deaths; else they are memory.
     pub durable: bool,
+    /// Of these servers, a bit each, they are memory all the same.
+    pub memory: u8,
     /// Units that one server has space for.
     pub capacity: u32,
     /// Operations that a client of the workload has outstanding at most.
@@ -167,4 +173,21 @@ pub struct Plan {
     pub length: Duration,
     /// What happens in it, in order of time.
     pub steps: Vec<Timed>,
+}
+
+impl Plan {
+    /// True when a process's data survives its death.
+    pub fn keeps(&self, who: Who) -> bool {
+        match who {
+            Who::Sds(i) => self.durable && self.memory >> i & 1 == 0,
+            Who::Mdm => true,
+            Who::Sdc(_) | Who::Admin => false,
+        }
+    }
+
+    /// True when blocks may be damaged, or can't be read for a while.
+    pub fn damages(&self) -> bool {
+        let damage = |s: &Timed| matches!(s.action, Action::Damage(..));
+        self.weather.disk_read_ppm > 0 || self.steps.iter().any(damage)
+    }
 }

@@ -85,7 +85,10 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     phase_1(stage)?;
     phase_2(stage)?;
     outcast(stage)?;
+    stage.scanning = true;
     scan(stage)?;
+    i03_mirrors::mended(stage)?;
+    stage.heal();
     wait(stage, "I14", CALM, i14_leaks::unmet)?;
     wait(stage, "I12", CALM, i03_mirrors::undeleted)?;
     i03_mirrors::check(stage)?;
@@ -205,6 +208,11 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
 
 /// Ends all faults.
 fn mend(stage: &mut Stage) {
+    // What was damaged while a copy was missing may be in no other one.
+    if !stage.is_whole() {
+        stage.heal();
+    }
+    stage.disarm();
     let weather = stage.plan.weather.calmed();
     stage.world.set_weather(weather);
     stage.world.heal();
@@ -226,7 +234,7 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     wait(stage, "I8", CALM, Stage::unmet)?;
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || format!("outcast sds{i} {how:?}"));
-    stage.outcasts_device = stage.sds(i).map(|s| s.device().0);
+    stage.outcasts_device = stage.sds(i).map(|s| s.id().0);
     let who = Who::Sds(i);
     match how {
         Outcast::Dead => stage.kill(who, Death { keep: true, ..Death::default() }),

@@ -10,17 +10,19 @@ use crate::marks::Marks;
 use crate::plan::{Death, Plan, Who};
 use crate::trace::Sink;
 use crate::world::{ProcId, ProcState, Reply, Step, World};
-use base::{GroupId, MIB, TIB, Time, VolumeId};
+use base::{GroupId, MIB, Prng, TIB, Time, VolumeId};
 use node::mdm::Mdm;
 use node::sdc::{Sdc, SdcConfig};
-use node::sds::{Device, Sds, SdsConfig};
+use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig, Trouble};
 use prost::Message;
 use seam::{BlockError, Note};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use wire::control::{DeviceKind, MapPage};
+use std::time::Duration;
+use store::durable::{Durability, Tuning};
+use wire::control::MapPage;
 
 /// One of the plan's volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,14 +35,6 @@ pub struct Volume {
     pub doomed: bool,
     /// It was made when the clients were there already, so they may not know it.
     pub late: bool,
-}
-
-/// What the owner keeps about a data server between its lives.
-#[derive(Default)]
-struct Seat {
-    /// The store's name; another one after each wipe.
-    store: u64,
-    kept: Option<Device>,
 }
 
 /// Whether a copy may be the last one.
@@ -78,12 +72,28 @@ pub struct Stage {
     pub sealed: BTreeSet<GroupId>,
     /// Reads of the final scan that ended in an error that is accepted.
     pub lost: u32,
-    seats: Vec<Seat>,
+    /// What damage strikes.
+    pub(crate) damage_prng: Prng,
+    /// Everything is read for the last time: no error is accepted any more.
+    pub scanning: bool,
     /// Deaths that are to happen in the middle of effects, and whether to start again at once.
     pub(crate) dying: Vec<Option<(Death, bool)>>,
 }
 
 const MDM_PORT: u16 = 7000;
+/// As small as possible, so that a short run meets every bound.
+const TUNING: Tuning = Tuning {
+    durability: Durability::Flush,
+    overlay_bytes: 1200 << 10,
+    replay_bytes: 1 << 30,
+    fresh_sums: 48,
+    cached_pages: 2,
+    dirty_units: 64,
+};
+/// How long until somebody starts a server again that has given up its device, in ms.
+const AGAIN_MS: (u64, u64) = (1, 300);
+/// Alarms for that: this, and whose.
+const AGAIN: u64 = 1 << 32;
 
 impl Stage {
     /// Everybody in place, nobody started.
@@ -93,7 +103,12 @@ impl Stage {
         let id = world.add("mdm", mdm, vec![Disk::new(DiskKind::Log, 4 * TIB)]);
         world.tap = Some(id);
         for i in 0..plan.sds {
-            let disk = Disk::new(DiskKind::Memory, u64::from(plan.capacity) * MIB);
+            let disk = if plan.keeps(Who::Sds(i)) {
+                // What a store needs besides; the smallest has 16 MiB.
+                Disk::new(DiskKind::File, u64::from(plan.capacity + 12).max(16) * MIB)
+            } else {
+                Disk::new(DiskKind::Memory, u64::from(plan.capacity) * MIB)
+            };
             world.add(&format!("sds{i}"), Some(Stage::address(Who::Sds(i))), vec![disk]);
         }
         for i in 0..plan.clients {
@@ -114,7 +129,8 @@ impl Stage {
             outcasts_device: None,
             sealed: BTreeSet::new(),
             lost: 0,
-            seats: (0..plan.sds).map(|_| Seat::default()).collect(),
+            damage_prng: Prng::new(plan.seed).fork("damage"),
+            scanning: false,
             dying: (0..everybody).map(|_| None).collect(),
             plan: plan.clone(),
         }
@@ -193,27 +209,30 @@ impl Stage {
                 self.world.boot(id, Box::new(Mdm::new(config)));
             }
             Who::Sds(i) => {
-                if self.seats[i as usize].store == 0 {
-                    self.seats[i as usize].store = self.world.draw(id);
-                }
-                let seat = &mut self.seats[i as usize];
+                let uuid = [self.world.draw(id), self.world.draw(id)];
+                let bytes = self.world.disk(id, seam::DiskId(0)).size();
+                let device = if self.plan.keeps(who) {
+                    DeviceConfig::Durable(DurableConfig {
+                        bytes,
+                        format: true,
+                        replace: true,
+                        uuid,
+                        tuning: TUNING,
+                    })
+                } else {
+                    DeviceConfig::Ram { capacity: bytes }
+                };
                 let config = SdsConfig {
                     name: format!("sds{i}"),
                     shard: 0,
                     mdm: vec![mdm],
                     address: Stage::address(who),
-                    kind: if self.plan.durable { DeviceKind::Durable } else { DeviceKind::Ram },
-                    capacity: u64::from(self.plan.capacity) * MIB,
+                    device,
                     nonce,
-                    store: seat.store,
                     pid: 1,
                     limits,
                 };
-                let sds = match seat.kept.take() {
-                    Some(device) => Sds::recover(config, device),
-                    None => Sds::new(config),
-                };
-                self.world.boot(id, Box::new(sds));
+                self.world.boot(id, Box::new(Sds::new(config)));
             }
             Who::Sdc(i) => {
                 let name = format!("sdc{i}");
@@ -240,8 +259,8 @@ impl Stage {
             self.world.crash_in_effects(id, death.power);
             return;
         }
-        let actor = self.world.crash(id, death.power).expect("it lives");
-        self.bury(who, death, actor);
+        self.world.crash(id, death.power).expect("it lives");
+        self.bury(who, death);
     }
 
     /// Takes back a death that has not happened yet.
@@ -251,15 +270,11 @@ impl Stage {
         self.world.spare(id);
     }
 
-    fn bury(&mut self, who: Who, death: Death, actor: Box<dyn crate::actor::Actor>) {
+    fn bury(&mut self, who: Who, death: Death) {
         match who {
-            Who::Sds(i) if death.keep && self.plan.durable => {
-                let sds = actor.into_any().downcast::<Sds>().expect("a data server");
-                self.seats[i as usize].kept = sds.into_kept();
-            }
+            Who::Sds(_) if death.keep && self.plan.keeps(who) => {}
             Who::Sds(i) => {
                 let id = self.proc(who);
-                self.seats[i as usize] = Seat::default();
                 // It was careful when it was ordered; since then another one may have gone down.
                 let down = |j: u8| self.world.state(self.proc(Who::Sds(j))) != ProcState::Running;
                 if (0..self.plan.sds).any(|j| j != i && down(j)) && self.exposure.excuse.is_none() {
@@ -277,12 +292,16 @@ impl Stage {
         let alarm = match self.world.step() {
             Step::Idle => return Err(Failure::new("world", "nothing is left to happen")),
             Step::Ran => None,
+            Step::Alarm(token) if token >= AGAIN => {
+                self.comes_again(ProcId((token - AGAIN) as usize));
+                None
+            }
             Step::Alarm(token) => Some(token),
-            Step::Died(id, actor) => {
+            Step::Died(id, _) => {
                 self.take_in()?; // what it still did
                 let (death, again) = self.dying[id.0].take().expect("its death was ordered");
                 let who = self.who(id);
-                self.bury(who, death, actor);
+                self.bury(who, death);
                 if again {
                     self.start(who);
                 }
@@ -320,6 +339,7 @@ impl Stage {
                 let life = self.world.life(id);
                 self.observer.active(id, life, group, epoch)?;
             }
+            Note::DeviceFailed | Note::DeviceRefused => self.gave_up(id)?,
             Note::Sealed { group, .. } => {
                 self.sealed.insert(group);
             }
@@ -332,6 +352,38 @@ impl Stage {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A server can't go on with its device: it dies, and somebody starts it again. A device that is no
+    /// device any more is replaced.
+    fn gave_up(&mut self, id: ProcId) -> Result<(), Failure> {
+        use store::durable::MountError::Device;
+        let who = self.who(id);
+        let trouble = self.world.actor::<Sds>(id).and_then(Sds::trouble).cloned();
+        let death = Death { keep: true, ..Death::default() };
+        match trouble {
+            None | Some(Trouble::Device(Device { .. })) => {}
+            Some(other) => {
+                let text = format!("{who} can't use its device: {other}");
+                return Err(Failure::new("device", text));
+            }
+        }
+        self.marks.meet("sim: a device failed");
+        self.spare(who);
+        self.kill(who, death);
+        let (low, high) = AGAIN_MS;
+        let after = Duration::from_millis(low + self.world.draw(id) % (high - low));
+        let at = self.world.now() + after;
+        self.world.alarm(at, AGAIN + id.0 as u64);
+        Ok(())
+    }
+
+    /// The alarm for a server that gave up.
+    fn comes_again(&mut self, id: ProcId) {
+        if self.world.state(id) == ProcState::Dead {
+            let who = self.who(id);
+            self.start(who);
+        }
     }
 
     fn reply(&mut self, reply: Reply) -> Result<(), Failure> {
@@ -376,7 +428,9 @@ impl Stage {
             }
             BlockError::Full => record.is_write(),
             BlockError::Busy | BlockError::TooBig => true,
-            BlockError::Misaligned | BlockError::Media => false,
+            // A copy was damaged, and the other one was away: that is told, and no wrong data given.
+            BlockError::Media => self.plan.damages() && !self.scanning,
+            BlockError::Misaligned => false,
         };
         if error == BlockError::Lost {
             self.lost += 1;

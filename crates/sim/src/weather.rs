@@ -2,6 +2,7 @@
 //! own because they may strike at any frame. Part of a plan.
 
 use base::Prng;
+use seam::DiskError;
 use std::time::Duration;
 
 /// The knobs. Times are in the named unit, chances in millionths.
@@ -23,6 +24,12 @@ pub struct Weather {
     pub disk_tail_ppm: u32,
     /// up to this.
     pub disk_tail_ms: u32,
+    /// How many operations of a data server's file get stuck: for 2 to 6 seconds.
+    pub disk_stuck_ppm: u32,
+    /// How many reads of a data server's file fail.
+    pub disk_read_ppm: u32,
+    /// How many writes and flushes of a data server's file fail.
+    pub disk_write_ppm: u32,
     /// How long a process takes to wake up, at most.
     pub run_us: u32,
     /// How many wake-ups are slow,
@@ -72,6 +79,9 @@ impl Weather {
         disk_jitter_us,
         disk_tail_ppm,
         disk_tail_ms,
+        disk_stuck_ppm,
+        disk_read_ppm,
+        disk_write_ppm,
         run_us,
         run_tail_ppm,
         run_tail_ms,
@@ -94,6 +104,9 @@ impl Weather {
         disk_jitter_us: 60,
         disk_tail_ppm: 0,
         disk_tail_ms: 0,
+        disk_stuck_ppm: 0,
+        disk_read_ppm: 0,
+        disk_write_ppm: 0,
         run_us: 20,
         run_tail_ppm: 0,
         run_tail_ms: 0,
@@ -115,6 +128,9 @@ impl Weather {
             disk_tail_ms: self.disk_tail_ms.min(20),
             run_tail_ppm: self.run_tail_ppm.min(1000),
             run_tail_ms: self.run_tail_ms.min(20),
+            disk_stuck_ppm: 0,
+            disk_read_ppm: 0,
+            disk_write_ppm: 0,
             flip_ppm: 0,
             reset_ppm: 0,
             ..self.clone()
@@ -129,6 +145,24 @@ impl Weather {
     /// How long a device operation takes.
     pub fn disk(&self, prng: &mut Prng) -> Duration {
         delay(prng, self.disk_us, self.disk_jitter_us, self.disk_tail_ppm, self.disk_tail_ms)
+    }
+
+    /// How long an operation of a data server's file is stuck besides.
+    pub fn stuck(&self, prng: &mut Prng) -> Duration {
+        let ms = if hit(prng, self.disk_stuck_ppm) { prng.range(2000, 6000) } else { 0 };
+        Duration::from_millis(ms)
+    }
+
+    /// How a read of a data server's file fails, if it does.
+    pub fn read_fails(&self, prng: &mut Prng) -> Option<DiskError> {
+        hit(prng, self.disk_read_ppm).then_some(DiskError::Io)
+    }
+
+    /// How a write or flush of a data server's file fails, if it does.
+    pub fn write_fails(&self, prng: &mut Prng) -> Option<DiskError> {
+        let error =
+            |prng: &mut Prng| *prng.pick(&[DiskError::Io, DiskError::Io, DiskError::NoSpace]);
+        hit(prng, self.disk_write_ppm).then(|| error(prng))
     }
 
     /// How long a process takes to wake up.

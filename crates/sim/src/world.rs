@@ -269,6 +269,7 @@ impl World {
         proc.wake = None;
         proc.scheduled = false;
         proc.strike = Strike::None;
+        proc.disks.iter_mut().for_each(Disk::forget_lies);
         for (_, op) in std::mem::take(&mut proc.pending) {
             if let PendingKind::Write { at, body } = op.what {
                 proc.disks[op.disk.0 as usize].write_torn(at, &body, &mut self.disk_prng);

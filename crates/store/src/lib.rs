@@ -15,10 +15,8 @@
 extern crate alloc;
 
 pub mod durable;
-mod kept;
 mod memory;
 mod space;
 
-pub use kept::Kept;
 pub use memory::Memory;
 pub use space::Space;

@@ -107,6 +107,11 @@ impl Memory {
         self.space.used() * u64::from(UNIT)
     }
 
+    /// Bytes of all slots.
+    pub fn capacity(&self) -> u64 {
+        self.space.slots() * u64::from(UNIT)
+    }
+
     /// Where the unit's bytes are on the device.
     pub fn place(&self, group: GroupId, unit: UnitKey) -> Option<u64> {
         self.unit(group, unit).map(|u| u.slot * u64::from(UNIT))

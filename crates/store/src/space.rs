@@ -36,6 +36,11 @@ impl Space {
         self.returned.push(slot);
     }
 
+    /// All slots.
+    pub fn slots(&self) -> u64 {
+        self.slots
+    }
+
     /// Slots in use.
     pub fn used(&self) -> u64 {
         self.fresh - self.returned.len() as u64

@@ -103,6 +103,8 @@ pub enum RefusalCode {
     NotMe = 4,
     /// The first frame was not a hello, or a frame that this role does not take.
     Unexpected = 5,
+    /// The device belongs to another server, or knows more than this MDM.
+    WrongDevice = 6,
 }
 
 /// The answer to a hello that is not welcome.
@@ -160,6 +162,12 @@ pub struct Register {
     /// The highest epoch in which any of its replicas acted (rule R2).
     #[prost(uint64, tag = "9")]
     pub acted: u64,
+    /// The id that is written on the device; 0 when it holds nothing yet, or is memory.
+    #[prost(uint32, tag = "10")]
+    pub device: u32,
+    /// It is empty, and takes the place of the device that was here, whose data is given up.
+    #[prost(bool, tag = "11")]
+    pub replace: bool,
 }
 
 /// An SDC reports to the MDM.

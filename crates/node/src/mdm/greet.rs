@@ -46,6 +46,7 @@ impl Mdm {
         let note = match why.code() {
             RefusalCode::Superseded => "superseded",
             RefusalCode::WrongCluster => "wrong cluster",
+            RefusalCode::WrongDevice => "wrong device",
             RefusalCode::WrongVersion => "wrong version",
             _ => "unexpected",
         };

@@ -146,8 +146,7 @@ impl Mdm {
         out: &mut Effects,
     ) {
         let opened = self.links[&link].opened;
-        let session =
-            self.state.device_of(&m.sds, m.shard).and_then(|(id, _)| self.devices.get(&id));
+        let session = self.state.reporter(m).and_then(|(id, _)| self.devices.get(&id));
         let device = match self.state.register(m, session.is_some_and(|s| s.opened > opened)) {
             Registration::Known(id) => id,
             Registration::New(id, command) => {
@@ -159,6 +158,9 @@ impl Mdm {
             }
             Registration::Bad(text) => {
                 return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
+            }
+            Registration::WrongDevice(text) => {
+                return self.refuse(link, &refusal(RefusalCode::WrongDevice, text), out);
             }
         };
         let incarnation = self.state.devices[&device].incarnation;
@@ -189,7 +191,7 @@ impl Mdm {
                 Registration::Superseded(text) => {
                     return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
                 }
-                Registration::Bad(text) => {
+                Registration::Bad(text) | Registration::WrongDevice(text) => {
                     return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
                 }
             };

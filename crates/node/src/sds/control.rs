@@ -1,6 +1,7 @@
 //! A shard's dealings with the MDM: registration, heartbeats, the map, proposals.
 
-use super::{Sds, Who};
+use super::opening::Known;
+use super::{Sds, Trouble, Who};
 use crate::links::{hello, send_control};
 use crate::mapview::Changes;
 use alloc::collections::BTreeMap;
@@ -9,10 +10,12 @@ use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, Time};
 use mirror::{Fate, Mirror};
 use prost::Message;
-use seam::{Buf, Effects, Note};
+use seam::{Buf, Effects, Journal, Note};
+use store::durable::layout::Layout;
+use store::durable::{Identity, MountError};
 use wire::control::{
-    Admission, Heartbeat, MapPage, Proposal, Refusal, RefusalCode, Register, Registered, Role,
-    Welcome,
+    Admission, DeviceKind, Heartbeat, MapPage, Proposal, Refusal, RefusalCode, Register,
+    Registered, Role, Welcome,
 };
 use wire::{Header, Kind, flag};
 
@@ -49,8 +52,15 @@ impl Sds {
                 MapPage::decode(&body[..]).map(|p| self.map_page(now, link, p, out))
             }
             Some(Kind::Refusal) => Refusal::decode(&body[..]).map(|r| {
-                if r.code() == RefusalCode::Superseded {
-                    self.end(Note::Superseded, out);
+                match r.code() {
+                    RefusalCode::Superseded => self.end(Note::Superseded, out),
+                    RefusalCode::WrongDevice => self.give_up(Trouble::Refused(r.text), out),
+                    RefusalCode::WrongCluster
+                        if self.config.device.kind() == DeviceKind::Durable =>
+                    {
+                        self.give_up(Trouble::Refused(r.text), out);
+                    }
+                    _ => {}
                 }
                 out.note(Note::Refused { link, why: "the MDM refused this server: see its log" });
                 self.drop_link(now, link, out);
@@ -68,36 +78,78 @@ impl Sds {
             return self.drop_link(now, link, out);
         }
         self.mdm.welcomed();
+        let Some(register) = self.register() else { return };
+        send_control(link, Header::new(Kind::Register), &register, out);
+        self.heartbeat_due = now + self.config.limits.heartbeat_every;
+    }
+
+    /// What this shard is, as far as it is known.
+    fn register(&self) -> Option<Register> {
         let config = &self.config;
-        let register = Register {
+        let mut register = Register {
             sds: config.name.clone(),
             shard: config.shard,
             address: config.address.to_string(),
             nonce: config.nonce,
-            store: config.store,
-            capacity: config.capacity,
-            kind: config.kind as i32,
+            store: config.nonce,
+            capacity: 0,
+            kind: config.device.kind() as i32,
             pid: config.pid,
             acted: 0,
+            device: 0,
+            replace: false,
         };
-        send_control(link, Header::new(Kind::Register), &register, out);
-        self.heartbeat_due = now + self.config.limits.heartbeat_every;
+        let device = match (&self.mirror, self.opening.known()) {
+            (Some(mirror), _) => mirror.journal(),
+            (None, Some(Known::Ready(device))) => device,
+            (None, Some(Known::Fresh(fresh))) => {
+                register.capacity = Layout::new(fresh.bytes).map_or(0, |l| l.capacity());
+                (register.store, register.replace) = (fresh.uuid[0], fresh.replace);
+                return Some(register);
+            }
+            (None, None) => return None,
+        };
+        register.capacity = device.capacity();
+        if let Some(durable) = device.durable() {
+            let Identity { device, uuid, .. } = durable.identity();
+            (register.device, register.store) = (device.0, uuid[0]);
+            let acted = durable.records().into_iter().map(|(_, r)| r.acted.0).max();
+            register.acted = acted.unwrap_or(0);
+        }
+        Some(register)
     }
 
     /// The MDM has named this life.
     fn registered(&mut self, now: Time, link: LinkId, registered: &Registered, out: &mut Effects) {
         self.cluster = ClusterId(registered.cluster);
         let (id, incarnation) = (DeviceId(registered.id), Incarnation(registered.incarnation));
-        if let Some(device) = self.unnamed.take() {
+        if self.me == DeviceId(0) {
             (self.me, self.incarnation) = (id, incarnation);
-            let boot = self.boot.unwrap_or(now);
-            self.mirror =
-                Some(Mirror::new(id, incarnation, self.config.limits.clone(), device, boot));
+            if let Err(error) = self.opening.name(self.cluster, id, out) {
+                return self.give_up(Trouble::Device(error), out);
+            }
         } else if (self.me, self.incarnation) != (id, incarnation) {
             // The MDM has forgotten, or mixes up, who this is: going on could only do harm.
             return self.end(Note::Superseded, out);
         }
-        self.pull(link, out);
+        if self.mirror.is_some() {
+            return self.pull(link, out);
+        }
+        self.serve(now, out);
+    }
+
+    /// This life has a name; begins to serve, if its device can be used.
+    pub(super) fn serve(&mut self, now: Time, out: &mut Effects) {
+        let Some(device) = self.opening.take() else { return };
+        if let Some(durable) = device.durable().filter(|d| d.identity().device != self.me) {
+            let (found, wanted) = (durable.identity().device, self.me);
+            return self.give_up(Trouble::Device(MountError::OtherDevice { found, wanted }), out);
+        }
+        let (limits, boot) = (self.config.limits.clone(), self.boot.unwrap_or(now));
+        self.mirror = Some(Mirror::new(self.me, self.incarnation, limits, device, boot));
+        if let Some(link) = self.mdm.up() {
+            self.pull(link, out);
+        }
     }
 
     fn pull(&mut self, link: LinkId, out: &mut Effects) {
@@ -183,15 +235,15 @@ impl Sds {
     }
 
     pub(super) fn heartbeat(&mut self, now: Time, out: &mut Effects) {
-        let (Some(link), Some(mirror)) = (self.mdm.up(), &self.mirror) else { return };
+        let Some(link) = self.mdm.up().filter(|_| self.me != DeviceId(0)) else { return };
         if self.heartbeat_due > now {
             return;
         }
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
-        let stats = mirror.stats();
+        let stats = self.stats();
         let heartbeat = Heartbeat {
-            used: mirror.journal().used(),
-            resync_remaining: mirror.resync_remaining(),
+            used: self.device().map_or(0, |d| d.used()),
+            resync_remaining: self.mirror.as_ref().map_or(0, |m| m.resync_remaining()),
             resync_moved: stats.moved,
             ops: stats.ops,
             full: stats.full_at.is_some_and(|at| now.since(at) < FULL_FOR),

@@ -1,19 +1,21 @@
 //! A shard's device, of whichever kind: memory, or what outlives the process.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, UnitKey, VolumeId};
 use seam::{
     Buf, Change, DiskError, DiskOp, Effects, Finished, GroupRecord, Job, Journal, Marks, Started,
 };
-use store::{Kept, Memory};
+use store::Memory;
+use store::durable::Durable;
 
 /// One of the kinds.
 #[derive(Debug)]
 pub enum Device {
     /// RAM and NULL.
     Memory(Memory),
-    /// Memory that is kept: the simulator's.
-    Kept(Kept),
+    /// A file or a block device, mounted.
+    Durable(Box<Durable>),
 }
 
 impl Device {
@@ -21,18 +23,36 @@ impl Device {
     pub fn used(&self) -> u64 {
         match self {
             Device::Memory(memory) => memory.used(),
-            Device::Kept(kept) => kept.memory().used(),
+            Device::Durable(durable) => durable.used(),
+        }
+    }
+
+    /// Bytes for data.
+    pub fn capacity(&self) -> u64 {
+        match self {
+            Device::Memory(memory) => memory.capacity(),
+            Device::Durable(durable) => durable.capacity(),
+        }
+    }
+
+    /// The mounted device, if it is a durable one.
+    pub fn durable(&self) -> Option<&Durable> {
+        match self {
+            Device::Memory(_) => None,
+            Device::Durable(durable) => Some(durable),
         }
     }
 
     /// Where a block lies on the device, in bytes, if it holds data.
     pub fn place(&self, group: GroupId, unit: UnitKey, block: u32) -> Option<u64> {
-        let memory = match self {
-            Device::Memory(memory) => memory,
-            Device::Kept(kept) => kept.memory(),
-        };
-        let start = memory.valid(group, unit).contains(block).then(|| memory.place(group, unit));
-        start.flatten().map(|start| start + u64::from(block * base::BLOCK))
+        match self {
+            Device::Memory(memory) => {
+                let start = memory.place(group, unit);
+                let start = start.filter(|_| memory.valid(group, unit).contains(block));
+                start.map(|start| start + u64::from(block * base::BLOCK))
+            }
+            Device::Durable(durable) => durable.place(group, unit, block),
+        }
     }
 }
 
@@ -40,7 +60,7 @@ macro_rules! of {
     ($self:ident, $device:ident => $call:expr) => {
         match $self {
             Device::Memory($device) => $call,
-            Device::Kept($device) => $call,
+            Device::Durable($device) => $call,
         }
     };
 }
@@ -98,7 +118,7 @@ impl Journal for Device {
     }
 
     fn is_empty(&self, group: GroupId) -> bool {
-        of!(self, d => Journal::is_empty(d, group))
+        of!(self, d => d.is_empty(group))
     }
 
     fn volumes(&self) -> Vec<VolumeId> {
@@ -122,6 +142,9 @@ impl Journal for Device {
     }
 
     fn failed(&self) -> Option<DiskError> {
-        of!(self, d => d.failed())
+        match self {
+            Device::Memory(_) => None,
+            Device::Durable(durable) => Durable::failed(durable),
+        }
     }
 }

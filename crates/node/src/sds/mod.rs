@@ -10,10 +10,12 @@
 mod control;
 mod device;
 mod followers;
+mod opening;
 mod serve;
 
 use crate::links::Dialer;
 use crate::mapview::MapView;
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -21,12 +23,14 @@ use base::{ClusterId, DeviceId, Incarnation, Limits, LinkId, Map, SdcId, Time};
 use core::net::SocketAddr;
 use followers::Followers;
 use mirror::{GroupView, Mirror, Stats};
-use seam::{BlockError, DialError, DialId, DiskId, Effect, Effects, Event, Note, Port};
-use store::{Kept, Memory};
+use opening::Opening;
+use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Note, Port};
+use store::durable::{MountError, Tuning};
 use wire::PeerFramer;
 use wire::control::DeviceKind;
 
 pub use device::Device;
+pub use opening::Trouble;
 
 /// What a shard is told at its start.
 #[derive(Clone, Debug)]
@@ -40,17 +44,58 @@ pub struct SdsConfig {
     /// Where this shard can be reached.
     pub address: SocketAddr,
     /// What the device is.
-    pub kind: DeviceKind,
-    /// Bytes of the device.
-    pub capacity: u64,
-    /// Drawn at process start.
+    pub device: DeviceConfig,
+    /// Drawn at process start. It names a store in memory, too: what lies there is gone with the process.
     pub nonce: u64,
-    /// Drawn when the store was made: for memory, at process start.
-    pub store: u64,
     /// The process, for people.
     pub pid: u32,
     /// Bounds.
     pub limits: Limits,
+}
+
+/// What a shard keeps its data in: the driver's disk 0.
+#[derive(Clone, Debug)]
+pub enum DeviceConfig {
+    /// Memory: empty at every start.
+    Ram {
+        /// Bytes.
+        capacity: u64,
+    },
+    /// Nothing: keeps no data, for measuring.
+    Null {
+        /// Bytes that it pretends to have.
+        capacity: u64,
+    },
+    /// A file or a block device: survives.
+    Durable(DurableConfig),
+}
+
+impl DeviceConfig {
+    /// What the MDM calls it.
+    pub fn kind(&self) -> DeviceKind {
+        match self {
+            DeviceConfig::Ram { .. } => DeviceKind::Ram,
+            DeviceConfig::Null { .. } => DeviceKind::Null,
+            DeviceConfig::Durable(_) => DeviceKind::Durable,
+        }
+    }
+}
+
+/// A file or a block device.
+#[derive(Clone, Debug)]
+pub struct DurableConfig {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// It may be formatted, if nothing of ours is on it. Say so only of what is known to be new: other
+    /// people's data is not recognised.
+    pub format: bool,
+    /// If it is formatted: the device that was here before is gone for good, and this one takes its place.
+    /// Without this, an empty device in the place of one that has data is refused: maybe it was not found.
+    pub replace: bool,
+    /// Drawn at random at every start; the device gets it when it is formatted.
+    pub uuid: [u64; 2],
+    /// What the store may use.
+    pub tuning: Tuning,
 }
 
 /// Who is at the other end of a link.
@@ -80,8 +125,8 @@ struct Session {
 pub struct Sds {
     config: SdsConfig,
     cluster: ClusterId,
-    /// Until the MDM has given a name to this life: what an earlier one left.
-    unnamed: Option<Device>,
+    /// Until it can be used, and the MDM has given a name to this life.
+    opening: Opening,
     mirror: Option<Mirror<Device>>,
     me: DeviceId,
     incarnation: Incarnation,
@@ -102,29 +147,21 @@ pub struct Sds {
     next_session: u64,
     heartbeat_due: Time,
     proposal_due: Time,
-    /// Superseded, or the device failed: does nothing any more.
+    /// Asked to end in order: serves nobody any more, and leaves an empty log behind.
+    stopping: bool,
+    /// Superseded, or the device failed, or stopped in order: does nothing any more.
     ended: bool,
+    trouble: Option<Box<Trouble>>,
 }
 
 impl Sds {
-    /// A shard with an empty device.
+    /// A shard that has not looked at its device yet.
     pub fn new(config: SdsConfig) -> Sds {
-        let keeps = config.kind != DeviceKind::Null;
-        let memory = Memory::new(DiskId(0), config.capacity, keeps);
-        let device = match config.kind {
-            DeviceKind::Durable => Device::Kept(Kept::new(memory)),
-            _ => Device::Memory(memory),
-        };
-        Sds::recover(config, device)
-    }
-
-    /// A shard that finds its device as an earlier life left it.
-    pub fn recover(config: SdsConfig, device: Device) -> Sds {
         assert!(!config.mdm.is_empty(), "at least one MDM address");
         let mdm = Dialer::new(config.mdm[0], &config.limits);
         Sds {
             cluster: ClusterId(0),
-            unnamed: Some(device),
+            opening: Opening::new(&config.device),
             mirror: None,
             me: DeviceId(0),
             incarnation: Incarnation(0),
@@ -143,25 +180,15 @@ impl Sds {
             next_session: 0,
             heartbeat_due: Time::ZERO,
             proposal_due: Time::ZERO,
+            stopping: false,
             ended: false,
+            trouble: None,
             config,
         }
     }
 
-    /// What would be left if the process died now and the device kept its content.
-    pub fn into_kept(self) -> Option<Device> {
-        let device = match self.mirror {
-            Some(mirror) => Some(mirror.into_journal()),
-            None => self.unnamed,
-        };
-        match device {
-            Some(Device::Kept(kept)) => Some(Device::Kept(kept.clone())),
-            _ => None,
-        }
-    }
-
     /// This device's id; 0 before the MDM has given one.
-    pub fn device(&self) -> DeviceId {
+    pub fn id(&self) -> DeviceId {
         self.me
     }
 
@@ -186,13 +213,17 @@ impl Sds {
         mirror.flat_map(|m| m.groups().into_iter().filter_map(|g| m.view(g))).collect()
     }
 
-    /// The device's content.
-    pub fn device_content(&self) -> &Device {
-        match (&self.mirror, &self.unnamed) {
-            (Some(mirror), _) => mirror.journal(),
-            (None, Some(device)) => device,
-            (None, None) => unreachable!("a shard is unnamed or has a mirror"),
+    /// The device, once it is open.
+    pub fn device(&self) -> Option<&Device> {
+        match &self.mirror {
+            Some(mirror) => Some(mirror.journal()),
+            None => self.opening.ready(),
         }
+    }
+
+    /// Why this process has ended, if something is to be done about it.
+    pub fn trouble(&self) -> Option<&Trouble> {
+        self.trouble.as_deref()
     }
 
     /// Operations in flight.
@@ -205,9 +236,55 @@ impl Sds {
         self.mirror.as_ref().map_or(Stats::default(), |m| m.stats())
     }
 
+    /// What came of opening the device.
+    fn opened(&mut self, now: Time, opened: Result<(), MountError>, out: &mut Effects) {
+        if let Err(error) = opened {
+            return self.give_up(Trouble::Device(error), out);
+        }
+        if let Some(durable) = self.opening.ready().and_then(Device::durable) {
+            self.cluster = durable.identity().cluster;
+        }
+        if self.me != DeviceId(0) {
+            self.serve(now, out);
+        }
+    }
+
+    /// Ends because of something that people have to mend.
+    fn give_up(&mut self, trouble: Trouble, out: &mut Effects) {
+        self.trouble = Some(Box::new(trouble));
+        self.end(Note::DeviceRefused, out);
+    }
+
+    /// True when there is something to tell the MDM.
+    fn may_register(&self) -> bool {
+        self.mirror.is_some() || self.opening.known().is_some()
+    }
+
+    /// Lets running jobs end and the log become empty, then ends.
+    fn wind_up(&mut self, now: Time, out: &mut Effects) {
+        let Some(mirror) = &mut self.mirror else { return self.end(Note::Stopped, out) };
+        mirror.flush(now, out);
+        let over = match mirror.journal_mut() {
+            Device::Memory(_) => true,
+            Device::Durable(durable) if durable.failed().is_some() => true,
+            Device::Durable(durable) if !durable.has_jobs() && !durable.is_checkpointing() => {
+                let done = durable.is_log_empty();
+                if !done {
+                    durable.request_checkpoint();
+                    seam::Journal::flush(&mut **durable, out);
+                }
+                done
+            }
+            Device::Durable(_) => false,
+        };
+        if over {
+            self.end(Note::Stopped, out);
+        }
+    }
+
     /// Dials what is wanted and due.
     fn dial(&mut self, now: Time, out: &mut Effects) {
-        if self.mdm.wake_at().is_some_and(|at| at <= now) {
+        if self.may_register() && self.mdm.wake_at().is_some_and(|at| at <= now) {
             self.next_dial += 1;
             let dial = DialId(self.next_dial);
             self.dials.insert(dial, None);
@@ -307,7 +384,7 @@ impl seam::Node for Sds {
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
         self.boot.get_or_insert(now);
-        if self.ended {
+        if self.ended || (self.stopping && !matches!(event, Event::DiskDone { .. })) {
             return;
         }
         match event {
@@ -316,11 +393,13 @@ impl seam::Node for Sds {
             Event::LinkDown { link, .. } => self.link_down(now, link, out),
             Event::DialFailed { dial, why } => self.dial_failed(now, dial, why, out),
             Event::Frame { link, head, body } => self.frame(now, link, head, body, out),
-            Event::DiskDone { op, result } => {
-                if let Some(mirror) = &mut self.mirror {
-                    mirror.disk_done(now, op, result, out);
+            Event::DiskDone { op, result } => match &mut self.mirror {
+                Some(mirror) => mirror.disk_done(now, op, result, out),
+                None => {
+                    let opened = self.opening.disk_done(op, result, out);
+                    self.opened(now, opened, out);
                 }
-            }
+            },
             Event::Request { id, .. } => {
                 out.push(Effect::Reply { id, result: Err(BlockError::NoSuchVolume) })
             }
@@ -334,6 +413,13 @@ impl seam::Node for Sds {
         self.boot.get_or_insert(now);
         if self.ended {
             return;
+        }
+        if self.stopping {
+            return self.wind_up(now, out);
+        }
+        if self.mirror.is_none() {
+            let opened = self.opening.start(out);
+            self.opened(now, opened, out);
         }
         self.dial(now, out);
         if let Some(mirror) = &mut self.mirror {
@@ -354,11 +440,21 @@ impl seam::Node for Sds {
         }
     }
 
+    /// Nobody is served any more; everything is in order when the device has an empty log.
+    fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.ended
+    }
+
     fn wake_at(&self) -> Option<Time> {
-        if self.ended {
+        if self.ended || self.stopping {
             return None;
         }
-        let mut wake = Time::earliest(self.mdm.wake_at(), self.followers.dial_at);
+        let mdm = self.mdm.wake_at().filter(|_| self.may_register());
+        let mut wake = Time::earliest(mdm, self.followers.dial_at);
         if let Some(mirror) = &self.mirror {
             wake = Time::earliest(wake, mirror.wake_at());
             wake = Time::earliest(wake, Some(self.proposal_due));

@@ -5,19 +5,27 @@ use super::Failure;
 use crate::plan::Who;
 use crate::stage::Stage;
 use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, UnitKey};
-use node::sds::Sds;
+use node::sds::{Device, Sds};
 use seam::{DiskId, Journal};
 use std::collections::BTreeSet;
 
 fn find(stage: &Stage, device: u32) -> Option<u8> {
-    (0..stage.plan.sds).find(|i| stage.sds(*i).is_some_and(|s| s.device().0 == device))
+    (0..stage.plan.sds).find(|i| stage.sds(*i).is_some_and(|s| s.id().0 == device))
+}
+
+fn device(stage: &Stage, i: u8) -> &Device {
+    stage.sds(i).and_then(Sds::device).expect("it runs")
 }
 
 /// One block of a copy; zeros where it holds none.
 fn block(stage: &mut Stage, i: u8, group: GroupId, unit: UnitKey, index: u32, into: &mut [u8]) {
-    let place = stage.sds(i).and_then(|s: &Sds| s.device_content().place(group, unit, index));
     into.fill(0);
-    if let Some(place) = place {
+    let Some(device) = stage.sds(i).and_then(Sds::device) else { return };
+    let waiting = device.durable().and_then(|d| d.waiting(group, unit, index));
+    if let Some(data) = waiting {
+        return into.copy_from_slice(data);
+    }
+    if let Some(place) = device.place(group, unit, index) {
         let id = stage.proc(Who::Sds(i));
         stage.world.disk(id, DiskId(0)).peek(place, into);
     }
@@ -36,11 +44,42 @@ pub fn check(stage: &mut Stage) -> Result<(), Failure> {
     Ok(())
 }
 
+/// After everything was read, no primary has a damaged block: what is met is written anew (rule R13).
+pub fn mended(stage: &mut Stage) -> Result<(), Failure> {
+    for i in 0..stage.plan.sds {
+        let Some(sds) = stage.sds(i) else { continue };
+        let Some(device) = sds.device() else { continue };
+        let mut places = Vec::new();
+        for view in sds.groups().into_iter().filter(|v| v.primary) {
+            let mut units = device.units(view.group);
+            units.retain(|u| stage.observer.volumes.contains_key(&u.volume.0));
+            for unit in units {
+                let at = (0..BLOCKS_PER_UNIT).filter_map(|b| {
+                    let waits = device.durable()?.waiting(view.group, unit, b).is_some();
+                    let place = device.place(view.group, unit, b).filter(|_| !waits)?;
+                    Some((view.group, unit, b, place))
+                });
+                places.extend(at);
+            }
+        }
+        let id = stage.proc(Who::Sds(i));
+        let disk = stage.world.disk(id, DiskId(0));
+        if let Some((group, unit, block, _)) = places.iter().find(|p| disk.is_damaged(p.3)) {
+            let text = format!(
+                "sds{i} leads {group}, and {} unit {} block {block} was read and is still damaged",
+                unit.volume, unit.index
+            );
+            return Err(Failure::new("R13", text));
+        }
+    }
+    Ok(())
+}
+
 /// Compares what these servers hold of a group.
 pub fn compare_group(stage: &mut Stage, group: GroupId, copies: &[u8]) -> Result<(), Failure> {
     let mut units = BTreeSet::new();
     for i in copies {
-        units.extend(stage.sds(*i).expect("it runs").device_content().units(group));
+        units.extend(device(stage, *i).units(group));
     }
     // A volume that is being deleted goes sooner here and later there.
     units.retain(|unit| stage.observer.volumes.contains_key(&unit.volume.0));
@@ -51,7 +90,7 @@ fn compare(stage: &mut Stage, group: GroupId, unit: UnitKey, copies: &[u8]) -> R
     let (mut a, mut b) = ([0; BLOCK as usize], [0; BLOCK as usize]);
     let mut valid = BlockSet::EMPTY;
     for i in copies {
-        valid.insert(stage.sds(*i).expect("it runs").device_content().valid(group, unit));
+        valid.insert(device(stage, *i).valid(group, unit));
     }
     for index in (0..BLOCKS_PER_UNIT).filter(|i| valid.contains(*i)) {
         block(stage, copies[0], group, unit, index, &mut a);
@@ -79,7 +118,7 @@ fn compare(stage: &mut Stage, group: GroupId, unit: UnitKey, copies: &[u8]) -> R
 pub fn undeleted(stage: &Stage) -> Option<String> {
     let live = &stage.observer.volumes;
     (0..stage.plan.sds).find_map(|i| {
-        let volumes = stage.sds(i)?.device_content().volumes();
+        let volumes = stage.sds(i)?.device()?.volumes();
         let dead = volumes.into_iter().find(|v| !live.contains_key(&v.0))?;
         Some(format!("sds{i} still stores units of {dead}, which is deleted"))
     })

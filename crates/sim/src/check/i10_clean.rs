@@ -29,7 +29,7 @@ fn at_rest(stage: &Stage, group: GroupId) -> Option<Vec<u8>> {
         let Some(sds) = stage.world.actor::<node::sds::Sds>(stage.proc(Who::Sds(i))) else {
             continue;
         };
-        if !config.in_sync.contains(&sds.device().0) {
+        if !config.in_sync.contains(&sds.id().0) {
             continue;
         }
         let view = sds.groups().into_iter().find(|v| v.group == group)?;

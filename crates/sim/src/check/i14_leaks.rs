@@ -2,6 +2,7 @@
 
 use crate::plan::Who;
 use crate::stage::Stage;
+use node::sds::{Device, Sds};
 
 /// The MDM keeps the newest map's pages ready.
 const MDM_PAGES: usize = 64 << 10;
@@ -12,6 +13,14 @@ pub fn unmet(stage: &Stage) -> Option<String> {
     for who in stage.everybody() {
         let id = stage.proc(who);
         let used = stage.world.pool_used(id);
+        // What waits in memory for its slot keeps its buffers.
+        let waits = match who {
+            Who::Sds(i) => stage.sds(i).and_then(Sds::device).and_then(Device::durable),
+            _ => None,
+        };
+        if waits.is_some_and(|d| d.waiting_bytes() > 0) {
+            continue;
+        }
         if used > if who == Who::Mdm { MDM_PAGES } else { 0 } {
             return Some(format!("{who} keeps {used} bytes of buffers at rest"));
         }

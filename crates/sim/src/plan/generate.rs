@@ -2,6 +2,7 @@
 //! on at all*, then how often and when each strikes.
 
 use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
+use crate::disk::Damage;
 use crate::weather::Weather;
 use base::{BLOCK, Limits, Prng, SECTOR, UNIT};
 use std::time::Duration;
@@ -25,9 +26,10 @@ enum Trouble {
     Flap,
     Volumes,
     Blackout,
+    Damage,
 }
 
-const TROUBLES: [Trouble; 13] = [
+const TROUBLES: [Trouble; 14] = [
     Trouble::Wipe,
     Trouble::Keep,
     Trouble::Mdm,
@@ -41,6 +43,7 @@ const TROUBLES: [Trouble; 13] = [
     Trouble::Flap,
     Trouble::Volumes,
     Trouble::Blackout,
+    Trouble::Damage,
 ];
 
 impl Plan {
@@ -62,6 +65,7 @@ impl Plan {
             clients,
             volumes,
             durable: r.chance(0.7),
+            memory: 0,
             capacity,
             depth,
             limits: limits(&mut root.fork("limits")),
@@ -70,11 +74,16 @@ impl Plan {
             length,
             steps: Vec::new(),
         };
+        let mut r = root.fork("devices");
+        if plan.durable && r.chance(0.2) {
+            plan.memory = r.below(1 << plan.sds) as u8;
+        }
         let mut r = root.fork("outcast");
         if r.chance(0.4) {
             let who = r.below(u64::from(plan.sds)) as u8;
             let how = *r.pick(&[Outcast::Dead, Outcast::Cut, Outcast::Unheard]);
-            plan.outcast = (how != Outcast::Dead || plan.durable).then_some((who, how));
+            let stays = how != Outcast::Dead || plan.keeps(Who::Sds(who));
+            plan.outcast = stays.then_some((who, how));
         }
         if root.fork("kind").chance(0.15) {
             duel(&mut plan, &mut root.fork("duel"));
@@ -134,6 +143,9 @@ fn weather(r: &mut Prng) -> Weather {
         w.disk_tail_ppm = r.range(100, 50_000) as u32;
         w.disk_tail_ms = r.range(1, 300) as u32;
     });
+    sometimes(0.1, &mut |w, r| w.disk_stuck_ppm = r.range(10, 500) as u32);
+    sometimes(0.15, &mut |w, r| w.disk_read_ppm = r.range(10, 3000) as u32);
+    sometimes(0.1, &mut |w, r| w.disk_write_ppm = r.range(10, 300) as u32);
     sometimes(0.3, &mut |w, r| {
         w.run_tail_ppm = r.range(100, 20_000) as u32;
         w.run_tail_ms = r.range(1, 100) as u32;
@@ -209,7 +221,7 @@ fn workload(plan: &mut Plan, r: &mut Prng) {
 /// are on an island. Whether a lease ends in time shows here and hardly anywhere else.
 fn duel(plan: &mut Plan, r: &mut Prng) {
     plan.clients = plan.clients.max(2);
-    plan.durable = true;
+    (plan.durable, plan.memory) = (true, 0);
     plan.depth = r.range(4, 12) as u32;
     plan.weather.reset_ppm = 0;
     plan.weather.tcp_ms = r.range(2000, 20_000) as u32;
@@ -294,7 +306,7 @@ impl Episode<'_> {
 
     fn crash(&mut self, who: Who, keep: bool, away: Duration, r: &mut Prng) {
         let sds = matches!(who, Who::Sds(_));
-        let keep = keep && (self.plan.durable || !sds);
+        let keep = keep && (self.plan.keeps(who) || !sds);
         let careful = self.careful && !keep && sds;
         let death = Death { keep, power: r.chance(0.25), midway: r.chance(0.5), careful };
         self.push(Duration::ZERO, Action::Crash(who, death));
@@ -384,13 +396,23 @@ impl Episode<'_> {
                 for who in self.everybody() {
                     let away = Duration::from_micros(r.range(1_000, 1_500_000));
                     let sds = matches!(who, Who::Sds(_));
-                    if sds && !self.plan.durable {
+                    if sds && (!self.plan.durable || self.plan.memory != 0) {
                         continue;
                     }
                     let keep = sds || who == Who::Mdm;
-                    let death = Death { keep, power: true, midway: false, careful: false };
+                    let power = r.chance(0.7);
+                    let death = Death { keep, power, midway: false, careful: false };
                     self.push(Duration::from_micros(r.below(3)), Action::Crash(who, death));
                     self.push(away, Action::Start(who));
+                }
+            }
+            Trouble::Damage => {
+                let kinds =
+                    [Damage::Rot, Damage::Rot, Damage::Sector, Damage::Lost, Damage::Astray];
+                let i = r.below(u64::from(self.plan.sds)) as u8;
+                for _ in 0..r.range(1, 8) {
+                    let after = Duration::from_micros(r.below(300_000));
+                    self.push(after, Action::Damage(i, *r.pick(&kinds)));
                 }
             }
         }

@@ -1,12 +1,20 @@
 //! Plans as text: one line per fact, `#` for comments.
 
 use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
+use crate::disk::Damage;
 use crate::weather::Weather;
 use anyhow::{Context, Result, bail};
 use base::Limits;
 use std::fmt::{self, Write};
 use std::str::FromStr;
 use std::time::Duration;
+
+const DAMAGE: [(Damage, &str); 4] = [
+    (Damage::Rot, "rot"),
+    (Damage::Sector, "sector"),
+    (Damage::Lost, "lost"),
+    (Damage::Astray, "astray"),
+];
 
 const HEADER: &str = "gabion-plan 1";
 
@@ -40,6 +48,9 @@ impl fmt::Display for Plan {
         writeln!(f, "{HEADER}\nseed {}\nsds {}\nclients {}", self.seed, self.sds, self.clients)?;
         self.volumes.iter().try_for_each(|v| writeln!(f, "volume {v}"))?;
         writeln!(f, "durable {}", u8::from(self.durable))?;
+        if self.memory != 0 {
+            writeln!(f, "memory {}", self.memory)?;
+        }
         writeln!(f, "capacity {}\ndepth {}", self.capacity, self.depth)?;
         if let Some((sds, outcast)) = self.outcast {
             let how = match outcast {
@@ -113,6 +124,10 @@ impl fmt::Display for Action {
             Action::Create(v, units) => write!(f, "create {v} {units}"),
             Action::Resize(v, units) => write!(f, "resize {v} {units}"),
             Action::Delete(v) => write!(f, "delete {v}"),
+            Action::Damage(i, damage) => {
+                let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
+                write!(f, "damage {i} {how}")
+            }
         }
     }
 }
@@ -173,6 +188,11 @@ impl FromStr for Action {
             ["create", v, units] => Action::Create(v.parse()?, units.parse()?),
             ["resize", v, units] => Action::Resize(v.parse()?, units.parse()?),
             ["delete", v] => Action::Delete(v.parse()?),
+            ["damage", i, how] => {
+                let known = DAMAGE.iter().find(|(_, name)| name == how);
+                let damage = known.context("damage is rot, sector, lost or astray")?.0;
+                Action::Damage(i.parse()?, damage)
+            }
             _ => bail!("no action: {s:?}"),
         })
     }
@@ -187,6 +207,7 @@ impl FromStr for Plan {
             clients: 1,
             volumes: Vec::new(),
             durable: true,
+            memory: 0,
             capacity: 64,
             depth: 4,
             limits: Limits::TEST_MIN,
@@ -219,6 +240,7 @@ impl Plan {
             "clients" => self.clients = rest.parse()?,
             "volume" => self.volumes.push(rest.parse()?),
             "durable" => self.durable = rest.parse::<u8>()? != 0,
+            "memory" => self.memory = rest.parse()?,
             "capacity" => self.capacity = rest.parse()?,
             "depth" => self.depth = rest.parse()?,
             "outcast" => {

@@ -99,6 +99,11 @@ impl Layout {
         (self.slots.len / SLOT) as u32
     }
 
+    /// Bytes for data.
+    pub fn capacity(&self) -> u64 {
+        u64::from(self.slot_count() - u32::from(self.hole().is_some())) * SLOT
+    }
+
     /// The slot in whose place a superblock lies.
     pub fn hole(&self) -> Option<u32> {
         let middle = Layout::superblocks(self.size)[2];

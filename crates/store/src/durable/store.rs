@@ -204,6 +204,17 @@ impl Durable {
         holds.then(|| self.layout.slot(slot) + u64::from(block % 16) * u64::from(base::BLOCK))
     }
 
+    /// A block's data, if it waits in memory for its slot. For tools and tests.
+    pub fn waiting(&self, group: GroupId, unit: UnitKey, block: u32) -> Option<&Buf> {
+        let slot = self.map.slot(Chunk { group, unit, chunk: (block / 16) as u8 })?;
+        self.overlay.get(slot, block % 16)
+    }
+
+    /// Bytes that wait in memory for their slots.
+    pub fn waiting_bytes(&self) -> usize {
+        self.overlay.bytes()
+    }
+
     /// Puts all data in its place and the log's content into the map, at the next `flush`: after that a
     /// mount has nothing to replay.
     pub fn request_checkpoint(&mut self) {
@@ -213,6 +224,16 @@ impl Durable {
     /// True while a checkpoint runs or is due.
     pub fn is_checkpointing(&self) -> bool {
         self.checkpoint_due || self.checkpoint.is_some()
+    }
+
+    /// True while a job runs.
+    pub fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    /// True when a mount would have nothing to replay.
+    pub fn is_log_empty(&self) -> bool {
+        self.log.used() == 0
     }
 
     /// True when no job runs and nothing is on its way to the device.
@@ -418,8 +439,17 @@ impl Journal for Durable {
         let error = result.as_ref().err().copied();
         match (op, error) {
             (Op::Fetch { job, piece }, _) => {
-                if let (Some(j), Ok(data)) = (self.jobs.get_mut(job), result) {
-                    j.fetch.pieces[piece].data = data;
+                // What can't be read is as good as damaged: written anew, it can be read again.
+                let mut error = None;
+                if let Some(j) = self.jobs.get_mut(job) {
+                    let p = &mut j.fetch.pieces[piece];
+                    match result {
+                        Ok(data) => p.data = data,
+                        Err(_) => {
+                            let (first, blocks) = (p.first as u16, p.count as u16);
+                            error = Some(DiskError::Corrupt { first, blocks });
+                        }
+                    }
                 }
                 self.arrived(job, error, out);
             }
@@ -499,5 +529,9 @@ impl Journal for Durable {
 
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {
         self.groups.records()
+    }
+
+    fn failed(&self) -> Option<DiskError> {
+        self.failed
     }
 }
