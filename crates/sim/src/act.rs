@@ -97,7 +97,8 @@ impl Stage {
             let id = self.proc(*o);
             self.world.disk(id, DiskId(0)).is_wrong()
         });
-        if wrong || !self.plan.keeps(who) || self.exposure.exposed || !self.is_whole() {
+        let spares = !wrong && !self.exposure.exposed && self.is_whole();
+        if !self.plan.keeps(who) || !(spares || self.plan.allow_loss) {
             return;
         }
         let Some((at, from)) = self.some_block(i) else { return };
@@ -133,6 +134,9 @@ impl Stage {
 
     /// Takes back all damage.
     pub fn heal(&mut self) {
+        if self.plan.allow_loss {
+            return;
+        }
         for i in 0..self.plan.sds {
             let id = self.proc(Who::Sds(i));
             self.world.disk(id, DiskId(0)).heal_all();

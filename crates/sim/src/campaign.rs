@@ -56,10 +56,11 @@ impl Totals {
 }
 
 /// Runs seeds from `from` on until `stop` says so, on `jobs` threads. `stop` is asked before each
-/// seed; `each` hears of each outcome.
+/// seed; `make` makes its plan; `each` hears of each outcome.
 pub fn campaign(
     from: u64,
     jobs: usize,
+    make: impl Fn(u64) -> Plan + Sync,
     stop: impl Fn(u64, &Totals) -> bool + Sync,
     each: impl Fn(u64, &Outcome, &Totals) + Sync,
 ) -> Totals {
@@ -77,7 +78,7 @@ pub fn campaign(
                         over.store(true, Ordering::Relaxed);
                         return;
                     }
-                    let outcome = run(&Plan::generate(seed), Sink::Off);
+                    let outcome = run(&make(seed), Sink::Off);
                     let mut totals = totals.lock().expect("no thread dies with it");
                     totals.add(seed, &outcome);
                     each(seed, &outcome, &totals);

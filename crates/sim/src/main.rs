@@ -33,6 +33,9 @@ struct One {
     /// Play a plan from a file.
     #[arg(long, conflicts_with = "seed")]
     plan: Option<PathBuf>,
+    /// Damage strikes anywhere, also the last good copy: the loss has to be told.
+    #[arg(long)]
+    allow_loss: bool,
     /// Print one line per event and effect.
     #[arg(long)]
     trace: bool,
@@ -57,6 +60,9 @@ enum Command {
         /// Which: FROM..TO, TO excluded.
         #[arg(long, value_parser = range)]
         seeds: (u64, u64),
+        /// Damage strikes anywhere, also the last good copy: the loss has to be told.
+        #[arg(long)]
+        allow_loss: bool,
         /// Threads.
         #[arg(long, default_value_t = 2)]
         jobs: usize,
@@ -66,6 +72,9 @@ enum Command {
         /// How long: 90s, 30m, 2h.
         #[arg(long, value_parser = span)]
         budget: Duration,
+        /// Damage strikes anywhere, also the last good copy: the loss has to be told.
+        #[arg(long)]
+        allow_loss: bool,
         /// The first seed; taken from the clock if it is not given.
         #[arg(long)]
         from: Option<u64>,
@@ -120,12 +129,18 @@ fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
     match cli.command {
         None => one(cli.one),
-        Some(Command::Run { seeds, jobs }) => {
+        Some(Command::Run { seeds, allow_loss, jobs }) => {
             let start = Instant::now();
-            let totals = campaign(seeds.0, jobs, |seed, _| seed >= seeds.1, print_failure);
+            let totals = campaign(
+                seeds.0,
+                jobs,
+                |seed| plan_of(seed, allow_loss),
+                |seed, _| seed >= seeds.1,
+                print_failure,
+            );
             Ok(summary(&totals, start.elapsed()))
         }
-        Some(Command::Hunt { budget, from, jobs }) => {
+        Some(Command::Hunt { budget, allow_loss, from, jobs }) => {
             let start = Instant::now();
             let from = from.unwrap_or_else(|| {
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -136,6 +151,7 @@ fn main() -> Result<ExitCode> {
             let totals = campaign(
                 from,
                 jobs,
+                |seed| plan_of(seed, allow_loss),
                 |_, _| start.elapsed() >= budget,
                 |seed, outcome, totals| {
                     print_failure(seed, outcome, totals);
@@ -205,13 +221,18 @@ fn fingerprint(seeds: (u64, u64), print: bool) -> ExitCode {
     if different == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+fn plan_of(seed: u64, allow_loss: bool) -> Plan {
+    let plan = Plan::generate(seed);
+    if allow_loss { plan.with_loss(seed) } else { plan }
+}
+
 fn one(one: One) -> Result<ExitCode> {
     let plan = match (&one.plan, one.seed) {
         (Some(path), _) => std::fs::read_to_string(path)
             .with_context(|| format!("can't read the plan {}", path.display()))?
             .parse()
             .with_context(|| format!("in {}", path.display()))?,
-        (None, Some(seed)) => Plan::generate(seed),
+        (None, Some(seed)) => plan_of(seed, one.allow_loss),
         (None, None) => {
             anyhow::bail!("say what to run: --seed N, --plan FILE, or a command (see --help)")
         }

@@ -43,6 +43,7 @@ pub fn hunt(mutant: Mutant, from: u64, max_seeds: u64, jobs: usize) -> Catch {
         campaign(
             first,
             jobs,
+            Plan::generate,
             |seed, totals| seed >= end || !totals.failed.is_empty(),
             |seed, outcome, _| {
                 if let Some(f) = &outcome.failure {

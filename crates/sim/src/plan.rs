@@ -159,6 +159,8 @@ pub struct Plan {
     pub durable: bool,
     /// Of these servers, a bit each, they are memory all the same.
     pub memory: u8,
+    /// Damage strikes anywhere, also the last good copy: what is lost must be told, and nothing else shown.
+    pub allow_loss: bool,
     /// Units that one server has space for.
     pub capacity: u32,
     /// Operations that a client of the workload has outstanding at most.
@@ -176,6 +178,22 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The same plan, with damage that may ruin every copy.
+    pub fn with_loss(mut self, seed: u64) -> Plan {
+        let mut r = base::Prng::new(seed).fork("loss");
+        self.allow_loss = true;
+        self.outcast = None; // it may have the last copy
+        (self.durable, self.memory) = (true, 0);
+        for _ in 0..r.range(5, 60) {
+            let at = Duration::from_micros(r.below(self.length.as_micros() as u64));
+            let i = r.below(u64::from(self.sds)) as u8;
+            let damage = *r.pick(&[Damage::Rot, Damage::Sector]);
+            self.steps.push(Timed { at, action: Action::Damage(i, damage) });
+        }
+        self.steps.sort_by_key(|s| s.at);
+        self
+    }
+
     /// True when a process's data survives its death.
     pub fn keeps(&self, who: Who) -> bool {
         match who {

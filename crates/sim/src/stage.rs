@@ -429,7 +429,7 @@ impl Stage {
             BlockError::Full => record.is_write(),
             BlockError::Busy | BlockError::TooBig => true,
             // A copy was damaged, and the other one was away: that is told, and no wrong data given.
-            BlockError::Media => self.plan.damages() && !self.scanning,
+            BlockError::Media => self.plan.damages() && (!self.scanning || self.plan.allow_loss),
             BlockError::Misaligned => false,
         };
         if error == BlockError::Lost {

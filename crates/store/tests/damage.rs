@@ -187,7 +187,7 @@ fn a_format_that_was_not_finished_left_no_device() {
 }
 
 #[test]
-fn a_device_that_fails_to_read_fails_the_job_and_no_more() {
+fn what_the_device_fails_to_read_counts_as_damaged_and_nothing_more_fails() {
     let mut world = written();
     world.mount(None).unwrap();
     let group = World::group(unit(1));
@@ -196,7 +196,7 @@ fn a_device_that_fails_to_read_fails_the_job_and_no_more() {
     while world.end_or_fail(Some(DiskError::Io)) {}
     let store = world.store.as_mut().unwrap();
     let ended = store.finished().expect("the read ended");
-    assert!(matches!(ended.result, Err(DiskError::Io)));
+    assert!(matches!(ended.result, Err(DiskError::Corrupt { first: 0, blocks: 1 })));
     assert_eq!(store.failed(), None);
     assert!(store.is_idle());
 }

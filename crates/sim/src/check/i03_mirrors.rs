@@ -46,6 +46,9 @@ pub fn check(stage: &mut Stage) -> Result<(), Failure> {
 
 /// After everything was read, no primary has a damaged block: what is met is written anew (rule R13).
 pub fn mended(stage: &mut Stage) -> Result<(), Failure> {
+    if stage.plan.allow_loss {
+        return Ok(());
+    }
     for i in 0..stage.plan.sds {
         let Some(sds) = stage.sds(i) else { continue };
         let Some(device) = sds.device() else { continue };

@@ -66,6 +66,7 @@ impl Plan {
             volumes,
             durable: r.chance(0.7),
             memory: 0,
+            allow_loss: false,
             capacity,
             depth,
             limits: limits(&mut root.fork("limits")),

@@ -51,6 +51,9 @@ impl fmt::Display for Plan {
         if self.memory != 0 {
             writeln!(f, "memory {}", self.memory)?;
         }
+        if self.allow_loss {
+            writeln!(f, "loss 1")?;
+        }
         writeln!(f, "capacity {}\ndepth {}", self.capacity, self.depth)?;
         if let Some((sds, outcast)) = self.outcast {
             let how = match outcast {
@@ -208,6 +211,7 @@ impl FromStr for Plan {
             volumes: Vec::new(),
             durable: true,
             memory: 0,
+            allow_loss: false,
             capacity: 64,
             depth: 4,
             limits: Limits::TEST_MIN,
@@ -240,6 +244,7 @@ impl Plan {
             "clients" => self.clients = rest.parse()?,
             "volume" => self.volumes.push(rest.parse()?),
             "durable" => self.durable = rest.parse::<u8>()? != 0,
+            "loss" => self.allow_loss = rest.parse::<u8>()? != 0,
             "memory" => self.memory = rest.parse()?,
             "capacity" => self.capacity = rest.parse()?,
             "depth" => self.depth = rest.parse()?,

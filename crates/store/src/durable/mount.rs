@@ -1,6 +1,10 @@
 //! Opening a device: superblock, root, records, map, log; then a checkpoint, so that the next life begins
 //! with an empty log.
 //!
+//! First a flush: a life that was killed may have left a superblock in the device's cache. If that one were
+//! taken for the last and the copies that it no longer names were overwritten, a power loss would bring its
+//! predecessor back, and nothing of what that names.
+//!
 //! One operation at a time until the checkpoint. Nothing is written before the log was read to its end,
 //! and what is written then destroys nothing that a second mount would need: a crash while mounting
 //! leads to the same state.
@@ -117,6 +121,7 @@ pub enum Mounting {
 }
 
 enum Step {
+    Flush,
     Superblocks(Vec<Buf>),
     Root,
     Records,
@@ -159,7 +164,7 @@ impl Mount {
     /// A device of `bytes` is to be mounted.
     pub fn new(disk: DiskId, bytes: u64, expected: Expected, tuning: Tuning) -> Mount {
         let (range, got) = ((0, 0), Vec::new());
-        let step = Step::Superblocks(Vec::new());
+        let step = Step::Flush;
         Mount { disk, bytes, expected, tuning, step, parts: None, range, got }
     }
 
@@ -168,7 +173,7 @@ impl Mount {
         if self.bytes < SHORTEST {
             return self.failed(MountError::TooSmall { bytes: self.bytes, needed: SMALLEST });
         }
-        self.read(Layout::superblocks(self.bytes)[0], PAGE, out);
+        out.push(Effect::Flush { op: DiskOp(0), disk: self.disk });
         Mounting::Running
     }
 
@@ -221,6 +226,13 @@ impl Mount {
         out: &mut Effects,
     ) -> Result<bool, MountError> {
         match &mut self.step {
+            Step::Flush => {
+                let what = "flushing the device";
+                result.map_err(|error| MountError::Device { what, error })?;
+                self.step = Step::Superblocks(Vec::new());
+                self.read(Layout::superblocks(self.bytes)[0], PAGE, out);
+                Ok(false)
+            }
             Step::Superblocks(_) => self.superblock(result, out).map(|()| false),
             Step::Settle(store) => {
                 store.disk_done(op, result, out);
