@@ -19,7 +19,9 @@ use std::path::PathBuf;
 #[derive(Subcommand, Debug)]
 pub enum DeviceCommand {
     /// List all devices
-    #[command(after_help = "Example:\n  gabion device list --json | jq -r '.[] | select(.state == \"down\").id'")]
+    #[command(
+        after_help = "Example:\n  gabion device list --json | jq -r '.[] | select(.state == \"down\").id'"
+    )]
     List {
         /// Print a JSON array, with the fields of `sds[].devices` in docs/reference/status.md
         #[arg(long)]

@@ -221,7 +221,9 @@ mod tests {
         for bad in ["file:x:1G", "file:", "block:/dev/sdb", "ram:1"] {
             assert!(bad.parse::<UpDevice>().is_err(), "{bad}");
         }
-        for bad in ["ram", "ram:", "ram:1", "disk:1G", "1G", "ram:-1G", "file:", "file::1G", "block:"] {
+        for bad in
+            ["ram", "ram:", "ram:1", "disk:1G", "1G", "ram:-1G", "file:", "file::1G", "block:"]
+        {
             assert!(bad.parse::<DeviceSpec>().is_err(), "{bad}");
         }
         let spec: VolumeSpec = "db-1.log:64M".parse().unwrap();

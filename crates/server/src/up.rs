@@ -329,7 +329,14 @@ fn devices(dir: &StateDir, plan: &Plan, name: String) -> Result<(String, Vec<Dev
             UpDevice::Memory(memory) => memory.clone(),
         };
         let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
-        DeviceConfig { shard: Some(shard), spec, replace: false, listen, advertise: None, pin: None }
+        DeviceConfig {
+            shard: Some(shard),
+            spec,
+            replace: false,
+            listen,
+            advertise: None,
+            pin: None,
+        }
     };
     let devices = (0..).zip(&plan.asked.devices).map(device).collect();
     Ok((name, devices))

@@ -45,8 +45,8 @@ pub fn of(path: &Path) -> Result<Content> {
     if copies.0.iter().any(|(_, state)| !matches!(state, CopyState::Nothing)) {
         return Ok(Content::Device { cluster: "(it can't be read)".into() });
     }
-    let blank = is_blank(&file, 0..bytes.min(EDGE))?
-        && is_blank(&file, bytes.saturating_sub(EDGE)..bytes)?;
+    let blank =
+        is_blank(&file, 0..bytes.min(EDGE))? && is_blank(&file, bytes.saturating_sub(EDGE)..bytes)?;
     Ok(if blank { Content::Nothing } else { Content::Foreign })
 }
 

@@ -55,7 +55,9 @@ impl Server {
                 let dir = target.local()?;
                 let name = cluster::sds_name(&dir, which)?;
                 if cluster::mates(&dir, &name)?.len() > 1 {
-                    bail!("{name} shares its process with others: start the cluster without --sds-per-process");
+                    bail!(
+                        "{name} shares its process with others: start the cluster without --sds-per-process"
+                    );
                 }
                 dir.config_file(&name)
             }
@@ -81,7 +83,11 @@ impl Found {
     fn change(&self) -> Result<()> {
         config::write(&self.file, &self.config)?;
         if !self.process.signal(Signal::HUP)? {
-            bail!("{} has just ended; its file {} is changed", self.config.name, self.file.display());
+            bail!(
+                "{} has just ended; its file {} is changed",
+                self.config.name,
+                self.file.display()
+            );
         }
         Ok(())
     }
@@ -175,7 +181,8 @@ pub fn add(
     let spec = spec.clone().absolute()?;
     refuse_twice(&found.config, &spec)?;
     let report = status::ask(&found.target)?;
-    let replaced = replace.map(|id| given_up(&report, &found.config.name, id, force)).transpose()?;
+    let replaced =
+        replace.map(|id| given_up(&report, &found.config.name, id, force)).transpose()?;
     if let Some(path) = spec.path() {
         let cluster = report.cluster;
         match content::of(path)? {
@@ -251,10 +258,9 @@ pub fn import(target: &Target, server: &Server, spec: &DeviceSpec) -> Result<Exi
         Content::Device { cluster: of } => {
             bail!("{} belongs to cluster {of}, this is {cluster}: import it there", path.display())
         }
-        Content::Nothing | Content::Foreign => bail!(
-            "{} is not a Gabion device: `gabion device add` makes one of it",
-            path.display()
-        ),
+        Content::Nothing | Content::Foreign => {
+            bail!("{} is not a Gabion device: `gabion device add` makes one of it", path.display())
+        }
     }
     let device = found.enter(spec, server.listen, None)?;
     println!(
@@ -302,7 +308,10 @@ pub fn remove(target: &Target, server: &Server, id: u32, force: bool) -> Result<
     found.wait(device.shard, UpDown::Down)?;
     println!("dev{id} does not serve any more. Its data stays where it is: {}.", gone.spec);
     if gone.spec.path().is_some() {
-        println!("Bring it back, here or in another server, with `gabion device import {}`.", gone.spec);
+        println!(
+            "Bring it back, here or in another server, with `gabion device import {}`.",
+            gone.spec
+        );
     }
     Ok(Exit::Ok)
 }
@@ -326,8 +335,9 @@ pub fn list(target: &Target, json: bool) -> Result<Exit> {
         config.shards().find(|(s, _)| *s == shard).map(|(_, device)| device.spec.to_string())
     };
     let devices = report.sds.iter().flat_map(|s| s.devices.iter().map(move |d| (s, d)));
-    let lines: Vec<Line<'_>> =
-        devices.map(|(s, device)| Line { sds: &s.name, spec: spec(&s.name, device.shard), device }).collect();
+    let lines: Vec<Line<'_>> = devices
+        .map(|(s, device)| Line { sds: &s.name, spec: spec(&s.name, device.shard), device })
+        .collect();
     if json {
         println!("{}", serde_json::to_string_pretty(&lines)?);
         return Ok(Exit::Ok);

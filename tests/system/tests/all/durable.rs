@@ -165,7 +165,8 @@ fn a_moved_device_counts_again() {
         let moved = cluster.file("moved");
         std::fs::rename(cluster.file("devices/sds3.0"), &moved)?;
         let spec = format!("file:{}", moved.display());
-        cluster.gabion(&["device", "add", &format!("{spec}:320MiB"), "--sds", "1"])?
+        cluster
+            .gabion(&["device", "add", &format!("{spec}:320MiB"), "--sds", "1"])?
             .fails(1, &["device import"])?;
         cluster.gabion(&["device", "import", &spec, "--sds", "1"])?.ok()?;
         let status = cluster.wait_state("healthy", secs(60))?;
