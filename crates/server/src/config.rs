@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A metadata manager.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -22,6 +23,9 @@ pub struct MdmConfig {
     /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
     #[serde(default)]
     pub tcp_only: bool,
+    /// Microseconds to poll for more work before sleeping: latency for processor time. By default, 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spin_us: Option<u32>,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -41,6 +45,9 @@ pub struct SdsConfig {
     /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
     #[serde(default)]
     pub tcp_only: bool,
+    /// Microseconds to poll for more work before sleeping: latency for processor time. By default, 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spin_us: Option<u32>,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -86,6 +93,9 @@ pub struct SdcConfig {
     /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
     #[serde(default)]
     pub tcp_only: bool,
+    /// Microseconds to poll for more work before sleeping: latency for processor time. By default, 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spin_us: Option<u32>,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -105,6 +115,8 @@ log = "/var/lib/gabion/mdm.log"
 backend = "auto"
 # Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
 tcp_only = false
+# Microseconds to poll for more work before sleeping: latency for processor time.
+# spin_us = 30
 # pid_file = "/run/gabion/mdm.pid"
 "#;
 
@@ -118,6 +130,8 @@ mdm = ["192.168.1.10:7001"]
 backend = "auto"
 # Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
 tcp_only = false
+# Microseconds to poll for more work before sleeping: latency for processor time.
+# spin_us = 30
 # pid_file = "/run/gabion/sds1.pid"
 
 # One section per device; each one gets a thread. After a change, SIGHUP makes the process start those
@@ -147,6 +161,8 @@ nbd = ["unix:/run/gabion/nbd.sock", "127.0.0.1:10809"]
 backend = "auto"
 # Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
 tcp_only = false
+# Microseconds to poll for more work before sleeping: latency for processor time.
+# spin_us = 30
 # pid_file = "/run/gabion/sdc1.pid"
 # pin = 0
 "#;
@@ -156,6 +172,11 @@ impl SdsConfig {
     pub fn shards(&self) -> impl Iterator<Item = (u32, &DeviceConfig)> {
         self.device.iter().zip(0..).map(|(device, place)| (device.shard.unwrap_or(place), device))
     }
+}
+
+/// How long a shard polls, if its file says so.
+pub fn spin(spin_us: Option<u32>) -> Duration {
+    spin_us.map_or(rt::Config::default().spin, |us| Duration::from_micros(us.into()))
 }
 
 /// Reads a role's file.

@@ -1,6 +1,6 @@
 //! Runs a metadata manager: one shard, with its log as the only device.
 
-use crate::config::MdmConfig;
+use crate::config::{self, MdmConfig};
 use crate::service::{self, Job};
 use anyhow::{Context, Result};
 use base::Limits;
@@ -17,6 +17,7 @@ pub fn run(config: MdmConfig) -> Result<()> {
     let shard = rt::Config {
         backend: config.backend.0,
         local: !config.tcp_only,
+        spin: config::spin(config.spin_us),
         seed: crate::random()?,
         ..rt::Config::of(
             vec![Listener { port: Port::Peer, at: config.listen.into() }],

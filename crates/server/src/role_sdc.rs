@@ -1,6 +1,6 @@
 //! Runs a data client: one shard that serves volumes over NBD.
 
-use crate::config::{NbdAddress, SdcConfig};
+use crate::config::{self, NbdAddress, SdcConfig};
 use crate::service::{self, Job, Place};
 use anyhow::Result;
 use base::Limits;
@@ -15,6 +15,7 @@ pub fn run(config: SdcConfig) -> Result<()> {
     let shard = rt::Config {
         backend: config.backend.0,
         local: !config.tcp_only,
+        spin: config::spin(config.spin_us),
         pin: config.pin,
         seed: crate::random()?,
         ..rt::Config::of(listeners, Vec::new())

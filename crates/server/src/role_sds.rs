@@ -101,6 +101,7 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
     let config = rt::Config {
         backend: config.backend.0,
         local: !config.tcp_only,
+        spin: config::spin(config.spin_us),
         seats,
         pin,
         seed: crate::random()?,

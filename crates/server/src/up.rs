@@ -75,6 +75,10 @@ pub struct UpArgs {
     #[arg(long)]
     tcp_only: bool,
 
+    /// Microseconds that the processes poll for more work before they sleep [default: 30]
+    #[arg(long, value_name = "US")]
+    spin: Option<u32>,
+
     /// Serve NBD at this TCP address too
     #[arg(long, value_name = "IP:PORT")]
     nbd_tcp: Option<SocketAddr>,
@@ -174,7 +178,7 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     let mut plan = Plan::new(&dir, args)?;
     check_names(&plan.volumes)?;
     clear_earlier_run(&dir, plan.again)?;
-    let names = write_configs(&dir, &plan, args.nbd_tcp)?;
+    let names = write_configs(&dir, &plan, args)?;
     let mut starting = Starting { dir: &dir, children: Vec::new(), interrupted: &interrupted };
     let report = match starting.start(&names, &plan.volumes) {
         Ok(report) => report,
@@ -274,7 +278,7 @@ fn clear_earlier_run(dir: &StateDir, again: bool) -> Result<()> {
 
 /// Writes every role's file; returns one name per process, the MDM's first and the SDC's last. Servers that
 /// were there keep their devices, also those that were added since; ports are chosen anew.
-fn write_configs(dir: &StateDir, plan: &Plan, nbd_tcp: Option<SocketAddr>) -> Result<Vec<String>> {
+fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<String>> {
     let Asked { backend, tcp_only, sds_per_process, .. } = plan.asked;
     let servers: Vec<(String, Vec<DeviceConfig>)> =
         (0..plan.asked.sds).map(|i| devices(dir, plan, cluster::sds(i))).collect::<Result<_>>()?;
@@ -283,9 +287,16 @@ fn write_configs(dir: &StateDir, plan: &Plan, nbd_tcp: Option<SocketAddr>) -> Re
     let mut next = || free.next().context("ran out of ports");
     let mdm = next()?;
     let pid_file = |name: &str| Some(dir.pid_file(name));
+    let spin_us = args.spin;
     config::write(&dir.cluster_file(), &plan.asked)?;
-    let manager =
-        MdmConfig { listen: mdm, log: dir.mdm_log(), backend, tcp_only, pid_file: pid_file("mdm") };
+    let manager = MdmConfig {
+        listen: mdm,
+        log: dir.mdm_log(),
+        backend,
+        tcp_only,
+        spin_us,
+        pid_file: pid_file("mdm"),
+    };
     config::write(&dir.config_file("mdm"), &manager)?;
     let mut names = vec!["mdm".to_owned()];
     for (i, (name, mut device)) in (0..).zip(servers) {
@@ -293,21 +304,29 @@ fn write_configs(dir: &StateDir, plan: &Plan, nbd_tcp: Option<SocketAddr>) -> Re
             one.listen = next()?;
         }
         let pid_file = pid_file(&name);
-        let server =
-            SdsConfig { name: name.clone(), mdm: vec![mdm], backend, tcp_only, pid_file, device };
+        let server = SdsConfig {
+            name: name.clone(),
+            mdm: vec![mdm],
+            backend,
+            tcp_only,
+            spin_us,
+            pid_file,
+            device,
+        };
         config::write(&dir.config_file(&name), &server)?;
         if i % sds_per_process == 0 {
             names.push(name);
         }
     }
     let mut nbd = vec![NbdAddress(rt::ListenAddr::Unix(dir.nbd_socket()))];
-    nbd.extend(nbd_tcp.map(|at| NbdAddress(rt::ListenAddr::Tcp(at))));
+    nbd.extend(args.nbd_tcp.map(|at| NbdAddress(rt::ListenAddr::Tcp(at))));
     let client = SdcConfig {
         name: "sdc".into(),
         mdm: vec![mdm],
         nbd,
         backend,
         tcp_only,
+        spin_us,
         pid_file: pid_file("sdc"),
         pin: None,
     };
