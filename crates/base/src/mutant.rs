@@ -73,6 +73,10 @@ pub enum Mutant {
     ActBeforeReserve,
     /// Not a rule: a frame's body is not checked.
     NoBodyCheck,
+    /// R15: a write for which there is no space is never asked again.
+    ForgetHeld,
+    /// R15: a write for which there is no space is answered as if it were done.
+    AckFull,
     /// Store: a job is answered before the log is flushed.
     LogUnflushed,
     /// Store: a superblock is written before what it points to is durable.
@@ -145,6 +149,8 @@ impl Mutant {
         Mutant::TornTail,
         Mutant::NoDataCheck,
         Mutant::NoBodyCheck,
+        Mutant::ForgetHeld,
+        Mutant::AckFull,
     ];
 }
 

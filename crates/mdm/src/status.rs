@@ -12,9 +12,10 @@ use crate::group::Group;
 use crate::publish::device_info;
 use crate::state::{State, Volume};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
 use base::{DeviceId, GroupId, SdcId, Time, VolumeId};
 use core::time::Duration;
-use wire::control::{DeviceStatus, Heartbeat, SdcStatus, StatusInfo, VolumeStatus};
+use wire::control::{DeviceStatus, FullStatus, Heartbeat, SdcStatus, StatusInfo, VolumeStatus};
 
 /// How far back the resync rate looks.
 const WINDOW: Duration = Duration::from_secs(3);
@@ -138,7 +139,19 @@ pub fn status(
             info.resync_rate = info.resync_rate.saturating_add(seen.rate(now));
         }
     }
+    info.full = full(state, seen);
     info
+}
+
+/// Who has no space, and what waits for it. Only what is connected counts: the last word of a process
+/// that is gone is no news.
+fn full(state: &State, seen: &Observed) -> Option<FullStatus> {
+    let beat = |s: &Seen| s.heartbeat.clone().filter(|_| s.connected);
+    let is_full = |id: &&DeviceId| seen.devices.get(id).and_then(beat).is_some_and(|b| b.full);
+    let devices: Vec<u32> = state.devices.keys().filter(is_full).map(|id| id.0).collect();
+    let held = state.sdcs.keys().filter_map(|id| seen.sdcs.get(id).and_then(beat));
+    let held: u64 = held.map(|b| u64::from(b.held)).sum();
+    (held > 0 || !devices.is_empty()).then_some(FullStatus { devices, held })
 }
 
 fn device(
@@ -195,5 +208,6 @@ fn sdc(state: &State, seen: &Observed, id: SdcId) -> SdcStatus {
         connected: seen.is_some_and(|s| s.connected),
         nbd: s.nbd.clone(),
         connections: seen.and_then(|s| s.heartbeat.as_ref()).map_or(0, |h| h.connections),
+        held: seen.and_then(|s| s.heartbeat.as_ref()).map_or(0, |h| h.held),
     }
 }

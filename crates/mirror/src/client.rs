@@ -7,14 +7,15 @@
 //!
 //! Invariants:
 //! - Every request is answered exactly once, when nothing of it is outstanding any more.
-//! - An operation keeps its number (`seq`) for life. The floor that is sent with each operation is
-//!   never above a number that may still be retried.
+//! - An operation keeps its number (`seq`) until an answer says that nothing of it was done. The floor
+//!   that is sent with each operation is never above a number that may still be retried.
 //! - **A write is never outstanding twice in one session of a device**: the device couldn't tell the
 //!   second from a retry that comes after the first was answered. A write that was given up where it
 //!   may still be alive (its *ghost*) ends that session before it goes there again; the device answers
 //!   a new session's hello only after what was of the old one (rule R8).
 //! - At most `Limits::sdc_requests` requests, and three times as many operations; no allocation per
-//!   request once the tables have grown.
+//!   request once the tables have grown. Writes leave a quarter of the requests to others.
+//! - A write that finds no space is held, for as long as it takes.
 //!
 //! Overlapping requests are not ordered here: the primary does that.
 //!
@@ -25,9 +26,11 @@
 //! | `device` | a primary's credit, and who waits for it |
 //! | `outstanding` | which numbers are out: the floor |
 //! | `route` | where an operation goes, and when again |
+//! | `hold` | writes for which there is no space |
 //! | `reply` | what each answer means |
 
 mod device;
+mod hold;
 mod op;
 mod outstanding;
 mod reply;
@@ -42,6 +45,8 @@ use base::{
 };
 use base::{UnitKey, VolumeId};
 use device::Device;
+use hold::Held;
+pub use hold::PART_DONE;
 use op::Op;
 use outstanding::Outstanding;
 pub use reply::I_LEAD;
@@ -168,6 +173,7 @@ pub struct Client<T> {
     sweep_at: Option<Time>,
     stuck: bool,
     retried: u32,
+    held: Held,
 }
 
 impl<T: Copy> Client<T> {
@@ -195,6 +201,7 @@ impl<T: Copy> Client<T> {
             sweep_at: None,
             stuck: false,
             retried: 0,
+            held: Held::new(requests),
         }
     }
 
@@ -225,9 +232,15 @@ impl<T: Copy> Client<T> {
         if !early && (request.kind == BlockKind::Flush || request.len == 0) {
             return turn.out.push(Action::Done { origin, result: Ok(Buf::EMPTY) });
         }
-        let Ok(key) = self.requests.insert(Request::new(origin, request, generation)) else {
+        let writes = request.kind == BlockKind::Write;
+        let key = match self.held.admits(writes) {
+            true => self.requests.insert(Request::new(origin, request, generation)).ok(),
+            false => None,
+        };
+        let Some(key) = key else {
             return turn.out.push(Action::Done { origin, result: Err(BlockError::Busy) });
         };
+        self.held.writes += u32::from(writes);
         if early {
             self.early.push(key);
         } else {
@@ -300,6 +313,11 @@ impl<T: Copy> Client<T> {
     /// `tick`, so it may be late by half as much again.
     pub fn is_stuck(&self) -> bool {
         self.stuck && !self.ops.is_empty()
+    }
+
+    /// Operations that are held because there is no space for what they write.
+    pub fn held(&self) -> u32 {
+        self.held.ops
     }
 
     /// Requests that are not answered yet.

@@ -10,6 +10,7 @@ extern crate alloc;
 pub mod client;
 mod dirty;
 mod executed;
+mod full;
 mod lease;
 mod lock;
 mod marks;

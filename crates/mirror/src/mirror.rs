@@ -42,7 +42,7 @@ pub struct Stats {
     pub ops: u64,
     /// Bytes copied to joiners and in settling.
     pub moved: u64,
-    /// When a write last found no space.
+    /// When a write last found no space here.
     pub full_at: Option<Time>,
     /// Bytes of damaged blocks that were written anew.
     pub repaired: u64,
@@ -581,18 +581,6 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// A job without a reservation found no space: only a secondary's.
-    fn job_full(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.ops.get_mut(key).expect("the operation lives");
-        op.local = Local::NotStarted;
-        let group = op.group;
-        self.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
-        self.stats.full_at = Some(now);
-        out.note(Note::Full { device: self.me });
-        self.copied.remove(&key);
-        self.refuse(now, key, Status::Full, out);
-    }
-
     // ---- frames ----
 
     /// A header of ours about a group.
@@ -613,12 +601,17 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    pub(crate) fn reply(&mut self, to: Caller, status: Status, body: Buf, out: &mut Effects) {
+    pub(crate) fn reply_header(&mut self, to: Caller) -> Header {
         let mut header = self.header(Kind::Reply, to.group);
         header.op = to.op.into();
-        header.status = (status as u16).into();
         header.flags = if self.journal.keeps_data() { 0 } else { flag::NO_BODY_CRC };
         self.stats.ops += 1;
+        header
+    }
+
+    pub(crate) fn reply(&mut self, to: Caller, status: Status, body: Buf, out: &mut Effects) {
+        let mut header = self.reply_header(to);
+        header.status = (status as u16).into();
         out.send(to.link, wire::frame(header, &body), body);
     }
 

@@ -69,6 +69,8 @@ pub(crate) struct Op {
     pub from_client: bool,
     /// The asker has its answer, and the range is free.
     pub answered: bool,
+    /// A retry of which a part is in the content: what is left of it is done.
+    pub in_part: bool,
     /// Members that need its blocks whole, and those that were, or are being, sent them.
     pub damaged: Members,
     pub amended: Members,
@@ -107,6 +109,7 @@ impl Op {
             acked: Members::default(),
             from_client: matches!(asker, Asker::Client { .. }),
             answered: false,
+            in_part: false,
             damaged: Members::default(),
             amended: Members::default(),
         }

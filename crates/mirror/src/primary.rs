@@ -5,14 +5,11 @@ use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
 use base::{
-    BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Duration, Epoch, GroupId, LinkId, Lsn, Mutant,
-    SECTOR, SdcId, Time, UNIT, mutant,
+    BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, SECTOR, SdcId,
+    Time, UNIT, mutant,
 };
 use seam::{Buf, Effects, Journal, Note};
 use wire::{Header, Kind, Status, flag};
-
-/// How long a joiner without space is left alone.
-const FULL_AGAIN: Duration = Duration::from_secs(1);
 
 impl<J: Journal> Mirror<J> {
     /// A client's operation came. The caller has checked the session, and the volume against the map.
@@ -196,9 +193,7 @@ impl<J: Journal> Mirror<J> {
             if reserved {
                 self.journal.release(group, unit, at, len);
             }
-            self.stats.full_at = Some(now);
-            out.note(Note::Full { device: self.me });
-            return self.finish_client(key, Status::Full, out);
+            return self.full_here(now, key, out);
         }
         self.ops.get_mut(key).expect("the operation lives").reserved = needs_space;
         self.send_write(key, out);
@@ -228,6 +223,7 @@ impl<J: Journal> Mirror<J> {
             let summed = op.flags & flag::NO_BODY_CRC == 0;
             op.body_crc = if summed { base::crc::crc32c(&op.body) } else { 0 };
         }
+        op.in_part = (from, to - from) != (op.at, op.len);
         (op.at, op.len) = (from, to - from);
         false
     }
@@ -305,34 +301,6 @@ impl<J: Journal> Mirror<J> {
             _ => {}
         }
         self.pump(now, out);
-    }
-
-    /// A member has no space for it.
-    fn refused(&mut self, now: Time, key: u64, from: DeviceId, member: Members, out: &mut Effects) {
-        let op = self.ops.get_mut(key).expect("the operation lives");
-        let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
-        let required = self.replicas[group].needed().intersects(member);
-        out.note(Note::Full { device: from });
-        if !required {
-            // A joiner lacks it, and maybe more: starts over when it may have space.
-            self.cut(now, group, out);
-            self.asking.insert(group, now + FULL_AGAIN);
-            return;
-        }
-        let undone = op.reserved && op.local == Local::NotStarted;
-        let blind = mutant::on(Mutant::ActBeforeReserve) && op.local == Local::Done;
-        if op.kind != OpKind::Copy && (undone || blind) && !op.answered {
-            self.stats.full_at = Some(now);
-            if undone {
-                self.journal.release(group, unit, at, len);
-            }
-            let op = self.ops.get_mut(key).expect("the operation lives");
-            op.reserved = false;
-            let lsn = op.lsn;
-            self.finish_client(key, Status::Full, out);
-            return self.leave_stream(now, group, lsn, out);
-        }
-        self.suspects.insert(from);
     }
 
     /// Goes on with a write after its local job or a member's answer: answers it when R1 is met, and

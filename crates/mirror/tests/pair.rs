@@ -411,6 +411,9 @@ fn a_full_secondary_refuses_before_anything_changed() {
     pair.wait(500);
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
     assert_eq!(pair.client(0, Kind::Write, 1, 0..BLOCK, 7, 0), Some(Status::Full));
+    assert_eq!(pair.replies.last().unwrap().len.get(), 0, "nothing of it was done");
+    let full = pair.mirrors.each_ref().map(|m| m.stats().full_at.is_some());
+    assert_eq!(full, [false, true], "the one without space says so");
     pair.assert_equal();
     assert_eq!(pair.write(0, 1, 8), Some(Status::Ok), "the stream goes on");
     assert_eq!(pair.mirrors[0].journal().units.keys().copied().collect::<Vec<_>>(), [UNIT0]);

@@ -120,6 +120,11 @@ impl Sdc {
         self.client.outstanding()
     }
 
+    /// Operations that are held because there is no space.
+    pub fn held(&self) -> u32 {
+        self.client.held()
+    }
+
     /// The version of the map; 0 before the first.
     pub fn map_version(&self) -> MapVersion {
         self.map.version
@@ -248,7 +253,7 @@ impl Sdc {
         match self.links.remove(&link) {
             Some(Peer::Mdm) => self.mdm_lost(now, out),
             Some(Peer::Server(device)) => self.server_lost(now, device, out),
-            Some(Peer::Nbd) => self.nbd.remove(link),
+            Some(Peer::Nbd) => self.nbd_gone(now, link, out),
             None => {}
         }
     }

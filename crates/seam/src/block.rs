@@ -49,7 +49,7 @@ pub enum BlockError {
     Misaligned,
     /// Larger than this process accepts in one request.
     TooBig,
-    /// The pool has no space for new data.
+    /// There is no space for new data. A volume's client never says so: it holds the write.
     Full,
     /// Every copy of this range is lost (rule R10).
     Lost,

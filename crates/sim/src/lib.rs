@@ -19,6 +19,7 @@ mod net;
 pub mod panics;
 pub mod plan;
 mod queue;
+mod relief;
 pub mod run;
 pub mod shrink;
 pub mod stage;

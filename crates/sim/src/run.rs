@@ -4,6 +4,7 @@
 use crate::admin::Order;
 use crate::check::{Failure, i02_register, i03_mirrors, i10_clean, i14_leaks};
 use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
+use crate::relief::Relief;
 use crate::stage::{Stage, Volume};
 use crate::trace::Sink;
 use base::{Time, UNIT, VolumeId};
@@ -112,12 +113,14 @@ fn wait(
 ) -> Result<(), Failure> {
     let end = stage.world.now() + bound;
     let mut seen = None;
+    let mut relief = Relief::default();
     stage.world.alarm(stage.world.now(), LOOK);
     loop {
         if step(stage)? != Some(LOOK) {
             continue;
         }
         i10_clean::check(stage)?;
+        relief.look(stage);
         match unmet(stage) {
             // Twice in a row with the same map: it is stable.
             None if seen == Some(stage.observer.version) => return Ok(()),

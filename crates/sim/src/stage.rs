@@ -426,11 +426,11 @@ impl Stage {
             BlockError::OutOfRange => {
                 volume.is_none_or(|v| v.doomed || v.units * 2048 > record.sector)
             }
-            BlockError::Full => record.is_write(),
             BlockError::Busy | BlockError::TooBig => true,
             // A copy was damaged, and the other one was away: that is told, and no wrong data given.
             BlockError::Media => self.plan.damages() && (!self.scanning || self.plan.allow_loss),
-            BlockError::Misaligned => false,
+            // A write without space waits.
+            BlockError::Full | BlockError::Misaligned => false,
         };
         if error == BlockError::Lost {
             self.lost += 1;
@@ -440,7 +440,6 @@ impl Stage {
                 BlockError::Lost => "sim: a loss was reported",
                 BlockError::NoSuchVolume => "sim: no such volume",
                 BlockError::OutOfRange => "sim: out of range",
-                BlockError::Full => "sim: full",
                 BlockError::Busy => "sim: busy",
                 _ => "sim: too big",
             });

@@ -225,6 +225,9 @@ pub struct Heartbeat {
     /// NBD connections (SDC).
     #[prost(uint32, tag = "6")]
     pub connections: u32,
+    /// Operations that are held because there is no space for what they write (SDC).
+    #[prost(uint32, tag = "10")]
+    pub held: u32,
 }
 
 /// A device in the map.
@@ -520,6 +523,21 @@ pub struct StatusInfo {
     /// Bytes for data on devices that are up.
     #[prost(uint64, tag = "16")]
     pub bytes_capacity: u64,
+    /// There is not enough space; absent when there is.
+    #[prost(message, optional, tag = "20")]
+    pub full: Option<FullStatus>,
+}
+
+/// Writes find no space: clients hold them until there is some, by a volume that is deleted, data that is
+/// discarded, or a device that is added.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FullStatus {
+    /// Devices on which a write found no space in the last seconds.
+    #[prost(uint32, repeated, tag = "1")]
+    pub devices: Vec<u32>,
+    /// Operations that clients hold.
+    #[prost(uint64, tag = "2")]
+    pub held: u64,
 }
 
 /// One device of one server.
@@ -598,4 +616,7 @@ pub struct SdcStatus {
     /// NBD connections.
     #[prost(uint32, tag = "6")]
     pub connections: u32,
+    /// Operations that it holds because there is no space.
+    #[prost(uint32, tag = "10")]
+    pub held: u32,
 }

@@ -46,6 +46,8 @@ pub(super) struct Op {
     pub(super) doubt: Option<Time>,
     /// How often it was put off.
     pub(super) delays: u8,
+    /// There was no space for it when it was last asked for.
+    pub(super) held: bool,
 }
 
 impl Op {
@@ -66,6 +68,7 @@ impl Op {
             ghost: None,
             doubt: None,
             delays: 0,
+            held: false,
         }
     }
 

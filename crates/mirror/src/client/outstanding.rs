@@ -21,7 +21,7 @@ impl Outstanding {
     /// Adds a number, higher than all before, and the operation's key.
     pub(super) fn push(&mut self, seq: u64, key: u64, ops: &Slab<Op>) {
         if self.ring.len() >= ops.len() * 2 + SLACK {
-            self.ring.retain(|(_, key)| ops.get(*key).is_some());
+            self.ring.retain(|(seq, key)| has(ops, *seq, *key));
         }
         self.ring.push_back((seq, key));
     }
@@ -29,13 +29,18 @@ impl Outstanding {
     /// The lowest number that may still be retried; `next` when there is none.
     pub(super) fn floor(&mut self, next: u64, ops: &Slab<Op>) -> u64 {
         while let Some((seq, key)) = self.ring.front() {
-            if ops.get(*key).is_some() {
+            if has(ops, *seq, *key) {
                 return *seq;
             }
             self.ring.pop_front();
         }
         next
     }
+}
+
+/// The operation lives, and has this number still.
+fn has(ops: &Slab<Op>, seq: u64, key: u64) -> bool {
+    ops.get(key).is_some_and(|op| op.seq == seq)
 }
 
 #[cfg(test)]
@@ -49,7 +54,8 @@ mod tests {
         let mut ops = Slab::new(10);
         let mut out = Outstanding::default();
         let add = |ops: &mut Slab<Op>, out: &mut Outstanding, seq| {
-            let key = ops.insert(Op::new(BlockKind::Read, 0, Time::ZERO)).unwrap();
+            let op = Op { seq, ..Op::new(BlockKind::Read, 0, Time::ZERO) };
+            let key = ops.insert(op).unwrap();
             out.push(seq, key, ops);
             key
         };
@@ -60,7 +66,7 @@ mod tests {
             ops.remove(key);
         }
         assert!(out.ring.len() <= SLACK + 4, "{}", out.ring.len());
-        ops.remove(old);
+        ops.get_mut(old).unwrap().seq = 0; // as one that is held: it will get another number
         assert_eq!(out.floor(1000, &ops), 1000);
         assert!(out.ring.is_empty());
     }

@@ -1,5 +1,6 @@
 //! What each answer of a primary means for the operation.
 
+use super::hold::PART_DONE;
 use super::op::Place;
 use super::{Client, Hangup, Hint, Leader, Topology, Turn};
 use base::{DeviceId, Epoch, MapVersion};
@@ -71,7 +72,7 @@ impl<T: Copy> Client<T> {
     ) {
         match status {
             Status::Ok => unreachable!("dealt with"),
-            Status::Full => self.finish(key, Err(BlockError::Full), turn),
+            Status::Full => self.hold(key, header.len.get() == PART_DONE, turn.now),
             Status::Lost => self.finish(key, Err(BlockError::Lost), turn),
             Status::Media => self.finish(key, Err(BlockError::Media), turn),
             Status::Behind | Status::Busy => self.put_off(key, turn.now),

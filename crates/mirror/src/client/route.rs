@@ -74,6 +74,7 @@ impl<T: Copy> Client<T> {
 
     fn answer<M>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
         let Some(request) = self.requests.remove(key) else { return };
+        self.held.writes -= u32::from(request.request.kind == BlockKind::Write);
         if !request.answered {
             let (origin, result) = request.result();
             turn.out.push(Action::Done { origin, result });
@@ -88,7 +89,7 @@ impl<T: Copy> Client<T> {
         turn: &mut Turn<'_, M, T>,
     ) {
         self.free(key);
-        let Some(op) = self.ops.remove(key) else { return };
+        let Some(op) = self.remove(key) else { return };
         let Some(request) = self.requests.get_mut(op.request) else { return };
         request.live -= 1;
         match result {
@@ -104,10 +105,16 @@ impl<T: Copy> Client<T> {
         self.proceed(op.request, turn);
     }
 
+    fn remove(&mut self, key: u64) -> Option<Op> {
+        let op = self.ops.remove(key)?;
+        self.held.forget(&op);
+        Some(op)
+    }
+
     /// Forgets those operations of a failed request that no device works on.
-    fn drop_unsent(&mut self, request: u64) {
+    pub(super) fn drop_unsent(&mut self, request: u64) {
         for key in self.keys(|op| op.request == request && !matches!(op.place, Place::Sent(_))) {
-            self.ops.remove(key);
+            self.remove(key);
             if let Some(request) = self.requests.get_mut(request) {
                 request.live -= 1;
             }

@@ -218,6 +218,18 @@ impl World {
         self.rig.answer(&sent, Status::Ok, &body);
     }
 
+    /// Whoever leads in truth has no space for a write, which was not executed.
+    fn full(&mut self, n: u32) {
+        let n = n as usize % self.inbox.len();
+        let (h, at) = (self.inbox[n].1.header, self.inbox[n].1.device);
+        let leader = self.truth.groups[h.group.get() as usize];
+        let leads = leader == Leader::At(at, Epoch(h.epoch.get()));
+        if h.kind() == Some(Kind::Write) && leads && !self.executed.contains(&h.seq.get()) {
+            let (_, sent) = self.inbox.swap_remove(n);
+            self.rig.answer(&sent, Status::Full, b"");
+        }
+    }
+
     fn execute(&mut self, sent: &Sent) -> Vec<u8> {
         let h = &sent.header;
         let from = h.unit.get() as usize * UNIT as usize + h.at.get() as usize;
@@ -254,6 +266,7 @@ impl World {
             Step::Read(_) | Step::Write(_) | Step::Zero(_) | Step::Extents(_) => self.ask(step),
             Step::Deliver(n) => self.deliver(n, false),
             Step::Ignore(n) => self.deliver(n, true),
+            Step::Refuse(n, how) if !self.inbox.is_empty() && how % 5 == 4 => self.full(n),
             Step::Refuse(n, how) if !self.inbox.is_empty() => {
                 let (_, sent) = self.inbox.swap_remove(n as usize % self.inbox.len());
                 let all = [Status::Behind, Status::Busy, Status::Damaged, Status::NoVolume];

@@ -3,7 +3,7 @@
 use crate::rig::{LIFE, Rig, SDC, VOLUME};
 use base::time::Duration;
 use base::{DeviceId, Limits, MapVersion, UNIT};
-use mirror::client::{I_LEAD, Leader};
+use mirror::client::{I_LEAD, Leader, PART_DONE};
 use seam::{BlockError, BlockKind, Buf};
 use wire::{Kind, Status, flag};
 
@@ -39,7 +39,6 @@ fn every_status_has_its_meaning() {
         (Status::Damaged, None, Some(0), false),
         (Status::NoVolume, None, Some(2), true),
         (Status::OutOfRange, None, Some(2), true),
-        (Status::Full, Some(BlockError::Full), None, false),
         (Status::Lost, Some(BlockError::Lost), None, false),
         (Status::Media, Some(BlockError::Media), None, false),
     ];
@@ -90,6 +89,82 @@ fn waits_grow_to_fifty_milliseconds() {
         waits.push(ms);
     }
     assert_eq!(waits, [2, 4, 8, 16, 32, 50, 50, 50]);
+}
+
+#[test]
+fn a_write_without_space_is_held_under_a_new_number_until_there_is_some() {
+    let mut rig = Rig::up(1);
+    rig.write(1, 0, &[1; 512]);
+    for round in 1..100 {
+        let sent = rig.one();
+        assert_eq!((sent.header.flags, sent.header.seq.get()), (0, 2 * round - 1), "as a new one");
+        rig.answer(&sent, Status::Full, b"");
+        assert_eq!((rig.client.held(), rig.client.outstanding()), (1, 1));
+        rig.read(2, 0, 512);
+        let read = rig.one();
+        assert_eq!(read.header.floor.get(), 2 * round, "what is held holds no floor back");
+        rig.answer(&read, Status::Ok, &[0; 512]);
+        assert!(rig.result().is_ok());
+        rig.pass(Duration::from_millis(249));
+        assert!(rig.sent.is_empty());
+        rig.pass(Duration::from_millis(51));
+    }
+    let sent = rig.one();
+    rig.answer(&sent, Status::Ok, b"");
+    assert!(rig.result().is_ok());
+    assert_eq!((rig.client.held(), rig.client.outstanding()), (0, 0));
+}
+
+#[test]
+fn a_write_of_which_a_part_is_done_keeps_its_number() {
+    let mut rig = Rig::up(1);
+    rig.write(1, 0, &[1; 512]);
+    let sent = rig.one();
+    rig.link_down(sent.device);
+    rig.link_up(1);
+    let again = rig.one();
+    rig.answer_with(&again, Status::Full, b"", |h| h.len = PART_DONE.into());
+    rig.pass(Duration::from_millis(300));
+    let last = rig.one();
+    assert_eq!((last.header.seq, last.header.flags), (sent.header.seq, flag::RETRY));
+}
+
+#[test]
+fn writes_leave_places_to_what_makes_space() {
+    let mut rig = Rig::new(1, &Limits { sdc_requests: 8, ..Limits::SHIPPED });
+    rig.link_up(1);
+    (0..7).for_each(|i| rig.write(i, i * 4096, &[1; 512]));
+    assert_eq!((rig.done[0].0, rig.result().unwrap_err()), (6, BlockError::Busy));
+    for sent in rig.sent.drain(..).collect::<Vec<_>>() {
+        rig.answer(&sent, Status::Full, b"");
+    }
+    assert_eq!(rig.client.held(), 6);
+    rig.ask(7, BlockKind::Zero { hole: true }, 0, 4096, Buf::EMPTY);
+    rig.read(8, 0, 512);
+    assert_eq!(rig.sent.len(), 2);
+    rig.sent.clear();
+    // Whoever asked for writes 0 to 2 is gone.
+    rig.forget_held(|origin| origin < 3);
+    assert_eq!((rig.done.len(), rig.client.held()), (3, 3));
+    rig.pass(Duration::from_millis(300));
+    let at: Vec<u32> = rig.sent.iter().map(|s| s.header.at.get()).collect();
+    assert_eq!(at.len(), 3, "{at:?}");
+    assert!(at.iter().all(|at| *at >= 3 * 4096));
+}
+
+#[test]
+fn many_held_bytes_are_sent_more_seldom() {
+    let mut rig = Rig::up(1);
+    (0..48).for_each(|i| rig.write(i, 0, &[1; UNIT as usize]));
+    for sent in rig.sent.drain(..).collect::<Vec<_>>() {
+        rig.answer(&sent, Status::Full, b"");
+    }
+    assert_eq!(rig.client.held(), 48);
+    rig.pass(Duration::from_millis(500));
+    let early = rig.sent.len();
+    assert!(early < 40, "{early}");
+    rig.pass(Duration::from_millis(600));
+    assert_eq!(rig.sent.len(), 48);
 }
 
 #[test]

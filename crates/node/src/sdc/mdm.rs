@@ -99,7 +99,8 @@ impl Sdc {
         {
             let ops = self.served;
             let connections = self.nbd.len() as u32;
-            let heartbeat = Heartbeat { ops, connections, ..Heartbeat::default() };
+            let held = self.client.held();
+            let heartbeat = Heartbeat { ops, connections, held, ..Heartbeat::default() };
             send_control(link, self.mdm_header(Kind::Heartbeat), &heartbeat, out);
             self.mdm.heartbeat_at = now + self.config.limits.heartbeat_every;
         }

@@ -1,7 +1,9 @@
 //! The NBD sessions of an SDC: one per link.
 //!
 //! Requests go to the client core under the name (link, tag). When a link is gone its session is
-//! dropped; what it had asked for is done nevertheless, and the answers find nobody.
+//! dropped; what it had asked for is done nevertheless, and the answers find nobody. Only writes that
+//! are held for lack of space are given up: the client will ask again, and the old ones must neither
+//! take its place nor come after what it has written since.
 
 use super::{Origin, Peer, Sdc};
 use alloc::vec::Vec;
@@ -43,6 +45,13 @@ impl Sdc {
         self.links.insert(link, Peer::Nbd);
         self.nbd.sessions.insert(link, Session::new(&self.config.limits));
         self.nbd_session(now, link, out, |session, _, actions| session.greet(actions));
+    }
+
+    /// A connection is over.
+    pub(super) fn nbd_gone(&mut self, now: Time, link: LinkId, out: &Effects) {
+        self.nbd.remove(link);
+        let gone = |origin| matches!(origin, Origin::Nbd { link: of, .. } if of == link);
+        self.client(now, out, |client, turn| client.forget_held(gone, turn));
     }
 
     pub(super) fn nbd_frame(
@@ -124,7 +133,7 @@ impl Sdc {
                     }
                     out.push(Effect::Close { link });
                     self.links.remove(&link);
-                    self.nbd.remove(link);
+                    self.nbd_gone(now, link, out);
                 }
             }
         }

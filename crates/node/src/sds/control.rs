@@ -247,7 +247,7 @@ impl Sds {
             resync_moved: stats.moved,
             ops: stats.ops,
             full: stats.full_at.is_some_and(|at| now.since(at) < FULL_FOR),
-            connections: 0,
+            ..Heartbeat::default()
         };
         let mut header = Header::new(Kind::Heartbeat);
         header.incarnation = self.incarnation.0.into();

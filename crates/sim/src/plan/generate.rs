@@ -53,10 +53,18 @@ impl Plan {
         let mut r = root.fork("shape");
         let sds = *r.pick(&[2, 2, 2, 3, 3, 4, 5]);
         let clients = *r.pick(&[1, 2, 2, 3]);
-        let volumes: Vec<u32> = (0..r.range(1, 2)).map(|_| r.range(1, 4) as u32).collect();
-        let units: u32 = volumes.iter().sum();
-        // Space for every unit twice on each server; in some runs too little.
-        let capacity = if r.chance(0.08) { units.div_ceil(2).max(1) } else { 4 * units + 8 };
+        let mut volumes: Vec<u32> = (0..r.range(1, 2)).map(|_| r.range(1, 4) as u32).collect();
+        let mut units: u32 = volumes.iter().sum();
+        // Space for every unit twice on each server; in some runs too little, also on the smallest file.
+        let tight = r.chance(0.08);
+        let mut sds = sds;
+        if tight {
+            let mut r = root.fork("tight");
+            sds = if r.chance(0.7) { 2 } else { sds };
+            volumes[0] += r.range(7, 10) as u32;
+            units = volumes.iter().sum();
+        }
+        let capacity = if tight { units.div_ceil(2) } else { 4 * units + 8 };
         let length = Duration::from_millis(r.range(1500, 9000));
         let depth = r.range(1, 12) as u32;
         let mut plan = Plan {
@@ -91,6 +99,9 @@ impl Plan {
         } else {
             workload(&mut plan, &mut root.fork("workload"));
             trouble(&mut plan, &mut root.fork("chaos"));
+        }
+        if plan.capacity < units {
+            fill(&mut plan, &mut root.fork("space"));
         }
         plan.steps.sort_by_key(|s| s.at);
         plan
@@ -214,6 +225,27 @@ fn workload(plan: &mut Plan, r: &mut Prng) {
             let (sector, sectors) = (sector as u32, sectors as u32);
             plan.steps
                 .push(Timed { at, action: Action::Io { client, volume, kind, sector, sectors } });
+        }
+    }
+}
+
+/// Where there is too little space: whole units are written, one after the other, and some are given back.
+fn fill(plan: &mut Plan, r: &mut Prng) {
+    let all =
+        plan.volumes.iter().enumerate().flat_map(|(v, units)| (0..*units).map(move |u| (v, u)));
+    let mut units: Vec<(usize, u32)> = all.collect();
+    let count = units.len() as u64;
+    units.extend_from_within(..r.below(count) as usize);
+    for (i, (volume, unit)) in units.into_iter().enumerate() {
+        let at = plan.length * i as u32 / 2 / count as u32;
+        let late = Duration::from_micros(r.below(plan.length.as_micros() as u64 / 2));
+        let (sector, sectors) = (unit * UNIT_SECTORS as u32, UNIT_SECTORS as u32);
+        for (at, kind, chance) in [(at, IoKind::Write, 0.9), (at + late, IoKind::Discard, 0.3)] {
+            let (client, volume) = (r.below(u64::from(plan.clients)) as u8, volume as u8);
+            let action = Action::Io { client, volume, kind, sector, sectors };
+            if r.chance(chance) {
+                plan.steps.push(Timed { at, action });
+            }
         }
     }
 }

@@ -1,0 +1,87 @@
+//! No space (rule R15): who finds it out, and what happens then. Nothing was changed anywhere, and a
+//! client holds its write until there is space.
+//!
+//! The primary reserves before it acts. A secondary refuses before anything is durable there; then the
+//! write leaves the stream undone. A joiner without space starts over later.
+
+use crate::client::PART_DONE;
+use crate::mirror::{Caller, Mirror};
+use crate::op::{Asker, Local, OpKind};
+use crate::replica::Members;
+use base::{DeviceId, Duration, Mutant, Time, mutant};
+use seam::{Buf, Effects, Journal, Note};
+use wire::Status;
+
+/// How long a joiner without space is left alone.
+const FULL_AGAIN: Duration = Duration::from_secs(1);
+
+impl<J: Journal> Mirror<J> {
+    /// The primary has no space for a client's write.
+    pub(crate) fn full_here(&mut self, now: Time, key: u64, out: &mut Effects) {
+        self.stats.full_at = Some(now);
+        out.note(Note::Full { device: self.me });
+        self.finish_full(key, out);
+    }
+
+    /// A job without a reservation found no space: only a secondary's.
+    pub(crate) fn job_full(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("the operation lives");
+        op.local = Local::NotStarted;
+        let group = op.group;
+        self.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
+        self.stats.full_at = Some(now);
+        out.note(Note::Full { device: self.me });
+        self.copied.remove(&key);
+        self.refuse(now, key, Status::Full, out);
+    }
+
+    /// A member has no space for it.
+    pub(crate) fn refused(
+        &mut self,
+        now: Time,
+        key: u64,
+        from: DeviceId,
+        member: Members,
+        out: &mut Effects,
+    ) {
+        let op = self.ops.get_mut(key).expect("the operation lives");
+        let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
+        let required = self.replicas[group].needed().intersects(member);
+        out.note(Note::Full { device: from });
+        if !required {
+            // A joiner lacks it, and maybe more: starts over when it may have space.
+            self.cut(now, group, out);
+            self.asking.insert(group, now + FULL_AGAIN);
+            return;
+        }
+        let undone = op.reserved && op.local == Local::NotStarted;
+        let blind = mutant::on(Mutant::ActBeforeReserve) && op.local == Local::Done;
+        if op.kind != OpKind::Copy && (undone || blind) && !op.answered {
+            if undone {
+                self.journal.release(group, unit, at, len);
+            }
+            let op = self.ops.get_mut(key).expect("the operation lives");
+            op.reserved = false;
+            let lsn = op.lsn;
+            self.finish_full(key, out);
+            return self.leave_stream(now, group, lsn, out);
+        }
+        self.suspects.insert(from);
+    }
+
+    /// Tells the client, and whether a part of the write is in the content already: an operation that has
+    /// begun keeps its number.
+    fn finish_full(&mut self, key: u64, out: &mut Effects) {
+        if mutant::on(Mutant::AckFull) {
+            return self.finish_client(key, Status::Ok, out);
+        }
+        let op = self.remove_op(key).expect("the operation lives");
+        self.unlock(op.group, key);
+        if let Asker::Client { link, op: name } = op.asker {
+            let mut header = self.reply_header(Caller { link, op: name, group: op.group });
+            header.status = (Status::Full as u16).into();
+            header.len = if op.in_part { PART_DONE } else { 0 }.into();
+            out.send(link, wire::frame(header, &[]), Buf::EMPTY);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Space for the writes that wait for it: when some have waited for a while, the clients give back what
+//! they have written, and the waiting writes must end.
+//!
+//! One discard of everything may not be enough: what gets in takes the space again. So this goes on as
+//! long as writes are held.
+
+use crate::plan::IoKind;
+use crate::stage::Stage;
+use base::{SECTOR, Time, UNIT};
+use std::time::Duration;
+
+/// How long writes wait until space is made for them; longer than a client waits to ask again.
+const PATIENCE: Duration = Duration::from_millis(600);
+
+/// Since when writes are held without a break, or since when space was made.
+#[derive(Debug, Default)]
+pub struct Relief {
+    since: Option<Time>,
+}
+
+impl Relief {
+    /// Looks, and makes space when it is time to.
+    pub fn look(&mut self, stage: &mut Stage) {
+        let holds = |i: &u8| stage.sdc(*i).is_some_and(|s| s.held() > 0);
+        let Some(client) = (0..stage.plan.clients).find(holds) else {
+            return self.since = None;
+        };
+        let now = stage.world.now();
+        if now.since(*self.since.get_or_insert(now)) < PATIENCE {
+            return;
+        }
+        self.since = Some(now);
+        stage.marks.meet("sim: space was made for held writes");
+        // It has seen that the volume is there.
+        for volume in stage.volumes.clone().iter().filter(|v| !v.doomed) {
+            let Some(id) = volume.id else { continue };
+            let end = volume.units * (UNIT / SECTOR);
+            stage.issue(client, id, IoKind::Discard, 0, end);
+        }
+    }
+}
