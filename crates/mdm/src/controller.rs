@@ -96,7 +96,9 @@ impl State {
         let elsewhere = self.server_named(&m.sds) != Some(d.sds) || d.shard != m.shard;
         if m.device == 0 {
             let has_data = survives(d.kind) && !self.groups_of(id).is_empty();
-            return match has_data && !m.replace {
+            // It is on its way to get its id, and something has interrupted that.
+            let same_life = (d.nonce, d.store) == (m.nonce, m.store);
+            return match has_data && !m.replace && !same_life {
                 true => Err(format!(
                     "it is empty, and {id} with data was {} before. Is its disk mounted? If it is gone for \
                      good: `gabion device add --replace {}`",
