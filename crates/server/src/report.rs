@@ -47,6 +47,18 @@ pub struct Report {
     pub groups: Groups,
     pub capacity: Capacity,
     pub resync: Resync,
+    /// Nothing, unless writes wait for space.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full: Option<Full>,
+}
+
+/// Space has run out.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Full {
+    /// Devices that found none for a write lately.
+    pub devices: Vec<u32>,
+    /// Operations that wait for some.
+    pub held: u64,
 }
 
 /// A metadata manager.
@@ -222,6 +234,7 @@ impl Report {
                 rate_bytes_per_second: info.resync_rate,
                 moved_bytes: info.resync_moved,
             },
+            full: info.full.as_ref().map(|f| Full { devices: f.devices.clone(), held: f.held }),
         }
     }
 
