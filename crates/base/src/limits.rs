@@ -42,6 +42,13 @@ pub struct Limits {
     pub copies: u32,
     /// Bytes of one resync copy; a multiple of 4 KiB, at most 1 MiB.
     pub copy_bytes: u32,
+    /// Bytes per second that the scrubber of one device reads; 0: it does not run. As shipped a device
+    /// of 1 TiB takes 6 hours, which is a quarter of what a disk can give, and little for an SSD.
+    pub scrub_bytes: u64,
+    /// From the beginning of one scrub to that of the next.
+    pub scrub_every: Duration,
+    /// From the start of a process to its first scrub, so that also one that is often restarted has one.
+    pub scrub_first: Duration,
     /// Log bytes after which the MDM writes a snapshot.
     pub mdm_log: u64,
     /// The largest NBD request that is accepted, in bytes.
@@ -71,6 +78,9 @@ impl Limits {
         stuck_after: Duration::from_millis(100),
         copies: 16,
         copy_bytes: 128 << 10,
+        scrub_bytes: 50 << 20,
+        scrub_every: Duration::from_secs(7 * 24 * 3600),
+        scrub_first: Duration::from_secs(3600),
         mdm_log: 64 << 20,
         nbd_payload: 32 << 20,
         nbd_requests: 256,

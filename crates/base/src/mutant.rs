@@ -73,6 +73,8 @@ pub enum Mutant {
     ActBeforeReserve,
     /// Not a rule: a frame's body is not checked.
     NoBodyCheck,
+    /// R13: the scrubber of a secondary does not tell of damage.
+    ScrubLeaders,
     /// R15: a write for which there is no space is never asked again.
     ForgetHeld,
     /// R15: a write for which there is no space is answered as if it were done.
@@ -149,6 +151,7 @@ impl Mutant {
         Mutant::TornTail,
         Mutant::NoDataCheck,
         Mutant::NoBodyCheck,
+        Mutant::ScrubLeaders,
         Mutant::ForgetHeld,
         Mutant::AckFull,
     ];

@@ -44,6 +44,9 @@ pub enum Command {
     /// A volume goes.
     #[prost(message, tag = "10")]
     DeleteVolume(DeleteVolume),
+    /// A device is to be scrubbed.
+    #[prost(message, tag = "20")]
+    Scrub(Scrub),
 }
 
 /// See [`Command::FormCluster`].
@@ -226,10 +229,21 @@ pub struct DeleteVolume {
     pub volume: u32,
 }
 
+/// See [`Command::Scrub`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Scrub {
+    /// Which.
+    #[prost(uint32, tag = "1")]
+    pub device: u32,
+    /// The number of the request: one more than the device's last one.
+    #[prost(uint32, tag = "2")]
+    pub number: u32,
+}
+
 /// The envelope of a command in the log.
 #[derive(Clone, PartialEq, Message)]
 struct Record {
-    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20")]
     command: Option<Command>,
 }
 

@@ -279,6 +279,21 @@ impl State {
         Ok(Command::DeleteVolume(command::DeleteVolume { volume: id.0 }))
     }
 
+    /// Has a device, or all (0), scrubbed: one command for each that keeps its content.
+    pub fn scrub_commands(&self, device: u32) -> Result<Vec<Command>, Refused> {
+        let meant = |id: &DeviceId| device == 0 || id.0 == device;
+        let found = self.devices.iter().filter(|(id, _)| meant(id));
+        if device != 0 && !self.devices.contains_key(&DeviceId(device)) {
+            return Err(Refused::NoDevice(device));
+        }
+        let kept = found.filter(|(_, d)| d.kind == control::DeviceKind::Durable);
+        let command = |(id, d): (&DeviceId, &crate::state::Device)| {
+            let number = d.scrub.saturating_add(1);
+            Command::Scrub(command::Scrub { device: id.0, number })
+        };
+        Ok(kept.map(command).collect())
+    }
+
     fn find(&self, name: &str) -> Result<(base::VolumeId, &crate::state::Volume), Refused> {
         check_name(name)?;
         self.volume_named(name).ok_or_else(|| Refused::NotFound(String::from(name)))

@@ -71,6 +71,7 @@ pub fn device_info(id: DeviceId, d: &Device) -> DeviceInfo {
         dead: d.dead,
         kind: d.kind as i32,
         capacity: d.capacity,
+        scrub: d.scrub,
     }
 }
 

@@ -65,6 +65,9 @@ pub enum Refused {
     /// The list of volumes is full.
     #[error("there are {MAX_VOLUMES} volumes, and there can't be more: delete one")]
     TooManyVolumes,
+    /// No device has this id.
+    #[error("there is no device {0}: `gabion status` shows those that exist")]
+    NoDevice(u32),
     /// The request names nothing that this build knows.
     #[error("this MDM doesn't know that order: update it")]
     Unknown,
@@ -81,7 +84,7 @@ impl Refused {
                 AdminError::Invalid
             }
             Refused::Taken(_) => AdminError::NameTaken,
-            Refused::NotFound(_) => AdminError::NotFound,
+            Refused::NotFound(_) | Refused::NoDevice(_) => AdminError::NotFound,
             Refused::TooFewServers { .. } => AdminError::TooFewServers,
             Refused::NoGroup | Refused::TooManyVolumes | Refused::Unknown | Refused::Outdated => {
                 AdminError::Other

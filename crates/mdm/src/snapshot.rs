@@ -173,6 +173,7 @@ fn device(r: DeviceRecord) -> Device {
         store: r.store,
         kind: r.info.kind(),
         capacity: r.info.capacity,
+        scrub: r.info.scrub,
         pid: r.pid,
         up: r.info.up,
         dead: r.info.dead,

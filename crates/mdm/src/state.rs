@@ -61,6 +61,8 @@ pub struct Device {
     pub up: bool,
     /// Down, and known to be dead.
     pub dead: bool,
+    /// How often it was asked to be scrubbed.
+    pub scrub: u32,
     /// The version that changed it last.
     pub changed_at: MapVersion,
 }
@@ -199,6 +201,7 @@ impl State {
             Command::CreateVolume(c) => self.create_volume(c),
             Command::ResizeVolume(c) => self.resize_volume(c),
             Command::DeleteVolume(c) => self.delete_volume(c),
+            Command::Scrub(c) => Ok(self.scrub(c).unwrap_or_default()),
         }
     }
 
@@ -252,6 +255,7 @@ impl State {
             pid: c.pid,
             up: true,
             dead: false,
+            scrub: old.map_or(0, |d| d.scrub),
             changed_at: old.map_or(MapVersion(0), |d| d.changed_at),
         };
         let emptied = old.is_some_and(|d| d.store != c.store);
@@ -275,6 +279,13 @@ impl State {
         let went = |group: &mut Group| group.went_down(id, empty, &up);
         let groups = self.changed(self.groups_of(id), false, &up, went);
         Some(Edits { device: (*old != entry).then_some((id, entry)), groups, ..Edits::default() })
+    }
+
+    fn scrub(&self, c: &command::Scrub) -> Option<Edits> {
+        let id = DeviceId(c.device);
+        let old = self.devices.get(&id).filter(|d| d.scrub.checked_add(1) == Some(c.number))?;
+        let entry = Device { scrub: c.number, ..old.clone() };
+        Some(Edits { device: Some((id, entry)), ..Edits::default() })
     }
 
     fn suspect(&self, c: &command::Suspect) -> Edits {

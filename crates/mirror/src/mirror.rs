@@ -13,6 +13,7 @@ use crate::marks::{Changes, Waiting};
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::repair::Repair;
 use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
+use crate::scrub::Scrub;
 use crate::secondary::Secondary;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
@@ -103,6 +104,7 @@ pub struct Mirror<J> {
     pub(crate) repairs: BTreeMap<u64, Repair>,
     /// By operation that writes another replica's content: what that replica's list says about it.
     pub(crate) copied: BTreeMap<u64, Rc<[ExecutedBlocks]>>,
+    pub(crate) scrub: Scrub,
     pub(crate) stats: Stats,
     pub(crate) failed: bool,
 }
@@ -124,7 +126,9 @@ impl<J: Journal> Mirror<J> {
             (group, Replica::new(record))
         };
         let replicas = journal.records().into_iter().map(replica).collect();
+        let scrubs = journal.survives() && limits.scrub_bytes > 0;
         Mirror {
+            scrub: Scrub::new(scrubs.then(|| boot + limits.scrub_first)),
             me,
             incarnation,
             journal,
@@ -335,6 +339,7 @@ impl<J: Journal> Mirror<J> {
         let Some(op) = self.ops.get_mut(key) else { return };
         let (group, unit) = (op.group, op.unit);
         let asker = core::mem::replace(&mut op.asker, Asker::Nobody);
+        self.scrub.dropped(key);
         if op.kind == OpKind::Copy {
             self.copies -= 1;
         }
@@ -470,7 +475,9 @@ impl<J: Journal> Mirror<J> {
                 match (op.kind, op.asker) {
                     (_, Asker::Nobody) => {}
                     (_, Asker::Gone) => self.finish_client(key, Status::Stale, out),
-                    (OpKind::Read, Asker::Primary { .. }) => self.start_job(now, key, out),
+                    (OpKind::Read, Asker::Primary { .. } | Asker::Scrub) => {
+                        self.start_job(now, key, out);
+                    }
                     (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
                     (OpKind::Copy, _) => self.start_copy(now, key, out),
                     (_, Asker::Client { .. }) => self.start_write(now, key, out),
@@ -573,6 +580,7 @@ impl<J: Journal> Mirror<J> {
                 self.enter(now, group, out);
             }
             (Asker::Primary { .. }, OpKind::Read) => self.fetched_here(now, key, data, out),
+            (Asker::Scrub, _) => self.scrubbed(now, key, out),
             (_, OpKind::Read) => self.finish_read(key, data, out),
             (_, OpKind::Copy) => self.send_copy(key, data, out),
             (_, OpKind::Amend) => self.send_amend(now, key, data, out),

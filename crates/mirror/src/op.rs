@@ -39,6 +39,10 @@ pub(crate) enum Asker {
     Sync,
     /// A write of ours, whose blocks a member needs whole.
     Amend { of: u64 },
+    /// A member, whose copy of these blocks is damaged.
+    Mend,
+    /// The scrubber.
+    Scrub,
     /// A client's session that is over: what was not begun is not done (rule R8).
     Gone,
     /// Nobody any more: the configuration changed; only its media job is left.

@@ -70,6 +70,7 @@ impl<J: Journal> Mirror<J> {
                 self.unlock(group, key);
                 self.reply(Caller { link, op, group }, Status::Media, Buf::EMPTY, out);
             }
+            Asker::Scrub if self.scrub_corrupt(now, key, first, blocks, out) => {}
             _ => self.ask_other(now, key, first, blocks, out),
         }
     }
@@ -78,7 +79,8 @@ impl<J: Journal> Mirror<J> {
     pub(crate) fn is_over(&self, key: u64) -> bool {
         let op = self.ops.get(key).expect("the caller has it");
         let changing = self.replicas.get(op.group).is_none_or(|r| r.next.is_some());
-        matches!(op.asker, Asker::Nobody) || (matches!(op.asker, Asker::Amend { .. }) && changing)
+        let ours = matches!(op.asker, Asker::Amend { .. } | Asker::Mend);
+        matches!(op.asker, Asker::Nobody) || (ours && changing)
     }
 
     /// Forgets an operation whose configuration is over.
@@ -203,6 +205,9 @@ impl<J: Journal> Mirror<J> {
         if self.is_over(key) {
             return self.drop_over(now, key, out);
         }
+        if matches!(self.ops.get(key).expect("as above").asker, Asker::Scrub) {
+            self.scrub_repaired(repair.len());
+        }
         match kind {
             OpKind::Read => self.ready.push_back(key), // it may need a lease anew
             _ => self.start_job(now, key, out),
@@ -213,12 +218,16 @@ impl<J: Journal> Mirror<J> {
     fn unreadable(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the caller has it");
         let (group, kind, unit, lsn, sent) = (op.group, op.kind, op.unit, op.lsn, op.sent);
+        let asker = op.asker;
         let repair = self.repairs.remove(&key).expect("the caller has asked");
         let Repair { first, blocks, .. } = repair;
         out.note(Note::Unreadable { group, unit, first, blocks });
         self.stats.unreadable += 1;
         let needed = self.replicas[group].needed();
         match kind {
+            _ if matches!(asker, Asker::Scrub) => self.scrub_lost(now, key, first, blocks),
+            // Damaged here as well: the member asks again, and gives up.
+            _ if matches!(asker, Asker::Mend) => self.drop_over(now, key, out),
             OpKind::Read | OpKind::Extents => self.finish_client(key, Status::Media, out),
             OpKind::Copy => self.skip_copy(now, key, repair.set(), out),
             // A member may have done what can't be done here: it has to go before this is answered.
@@ -350,8 +359,9 @@ impl<J: Journal> Mirror<J> {
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let to = Members(op.sent.0 & replica.recipients().0);
         let Some(primary) = replica.primary().filter(|_| !to.is_empty()) else {
+            let group = op.group;
             self.remove_op(key); // a joiner that was cut off
-            return;
+            return self.unlock(group, key);
         };
         op.body_crc = base::crc::crc32c(&data);
         (op.body, op.sent) = (data, to);
@@ -362,12 +372,20 @@ impl<J: Journal> Mirror<J> {
     /// The blocks may be there now: then the write is, too.
     pub(crate) fn check_amend(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the caller has it");
-        let Asker::Amend { of } = op.asker else { return };
+        let of = match op.asker {
+            Asker::Amend { of } => Some(of),
+            Asker::Mend => None,
+            _ => return,
+        };
         if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {
             return;
         }
         let (group, lsn, sent, bytes) = (op.group, op.lsn, op.sent, op.len);
         self.remove_op(key);
+        let Some(of) = of else {
+            self.unlock(group, key); // the member counts it
+            return self.leave_stream(now, group, lsn, out);
+        };
         self.stats.repaired += u64::from(bytes);
         out.note(Note::Repaired { group, bytes: bytes.into() });
         if let Some(write) = self.ops.get_mut(of) {

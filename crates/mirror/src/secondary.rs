@@ -61,6 +61,11 @@ impl Secondary {
         }
     }
 
+    /// It is equal to the primary, but for what is in flight.
+    pub fn is_equal(&self) -> bool {
+        self.sealed.is_some() && !self.joiner
+    }
+
     /// What copies from the primary bring with them.
     pub fn source(&self) -> &ExecutedList {
         &self.source

@@ -17,6 +17,7 @@ impl<J: Journal> Mirror<J> {
         if self.waiting_grace.values().any(|until| *until <= now) {
             self.try_waiting(now, out);
         }
+        self.scrub(now);
         self.pump(now, out);
     }
 
@@ -46,7 +47,8 @@ impl<J: Journal> Mirror<J> {
     pub fn wake_at(&self) -> Option<Time> {
         let asking = self.asking.values().min().copied();
         let grace = self.waiting_grace.values().min().copied();
-        Time::earliest(self.leases.wake_at(), Time::earliest(asking, grace))
+        let wake = Time::earliest(self.leases.wake_at(), Time::earliest(asking, grace));
+        Time::earliest(wake, self.scrub.wake_at())
     }
 
     pub(crate) fn try_waiting(&mut self, now: Time, out: &mut Effects) {
@@ -94,6 +96,7 @@ impl<J: Journal> Mirror<J> {
             ..fate
         };
         self.tell_clean();
+        self.scrub.heard(from, link);
         self.heard(now, from, MapVersion(h.map.get()), out);
         self.leases.grant(now, from, fate, MapVersion(h.map.get()));
         let mut grant = self.header(Kind::Grant, GroupId(0));

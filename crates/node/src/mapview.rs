@@ -24,6 +24,8 @@ pub struct Device {
     pub dead: bool,
     /// What it is.
     pub kind: DeviceKind,
+    /// How often it was asked to be scrubbed.
+    pub scrub: u32,
 }
 
 pub use mirror::GroupConfig as Group;
@@ -174,6 +176,7 @@ fn device(info: DeviceInfo) -> Device {
         up: info.up,
         dead: info.dead,
         kind: info.kind(),
+        scrub: info.scrub,
     }
 }
 

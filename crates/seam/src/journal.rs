@@ -108,6 +108,33 @@ pub struct Marks {
     pub origin: Origin,
 }
 
+/// What a walk over a device finds next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// A range of one unit that holds data: whole blocks, of which some may hold none.
+    Held {
+        /// The group.
+        group: GroupId,
+        /// The unit.
+        unit: UnitKey,
+        /// Where the range begins in the unit, in bytes.
+        at: u32,
+        /// Its bytes.
+        len: u32,
+        /// Bytes of the blocks in it that hold data.
+        held: u32,
+        /// Where the walk goes on.
+        next: u64,
+    },
+    /// Nothing so far; to be asked again from here.
+    Nothing {
+        /// Where the walk goes on.
+        next: u64,
+    },
+    /// There is nothing more.
+    End,
+}
+
 /// A change of what a group must remember.
 #[derive(Clone, Debug)]
 pub enum Change {
@@ -185,6 +212,17 @@ pub trait Journal {
     /// Drops the volume's content and marks; what a job runs on goes when the job ends. Tells how many
     /// bytes of the device it took. Not waited for: a crash may bring the volume back, and the live list drops it again (R9).
     fn drop_volume(&mut self, volume: VolumeId) -> u64;
+    /// A step of a walk over all that the device holds, from this cursor on; 0 is the beginning. What is
+    /// there from the beginning of a walk to its end, and isn't written meanwhile, is met. One step takes a
+    /// bounded time, and finds at most `most` bytes (64 KiB or more). Nothing, on a device that does not
+    /// survive: nothing rots there.
+    fn walk(&self, _cursor: u64, _most: u32) -> Walk {
+        Walk::End
+    }
+    /// Bytes of the blocks' places in use, about as many as a walk finds.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
     /// What the groups remembered when the device was mounted, with all that was changed since.
     fn records(&self) -> Vec<(GroupId, GroupRecord)>;
     /// False for a device that keeps nothing (NULL): nothing needs to be copied or remembered.

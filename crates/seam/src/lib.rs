@@ -23,7 +23,7 @@ pub use event::{DialError, DiskError, DownReason, Event};
 pub use framer::{FrameError, Framer, Framing};
 pub use journal::{
     Change, ClientWrite, ExecutedBlocks, Finished, GroupRecord, Job, Journal, Marks, Origin,
-    Started,
+    Started, Walk,
 };
 pub use node::Node;
 pub use note::Note;

@@ -53,6 +53,7 @@ impl Stage {
                 }
             }
             Action::Damage(i, damage) => self.damage(i, damage),
+            Action::Scrub => self.order(Order::Scrub),
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
             Action::Delete(v) => {
                 let there =
@@ -67,9 +68,10 @@ impl Stage {
     /// True when such an order about this volume waits.
     pub fn is_ordered(&self, v: u8, kind: impl Fn(&Order) -> bool) -> bool {
         let of = |o: &Order| match o {
-            Order::Create(of, _) | Order::Resize(of, _) | Order::Delete(of) => *of,
+            Order::Create(of, _) | Order::Resize(of, _) | Order::Delete(of) => Some(*of),
+            Order::Scrub => None,
         };
-        self.desk.borrow().orders.iter().any(|o| of(o) == v && kind(o))
+        self.desk.borrow().orders.iter().any(|o| of(o) == Some(v) && kind(o))
     }
 
     fn set_blocked(&mut self, from: Who, to: Who, blocked: bool) {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{
     AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, ResizeVolume,
-    Role, StatusAsk, StatusInfo,
+    Role, ScrubAsk, StatusAsk, StatusInfo,
 };
 use wire::{Header, Kind, PeerFramer};
 
@@ -24,6 +24,8 @@ pub enum Order {
     Resize(u8, u32),
     /// Delete it.
     Delete(u8),
+    /// Scrub all devices.
+    Scrub,
 }
 
 /// What came of an order.
@@ -35,6 +37,8 @@ pub enum Done {
     Resized(u8, u32),
     /// It is gone.
     Deleted(u8),
+    /// The map says so.
+    Scrubbing,
 }
 
 /// Orders and outcomes, shared between the world's owner and the node.
@@ -100,6 +104,7 @@ impl Admin {
                 Ask::ResizeVolume(ResizeVolume { name: name(v), size: size(units) })
             }
             Order::Delete(v) => Ask::DeleteVolume(DeleteVolume { name: name(v) }),
+            Order::Scrub => Ask::Scrub(ScrubAsk { device: 0 }),
         };
         Admin::send(link, Kind::Admin, &AdminRequest { ask: Some(ask) }, out);
         self.state = State::Asking(link, look);
@@ -138,6 +143,7 @@ impl Admin {
             (Order::Delete(v), AdminError::None | AdminError::NotFound, _) => {
                 self.finish(Done::Deleted(v))
             }
+            (Order::Scrub, AdminError::None, _) => self.finish(Done::Scrubbing),
             _ => self.pause_until = now + RETRY,
         }
     }

@@ -102,6 +102,8 @@ pub enum Action {
     Resize(u8, u32),
     /// Delete it.
     Delete(u8),
+    /// Have all devices scrubbed.
+    Scrub,
     /// Damage a block of this server's device, if all copies are whole; which one is drawn.
     Damage(u8, Damage),
 }
@@ -118,6 +120,7 @@ impl Action {
                 | Action::Create(..)
                 | Action::Resize(..)
                 | Action::Delete(_)
+                | Action::Scrub
                 | Action::Damage(..)
         )
     }

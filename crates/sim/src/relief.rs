@@ -16,6 +16,7 @@ const PATIENCE: Duration = Duration::from_millis(600);
 #[derive(Debug, Default)]
 pub struct Relief {
     since: Option<Time>,
+    first: usize,
 }
 
 impl Relief {
@@ -31,11 +32,16 @@ impl Relief {
         }
         self.since = Some(now);
         stage.marks.meet("sim: space was made for held writes");
-        // It has seen that the volume is there.
-        for volume in stage.volumes.clone().iter().filter(|v| !v.doomed) {
-            let Some(id) = volume.id else { continue };
-            let end = volume.units * (UNIT / SECTOR);
-            stage.issue(client, id, IoKind::Discard, 0, end);
+        // Unit by unit, as some may be lost; others first each time, as not all may get in at once.
+        let volumes = stage.volumes.clone();
+        let there = volumes.iter().filter(|v| !v.doomed).filter_map(|v| Some((v.id?, v.units)));
+        let mut units: Vec<_> = there.flat_map(|(id, n)| (0..n).map(move |u| (id, u))).collect();
+        self.first += 3;
+        let first = self.first % units.len().max(1);
+        units.rotate_left(first);
+        for (id, unit) in units {
+            let sectors = UNIT / SECTOR;
+            stage.issue(client, id, IoKind::Discard, unit * sectors, sectors);
         }
     }
 }

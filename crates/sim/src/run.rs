@@ -88,7 +88,9 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     outcast(stage)?;
     stage.scanning = true;
     scan(stage)?;
-    i03_mirrors::mended(stage)?;
+    i03_mirrors::mended(stage, false)?;
+    scrub(stage)?;
+    i03_mirrors::mended(stage, true)?;
     stage.heal();
     wait(stage, "I14", CALM, i14_leaks::unmet)?;
     wait(stage, "I12", CALM, i03_mirrors::undeleted)?;
@@ -287,4 +289,23 @@ fn scan(stage: &mut Stage) -> Result<(), Failure> {
         }
     }
     wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// Every device that keeps its content is scrubbed once.
+fn scrub(stage: &mut Stage) -> Result<(), Failure> {
+    let asked = stage.observer.version;
+    stage.order(Order::Scrub);
+    wait(stage, "R13", CALM, |s| {
+        if !s.desk.borrow().orders.is_empty() {
+            return Some("the MDM has not heard of the scrub".into());
+        }
+        (0..s.plan.sds).find_map(|i| {
+            let sds = s.sds(i)?;
+            let stats = sds.scrub_stats()?;
+            // The order is carried out, so the newest map has it.
+            let over = sds.map().version >= s.observer.version && !stats.running;
+            (!(over && s.observer.version > asked && stats.passes > 0))
+                .then(|| format!("sds{i} was not scrubbed: {stats:?}"))
+        })
+    })
 }

@@ -461,6 +461,7 @@ impl Stage {
                 volume.units = volume.units.max(units);
             }
             Done::Deleted(v) => self.volumes[v as usize].id = None,
+            Done::Scrubbing => {}
         }
     }
 

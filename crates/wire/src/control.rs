@@ -228,6 +228,48 @@ pub struct Heartbeat {
     /// Operations that are held because there is no space for what they write (SDC).
     #[prost(uint32, tag = "10")]
     pub held: u32,
+    /// What the scrubber has done (SDS); absent for a device that is not scrubbed.
+    #[prost(message, optional, tag = "11")]
+    pub scrub: Option<ScrubStatus>,
+    /// Bytes of damaged blocks that were written anew, whoever met them, since the process started (SDS).
+    #[prost(uint64, tag = "12")]
+    pub repaired: u64,
+    /// Times that damaged blocks were in no other copy that is in sync, since the process started (SDS).
+    #[prost(uint64, tag = "13")]
+    pub unreadable: u64,
+}
+
+/// The scrubber of one device: it reads everything that the device holds, and has what is damaged
+/// repaired. All since the process started.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ScrubStatus {
+    /// A pass runs.
+    #[prost(bool, tag = "1")]
+    pub running: bool,
+    /// Bytes that this pass, or the last one, has read.
+    #[prost(uint64, tag = "2")]
+    pub done: u64,
+    /// Bytes that it had to read, as of its beginning.
+    #[prost(uint64, tag = "3")]
+    pub held: u64,
+    /// Passes that came to their end.
+    #[prost(uint64, tag = "4")]
+    pub passes: u64,
+    /// Milliseconds since the last one ended; 0 when there was none.
+    #[prost(uint64, tag = "5")]
+    pub ended_ms_ago: u64,
+    /// Bytes that were found damaged.
+    #[prost(uint64, tag = "6")]
+    pub damaged: u64,
+    /// Of these, those that were written anew.
+    #[prost(uint64, tag = "7")]
+    pub repaired: u64,
+    /// Those for which no other copy was there.
+    #[prost(uint64, tag = "8")]
+    pub unrepairable: u64,
+    /// Bytes that were not read, as their group had no copy here that is in sync.
+    #[prost(uint64, tag = "9")]
+    pub skipped: u64,
 }
 
 /// A device in the map.
@@ -257,6 +299,9 @@ pub struct DeviceInfo {
     /// Bytes for data.
     #[prost(uint64, tag = "8")]
     pub capacity: u64,
+    /// How often it was asked to be scrubbed: when this rises, a pass begins.
+    #[prost(uint32, tag = "20")]
+    pub scrub: u32,
 }
 
 /// A group in the map. Room for three replicas from the first day.
@@ -377,7 +422,7 @@ pub struct Proposal {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AdminRequest {
     /// The question or order.
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20")]
     pub ask: Option<Ask>,
 }
 
@@ -396,11 +441,22 @@ pub enum Ask {
     /// Delete a volume and its data.
     #[prost(message, tag = "4")]
     DeleteVolume(DeleteVolume),
+    /// Scrub devices now.
+    #[prost(message, tag = "20")]
+    Scrub(ScrubAsk),
 }
 
 /// "How is everything?"
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StatusAsk {}
+
+/// "Scrub a device, or all, now."
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ScrubAsk {
+    /// Which; 0: all.
+    #[prost(uint32, tag = "1")]
+    pub device: u32,
+}
 
 /// "Make a volume."
 #[derive(Clone, PartialEq, prost::Message)]

@@ -128,6 +128,9 @@ codes! {
         Seal = 26,
         /// Done, durably.
         Sealed = 27,
+        /// Secondary to primary, unasked: these whole blocks are damaged here. They come as a write of the
+        /// stream, if the primary can read them.
+        Damage = 28,
         /// SDS to MDM: here I am. Body: `control::Register`.
         Register = 30,
         /// SDC to MDM: here I am. Body: `control::RegisterSdc`.

@@ -229,9 +229,12 @@ impl Mdm {
         batch: &mut Batch,
         out: &mut Effects,
     ) {
+        if let Some(Ask::Scrub(m)) = &ask {
+            return self.obey_scrub(now, (link, op), m.device, batch, out);
+        }
         let limits = &self.config.limits;
         let made = match &ask {
-            None => Err(Refused::Unknown),
+            None | Some(Ask::Scrub(_)) => Err(Refused::Unknown),
             Some(Ask::Status(_)) => Ok(None),
             Some(Ask::CreateVolume(m)) => {
                 self.state.create_volume_command(&m.name, m.size, limits).map(Some)
@@ -261,6 +264,30 @@ impl Mdm {
                 reply.volume = volume.map(|(id, v)| status::volume(&self.state, &unheard, id, v));
             }
         }
+        self.reply_order(link, op, reply, out);
+    }
+
+    fn obey_scrub(
+        &mut self,
+        now: Time,
+        (link, op): (LinkId, u64),
+        device: u32,
+        batch: &mut Batch,
+        out: &mut Effects,
+    ) {
+        let mut reply = AdminReply::default();
+        match self.state.scrub_commands(device) {
+            Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
+            Ok(commands) => {
+                for command in commands {
+                    self.execute(now, &command, batch, out);
+                }
+            }
+        }
+        self.reply_order(link, op, reply, out);
+    }
+
+    fn reply_order(&mut self, link: LinkId, op: u64, mut reply: AdminReply, out: &mut Effects) {
         reply.applied = self.state.index;
         let mut header = Header::new(Kind::AdminReply);
         header.op = op.into();

@@ -8,14 +8,14 @@ use alloc::collections::BTreeMap;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, Time};
-use mirror::{Fate, Mirror};
+use mirror::{Fate, Mirror, ScrubStats};
 use prost::Message;
 use seam::{Buf, Effects, Journal, Note};
 use store::durable::layout::Layout;
 use store::durable::{Identity, MountError};
 use wire::control::{
     Admission, DeviceKind, Heartbeat, MapPage, Proposal, Refusal, RefusalCode, Register,
-    Registered, Role, Welcome,
+    Registered, Role, ScrubStatus, Welcome,
 };
 use wire::{Header, Kind, flag};
 
@@ -188,6 +188,11 @@ impl Sds {
         if known > self.incarnation {
             return self.end(Note::Superseded, out);
         }
+        // What was asked of an earlier life is done soon after the start of this one anyway.
+        let asked = self.map.devices.get(&self.me).map_or(0, |d| d.scrub);
+        if self.scrub.replace(asked).is_some_and(|before| before < asked) {
+            mirror.begin_scrub(now);
+        }
         mirror.set_map(self.map.version, fates);
         mirror.set_volumes(self.map.volumes.keys().copied().collect(), self.map.next_volume, out);
         if known < self.incarnation {
@@ -247,6 +252,9 @@ impl Sds {
             resync_moved: stats.moved,
             ops: stats.ops,
             full: stats.full_at.is_some_and(|at| now.since(at) < FULL_FOR),
+            scrub: self.scrub_stats().map(|s| scrub(&s, now)),
+            repaired: stats.repaired,
+            unreadable: stats.unreadable,
             ..Heartbeat::default()
         };
         let mut header = Header::new(Kind::Heartbeat);
@@ -297,5 +305,19 @@ impl Sds {
         let empty =
             proposal.suspects.is_empty() && proposal.join.is_empty() && proposal.admit.is_empty();
         (!empty).then_some(proposal)
+    }
+}
+
+fn scrub(s: &ScrubStats, now: Time) -> ScrubStatus {
+    ScrubStatus {
+        running: s.running,
+        done: s.done,
+        held: s.held,
+        passes: s.passes,
+        ended_ms_ago: s.ended.map_or(0, |at| now.since(at).as_millis().max(1) as u64),
+        damaged: s.damaged,
+        repaired: s.repaired,
+        unrepairable: s.unrepairable,
+        skipped: s.skipped,
     }
 }

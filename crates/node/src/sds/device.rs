@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use base::{BlockSet, GroupId, UnitKey, VolumeId};
 use seam::{
     Buf, Change, DiskError, DiskOp, Effects, Finished, GroupRecord, Job, Journal, Marks, Started,
+    Walk,
 };
 use store::Memory;
 use store::durable::Durable;
@@ -127,6 +128,14 @@ impl Journal for Device {
 
     fn drop_volume(&mut self, volume: VolumeId) -> u64 {
         of!(self, d => d.drop_volume(volume))
+    }
+
+    fn walk(&self, cursor: u64, most: u32) -> Walk {
+        of!(self, d => d.walk(cursor, most))
+    }
+
+    fn held_bytes(&self) -> u64 {
+        of!(self, d => d.held_bytes())
     }
 
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {

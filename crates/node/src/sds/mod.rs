@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, Incarnation, Limits, LinkId, Map, SdcId, Time};
 use core::net::SocketAddr;
 use followers::Followers;
-use mirror::{GroupView, Mirror, Stats};
+use mirror::{GroupView, Mirror, ScrubStats, Stats};
 use opening::Opening;
 use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Note, Port};
 use store::durable::{MountError, Tuning};
@@ -147,6 +147,8 @@ pub struct Sds {
     next_session: u64,
     heartbeat_due: Time,
     proposal_due: Time,
+    /// The number of the last scrub that was asked for, once a map has told.
+    scrub: Option<u32>,
     /// Asked to end in order: serves nobody any more, and leaves an empty log behind.
     stopping: bool,
     /// Superseded, or the device failed, or stopped in order: does nothing any more.
@@ -180,6 +182,7 @@ impl Sds {
             next_session: 0,
             heartbeat_due: Time::ZERO,
             proposal_due: Time::ZERO,
+            scrub: None,
             stopping: false,
             ended: false,
             trouble: None,
@@ -229,6 +232,11 @@ impl Sds {
     /// Operations in flight.
     pub fn in_flight(&self) -> usize {
         self.mirror.as_ref().map_or(0, |m| m.in_flight())
+    }
+
+    /// What the scrubber has done, if the device is scrubbed.
+    pub fn scrub_stats(&self) -> Option<ScrubStats> {
+        self.mirror.as_ref().and_then(|m| m.scrub_stats())
     }
 
     /// Counters.

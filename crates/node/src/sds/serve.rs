@@ -246,6 +246,7 @@ impl Sds {
             Some(Kind::Grant) => mirror.grant_in(now, from, h, out),
             Some(Kind::SyncState) => mirror.sync_state_in(now, from, h, body, out),
             Some(Kind::Sealed) => mirror.sealed_in(now, from, h, out),
+            Some(Kind::Damage) => mirror.damage_in(now, from, h, out),
             Some(Kind::Reply) => mirror.fetched_in(now, from, h, body.clone(), out),
             Some(Kind::Welcome) => self.welcomed(now, link, from, body, out),
             _ => self.drop_link(now, link, out),

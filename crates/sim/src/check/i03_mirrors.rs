@@ -44,8 +44,9 @@ pub fn check(stage: &mut Stage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// After everything was read, no primary has a damaged block: what is met is written anew (rule R13).
-pub fn mended(stage: &mut Stage) -> Result<(), Failure> {
+/// No primary has a damaged block after everything was read, and with `all` no copy that is in sync, after
+/// everything was scrubbed: what is met is written anew (rule R13).
+pub fn mended(stage: &mut Stage, all: bool) -> Result<(), Failure> {
     if stage.plan.allow_loss {
         return Ok(());
     }
@@ -53,7 +54,10 @@ pub fn mended(stage: &mut Stage) -> Result<(), Failure> {
         let Some(sds) = stage.sds(i) else { continue };
         let Some(device) = sds.device() else { continue };
         let mut places = Vec::new();
-        for view in sds.groups().into_iter().filter(|v| v.primary) {
+        let me = sds.id();
+        let mut views = sds.groups();
+        views.retain(|v| v.primary || (all && v.config.in_sync.contains(&me)));
+        for view in views {
             let mut units = device.units(view.group);
             units.retain(|u| stage.observer.volumes.contains_key(&u.volume.0));
             for unit in units {
@@ -69,7 +73,7 @@ pub fn mended(stage: &mut Stage) -> Result<(), Failure> {
         let disk = stage.world.disk(id, DiskId(0));
         if let Some((group, unit, block, _)) = places.iter().find(|p| disk.is_damaged(p.3)) {
             let text = format!(
-                "sds{i} leads {group}, and {} unit {} block {block} was read and is still damaged",
+                "sds{i} has {group}, and {} unit {} block {block} was read and is still damaged",
                 unit.volume, unit.index
             );
             return Err(Failure::new("R13", text));

@@ -447,6 +447,9 @@ impl Episode<'_> {
                     let after = Duration::from_micros(r.below(300_000));
                     self.push(after, Action::Damage(i, *r.pick(&kinds)));
                 }
+                if r.chance(0.5) {
+                    self.push(Duration::from_micros(r.below(600_000)), Action::Scrub);
+                }
             }
         }
     }

@@ -127,6 +127,7 @@ impl fmt::Display for Action {
             Action::Create(v, units) => write!(f, "create {v} {units}"),
             Action::Resize(v, units) => write!(f, "resize {v} {units}"),
             Action::Delete(v) => write!(f, "delete {v}"),
+            Action::Scrub => f.write_str("scrub"),
             Action::Damage(i, damage) => {
                 let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
                 write!(f, "damage {i} {how}")
@@ -191,6 +192,7 @@ impl FromStr for Action {
             ["create", v, units] => Action::Create(v.parse()?, units.parse()?),
             ["resize", v, units] => Action::Resize(v.parse()?, units.parse()?),
             ["delete", v] => Action::Delete(v.parse()?),
+            ["scrub"] => Action::Scrub,
             ["damage", i, how] => {
                 let known = DAMAGE.iter().find(|(_, name)| name == how);
                 let damage = known.context("damage is rot, sector, lost or astray")?.0;

@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Mutant, Slab, UnitKey, VolumeId, mutant};
 use seam::{
     Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, GroupRecord, Job as Ask,
-    Journal, Marks, Started,
+    Journal, Marks, Started, Walk,
 };
 
 /// When a write is durable on this device.
@@ -525,6 +525,14 @@ impl Journal for Durable {
             self.enqueue_small(None, Kind::Drop(volume));
         }
         slots * super::layout::SLOT
+    }
+
+    fn walk(&self, cursor: u64, most: u32) -> Walk {
+        self.map.walk(cursor, most)
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.used()
     }
 
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {

@@ -13,15 +13,18 @@
 
 use super::bits::Bits;
 use super::format::MapEntry;
-use super::layout::{MAP_ENTRIES, UNIT_CHUNKS};
+use super::layout::{MAP_ENTRIES, SLOT, UNIT_CHUNKS};
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use base::prng::mix;
-use base::{BlockSet, GroupId, Map, UnitKey, VolumeId};
+use base::{BLOCK, BlockSet, GroupId, Map, UnitKey, VolumeId};
+use seam::Walk;
 
 /// The owner of a free slot. All others are below: fewer than 2^20 pairs of group and volume.
 const FREE: u32 = 0xff_ffff;
+/// Slots that one step of a walk looks at: less than a millisecond.
+const WALK: u64 = 64 << 10;
 
 /// The 64 KiB of a unit that one slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -177,6 +180,36 @@ impl UnitMap {
         volumes.sort_unstable();
         volumes.dedup();
         volumes
+    }
+
+    /// A step of a walk over the slots, in their order on the device: neighbours that are neighbours in
+    /// their unit, too, go together.
+    pub fn walk(&self, cursor: u64, most: u32) -> Walk {
+        let slots = self.valid.len() as u64;
+        let end = slots.min(cursor.saturating_add(WALK));
+        let holds = |slot: &u32| self.valid(*slot) != 0 && self.life(*slot) == Life::Live;
+        let Some(first) = (cursor.min(end) as u32..end as u32).find(holds) else {
+            return if end < slots { Walk::Nothing { next: end } } else { Walk::End };
+        };
+        let Some(chunk) = self.chunk(first) else {
+            return Walk::Nothing { next: u64::from(first) + 1 };
+        };
+        let follows = |slot: &u32| {
+            let next = Chunk { chunk: chunk.chunk + (slot - first) as u8, ..chunk };
+            holds(slot) && self.chunk(*slot) == Some(next)
+        };
+        let room = (most / SLOT as u32).clamp(1, UNIT_CHUNKS - u32::from(chunk.chunk));
+        let range = first + 1..(first + room).min(slots as u32);
+        let count = 1 + range.take_while(follows).count() as u32;
+        let blocks: u32 = (first..first + count).map(|s| self.valid(s).count_ones()).sum();
+        Walk::Held {
+            group: chunk.group,
+            unit: chunk.unit,
+            at: u32::from(chunk.chunk) * SLOT as u32,
+            len: count * SLOT as u32,
+            held: blocks * BLOCK,
+            next: u64::from(first + count),
+        }
     }
 
     /// Slots that can be taken.
