@@ -5,6 +5,7 @@ pub mod medium;
 pub mod probe;
 mod roster;
 pub mod scratch;
+mod scrub;
 pub mod verdict;
 
 use crate::exit::Exit;
@@ -76,6 +77,23 @@ Example:
         #[arg(long)]
         force: bool,
     },
+    /// Read everything that is stored, compare it with its checksums, repair what is damaged
+    #[command(after_help = "\
+It happens now and then by itself. This begins a pass now, and shows how it goes; Ctrl-C leaves it running.
+
+Exit code 1 when something is damaged of which no other copy was there.
+
+Examples:
+  gabion device scrub
+  gabion device scrub 7 --detach")]
+    Scrub {
+        /// Only this device
+        #[arg(value_name = "ID", value_parser = id)]
+        id: Option<u32>,
+        /// Don't wait for its end
+        #[arg(long)]
+        detach: bool,
+    },
     /// Find out what a device promises, how fast it is, and whether its flushes can be true
     #[command(after_help = "\
 Examples:
@@ -111,6 +129,7 @@ pub fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
         }
         DeviceCommand::Import { spec, server } => roster::import(target, server, spec),
         DeviceCommand::Remove { id, server, force } => roster::remove(target, server, *id, *force),
+        DeviceCommand::Scrub { id, detach } => scrub::run(target, *id, *detach),
         DeviceCommand::Probe { path, force, json } => {
             let found = probe::probe(path, *force)?;
             if *json {
