@@ -5,10 +5,12 @@
 //! the same stretch, and print processor time per I/O beside the rate: of the processes that take
 //! part, and of the whole machine, since the kernel's network work lands anywhere. Only the ratio of
 //! both, in one run, says something: `ratio` takes it. `esg` re-enacts a published experiment and writes a
-//! report. `device` leaves cluster and network out.
+//! report. `disk` compares a durable cluster with `fio` on the same disk, `device` leaves cluster and network
+//! out of that.
 
 mod cpu;
 mod device;
+mod disk;
 mod drive;
 mod esg;
 mod figures;
@@ -38,6 +40,8 @@ pub enum BenchCommand {
     Floor(floor::FloorArgs),
     /// The durable store on one device, without a cluster, beside fio on the same device
     Device(device::DeviceArgs),
+    /// A cluster of file devices on one disk, beside fio on the same one, against what is promised
+    Disk(disk::DiskArgs),
     /// Ratios of Gabion's figures to the floor's, in one run, against what is promised
     Ratio(ratio::RatioArgs),
     /// ESG Lab's test of ScaleIO (2015) on this machine, 3 to 128 nodes, with plots and tables
@@ -55,6 +59,7 @@ pub fn run(target: &Target, command: &BenchCommand) -> Result<Exit> {
     match command {
         BenchCommand::Io(args) => io::run(target, args)?,
         BenchCommand::Device(args) => device::run(args)?,
+        BenchCommand::Disk(args) => return disk::run(args),
         BenchCommand::Floor(args) => floor::run(args)?,
         BenchCommand::Ratio(args) => return ratio::run(args),
         BenchCommand::Esg(args) => return esg::run(args),
