@@ -453,7 +453,9 @@ impl Journal for Durable {
                 }
                 self.arrived(job, error, out);
             }
-            (Op::SumPage { page, wanted }, _) => self.page_read(page, wanted, result, out),
+            (Op::SumPage { page, wanted, tries }, _) => {
+                self.page_read(page, wanted, tries, result, out);
+            }
             (_, Some(error)) => self.fail(error),
             (Op::Data { job }, None) => self.arrived(job, None, out),
             (Op::Log, None) => self.log_written(out),
