@@ -87,6 +87,8 @@ pub enum Mutant {
     EagerTail,
     /// Store: recovery forgets that blocks were zeroed.
     StaleValid,
+    /// Store: a body is written whatever its own checksum says.
+    BlessBody,
     /// Store: what is read is not compared with its checksum.
     NoSumCheck,
     /// Store: recovery takes a batch of the log without looking at its checksum and its chain.
@@ -104,6 +106,7 @@ impl Mutant {
         Mutant::EagerSuperblock,
         Mutant::EagerTail,
         Mutant::StaleValid,
+        Mutant::BlessBody,
         Mutant::NoSumCheck,
         Mutant::TornTail,
         Mutant::EagerReuse,
@@ -147,6 +150,7 @@ impl Mutant {
         Mutant::LogUnflushed,
         Mutant::EagerSuperblock,
         Mutant::StaleValid,
+        Mutant::BlessBody,
         Mutant::NoSumCheck,
         Mutant::TornTail,
         Mutant::NoDataCheck,

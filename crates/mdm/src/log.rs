@@ -138,7 +138,7 @@ impl core::fmt::Display for Why {
             DiskError::OutOfRange => "the offset is beyond what the device takes",
             DiskError::NoSpace => "no space left",
             DiskError::Io => "the device reports an error",
-            DiskError::Corrupt { .. } => "a checksum does not match",
+            DiskError::Corrupt { .. } | DiskError::BadBody => "a checksum does not match",
         })
     }
 }

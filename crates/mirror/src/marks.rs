@@ -88,10 +88,10 @@ impl<J: Journal> Mirror<J> {
     /// Takes in what the journal has finished; false when that was nothing.
     pub(crate) fn reap(&mut self, now: Time, out: &mut Effects) -> bool {
         let mut any = false;
-        while let Some(Finished { token, result }) = self.journal.finished() {
+        while let Some(Finished { token, result, crc }) = self.journal.finished() {
             any = true;
             if token & CHANGE != CHANGE {
-                self.job_done(now, token, result, out);
+                self.job_done(now, token, result, crc, out);
             } else if let Some((group, waiting)) = self.changes.waiting.remove(&token) {
                 match result {
                     Ok(_) => self.changed(now, group, waiting, out),

@@ -493,6 +493,12 @@ impl<J: Journal> Mirror<J> {
 
     /// Starts an operation's job on the media.
     pub(crate) fn start_job(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let started = self.launch(key, out);
+        self.launched(now, key, started, out);
+    }
+
+    /// Starts an operation's job; what came of it is for `launched`.
+    pub(crate) fn launch(&mut self, key: u64, out: &mut Effects) -> Started {
         let gone = self
             .ops
             .get(key)
@@ -501,7 +507,11 @@ impl<J: Journal> Mirror<J> {
         op.local = Local::Running;
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
         let job = match op.kind {
-            OpKind::Write => Job::Write { at, body: op.body.clone() },
+            OpKind::Write => {
+                // A retry in parts, and what a primary has read, have a sum as well.
+                let summed = op.flags & flag::NO_BODY_CRC == 0;
+                Job::Write { at, body: op.body.clone(), crc: summed.then_some(op.body_crc) }
+            }
             OpKind::Zero => Job::Zero { at, len },
             OpKind::Read | OpKind::Copy | OpKind::Extents | OpKind::Amend => Job::Read { at, len },
         };
@@ -527,10 +537,16 @@ impl<J: Journal> Mirror<J> {
         if reserved {
             self.journal.release(group, unit, at, len);
         }
+        started
+    }
+
+    /// A job was started.
+    pub(crate) fn launched(&mut self, now: Time, key: u64, started: Started, out: &mut Effects) {
         match started {
             Started::Pending => {}
-            Started::Done(data) => self.job_done(now, key, Ok(data), out),
+            Started::Done(data) => self.job_done(now, key, Ok(data), None, out),
             Started::Full => self.job_full(now, key, out),
+            Started::BadBody => self.job_done(now, key, Err(DiskError::BadBody), None, out),
         }
     }
 
@@ -553,6 +569,7 @@ impl<J: Journal> Mirror<J> {
         now: Time,
         key: u64,
         result: Result<Buf, DiskError>,
+        crc: Option<u32>,
         out: &mut Effects,
     ) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
@@ -581,9 +598,9 @@ impl<J: Journal> Mirror<J> {
             }
             (Asker::Primary { .. }, OpKind::Read) => self.fetched_here(now, key, data, out),
             (Asker::Scrub, _) => self.scrubbed(now, key, out),
-            (_, OpKind::Read) => self.finish_read(key, data, out),
-            (_, OpKind::Copy) => self.send_copy(key, data, out),
-            (_, OpKind::Amend) => self.send_amend(now, key, data, out),
+            (_, OpKind::Read) => self.finish_read(key, data, crc, out),
+            (_, OpKind::Copy) => self.send_copy(key, data, crc, out),
+            (_, OpKind::Amend) => self.send_amend(now, key, data, crc, out),
             (Asker::Primary { .. }, _) => self.replicated_here(now, key, lsn, out),
             _ => self.check_write(now, key, out),
         }
@@ -621,6 +638,25 @@ impl<J: Journal> Mirror<J> {
         let mut header = self.reply_header(to);
         header.status = (status as u16).into();
         out.send(to.link, wire::frame(header, &body), body);
+    }
+
+    /// A read's answer. A checksum that the store knows is not made anew from memory.
+    pub(crate) fn reply_data(
+        &mut self,
+        to: Caller,
+        body: Buf,
+        crc: Option<u32>,
+        out: &mut Effects,
+    ) {
+        let mut header = self.reply_header(to);
+        let head = match crc.filter(|_| !header.has(flag::NO_BODY_CRC)) {
+            Some(crc) => {
+                (header.body_len, header.body_crc) = ((body.len() as u32).into(), crc.into());
+                wire::frame::seal(header)
+            }
+            None => wire::frame(header, &body),
+        };
+        out.send(to.link, head, body);
     }
 
     /// "Your epoch is old": with the one that is in force here, and whether I lead it.

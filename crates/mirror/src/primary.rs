@@ -8,7 +8,7 @@ use base::{
     BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, SECTOR, SdcId,
     Time, UNIT, mutant,
 };
-use seam::{Buf, Effects, Journal, Note};
+use seam::{Buf, Effects, Journal, Note, Started};
 use wire::{Header, Kind, Status, flag};
 
 impl<J: Journal> Mirror<J> {
@@ -144,11 +144,11 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    pub(crate) fn finish_read(&mut self, key: u64, data: Buf, out: &mut Effects) {
+    pub(crate) fn finish_read(&mut self, key: u64, data: Buf, crc: Option<u32>, out: &mut Effects) {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
         if let Asker::Client { link, op: name } = op.asker {
-            self.reply(Caller { link, op: name, group: op.group }, Status::Ok, data, out);
+            self.reply_data(Caller { link, op: name, group: op.group }, data, crc, out);
         }
     }
 
@@ -162,7 +162,7 @@ impl<J: Journal> Mirror<J> {
         for block in (first..end).filter(|b| valid.contains(*b)) {
             bytes[((block - first) / 8) as usize] |= 1 << ((block - first) % 8);
         }
-        self.finish_read(key, bits, out);
+        self.finish_read(key, bits, None, out);
     }
 
     // ---- writes ----
@@ -196,12 +196,16 @@ impl<J: Journal> Mirror<J> {
             return self.full_here(now, key, out);
         }
         self.ops.get_mut(key).expect("the operation lives").reserved = needs_space;
-        self.send_write(key, out);
         // First write to a unit: a secondary without space must be able to refuse before anything is
-        // changed here. All others: in parallel.
+        // changed here. All others: in parallel; the job first, which looks at the body's checksum.
         let alone = self.replicas[group].needed().is_empty();
-        if !needs_space || alone || mutant::on(Mutant::ActBeforeReserve) {
-            self.start_job(now, key, out);
+        let now_here = !needs_space || alone || mutant::on(Mutant::ActBeforeReserve);
+        let started = now_here.then(|| self.launch(key, out));
+        if !matches!(started, Some(Started::BadBody)) {
+            self.send_write(key, out);
+        }
+        if let Some(started) = started {
+            self.launched(now, key, started, out);
         }
     }
 
@@ -219,9 +223,17 @@ impl<J: Journal> Mirror<J> {
         let end = last.map_or(first.end, |b| b + 1);
         let (from, to) = ((first.start * BLOCK).max(op.at), (end * BLOCK).min(op.at + op.len));
         if op.kind == OpKind::Write && (from, to) != (op.at, op.at + op.len) {
-            op.body = op.body.slice((from - op.at) as usize..(to - op.at) as usize);
+            let whole = op.body.clone();
+            op.body = whole.slice((from - op.at) as usize..(to - op.at) as usize);
             let summed = op.flags & flag::NO_BODY_CRC == 0;
-            op.body_crc = if summed { base::crc::crc32c(&op.body) } else { 0 };
+            // The part's first: what has changed by then, the whole shows, and the part's is made wrong.
+            let part = base::crc::crc32c(&op.body);
+            let same = base::crc::crc32c(&whole) == op.body_crc;
+            op.body_crc = match summed {
+                true if same => part,
+                true => !part,
+                false => 0,
+            };
         }
         op.in_part = (from, to - from) != (op.at, op.len);
         (op.at, op.len) = (from, to - from);

@@ -52,6 +52,9 @@ impl Repair {
 impl<J: Journal> Mirror<J> {
     /// A job failed. It does not run any more.
     pub(crate) fn job_failed(&mut self, now: Time, key: u64, error: DiskError, out: &mut Effects) {
+        if error == DiskError::BadBody {
+            return self.bad_body(now, key, out);
+        }
         let DiskError::Corrupt { first, blocks } = error else {
             // What is on the device now? Nobody knows: this process must not go on.
             self.failed = true;
@@ -72,6 +75,29 @@ impl<J: Journal> Mirror<J> {
             }
             Asker::Scrub if self.scrub_corrupt(now, key, first, blocks, out) => {}
             _ => self.ask_other(now, key, first, blocks, out),
+        }
+    }
+
+    /// The body of a write has changed in memory since it came. Whoever sent it sends it again, unless
+    /// others may have done it by now: then nobody knows what else has changed in here, and this process
+    /// must not go on.
+    fn bad_body(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
+        op.local = Local::NotStarted;
+        let (group, lsn, asker, sent) = (op.group, op.lsn, op.asker, op.sent);
+        out.note(Note::BadMemory { group });
+        if self.is_over(key) {
+            return self.drop_over(now, key, out);
+        }
+        match asker {
+            Asker::Primary { .. } => self.refuse(now, key, Status::Damaged, out),
+            Asker::Client { .. } if sent.is_empty() => {
+                self.finish_client(key, Status::Damaged, out);
+                if lsn.0 > 0 {
+                    self.leave_stream(now, group, lsn, out);
+                }
+            }
+            _ => self.failed = true,
         }
     }
 
@@ -174,13 +200,14 @@ impl<J: Journal> Mirror<J> {
         let unit = op.unit;
         self.copied.insert(key, list.clone());
         if mutant::on(Mutant::NoRewrite) {
-            return self.job_done(now, key, Ok(Buf::EMPTY), out);
+            return self.job_done(now, key, Ok(Buf::EMPTY), None, out);
         }
-        let job = Job::Write { at: repair.at(), body: body.slice(0..len) };
+        let job = Job::Write { at: repair.at(), body: body.slice(0..len), crc: None };
         let marks = Marks { dirty: false, origin: Origin::Copied(list) };
         match self.journal.start(key, group, unit, job, marks, out) {
             Started::Pending => {}
-            Started::Done(_) => self.job_done(now, key, Ok(Buf::EMPTY), out),
+            Started::BadBody => unreachable!("it has no checksum of its own"),
+            Started::Done(_) => self.job_done(now, key, Ok(Buf::EMPTY), None, out),
             Started::Full => {
                 let op = self.ops.get_mut(key).expect("looked up above");
                 op.local = Local::Asking;
@@ -351,7 +378,14 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// They are read: they go out as another write of the stream.
-    pub(crate) fn send_amend(&mut self, now: Time, key: u64, data: Buf, out: &mut Effects) {
+    pub(crate) fn send_amend(
+        &mut self,
+        now: Time,
+        key: u64,
+        data: Buf,
+        crc: Option<u32>,
+        out: &mut Effects,
+    ) {
         if self.is_over(key) {
             return self.drop_over(now, key, out);
         }
@@ -363,7 +397,7 @@ impl<J: Journal> Mirror<J> {
             self.remove_op(key); // a joiner that was cut off
             return self.unlock(group, key);
         };
-        op.body_crc = base::crc::crc32c(&data);
+        op.body_crc = crc.unwrap_or_else(|| base::crc::crc32c(&data));
         (op.body, op.sent) = (data, to);
         op.lsn = primary.enter(key);
         self.replicate(key, to, out);

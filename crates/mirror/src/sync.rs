@@ -409,14 +409,15 @@ impl<J: Journal> Mirror<J> {
             self.start_job(now, key, out);
         } else {
             self.ops.get_mut(key).expect("the operation lives").local = Local::Done;
-            self.send_copy(key, Buf::EMPTY, out);
+            self.send_copy(key, Buf::EMPTY, None, out);
         }
     }
 
     /// The copy's data is here (empty: zeros): it takes its place in the stream.
-    pub(crate) fn send_copy(&mut self, key: u64, data: Buf, out: &mut Effects) {
+    pub(crate) fn send_copy(&mut self, key: u64, data: Buf, crc: Option<u32>, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
-        op.body_crc = if data.is_empty() { 0 } else { base::crc::crc32c(&data) };
+        let sum = || if data.is_empty() { 0 } else { base::crc::crc32c(&data) };
+        op.body_crc = crc.unwrap_or_else(sum);
         op.body = data;
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let Role::Primary(primary) = &mut replica.role else { return };

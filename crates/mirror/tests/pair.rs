@@ -1,6 +1,7 @@
 //! Two replicas of one group, wired to each other by hand: the protocol's main road, step by step.
 //! The simulator walks the side roads.
 
+use base::crc::crc32c;
 use base::{
     BLOCK, BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, MapVersion, Prng, Time,
     UNIT, UnitKey, VolumeId,
@@ -27,6 +28,8 @@ struct Memory {
     ended: Vec<Finished>,
     /// It outlives its process, so it has records and is scrubbed.
     kept: bool,
+    /// A bit of what is read next flips before it is sent.
+    flips: bool,
 }
 
 impl Memory {
@@ -38,7 +41,7 @@ impl Memory {
     fn damaged(&self, unit: UnitKey, job: &Job) -> Option<u16> {
         let (at, len) = match job {
             Job::Read { at, len } | Job::Zero { at, len } => (*at, *len),
-            Job::Write { at, body } => (*at, body.len() as u32),
+            Job::Write { at, body, .. } => (*at, body.len() as u32),
         };
         let mut read = BlockSet::touching(at, len);
         if !matches!(job, Job::Read { .. }) {
@@ -61,8 +64,13 @@ impl Journal for Memory {
     ) -> Started {
         if let Some(first) = self.damaged(unit, &job) {
             let result = Err(DiskError::Corrupt { first, blocks: 1 });
-            self.ended.push(Finished { token, result });
+            self.ended.push(Finished { token, result, crc: None });
             return Started::Pending;
+        }
+        if let Job::Write { body, crc: Some(crc), .. } = &job
+            && crc32c(body) != *crc
+        {
+            return Started::BadBody;
         }
         if let Job::Write { .. } = job
             && !self.reserve(GROUP, unit, 0, 0)
@@ -76,10 +84,17 @@ impl Journal for Memory {
             };
         };
         match job {
+            Job::Read { at, len } if std::mem::take(&mut self.flips) => {
+                let mut read = data[at as usize..(at + len) as usize].to_vec();
+                let crc = Some(crc32c(&read));
+                read[0] ^= 1;
+                self.ended.push(Finished { token, result: Ok(out.copy(&read)), crc });
+                return Started::Pending;
+            }
             Job::Read { at, len } => {
                 return Started::Done(out.copy(&data[at as usize..(at + len) as usize]));
             }
-            Job::Write { at, body } => {
+            Job::Write { at, body, .. } => {
                 data[at as usize..at as usize + body.len()].copy_from_slice(&body);
                 valid.insert(BlockSet::touching(at, body.len() as u32));
                 self.bad.remove(BlockSet::touching(at, body.len() as u32));
@@ -93,7 +108,7 @@ impl Journal for Memory {
     }
     fn change(&mut self, token: Option<u64>, _: GroupId, changes: Vec<Change>) {
         let done = token.filter(|_| self.kept);
-        self.ended.extend(done.map(|token| Finished { token, result: Ok(Buf::EMPTY) }));
+        self.ended.extend(done.map(|token| Finished { token, result: Ok(Buf::EMPTY), crc: None }));
         if changes.iter().any(|c| matches!(c, Change::Wipe)) {
             self.units.clear();
         }
@@ -166,6 +181,8 @@ struct Pair {
     replies: Vec<Header>,
     bodies: Vec<Buf>,
     seq: u64,
+    /// A bit of the next write of a client, or of the stream, flips after its arrival.
+    flips: [bool; 2],
 }
 
 impl Pair {
@@ -184,6 +201,7 @@ impl Pair {
             replies: Vec::new(),
             bodies: Vec::new(),
             seq: 0,
+            flips: [false; 2],
         }
     }
 
@@ -262,6 +280,8 @@ impl Pair {
             return;
         }
         let (now, to, sender) = (self.now, 1 - from, DeviceId(from as u32 + 1));
+        let flips = h.kind() == Some(Kind::Replicate) && std::mem::take(&mut self.flips[1]);
+        let body = if flips { flipped(&body, &mut self.outs[to]) } else { body };
         let (mirror, out) = (&mut self.mirrors[to], &mut self.outs[to]);
         mirror.heard(now, sender, MapVersion(h.map.get()), out);
         match h.kind().unwrap() {
@@ -303,7 +323,10 @@ impl Pair {
         (h.at, h.len, h.flags) = (range.start.into(), len.into(), flags);
         let body = if kind == Kind::Write { vec![fill; len as usize] } else { vec![] };
         let h = wire::parse(wire::frame(h, &body).as_slice());
-        let body = self.outs[to].copy(&body);
+        let mut body = self.outs[to].copy(&body);
+        if std::mem::take(&mut self.flips[0]) {
+            body = flipped(&body, &mut self.outs[to]);
+        }
         self.mirrors[to].client(self.now, CLIENT, &h, body, &mut self.outs[to]);
         let before = self.replies.len();
         self.run();
@@ -325,6 +348,48 @@ impl Pair {
         let [a, b] = self.mirrors.each_ref().map(|m| &m.journal().units);
         assert!(a == b, "the copies differ");
     }
+}
+
+fn flipped(body: &[u8], out: &mut Effects) -> Buf {
+    let mut body = body.to_vec();
+    body[0] ^= 1;
+    out.copy(&body)
+}
+
+#[test]
+fn a_bit_that_flips_after_a_writes_arrival_is_never_kept() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
+    pair.flips[0] = true;
+    assert_eq!(pair.write(0, 0, 8), Some(Status::Damaged), "the client sends it again");
+    pair.assert_equal();
+    assert_eq!((pair.read(0, 0), pair.mirrors[0].in_flight()), (Some(7), 0));
+    pair.flips[1] = true;
+    assert_eq!(pair.write(0, 0, 9), Some(Status::Ok), "the secondary gets the blocks anew");
+    assert_eq!(pair.flips, [false; 2]);
+    pair.assert_equal();
+    assert_eq!(pair.read(0, 0), Some(9));
+    assert!(!pair.mirrors[0].failed() && !pair.mirrors[1].failed());
+}
+
+#[test]
+fn a_bit_that_flips_when_the_secondary_may_have_the_write_ends_the_process() {
+    let mut pair = settled();
+    pair.flips[0] = true;
+    assert_eq!(pair.write(0, 0, 7), None, "a first write goes to the secondary first");
+    assert!(pair.mirrors[0].failed() || pair.mirrors[1].failed());
+}
+
+#[test]
+fn a_bit_that_flips_between_store_and_answer_shows_at_the_reader() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
+    pair.mirrors[0].journal_mut().flips = true;
+    assert_eq!(pair.read(0, 0), Some(6));
+    let (header, body) = (pair.replies.last().unwrap(), pair.bodies.last().unwrap());
+    assert!(!wire::body_ok(header, body));
+    assert_eq!(pair.read(0, 0), Some(7));
+    assert!(wire::body_ok(pair.replies.last().unwrap(), pair.bodies.last().unwrap()));
 }
 
 fn settled() -> Pair {

@@ -90,6 +90,9 @@ pub enum DiskError {
     NoSpace,
     /// Any other failure of the device.
     Io,
+    /// The data of a write is not the one that its checksum belongs to: a bit of this process's memory has
+    /// changed. Nothing was written. Told by a store, never by a driver.
+    BadBody,
     /// These blocks of the unit fail their checksum: repair them from the other copy. Told by a store,
     /// never by a driver.
     Corrupt {

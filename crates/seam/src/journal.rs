@@ -33,6 +33,9 @@ pub enum Job {
         at: u32,
         /// The data.
         body: Buf,
+        /// Its CRC-32C, made by whoever made the data, if it is known: what is kept is what this belongs
+        /// to, or the job is refused.
+        crc: Option<u32>,
     },
     /// Make a range read as zeros; whole blocks become invalid.
     Zero {
@@ -52,6 +55,8 @@ pub enum Started {
     Pending,
     /// No space; nothing was changed.
     Full,
+    /// The body is not the one that its checksum belongs to; nothing was changed.
+    BadBody,
 }
 
 /// A job that ended.
@@ -61,6 +66,9 @@ pub struct Finished {
     pub token: u64,
     /// A read's data, or why it failed.
     pub result: Result<Buf, DiskError>,
+    /// CRC-32C of a read's data, from checksums that are kept with it: not made from memory that may have
+    /// changed. `None`: the store can't tell, and it is to be computed.
+    pub crc: Option<u32>,
 }
 
 /// A client's name for a write.

@@ -124,6 +124,11 @@ pub enum Note {
         /// Bytes.
         bytes: u64,
     },
+    /// The body of a write is not the one that came: this process's memory has changed under it.
+    BadMemory {
+        /// The group that it was for.
+        group: GroupId,
+    },
     /// Blocks fail their checksum, and no copy that is in sync has them.
     Unreadable {
         /// Which group.

@@ -117,6 +117,10 @@ fn tell(note: Note) -> Telling {
                 format!("{group}: {bytes} damaged bytes were written anew from the other copy"),
             )
         },
+        Note::BadMemory { group } => told(
+            "bits changed in memory",
+            format!("{group}: a write's data had changed in this process's memory: check it"),
+        ),
         Note::Unreadable { group, unit, first, blocks } => told(
             "blocks lost",
             format!(

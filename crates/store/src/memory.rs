@@ -303,7 +303,7 @@ impl Journal for Memory {
     ) -> Started {
         match job {
             Job::Read { at, len } => self.read(token, group, unit, at, len, out),
-            Job::Write { at, body } => self.write(token, group, unit, at, body, out),
+            Job::Write { at, body, .. } => self.write(token, group, unit, at, body, out),
             Job::Zero { at, len } => self.zero(token, group, unit, at, len, out),
         }
     }
@@ -313,7 +313,7 @@ impl Journal for Memory {
             self.wipe(group);
         }
         if let Some(token) = token {
-            self.end(Finished { token, result: Ok(Buf::EMPTY) });
+            self.end(Finished { token, result: Ok(Buf::EMPTY), crc: None });
         }
     }
 
@@ -339,7 +339,7 @@ impl Journal for Memory {
             change = Blocks::Set(BlockSet::EMPTY);
         }
         self.unpin(group, unit, change);
-        self.end(Finished { token, result });
+        self.end(Finished { token, result, crc: None });
     }
 
     #[inline]
@@ -504,6 +504,7 @@ mod tests {
 
         fn run(&mut self, unit: UnitKey, job: Job) -> Option<Buf> {
             match self.start(9, unit, job) {
+                Started::BadBody => unreachable!("memory looks at no checksum"),
                 Started::Done(data) => Some(data),
                 Started::Full => None,
                 Started::Pending => loop {
@@ -531,7 +532,9 @@ mod tests {
                     let data = vec![round as u8 | 1; len as usize];
                     model[unit][range].copy_from_slice(&data);
                     let body = rig.out.copy(&data);
-                    assert!(rig.run(key(unit as u32), Job::Write { at, body }).is_some());
+                    assert!(
+                        rig.run(key(unit as u32), Job::Write { at, body, crc: None }).is_some()
+                    );
                 }
                 1 => {
                     let (at, len) = if prng.chance(0.1) { (0, UNIT) } else { (at, len) };
@@ -551,7 +554,7 @@ mod tests {
     #[test]
     fn a_full_device_changes_nothing_and_drains() {
         let mut rig = Rig::new(1);
-        let write = |rig: &mut Rig| Job::Write { at: 0, body: rig.out.copy(&[1; 512]) };
+        let write = |rig: &mut Rig| Job::Write { at: 0, body: rig.out.copy(&[1; 512]), crc: None };
         let job = write(&mut rig);
         assert!(rig.run(key(0), job).is_some());
         let job = write(&mut rig);
@@ -567,8 +570,8 @@ mod tests {
     fn a_slot_stays_while_a_write_to_its_unit_runs() {
         let mut rig = Rig::new(2);
         let body = rig.out.copy(&[7; 4096]);
-        rig.run(key(0), Job::Write { at: 0, body: body.clone() });
-        let started = rig.start(5, key(0), Job::Write { at: 8192, body });
+        rig.run(key(0), Job::Write { at: 0, body: body.clone(), crc: None });
+        let started = rig.start(5, key(0), Job::Write { at: 8192, body, crc: None });
         assert!(matches!(started, Started::Pending));
         rig.start(6, key(0), Job::Zero { at: 0, len: 4096 });
         assert_eq!(rig.store.used(), u64::from(UNIT), "the write in flight keeps the slot");

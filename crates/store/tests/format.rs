@@ -22,7 +22,7 @@ fn device() -> World {
             ClientWrite { sdc: SdcId(7), incarnation: Incarnation(8), seq: token, floor: 9 };
         let marks = Marks { dirty: token == 0x11, origin: Origin::Client(write) };
         let store = world.store.as_mut().unwrap();
-        let job = Job::Write { at: 17 * BLOCK, body };
+        let job = Job::Write { at: 17 * BLOCK, body, crc: None };
         let started = store.start(token, GroupId(0x0a0b), unit, job, marks, &mut world.out);
         assert!(matches!(started, Started::Pending));
         loop {

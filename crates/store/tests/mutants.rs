@@ -19,6 +19,8 @@ fn life(mutant: Mutant, seed: u64) {
     match mutant {
         // Only a device that returns something else than what was written can show this one.
         Mutant::NoSumCheck => lives::rot_is_found(seed),
+        // Only memory that changes.
+        Mutant::BlessBody => lives::flips(seed),
         // Only a log that is full uses its oldest part again.
         Mutant::EagerTail => lives::log_wraps(seed),
         // Only a device without other free slots uses one again at once.

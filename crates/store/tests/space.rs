@@ -78,7 +78,8 @@ fn a_reservation_is_worth_a_write() {
 fn start(world: &mut World, token: u64, at: u32, len: usize) {
     let body = world.out.copy(&vec![1; len]);
     let (store, out) = (world.store.as_mut().unwrap(), &mut world.out);
-    let started = store.start(token, G, unit(1), Job::Write { at, body }, Marks::default(), out);
+    let started =
+        store.start(token, G, unit(1), Job::Write { at, body, crc: None }, Marks::default(), out);
     assert!(matches!(started, Started::Pending));
 }
 

@@ -82,7 +82,9 @@ impl Node for Echo {
                 let result = result.map_err(|e| match e {
                     DiskError::OutOfRange => BlockError::OutOfRange,
                     DiskError::NoSpace => BlockError::Full,
-                    DiskError::Io | DiskError::Corrupt { .. } => BlockError::Media,
+                    DiskError::Io | DiskError::Corrupt { .. } | DiskError::BadBody => {
+                        BlockError::Media
+                    }
                 });
                 out.push(Effect::Reply { id, result });
             }

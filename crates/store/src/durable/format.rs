@@ -237,6 +237,11 @@ pub fn block_sum(data: &[u8], unit: UnitKey, block: u32) -> u32 {
     crc32c(data) ^ address(unit, block)
 }
 
+/// The CRC-32C of a block's data, from its checksum.
+pub fn data_crc(sum: u32, unit: UnitKey, block: u32) -> u32 {
+    sum ^ address(unit, block)
+}
+
 fn address(unit: UnitKey, block: u32) -> u32 {
     let at = u64::from(unit.volume.0) << 32 | u64::from(unit.index);
     mix(mix(at) ^ u64::from(block)) as u32

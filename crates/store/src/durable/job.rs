@@ -63,6 +63,8 @@ pub enum Kind {
         len: u32,
         /// The data; `None` for zeros.
         body: Option<Buf>,
+        /// The CRC-32C that came with it.
+        crc: Option<u32>,
     },
     /// In the log's queue, or being written.
     Write(Write),

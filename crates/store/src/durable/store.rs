@@ -283,6 +283,11 @@ impl Durable {
 
     /// Ends a job.
     pub(super) fn end(&mut self, key: u64, result: Result<Buf, DiskError>) {
+        self.end_read(key, result, None);
+    }
+
+    /// Ends a job; this is the CRC-32C of its answer.
+    pub(super) fn end_read(&mut self, key: u64, result: Result<Buf, DiskError>, crc: Option<u32>) {
         let Some(job) = self.jobs.remove(key) else { return };
         self.commit.dropping &= !self.jobs.is_empty();
         job.pins.iter().for_each(|slot| self.map.unpin(*slot));
@@ -290,7 +295,7 @@ impl Durable {
             self.stats.corrupt += 1;
         }
         if let Some(token) = job.token {
-            self.finished.push_back(Finished { token, result });
+            self.finished.push_back(Finished { token, result, crc });
         }
     }
 
@@ -356,8 +361,8 @@ impl Durable {
         self.groups.wrote(write);
     }
 
-    fn refuse(&mut self, token: u64, error: DiskError) -> Started {
-        self.finished.push_back(Finished { token, result: Err(error) });
+    pub(super) fn refuse(&mut self, token: u64, error: DiskError) -> Started {
+        self.finished.push_back(Finished { token, result: Err(error), crc: None });
         Started::Pending
     }
 
@@ -418,7 +423,9 @@ impl Journal for Durable {
         }
         match job {
             Ask::Read { at, len } => self.start_read(token, group, unit, at, len, out),
-            Ask::Write { at, body } => self.start_write(token, group, unit, at, body, marks, out),
+            Ask::Write { at, body, crc } => {
+                self.start_write(token, group, unit, at, (body, crc), marks, out)
+            }
             Ask::Zero { at, len } => self.start_zero(token, group, unit, at, len, marks, out),
         }
     }

@@ -8,17 +8,21 @@
 //! - Zeroed blocks are **cleared**: the record says so, and that is all.
 //!
 //! Blocks that are written in part are completed first: with zeros, or with what they hold.
+//!
+//! The checksums that are kept are compared with the one that came with the body, so that there is no moment
+//! at which a bit that flips in memory would be blessed.
 
-use super::format::{NO_SLOT, block_sum};
+use super::format::{NO_SLOT, block_sum, data_crc};
 use super::job::{Fetch, Kind, Op};
 use super::layout::SLOT_BLOCKS;
 use super::record::{Part, Way, Write};
 use super::store::Durable;
 use super::unitmap::Chunk;
 use alloc::vec::Vec;
+use base::crc::{append_block, crc32c};
 use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
 use seam::buf::ALIGN;
-use seam::{Buf, Effects, Marks, Started};
+use seam::{Buf, DiskError, Effects, Marks, Started};
 
 impl Durable {
     #[allow(clippy::too_many_arguments)]
@@ -28,22 +32,14 @@ impl Durable {
         group: GroupId,
         unit: UnitKey,
         at: u32,
-        body: Buf,
+        (body, crc): (Buf, Option<u32>),
         marks: Marks,
         out: &mut Effects,
     ) -> Started {
         let len = body.len() as u32;
         let Some(pins) = self.pin_range(group, unit, at, len) else { return Started::Full };
-        self.start_change(
-            token,
-            new_write(group, unit, at, len, marks),
-            at,
-            len,
-            Some(body),
-            pins,
-            out,
-        );
-        Started::Pending
+        let write = new_write(group, unit, at, len, marks);
+        self.start_change(token, write, at, len, Some((body, crc)), pins, out)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -62,8 +58,7 @@ impl Durable {
         if pins.is_empty() && !write.is_marked() {
             return Started::Done(Buf::EMPTY);
         }
-        self.start_change(token, write, at, len, None, pins, out);
-        Started::Pending
+        self.start_change(token, write, at, len, None, pins, out)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -73,34 +68,45 @@ impl Durable {
         write: Write,
         at: u32,
         len: u32,
-        body: Option<Buf>,
+        body: Option<(Buf, Option<u32>)>,
         pins: Vec<u32>,
         out: &mut Effects,
-    ) {
+    ) -> Started {
         let mut edges = write.touched();
         edges.remove(BlockSet::within(at, len));
         let (group, unit) = (write.group, write.unit);
         let pieces = self.pieces(group, unit, edges);
-        let kind = Kind::Edges { write, at, len, body };
+        let (body, crc) = body.map_or((None, None), |(body, crc)| (Some(body), crc));
+        let kind = Kind::Edges { write, at, len, body, crc };
         let key = self.insert(Some(token), kind, Fetch::new(unit, pieces), pins);
-        if !self.fetch(key, out) {
-            self.place_parts(key, out);
+        if self.fetch(key, out) {
+            return Started::Pending;
+        }
+        match self.place_parts(key, out) {
+            Ok(()) => Started::Pending,
+            Err(_) => {
+                self.jobs.get_mut(key).expect("it has not ended").token = None;
+                self.end(key, Ok(Buf::EMPTY));
+                Started::BadBody
+            }
         }
     }
 
     /// What the blocks at the ends hold came.
     pub(super) fn edges_fetched(&mut self, key: u64, out: &mut Effects) {
-        match self.check(key) {
-            Ok(()) => self.place_parts(key, out),
-            Err(error) => self.end(key, Err(error)),
+        if let Err(error) = self.check(key).and_then(|()| self.place_parts(key, out)) {
+            self.end(key, Err(error));
         }
     }
 
-    /// Everything is known: decides the ways, sends data to fresh space, and queues the record.
-    fn place_parts(&mut self, key: u64, out: &mut Effects) {
+    /// Everything is known: decides the ways, sends data to fresh space, and queues the record. An error:
+    /// the body is not what its checksum says, and nothing was begun.
+    fn place_parts(&mut self, key: u64, out: &mut Effects) -> Result<(), DiskError> {
         let job = self.jobs.get_mut(key).expect("a job lives until it ends");
         let kind = core::mem::replace(&mut job.kind, Kind::Read { at: 0, len: 0 });
-        let Kind::Edges { mut write, at, len, body } = kind else { unreachable!("not placed yet") };
+        let Kind::Edges { mut write, at, len, body, crc } = kind else {
+            unreachable!("not placed yet")
+        };
         let pieces = core::mem::take(&mut job.fetch.pieces);
         let whole = |first: u32, end: u32, out: &mut Effects| {
             let mut data = out.pool().zeroed(((end - first) * BLOCK) as usize);
@@ -132,6 +138,14 @@ impl Durable {
                     && (body.as_ptr() as usize).is_multiple_of(ALIGN);
                 let data = if aligned { body.clone() } else { whole(write.first, write.end, out) };
                 self.place_data(key, &mut write, &data);
+                let first = (at - write.first * BLOCK) as usize;
+                let now = || match at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK) {
+                    true => body_crc(&write),
+                    false => crc32c(&data[first..first + len as usize]),
+                };
+                if crc.is_some_and(|crc| crc != now()) && !mutant::on(Mutant::BlessBody) {
+                    return Err(DiskError::BadBody);
+                }
             }
             None => {
                 self.place_clears(key, &mut write, BlockSet::within(at, len));
@@ -142,6 +156,7 @@ impl Durable {
             }
         }
         self.send(key, write, out);
+        Ok(())
     }
 
     /// One part per slot for the blocks of a write, whose data this is.
@@ -254,6 +269,17 @@ fn sum(part: &mut Part, data: &[u8], unit: UnitKey, first: u32) {
         let block = first + i as u32;
         part.sums[(block % SLOT_BLOCKS) as usize] = block_sum(bytes, unit, block);
     }
+}
+
+/// The CRC-32C of the data of a write of whole blocks, from the checksums that are going to be kept. They
+/// were made before this is compared with what came: what changed in memory before that shows here, what
+/// changes later when the block is read.
+fn body_crc(write: &Write) -> u32 {
+    let blocks = write.parts.iter().flat_map(|p| {
+        let first = u32::from(p.chunk) * SLOT_BLOCKS;
+        p.each().map(move |b| data_crc(p.sums[b as usize], write.unit, first + b))
+    });
+    blocks.fold(0, append_block)
 }
 
 fn mask(first: u32, end: u32) -> u16 {

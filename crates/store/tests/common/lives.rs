@@ -3,6 +3,7 @@
 use super::disk::Fate;
 use super::world::{Crash, World};
 use base::{BLOCK, UNIT, UnitKey, VolumeId};
+use seam::{Job, Journal, Marks, Started};
 
 /// How long.
 #[derive(Clone, Copy)]
@@ -139,4 +140,21 @@ pub fn reuse(seed: u64) {
     world.crash(Fate::Random);
     world.mount(None).unwrap();
     world.compare();
+}
+
+/// A body that has changed in memory since its checksum was made is refused, and changes nothing.
+pub fn flips(seed: u64) {
+    let mut world = World::new(seed, false);
+    world.mount(None).unwrap();
+    busy(&mut world, 20);
+    world.settle();
+    let unit = UnitKey { volume: VolumeId(1), index: 1 };
+    let (group, store) = (World::group(unit), world.store.as_mut().unwrap());
+    let body = world.out.copy(&[1; BLOCK as usize]);
+    let crc = Some(base::crc::crc32c(&body) ^ 1);
+    let job = Job::Write { at: 7 * BLOCK, body, crc };
+    let started = store.start(1 << 40, group, unit, job, Marks::default(), &mut world.out);
+    assert!(matches!(started, Started::BadBody), "it was taken");
+    world.settle();
+    world.compare_content();
 }

@@ -435,15 +435,17 @@ impl World {
         for (i, bytes) in body.as_mut().chunks_exact_mut(SECTOR as usize).enumerate() {
             bytes.copy_from_slice(&sector(stamp, unit, at / SECTOR + i as u32));
         }
-        Job::Write { at, body }
+        let crc = Some(base::crc::crc32c(&body));
+        Job::Write { at, body, crc }
     }
 
     fn start(&mut self, token: u64, group: GroupId, unit: UnitKey, job: Job, marks: Marks) {
         let store = self.store.as_mut().expect("mounted");
         let used = store.used();
         match store.start(token, group, unit, job, marks, &mut self.out) {
-            Started::Done(data) => self.finish(Finished { token, result: Ok(data) }),
+            Started::Done(data) => self.finish(Finished { token, result: Ok(data), crc: None }),
             Started::Pending => {}
+            Started::BadBody => panic!("the body is the one that came"),
             Started::Full => {
                 assert_eq!(store.used(), used, "full changes nothing");
                 self.pending.remove(&token);
@@ -663,7 +665,7 @@ impl World {
         let job = Job::Read { at, len };
         match store.start(0, group, unit, job, Marks::default(), &mut self.out) {
             Started::Done(data) => data,
-            Started::Full => panic!("a read needs no space"),
+            Started::Full | Started::BadBody => panic!("a read needs no space"),
             Started::Pending => loop {
                 let (op, result) = self.end_one();
                 let store = self.store.as_mut().expect("mounted");
