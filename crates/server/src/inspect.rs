@@ -165,7 +165,7 @@ mod tests {
         for (token, (index, at)) in (1..).zip([(1, 0), (1, 65536), (4, 4096), (1, 0), (2, 0)]) {
             let mut body = device.alloc(5 * BLOCK as usize);
             body.as_mut().fill(token as u8);
-            device.start(token, GROUP, unit(index), Job::Write { at, body });
+            device.start(token, GROUP, unit(index), Job::Write { at, body, crc: None });
             device.finished().unwrap().unwrap().result.unwrap();
         }
         device

@@ -135,7 +135,7 @@ impl Offline {
     ) -> Result<Result<Buf, DiskError>> {
         match self.start(0, group, unit, Job::Read { at, len }) {
             Started::Done(data) => Ok(Ok(data)),
-            Started::Full => bail!("a read needs no space"),
+            Started::Full | Started::BadBody => bail!("a read writes nothing"),
             Started::Pending => {
                 let finished = self.finished()?;
                 Ok(finished.context("a read that was started ends")?.result)
@@ -193,7 +193,7 @@ mod tests {
             for token in 0..40 {
                 let mut body = device.alloc(2 * BLOCK as usize);
                 body.as_mut().fill(token as u8);
-                let job = Job::Write { at: token * BLOCK, body };
+                let job = Job::Write { at: token * BLOCK, body, crc: None };
                 let started = device.start(u64::from(token), GroupId(3), unit, job);
                 assert!(matches!(started, Started::Pending));
                 assert!(device.finished().unwrap().unwrap().result.is_ok());

@@ -139,7 +139,7 @@ impl Device {
         body.as_mut().chunks_exact_mut(4).for_each(|b| b.copy_from_slice(&word.to_le_bytes()));
         let sectors = at / SECTOR..(at + len) / SECTOR;
         self.content.extend(sectors.map(|s| ((unit, s), word)));
-        self.start(unit, Job::Write { at, body }, word.is_multiple_of(2));
+        self.start(unit, Job::Write { at, body, crc: None }, word.is_multiple_of(2));
     }
 
     fn zero(&mut self, unit: UnitKey, at: u32, len: u32) {
@@ -206,7 +206,7 @@ impl Device {
         let store = self.store.as_mut().expect("mounted");
         match store.start(1, group(unit), unit, job, Marks::default(), &mut self.out) {
             Started::Done(data) => data,
-            Started::Full => panic!("a read needs no space"),
+            Started::Full | Started::BadBody => panic!("a read needs no space"),
             Started::Pending => loop {
                 let (op, result) = self.end_one().expect("the read ends");
                 let store = self.store.as_mut().expect("mounted");

@@ -228,7 +228,7 @@ fn prepare(path: &Path, units: u32, write_through: bool) -> Result<Offline> {
     let body = body(&device, UNIT);
     for first in (0..units).step_by(8) {
         for index in first..units.min(first + 8) {
-            let job = Job::Write { at: 0, body: body.clone() };
+            let job = Job::Write { at: 0, body: body.clone(), crc: None };
             device.start(u64::from(index), GROUP, unit(index), job);
         }
         while let Some(finished) = device.finished()? {
@@ -269,7 +269,7 @@ fn run_store(
             }
             let at = (place % u64::from(per_unit)) as u32 * load.bytes;
             let job = match load.write {
-                true => Job::Write { at, body: body.clone() },
+                true => Job::Write { at, body: body.clone(), crc: None },
                 false => Job::Read { at, len: load.bytes },
             };
             match device.start(place, GROUP, unit((place / u64::from(per_unit)) as u32), job) {
@@ -279,6 +279,7 @@ fn run_store(
                     done += 1;
                 }
                 Started::Full => bail!("the device is full"),
+                Started::BadBody => bail!("the data has changed in memory"),
             }
         }
         let Some(finished) = device.finished()? else { break };

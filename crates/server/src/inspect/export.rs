@@ -103,7 +103,7 @@ fn copy(device: &mut Offline, slots: &[HeldSlot], file: &File) -> Result<(u64, V
             match device.start(next as u64, held.group, held.unit, job) {
                 Started::Pending => busy += 1,
                 Started::Done(data) => written += put(file, held, &data)?,
-                Started::Full => bail!("a read needs no space"),
+                Started::Full | Started::BadBody => bail!("a read writes nothing"),
             }
             next += 1;
         }

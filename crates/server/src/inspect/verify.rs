@@ -98,7 +98,7 @@ fn read_all(device: &mut Offline) -> Result<(u64, Vec<HeldSlot>)> {
             let job = Job::Read { at: held.first * BLOCK, len: SLOT as u32 };
             match device.start(held.slot.into(), held.group, held.unit, job) {
                 Started::Pending => busy += 1,
-                Started::Done(_) | Started::Full => {}
+                Started::Done(_) | Started::Full | Started::BadBody => {}
             }
         }
         let Some(finished) = device.finished()? else { break };
