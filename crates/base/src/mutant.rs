@@ -150,7 +150,6 @@ impl Mutant {
         Mutant::LogUnflushed,
         Mutant::EagerSuperblock,
         Mutant::StaleValid,
-        Mutant::BlessBody,
         Mutant::NoSumCheck,
         Mutant::TornTail,
         Mutant::NoDataCheck,
