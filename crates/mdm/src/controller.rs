@@ -6,7 +6,7 @@
 
 use crate::command::{self, Command};
 use crate::refused::{MAX_DEVICES, MAX_SDCS, PEER_NAME_MAX, Refused, check_name};
-use crate::state::{State, check_size};
+use crate::state::{Device, State, check_size, survives};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
@@ -44,7 +44,7 @@ impl State {
         if let Err(text) = self.check_device(m) {
             return Registration::WrongDevice(text);
         }
-        let known = self.device_of(&m.sds, m.shard);
+        let known = self.reporter(m);
         let (device, incarnation) = match known {
             Some((id, d)) if d.nonce == m.nonce => (id, d.incarnation),
             Some((_, d)) if older || d.past.contains(&m.nonce) => {
@@ -77,29 +77,54 @@ impl State {
         }
     }
 
-    /// Whether a device that carries an id is where it belongs. One that was copied, or was put into
-    /// another server, must not be taken for a new one, nor for another.
+    /// Whether a device may be what it says, where it is. One that was copied must not be taken for the
+    /// original, one that was replaced not for its successor, and an empty one not for one that has data.
     fn check_device(&self, m: &control::Register) -> Result<(), String> {
-        let id = DeviceId(m.device);
-        if m.device == 0 {
-            return Ok(());
-        }
-        let Some(d) = self.devices.get(&id) else {
-            return Err(format!(
-                "this cluster has no {id}: was its MDM set back, or is it another?"
-            ));
+        let Some((id, d)) = self.reporter(m) else {
+            return match m.device {
+                0 => Ok(()),
+                id => Err(format!(
+                    "this cluster has no dev{id}: was its MDM set back, or is it another? Use the device with \
+                     the MDM that knows it, or add it anew"
+                )),
+            };
         };
-        let server = self.servers.get(&d.sds).map_or("?", |n| n);
-        if (server, d.shard) != (m.sds.as_str(), m.shard) {
+        let place = |d: &Device| {
+            let server = self.servers.get(&d.sds).map_or("?", |n| n);
+            format!("device {} of server `{server}`", d.shard)
+        };
+        let elsewhere = self.server_named(&m.sds) != Some(d.sds) || d.shard != m.shard;
+        if m.device == 0 {
+            let has_data = survives(d.kind) && !self.groups_of(id).is_empty();
+            // It is on its way to get its id, and something has interrupted that.
+            let same_life = (d.nonce, d.store) == (m.nonce, m.store);
+            return match has_data && !m.replace && !same_life {
+                true => Err(format!(
+                    "it is empty, and {id} with data was {} before. Is its disk mounted? If it is gone for \
+                     good: `gabion device add --replace {}`",
+                    place(d),
+                    id.0
+                )),
+                false => Ok(()),
+            };
+        }
+        if d.store != m.store {
             return Err(format!(
-                "it is {id}, which belongs to device {} of server `{server}`: use it there, or import it here",
-                d.shard
+                "it is an {id} that was replaced since: its data is of no use any more. Add it anew"
+            ));
+        }
+        if elsewhere && d.up {
+            return Err(format!(
+                "it is {id}, which serves as {}: if this is a copy, remove it; if it was moved, stop that one \
+                 first",
+                place(d)
             ));
         }
         let epochs = self.groups_of(id).iter().map(|g| self.groups[g].epoch.0);
         match epochs.max() {
             Some(known) if m.acted > known => Err(format!(
-                "{id} has acted in epoch {}, and this MDM knows none above {known}: it was set back;                  restore its newest state",
+                "{id} has acted in epoch {}, and this MDM knows none above {known}: it was set back; restore \
+                 its newest state",
                 m.acted
             )),
             _ => Ok(()),

@@ -20,7 +20,7 @@ use base::{
     ClusterId, DeviceId, Epoch, GroupId, Incarnation, MAX_VOLUME_BYTES, MapVersion, SdcId, SdsId,
     UNIT, VolumeId,
 };
-use wire::control::DeviceKind;
+use wire::control::{DeviceKind, Register};
 
 /// How many earlier nonces of a device or client are remembered, to tell a left-over process from
 /// a new one.
@@ -28,6 +28,11 @@ const PAST: usize = 8;
 
 /// Lives are numbered below this, so that counting on never overflows.
 const LIVES: u64 = 1 << 63;
+
+/// True for a device that keeps its content when its process ends.
+pub fn survives(kind: DeviceKind) -> bool {
+    kind == DeviceKind::Durable
+}
 
 /// A device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,10 +220,17 @@ impl State {
             }
             _ => return None,
         };
-        let taken =
-            self.devices.iter().any(|(d, v)| *d != id && (v.sds, v.shard) == (sds, c.shard));
+        let kind = DeviceKind::try_from(c.kind).unwrap_or(DeviceKind::Unknown);
+        let place = (sds, c.shard);
+        // Of those that survive, several may have been at a place, one after the other.
+        let taken = self.devices.iter().any(|(d, v)| {
+            *d != id && (v.sds, v.shard) == place && (v.up || !(survives(v.kind) || survives(kind)))
+        });
         let known = match old {
-            Some(d) => (d.sds, d.shard) == (sds, c.shard) && d.incarnation.0 <= c.incarnation,
+            Some(d) => {
+                let moved = survives(kind) && survives(d.kind) && d.store == c.store && !d.up;
+                ((d.sds, d.shard) == place || moved) && d.incarnation.0 <= c.incarnation
+            }
             None => id == self.next_device() && self.devices.len() < MAX_DEVICES,
         };
         if taken || !known || !(1..LIVES).contains(&c.incarnation) {
@@ -238,7 +250,7 @@ impl State {
             nonce: c.nonce,
             past,
             store: c.store,
-            kind: DeviceKind::try_from(c.kind).unwrap_or(DeviceKind::Unknown),
+            kind,
             capacity: c.capacity,
             pid: c.pid,
             up: true,
@@ -263,7 +275,7 @@ impl State {
         let dead = old.dead || c.dead;
         let entry = Device { up: false, dead, ..old.clone() };
         let up = |d: DeviceId| d != id && self.is_up(d);
-        let empty = dead && matches!(old.kind, DeviceKind::Ram | DeviceKind::Null);
+        let empty = dead && !survives(old.kind);
         let went = |group: &mut Group| group.went_down(id, empty, &up);
         let groups = self.changed(self.groups_of(id), false, &up, went);
         Some(Edits { device: (*old != entry).then_some((id, entry)), groups, ..Edits::default() })
@@ -491,10 +503,15 @@ impl State {
         self.users.contains_key(&group)
     }
 
-    /// The device of this server and shard.
-    pub fn device_of(&self, server: &str, shard: u32) -> Option<(DeviceId, &Device)> {
-        let sds = self.server_named(server)?;
-        self.devices.iter().find(|(_, d)| d.sds == sds && d.shard == shard).map(|(id, d)| (*id, d))
+    /// The device that reports, if it is known: by the id that is written on it, or else by its place.
+    pub fn reporter(&self, m: &Register) -> Option<(DeviceId, &Device)> {
+        if m.device != 0 {
+            let id = DeviceId(m.device);
+            return self.devices.get(&id).map(|d| (id, d));
+        }
+        let place = (self.server_named(&m.sds)?, m.shard);
+        let mut there = self.devices.iter().filter(|(_, d)| (d.sds, d.shard) == place);
+        there.next_back().map(|(id, d)| (*id, d))
     }
 
     /// The server with this name.

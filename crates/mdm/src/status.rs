@@ -164,6 +164,7 @@ fn device(
     let seen = seen.devices.get(&id);
     let groups = state.groups_of(id);
     let leads = |g: &&GroupId| state.groups[*g].primary == Some(id);
+    let last = |g: &&GroupId| state.is_used(**g) && state.groups[*g].in_sync == [id];
     let mut info = device_info(id, d);
     info.up &= !unheard.contains(&id);
     DeviceStatus {
@@ -175,6 +176,7 @@ fn device(
         heartbeat: seen.and_then(|s| s.heartbeat.clone()),
         primaries: groups.iter().filter(leads).count() as u32,
         replicas: groups.len() as u32,
+        last_copies: groups.iter().filter(last).count() as u32,
     }
 }
 

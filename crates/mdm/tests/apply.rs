@@ -226,6 +226,7 @@ fn registrations_tell_lives_apart() {
         capacity: 1 << 30,
         kind: Durable as i32,
         pid: 1,
+        device: 1,
         ..control::Register::default()
     };
     assert_eq!(state.register(&m(1), false), Registration::Known(DeviceId(1)));
@@ -251,6 +252,52 @@ fn registrations_tell_lives_apart() {
     apply(&mut state, &command);
     assert_eq!(state.register_sdc(&sdc, false), Registration::Known(id));
     assert_eq!(state.version, version, "clients aren't in the map");
+}
+
+#[test]
+fn a_device_is_known_by_what_is_written_on_it() {
+    let mut state = pair(Durable);
+    let moved = |sds: &str, shard, nonce| control::Register {
+        sds: sds.into(),
+        shard,
+        nonce,
+        store: 11,
+        address: "10.0.0.9:7000".into(),
+        capacity: 1 << 30,
+        kind: Durable as i32,
+        device: 1,
+        ..control::Register::default()
+    };
+    let refused = |state: &State, m: &control::Register, words: &str| {
+        let Registration::WrongDevice(text) = state.register(m, false) else { panic!("{words}") };
+        assert!(text.contains(words), "{text}");
+    };
+    refused(&state, &moved("sds2", 7, 77), "stop that one first");
+    apply(&mut state, &down(1, 1, true));
+    let Registration::New(DeviceId(1), command) = state.register(&moved("sds2", 7, 77), false)
+    else {
+        panic!("a device that was moved")
+    };
+    apply(&mut state, &command);
+    let d = &state.devices[&DeviceId(1)];
+    assert_eq!((d.sds, d.shard, d.up), (base::SdsId(2), 7, true));
+    // What is empty is not taken for what was there, unless a person says so.
+    let empty = control::Register { device: 0, store: 99, ..moved("sds2", 7, 78) };
+    let life = state.devices[&DeviceId(1)].incarnation.0;
+    apply(&mut state, &down(1, life, true));
+    refused(&state, &empty, "--replace 1");
+    let meant = control::Register { replace: true, ..empty };
+    let Registration::New(DeviceId(1), command) = state.register(&meant, false) else {
+        panic!("a device that is replaced")
+    };
+    apply(&mut state, &command);
+    assert_eq!(state.devices[&DeviceId(1)].store, 99);
+    let unnamed = control::Register { replace: false, ..meant };
+    assert_eq!(state.register(&unnamed, false), Registration::Known(DeviceId(1)), "the same life");
+    refused(&state, &moved("sds1", 0, 79), "was replaced");
+    refused(&state, &control::Register { device: 55, ..moved("sds1", 0, 80) }, "no dev55");
+    let set_back = control::Register { store: 99, acted: 1000, ..moved("sds2", 7, 78) };
+    refused(&state, &set_back, "set back");
 }
 
 #[test]

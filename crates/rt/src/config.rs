@@ -108,12 +108,43 @@ pub enum DiskSpec {
     Ram(u64),
     /// Swallows writes and reads as zeros: this many bytes, up to 2^63.
     Null(u64),
-    /// A file or a block device. A file is made when it is not there, grows when it is written
-    /// beyond its end, and reads as zeros there. It is locked: one process at a time.
-    File {
+    /// A file without an end, for logs: made when it is not there, it grows when it is written beyond its
+    /// end, and reads as zeros there. Takes any range, and goes through the page cache. It is locked: one
+    /// process at a time.
+    Growing {
         /// Its path.
         path: PathBuf,
     },
+    /// A file as a device: it has an end, and takes ranges of whole blocks of 4 KiB. Past the page cache
+    /// where the file system allows it, else [`crate::Shard::notice`] says so. It is locked, and never
+    /// truncated.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// How many bytes it gets, sparse, if it is not there or is empty. `None`: it must be there.
+        size: Option<u64>,
+        /// Each write is durable when it ends, without a flush.
+        write_through: bool,
+    },
+    /// A block device: ranges as with a file. Refused when it is mounted, used otherwise, or read-only.
+    Block {
+        /// Its path.
+        path: PathBuf,
+        /// Each write is durable when it ends, without a flush.
+        write_through: bool,
+    },
+}
+
+impl DiskSpec {
+    /// A file as a device that needs flushes; of `size` bytes, if it has to be made.
+    pub fn file(path: impl Into<PathBuf>, size: Option<u64>) -> DiskSpec {
+        DiskSpec::File { path: path.into(), size, write_through: false }
+    }
+
+    /// A block device that needs flushes.
+    pub fn block(path: impl Into<PathBuf>) -> DiskSpec {
+        DiskSpec::Block { path: path.into(), write_through: false }
+    }
 }
 
 /// What one node of a shard has for itself.

@@ -1,23 +1,24 @@
-//! Devices: in memory, of nothing, and in files.
+//! Operations on devices: in memory, of nothing, in files and on block devices.
 //!
 //! Memory and NULL devices answer at once; the shard delivers the answer as an event of its own. A
 //! file operation is a [`FileOp`], which owns its buffer until the kernel has completed it, and which
-//! goes on after a short read or write. Beyond the end of a file there are zeros to read.
+//! goes on after a short read or write. Beyond the end of a growing file there are zeros to read; a device
+//! that ends earlier than it did when it was opened fails.
 
 use crate::config::DiskSpec;
+use crate::device::Device;
 use crate::error::RtError;
 use crate::sys::FileCall;
-use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, flock, open, seek};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use seam::{Buf, BufPool, DiskError, DiskOp};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 
 /// A device.
 pub(crate) enum Disk {
     Ram(Ram),
     Null(u64),
-    File(OwnedFd),
+    File(Device),
 }
 
 impl Disk {
@@ -26,29 +27,39 @@ impl Disk {
             DiskSpec::Ram(bytes) => Ram::new(*bytes).map(Disk::Ram),
             DiskSpec::Null(bytes) if *bytes > 1 << 63 => Err(RtError::TooLarge { bytes: *bytes }),
             DiskSpec::Null(bytes) => Ok(Disk::Null(*bytes)),
-            DiskSpec::File { path } => {
-                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-                let fail =
-                    |e: rustix::io::Errno| RtError::Open { path: path.clone(), source: e.into() };
-                let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
-                match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                    Ok(()) => Ok(Disk::File(file)),
-                    Err(rustix::io::Errno::WOULDBLOCK) => {
-                        Err(RtError::Locked { path: path.clone() })
-                    }
-                    Err(e) => Err(fail(e)),
-                }
+            DiskSpec::Growing { path } => Device::growing(path).map(Disk::File),
+            DiskSpec::File { path, size, write_through } => {
+                Device::file(path, *size, *write_through).map(Disk::File)
+            }
+            DiskSpec::Block { path, write_through } => {
+                Device::block(path, *write_through).map(Disk::File)
             }
         }
     }
 
-    /// Its size; a file's present one.
+    /// Its size; a growing file's present one.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Disk::Ram(ram) => ram.len as u64,
             Disk::Null(bytes) => *bytes,
-            // Works for block devices too. Nothing here uses the file's position.
-            Disk::File(file) => seek(file, SeekFrom::End(0)).unwrap_or(0),
+            Disk::File(device) => device.bytes(),
+        }
+    }
+
+    /// Whether a range is one of this device.
+    pub(crate) fn has(&self, at: u64, len: usize) -> bool {
+        match self {
+            Disk::Ram(ram) => check(at, len, ram.len as u64).is_ok(),
+            Disk::Null(bytes) => check(at, len, *bytes).is_ok(),
+            Disk::File(device) => device.has(at, len),
+        }
+    }
+
+    /// What its user should know.
+    pub(crate) fn notice(&self) -> Option<&str> {
+        match self {
+            Disk::Ram(_) | Disk::Null(_) => None,
+            Disk::File(device) => device.notice.as_deref(),
         }
     }
 }
@@ -157,7 +168,7 @@ pub(crate) fn begin(
             check(at, body.len(), *size).map(|()| Buf::EMPTY)
         }
         (Disk::Ram(_) | Disk::Null(_), Act::Flush) => Ok(Buf::EMPTY),
-        (Disk::File(file), act) => return begin_file(file.as_raw_fd(), op, act, pool),
+        (Disk::File(device), act) => return begin_file(device, op, act, pool),
     };
     Begun::Ended(ended)
 }
@@ -166,19 +177,27 @@ fn check(at: u64, len: usize, size: u64) -> Result<(), DiskError> {
     if at <= size && len as u64 <= size - at { Ok(()) } else { Err(DiskError::OutOfRange) }
 }
 
-fn begin_file(fd: RawFd, op: DiskOp, act: Act, pool: &BufPool) -> Begun {
-    let (kind, at, buf) = match act {
-        Act::Read { at, len } => (Kind::Read, at, pool.alloc(len as usize)),
-        Act::Write { at, body } => (Kind::Write, at, body),
-        Act::Flush => (Kind::Flush, 0, Buf::EMPTY),
+fn begin_file(device: &Device, op: DiskOp, act: Act, pool: &BufPool) -> Begun {
+    let (kind, at, len) = match &act {
+        Act::Read { at, len } => (Kind::Read, *at, *len as usize),
+        Act::Write { at, body } => (Kind::Write, *at, body.len()),
+        Act::Flush => (Kind::Flush, 0, 0),
     };
-    if check(at, buf.len(), i64::MAX as u64).is_err() {
+    if !device.has(at, len) {
         return Begun::Ended(Err(DiskError::OutOfRange));
     }
-    if buf.is_empty() && kind != Kind::Flush {
+    if len == 0 && kind != Kind::Flush {
         return Begun::Ended(Ok(Buf::EMPTY));
     }
-    Begun::File(FileOp { op, fd, kind, at, buf, done: 0 })
+    let buf = match act {
+        Act::Read { .. } => pool.alloc(len),
+        Act::Write { body, .. } if device.takes(body.as_ptr()) => body,
+        Act::Write { body, .. } => pool.copy(&body),
+        Act::Flush => Buf::EMPTY,
+    };
+    let fd = device.as_fd().as_raw_fd();
+    let (grows, durable) = (device.grows(), device.write_through);
+    Begun::File(FileOp { op, fd, kind, grows, durable, at, buf, done: 0 })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -193,7 +212,11 @@ pub(crate) struct FileOp {
     pub(crate) op: DiskOp,
     pub(crate) fd: RawFd,
     kind: Kind,
-    at: u64,
+    /// The file has no end.
+    grows: bool,
+    /// A write is durable when it ends.
+    durable: bool,
+    pub(crate) at: u64,
     buf: Buf,
     done: usize,
 }
@@ -207,7 +230,10 @@ impl FileOp {
             Kind::Read => {
                 FileCall::Read { to: self.buf.as_mut()[self.done..].as_mut_ptr(), len, at }
             }
-            Kind::Write => FileCall::Write { from: self.buf[self.done..].as_ptr(), len, at },
+            Kind::Write => {
+                let from = self.buf[self.done..].as_ptr();
+                FileCall::Write { from, len, at, durable: self.durable }
+            }
             Kind::Flush => FileCall::Sync,
         }
     }
@@ -223,7 +249,10 @@ impl FileOp {
         }
         self.done += result as usize;
         match self.kind {
-            Kind::Read if result == 0 => {
+            Kind::Read if result == 0 && self.done < self.buf.len() => {
+                if !self.grows {
+                    return Some(Err(DiskError::Io)); // it has shrunk
+                }
                 self.buf.as_mut()[self.done..].fill(0);
                 Some(Ok(std::mem::take(&mut self.buf)))
             }
@@ -270,22 +299,29 @@ mod tests {
         assert!(now(&mut none, Act::Read { at: 0, len: 1 }, &pool).is_err());
     }
 
+    fn op(grows: bool, kind: Kind, buf: Buf) -> FileOp {
+        FileOp { op: DiskOp(1), fd: 0, kind, grows, durable: false, at: 100, buf, done: 0 }
+    }
+
     #[test]
     fn short_results_go_on_where_they_stopped() {
         let pool = BufPool::new(1 << 20);
-        let Begun::File(mut read) = begin_file(0, DiskOp(1), Act::Read { at: 100, len: 10 }, &pool)
-        else {
-            panic!("a file operation")
-        };
-        read.buf.as_mut().fill(9);
+        let nines = || pool.copy(&[9; 10]);
+        let mut read = op(true, Kind::Read, nines());
         assert!(read.completed(-libc::EINTR).is_none() && read.completed(4).is_none());
         assert!(matches!(read.call(), FileCall::Read { len: 6, at: 104, .. }));
         assert_eq!(&read.completed(0).unwrap().unwrap()[..], [9, 9, 9, 9, 0, 0, 0, 0, 0, 0]);
-        let body = pool.zeroed(10);
-        let Begun::File(mut write) = begin_file(0, DiskOp(2), Act::Write { at: 0, body }, &pool)
-        else {
-            panic!("a file operation")
-        };
+        let mut write = op(true, Kind::Write, nines());
+        assert!(write.completed(3).is_none());
+        assert!(matches!(write.call(), FileCall::Write { len: 7, at: 103, .. }));
         assert!(matches!(write.completed(-libc::ENOSPC), Some(Err(DiskError::NoSpace))));
+    }
+
+    #[test]
+    fn a_device_that_has_shrunk_reads_no_zeros() {
+        let pool = BufPool::new(1 << 20);
+        let mut read = op(false, Kind::Read, pool.copy(&[9; 10]));
+        assert!(read.completed(4).is_none());
+        assert_eq!(read.completed(0).unwrap().unwrap_err(), DiskError::Io);
     }
 }

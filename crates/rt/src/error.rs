@@ -47,6 +47,58 @@ pub enum RtError {
         /// Its path.
         path: PathBuf,
     },
+    /// A file that is to be a device is not there.
+    #[error("there is no file {}: give it a size (file:PATH:SIZE), and it is made", path.display())]
+    Missing {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A new file could not be given its size.
+    #[error("can't make {} with {bytes} bytes: {source}{}", path.display(), hint_make(source))]
+    Make {
+        /// Its path.
+        path: PathBuf,
+        /// The size in bytes.
+        bytes: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Another kind of thing has this path.
+    #[error("{} is {is}: {instead}", path.display())]
+    WrongKind {
+        /// The path.
+        path: PathBuf,
+        /// What is there.
+        is: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
+    /// A block device has another user.
+    #[error(
+        "block device {0} is mounted, or a part of it is, or another program has it: `lsblk {0}` and `fuser -v {0}` show who; unmount it, or choose another",
+        path.display()
+    )]
+    Mounted {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A block device that can't be written.
+    #[error(
+        "block device {0} is read-only: `blockdev --setrw {0}`, or choose another",
+        path.display()
+    )]
+    ReadOnly {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// Its smallest range is more than 4 KiB.
+    #[error("device {} takes blocks of {bytes} bytes: choose one that takes 4096", path.display())]
+    LargeBlocks {
+        /// Its path.
+        path: PathBuf,
+        /// The smallest range in bytes.
+        bytes: u64,
+    },
     /// A device in memory could not be made.
     #[error("can't make a device of {bytes} bytes in memory: {source}; choose a smaller size")]
     Memory {
@@ -97,6 +149,14 @@ fn hint_listen(e: &io::Error) -> &'static str {
         Some(libc::EADDRNOTAVAIL) => "; no interface of this host has that address",
         Some(libc::ENOENT) => "; make the folder first",
         Some(libc::EMFILE | libc::ENFILE) => "; raise the limit on open files (ulimit -n)",
+        _ => "",
+    }
+}
+
+fn hint_make(e: &io::Error) -> &'static str {
+    match e.raw_os_error() {
+        Some(libc::EFBIG) => "; the file system has no files of that size: choose less",
+        Some(libc::ENOSPC | libc::EDQUOT) => "; make room, or choose another folder",
         _ => "",
     }
 }

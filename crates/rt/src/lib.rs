@@ -3,7 +3,7 @@
 //! A [`Shard`] is one thread, one ring (io_uring, or epoll where that is forbidden) and one
 //! [`seam::Node`], or several that share it. It takes no lock and allocates nothing per I/O in steady state; other threads
 //! reach it through [`Stop`] only. What it promises to the node is written down, and
-//! tested, in [`seam::contract`].
+//! tested, in [`seam::contract`]. A [`Drive`] is one device without all that, for tools.
 //!
 //! ```no_run
 //! # fn run<N: seam::Node>(mut node: N) -> Result<(), rt::RtError> {
@@ -20,14 +20,17 @@
 
 mod clock;
 mod config;
+mod device;
 mod dial;
 mod disk;
+mod drive;
 mod error;
 mod link;
 mod net;
 mod probe;
 mod reactor;
 mod run;
+mod shadow;
 mod shard;
 mod signal;
 mod sys;
@@ -35,6 +38,7 @@ mod table;
 
 pub use clock::now;
 pub use config::{Backend, Config, DiskSpec, ListenAddr, Listener, Seat};
+pub use drive::{Drive, Ended};
 pub use error::RtError;
 pub use reactor::Reactor;
 pub use run::Shard;

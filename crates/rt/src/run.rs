@@ -21,6 +21,7 @@ use std::sync::Arc;
 pub struct Shard {
     parts: Parts,
     choice: Choice,
+    notice: Option<String>,
     pin: Option<usize>,
     pool_bytes: usize,
     seed: u64,
@@ -42,7 +43,11 @@ impl Shard {
             let disks = seat.disks.iter().map(Disk::open).collect::<Result<Vec<_>, _>>()?;
             seats.push(Belongings { listeners, disks });
         }
+        let disks = seats.iter().flat_map(|s| &s.disks).filter_map(Disk::notice);
+        let notices: Vec<&str> = choice.notice.as_deref().into_iter().chain(disks).collect();
+        let notice = (!notices.is_empty()).then(|| notices.join("; "));
         Ok(Shard {
+            notice,
             parts: Parts {
                 waker,
                 seats,
@@ -67,9 +72,10 @@ impl Shard {
         self.choice.backend
     }
 
-    /// Why [`Backend::Auto`] did not choose io_uring: one line for the log.
+    /// What its user should know: why [`Backend::Auto`] did not choose io_uring, and which devices go
+    /// through the page cache. One line for the log.
     pub fn notice(&self) -> Option<&str> {
-        self.choice.notice.as_deref()
+        self.notice.as_deref()
     }
 
     /// The size of a seat's device; of a file, its present size. `None`: there is no such device.

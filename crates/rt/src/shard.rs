@@ -40,12 +40,17 @@ use std::time::Duration;
 
 /// Turns within one batch; then the kernel is asked again, without waiting.
 const TURNS: usize = 8;
+/// File operations that the kernel works on at the same time: more than a device takes at once it would
+/// hand to threads of its own, which costs more than waiting here.
+const FILES: usize = 128;
 /// How long a closed link may take to send what is queued, and to see the other side's end.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long to leave a listener alone after accepting failed: no descriptors, no memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long to wait at the end for the kernel to let go of everything.
 const LAST_WAIT: Duration = Duration::from_secs(10);
+/// How long nodes may take to put things in order when the process is to end.
+const ORDER_WAIT: Duration = Duration::from_secs(3);
 /// Polling is trusted up to here: each success earns some, each failure costs one. So it goes on as long
 /// as one in three pays: what a success saves (a wake-up, on both sides) is more than what a failure costs.
 const SPIN_TRUST: u32 = 16;
@@ -122,6 +127,9 @@ pub(crate) struct Shard<N: Node, S: Sys, T> {
     dials: Table<Dial>,
     listeners: Vec<Accepting>,
     files: Table<(u32, FileOp)>,
+    /// File operations that the kernel works on, and those that wait until it works on fewer.
+    files_started: usize,
+    files_waiting: VecDeque<u32>,
     zeros: Zeros,
     waker: Arc<Waker>,
     /// Answers to who drives the shard.
@@ -168,6 +176,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             dials: Table::new(),
             listeners,
             files: Table::new(),
+            files_started: 0,
+            files_waiting: VecDeque::new(),
             zeros: Zeros::default(),
             waker: parts.waker,
             answers: Vec::new(),
@@ -195,11 +205,21 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         Ok(())
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until it is told to stop, and lets the nodes put things in order then.
     pub(crate) fn run(&mut self, stop: &Stop) -> Result<(), RtError> {
         self.open()?;
         while !stop.is_set() {
             self.turn(None)?;
+        }
+        self.active = (0..self.seats.len() as u32).collect();
+        for seat in &mut self.seats {
+            seat.active = true;
+            seat.node.stop();
+        }
+        let until = clock::now() + ORDER_WAIT;
+        self.settle();
+        while clock::now() < until && !self.seats.iter().all(|seat| seat.node.is_stopped()) {
+            self.turn(Some(until.since(clock::now())))?;
         }
         Ok(())
     }

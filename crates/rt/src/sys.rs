@@ -63,8 +63,18 @@ pub(crate) struct Done {
 /// One operation on a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FileCall {
-    Read { to: *mut u8, len: u32, at: u64 },
-    Write { from: *const u8, len: u32, at: u64 },
+    Read {
+        to: *mut u8,
+        len: u32,
+        at: u64,
+    },
+    /// `durable`: not before it is that.
+    Write {
+        from: *const u8,
+        len: u32,
+        at: u64,
+        durable: bool,
+    },
     Sync,
 }
 

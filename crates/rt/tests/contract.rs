@@ -1,4 +1,4 @@
-//! The driver contract, on both backends, with devices in memory and in files.
+//! The driver contract, on both backends, with devices in memory, in growing files and in files as devices.
 
 use rt::{Backend, Config, DiskSpec, ListenAddr, Listener, RtError, Shard, Stop};
 use seam::contract::{DEADLINE, Harness, Place, Probe, SCENARIOS, Setup};
@@ -11,11 +11,21 @@ use std::time::{Duration, Instant};
 
 const DISK_BYTES: u64 = 64 << 20;
 
+/// What the devices are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Memory,
+    Growing,
+    File,
+    WriteThrough,
+}
+
 /// Runs each probe on a shard and a thread of its own, over TCP on this host.
 struct Threads {
     backend: Backend,
-    /// Where the devices' files are; `None`: devices in memory.
-    files: Option<PathBuf>,
+    kind: Kind,
+    /// Where the devices' files are.
+    dir: PathBuf,
     spin: Duration,
 }
 
@@ -61,15 +71,16 @@ impl Node for Watched {
 
 impl Threads {
     fn bind(&self, setup: &Setup, i: usize) -> Shard {
-        let disk = match &self.files {
-            None => DiskSpec::Ram(DISK_BYTES),
-            Some(dir) => {
-                let path = dir.join(format!("disk{i}"));
-                if !setup.keep_disks {
-                    std::fs::write(&path, "").unwrap();
-                }
-                DiskSpec::File { path }
-            }
+        let path = self.dir.join(format!("disk{i}"));
+        if self.keeps_disks() && !setup.keep_disks {
+            std::fs::write(&path, "").unwrap();
+        }
+        let size = Some(DISK_BYTES);
+        let disk = match self.kind {
+            Kind::Memory => DiskSpec::Ram(DISK_BYTES),
+            Kind::Growing => DiskSpec::Growing { path },
+            Kind::File => DiskSpec::file(path, size),
+            Kind::WriteThrough => DiskSpec::File { path, size, write_through: true },
         };
         let at = ListenAddr::Tcp("127.0.0.1:0".parse().unwrap());
         Shard::bind(Config {
@@ -95,7 +106,8 @@ impl Harness for Threads {
         let place = Place {
             peers: shards.iter().map(|s| s.addrs(0)[0].tcp().unwrap()).collect(),
             nobody: nobody(),
-            disk_bytes: self.files.is_none().then_some(DISK_BYTES),
+            disk_bytes: (self.kind != Kind::Growing).then_some(DISK_BYTES),
+            disk_block: if matches!(self.kind, Kind::Memory | Kind::Growing) { 1 } else { 4096 },
             same_clock: true,
         };
         let (stop, left) = (Stop::new(), Arc::new(AtomicUsize::new(probes.len())));
@@ -129,26 +141,26 @@ impl Harness for Threads {
     }
 
     fn keeps_disks(&self) -> bool {
-        self.files.is_some()
+        self.kind != Kind::Memory
     }
 }
 
-fn check(backend: Backend, files: bool, spin: Duration) {
-    let dir = files.then(|| {
-        let dir = std::env::temp_dir()
-            .join(format!("gabion-rt-contract-{}-{backend}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        dir
-    });
-    let mut harness = Threads { backend, files: dir.clone(), spin };
-    for scenario in SCENARIOS {
-        println!("{backend}: {}", scenario.name);
+fn check(backend: Backend, kind: Kind, spin: Duration) {
+    let name = format!("gabion-rt-contract-{}-{backend}-{kind:?}", std::process::id());
+    let dir = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut harness = Threads { backend, kind, dir: dir.clone(), spin };
+    // What links do does not depend on the kind of device.
+    let all = matches!(kind, Kind::Memory | Kind::Growing);
+    for scenario in SCENARIOS.iter().filter(|s| all || DEVICES.contains(&s.name)) {
+        println!("{backend}, {kind:?}: {}", scenario.name);
         scenario.check(&mut harness);
     }
-    if let Some(dir) = dir {
-        std::fs::remove_dir_all(dir).unwrap();
-    }
+    std::fs::remove_dir_all(dir).unwrap();
 }
+
+/// The scenarios about devices.
+const DEVICES: [&str; 2] = ["device_operations_end_once_and_are_seen", "flushed_writes_survive"];
 
 /// io_uring is forbidden in many containers; then there is nothing to test.
 fn has_uring() -> bool {
@@ -163,25 +175,34 @@ fn has_uring() -> bool {
 }
 
 #[test]
+fn the_scenarios_about_devices_are_there() {
+    assert!(DEVICES.iter().all(|name| SCENARIOS.iter().any(|s| s.name == *name)));
+}
+
+#[test]
 fn epoll_keeps_the_contract() {
-    check(Backend::Epoll, false, Duration::from_micros(30));
+    check(Backend::Epoll, Kind::Memory, Duration::from_micros(30));
 }
 
 #[test]
 fn epoll_keeps_the_contract_with_files_and_without_spinning() {
-    check(Backend::Epoll, true, Duration::ZERO);
+    check(Backend::Epoll, Kind::Growing, Duration::ZERO);
+    check(Backend::Epoll, Kind::File, Duration::ZERO);
+    check(Backend::Epoll, Kind::WriteThrough, Duration::ZERO);
 }
 
 #[test]
 fn io_uring_keeps_the_contract() {
     if has_uring() {
-        check(Backend::Uring, false, Duration::from_micros(30));
+        check(Backend::Uring, Kind::Memory, Duration::from_micros(30));
     }
 }
 
 #[test]
 fn io_uring_keeps_the_contract_with_files_and_without_spinning() {
     if has_uring() {
-        check(Backend::Uring, true, Duration::ZERO);
+        check(Backend::Uring, Kind::Growing, Duration::ZERO);
+        check(Backend::Uring, Kind::File, Duration::ZERO);
+        check(Backend::Uring, Kind::WriteThrough, Duration::ZERO);
     }
 }

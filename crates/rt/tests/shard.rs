@@ -162,7 +162,7 @@ fn a_file_keeps_its_data_and_has_one_user() {
     let path = dir.0.join("disk");
     for backend in backends() {
         let config = || {
-            let disks = vec![DiskSpec::File { path: path.clone() }];
+            let disks = vec![DiskSpec::Growing { path: path.clone() }];
             Config { backend, ..Config::of(vec![], disks) }
         };
         let _ = std::fs::remove_file(&path);
@@ -177,7 +177,7 @@ fn a_file_keeps_its_data_and_has_one_user() {
             assert!(matches!(Shard::bind(config()), Err(RtError::Locked { .. })));
         }
     }
-    let nowhere = DiskSpec::File { path: dir.0.join("none/disk") };
+    let nowhere = DiskSpec::Growing { path: dir.0.join("none/disk") };
     let error = Shard::bind(Config::of(vec![], vec![nowhere])).err().unwrap();
     assert!(error.to_string().contains("make the folder first"), "{error}");
 }
@@ -186,7 +186,7 @@ fn a_file_keeps_its_data_and_has_one_user() {
 fn a_full_file_system_is_told_as_such() {
     for backend in backends() {
         // Every write to it fails with ENOSPC.
-        let disks = vec![DiskSpec::File { path: "/dev/full".into() }];
+        let disks = vec![DiskSpec::Growing { path: "/dev/full".into() }];
         let mut reactor = start(Config { backend, ..Config::of(vec![], disks) });
         let answer = ask(&mut reactor, 0, BlockKind::Write, 0, &[1; 512]);
         assert_eq!(answer, Err(BlockError::Full));

@@ -165,6 +165,16 @@ impl Buf {
         part
     }
 
+    /// One view of this view and the one that follows it in the same block, if `next` is that one.
+    pub fn followed_by(&self, next: &Buf) -> Option<Buf> {
+        if self.block.is_none() || self.block != next.block || self.at + self.len != next.at {
+            return None;
+        }
+        let mut both = self.clone();
+        both.len += next.len;
+        Some(both)
+    }
+
     /// The bytes, to be written. Panics when another view shares the block: data that somebody may
     /// be sending or storing never changes.
     #[allow(clippy::should_implement_trait)]
@@ -280,6 +290,17 @@ mod tests {
         drop(part);
         assert_eq!(pool.used(), 0);
         assert_eq!(pool.alloc(16 << 10)[0], 3, "reused");
+    }
+
+    #[test]
+    fn only_neighbours_in_one_block_become_one_view() {
+        let pool = BufPool::new(1 << 20);
+        let (a, other) = (pool.copy(b"abcdef"), pool.copy(b"abcdef"));
+        let both = a.slice(1..3).followed_by(&a.slice(3..5));
+        assert_eq!(both.as_deref(), Some(&b"bcde"[..]));
+        assert!(a.slice(1..3).followed_by(&a.slice(4..5)).is_none());
+        assert!(a.slice(1..3).followed_by(&other.slice(3..5)).is_none());
+        assert!(Buf::EMPTY.followed_by(&Buf::EMPTY).is_none());
     }
 
     #[test]

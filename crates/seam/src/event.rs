@@ -84,7 +84,7 @@ pub enum DialError {
 /// Why a device operation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskError {
-    /// The range leaves the device.
+    /// The range leaves the device, or is not made of its blocks.
     OutOfRange,
     /// The device is full underneath (a sparse file on a full file system).
     NoSpace,

@@ -28,6 +28,15 @@ pub trait Node {
 
     /// When the driver must deliver [`Event::Tick`] next; it asks after each `flush`. Never early.
     fn wake_at(&self) -> Option<Time>;
+
+    /// The process is to end: put things in order. A `flush` follows, and events as before.
+    fn stop(&mut self) {}
+
+    /// After [`Node::stop`]: true when everything is in order, and the driver may end. It also does when
+    /// that takes some seconds: a crash at any moment must be harmless.
+    fn is_stopped(&self) -> bool {
+        true
+    }
 }
 
 impl<N: Node> Node for &mut N {
@@ -50,5 +59,13 @@ impl<N: Node> Node for &mut N {
     #[inline]
     fn wake_at(&self) -> Option<Time> {
         (**self).wake_at()
+    }
+
+    fn stop(&mut self) {
+        (**self).stop();
+    }
+
+    fn is_stopped(&self) -> bool {
+        (**self).is_stopped()
     }
 }

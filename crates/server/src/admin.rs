@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use wire::control::{
     AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, Refusal, ResizeVolume, Role,
-    StatusAsk, StatusInfo, VolumeStatus, Welcome,
+    ScrubAsk, StatusAsk, StatusInfo, VolumeStatus, Welcome,
 };
 use wire::header::HEADER;
 use wire::{Header, Kind, PeerFramer};
@@ -85,6 +85,11 @@ impl Admin {
     /// Deletes a volume.
     pub fn delete_volume(&mut self, name: &str) -> Result<()> {
         self.ask(Ask::DeleteVolume(DeleteVolume { name: name.into() })).map(drop)
+    }
+
+    /// Begins to scrub a device, or all.
+    pub fn scrub(&mut self, device: Option<u32>) -> Result<()> {
+        self.ask(Ask::Scrub(ScrubAsk { device: device.unwrap_or(0) })).map(drop)
     }
 
     fn ask(&mut self, ask: Ask) -> Result<AdminReply> {

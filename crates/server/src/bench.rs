@@ -5,9 +5,12 @@
 //! the same stretch, and print processor time per I/O beside the rate: of the processes that take
 //! part, and of the whole machine, since the kernel's network work lands anywhere. Only the ratio of
 //! both, in one run, says something: `ratio` takes it. `esg` re-enacts a published experiment and writes a
-//! report.
+//! report. `disk` compares a durable cluster with `fio` on the same disk, `device` leaves cluster and network
+//! out of that.
 
 mod cpu;
+mod device;
+mod disk;
 mod drive;
 mod esg;
 mod figures;
@@ -17,7 +20,7 @@ mod io;
 mod load;
 mod name;
 mod pair;
-mod progress;
+pub mod progress;
 mod ratio;
 mod rig;
 mod tally;
@@ -35,6 +38,10 @@ pub enum BenchCommand {
     Io(io::IoArgs),
     /// Bare TCP between processes, without any product logic
     Floor(floor::FloorArgs),
+    /// The durable store on one device, without a cluster, beside fio on the same device
+    Device(device::DeviceArgs),
+    /// A cluster of file devices on one disk, beside fio on the same one, against what is promised
+    Disk(disk::DiskArgs),
     /// Ratios of Gabion's figures to the floor's, in one run, against what is promised
     Ratio(ratio::RatioArgs),
     /// ESG Lab's test of ScaleIO (2015) on this machine, 3 to 128 nodes, with plots and tables
@@ -51,6 +58,8 @@ pub fn run(target: &Target, command: &BenchCommand) -> Result<Exit> {
     }
     match command {
         BenchCommand::Io(args) => io::run(target, args)?,
+        BenchCommand::Device(args) => device::run(args)?,
+        BenchCommand::Disk(args) => return disk::run(args),
         BenchCommand::Floor(args) => floor::run(args)?,
         BenchCommand::Ratio(args) => return ratio::run(args),
         BenchCommand::Esg(args) => return esg::run(args),

@@ -5,8 +5,9 @@
 //! share a process (`cluster.toml` says how many): each has its own file and pid file, but they start
 //! and end together, and the log is the first one's.
 
-use crate::config;
+use crate::config::{self, SdsConfig};
 use crate::process::Process;
+use crate::report::{Device, Report, UpDown};
 use crate::statedir::StateDir;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
@@ -121,6 +122,25 @@ fn remove(file: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// True when the MDM knows the present process of every server of the directory, with all its devices.
+pub fn serving(dir: &StateDir, report: &Report) -> Result<bool> {
+    let shape: Shape = config::read(&dir.cluster_file())?;
+    for name in (0..shape.sds).map(sds) {
+        let config: SdsConfig = config::read(&dir.config_file(&name))?;
+        let process = dir.process(&name).map(|p| p.pid);
+        let up = |shard| {
+            report.sds.iter().any(|s| {
+                let device = |d: &Device| d.shard == shard && d.state == UpDown::Up;
+                s.name == name && Some(s.pid) == process && s.devices.iter().any(device)
+            })
+        };
+        if !config.shards().all(|(shard, _)| up(shard)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The last lines that a process said, for an error message.

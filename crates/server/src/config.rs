@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A metadata manager.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -22,6 +23,9 @@ pub struct MdmConfig {
     /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
     #[serde(default)]
     pub tcp_only: bool,
+    /// Microseconds to poll for more work before sleeping: latency for processor time. By default, 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spin_us: Option<u32>,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -41,6 +45,9 @@ pub struct SdsConfig {
     /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
     #[serde(default)]
     pub tcp_only: bool,
+    /// Microseconds to poll for more work before sleeping: latency for processor time. By default, 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spin_us: Option<u32>,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -52,8 +59,14 @@ pub struct SdsConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceConfig {
-    /// `ram:SIZE` or `null:SIZE`.
+    /// Tells this server's devices apart; by default, its place in the list, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u32>,
+    /// `file:PATH:SIZE`, `block:PATH`, `ram:SIZE` or `null:SIZE`.
     pub spec: DeviceSpec,
+    /// If it is empty: it takes the place of the device that was here, whose data is given up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replace: bool,
     /// Where this device's thread listens.
     pub listen: SocketAddr,
     /// What others dial, when it is not `listen`.
@@ -80,6 +93,9 @@ pub struct SdcConfig {
     /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
     #[serde(default)]
     pub tcp_only: bool,
+    /// Microseconds to poll for more work before sleeping: latency for processor time. By default, 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spin_us: Option<u32>,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -99,6 +115,8 @@ log = "/var/lib/gabion/mdm.log"
 backend = "auto"
 # Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
 tcp_only = false
+# Microseconds to poll for more work before sleeping: latency for processor time.
+# spin_us = 30
 # pid_file = "/run/gabion/mdm.pid"
 "#;
 
@@ -112,12 +130,18 @@ mdm = ["192.168.1.10:7001"]
 backend = "auto"
 # Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
 tcp_only = false
+# Microseconds to poll for more work before sleeping: latency for processor time.
+# spin_us = 30
 # pid_file = "/run/gabion/sds1.pid"
 
-# One section per device; each one gets a thread.
+# One section per device; each one gets a thread. After a change, SIGHUP makes the process start those
+# that are new and stop those that are gone (`gabion device add` and `remove` do both).
 [[device]]
-# ram:SIZE (empty after the process has died) or null:SIZE (keeps no data: for measuring)
-spec = "ram:1GiB"
+# Tells this server's devices apart.
+shard = 0
+# file:PATH:SIZE (made, sparse, when it is not there), block:PATH (a disk that `gabion device add` has
+# formatted), ram:SIZE (empty after the process has died) or null:SIZE (keeps no data: for measuring)
+spec = "file:/var/lib/gabion/disk0:100GiB"
 # What clients and other servers dial. When it is 0.0.0.0, say so in `advertise`.
 listen = "192.168.1.11:7072"
 # advertise = "192.168.1.11:7072"
@@ -137,9 +161,23 @@ nbd = ["unix:/run/gabion/nbd.sock", "127.0.0.1:10809"]
 backend = "auto"
 # Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
 tcp_only = false
+# Microseconds to poll for more work before sleeping: latency for processor time.
+# spin_us = 30
 # pid_file = "/run/gabion/sdc1.pid"
 # pin = 0
 "#;
+
+impl SdsConfig {
+    /// Each device with its number.
+    pub fn shards(&self) -> impl Iterator<Item = (u32, &DeviceConfig)> {
+        self.device.iter().zip(0..).map(|(device, place)| (device.shard.unwrap_or(place), device))
+    }
+}
+
+/// How long a shard polls, if its file says so.
+pub fn spin(spin_us: Option<u32>) -> Duration {
+    spin_us.map_or(rt::Config::default().spin, |us| Duration::from_micros(us.into()))
+}
 
 /// Reads a role's file.
 pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
@@ -152,7 +190,10 @@ pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
 
 /// Writes a role's file.
 pub fn write(file: &Path, config: &impl Serialize) -> Result<()> {
-    fs::write(file, toml::to_string(config)?)
+    // Never half a file, whatever happens meanwhile.
+    let draft = file.with_extension("toml.new");
+    fs::write(&draft, toml::to_string(config)?)
+        .and_then(|()| fs::rename(&draft, file))
         .with_context(|| format!("can't write {}", file.display()))
 }
 

@@ -122,6 +122,9 @@ fn changes(report: &Report) -> String {
     if report.resync.remaining_bytes > 0 {
         line.push_str("; resync runs");
     }
+    if report.full.is_some() {
+        line.push_str("; FULL: writes wait for space");
+    }
     line
 }
 
@@ -143,6 +146,9 @@ fn view(report: &Report) -> String {
     }
     let _ = writeln!(view, "{}", status::capacity(report));
     let _ = writeln!(view, "{}", status::resync(&report.resync));
+    if let Some(line) = status::space(report) {
+        let _ = writeln!(view, "{line}");
+    }
     let _ = writeln!(view, "Ctrl-C stops the cluster.");
     view
 }

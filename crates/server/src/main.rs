@@ -1,6 +1,6 @@
 //! The one binary `gabion`: every role, and the command line for all of them.
 //!
-//! One file per subcommand (`up`, `down`, `status`, `volume`, `mdm`, `sds`, `sdc`, `bench`); what
+//! One file per subcommand (`up`, `down`, `status`, `volume`, `mdm`, `sds`, `sdc`, `device`, `inspect`, `bench`); what
 //! they share is below them: `target` finds the cluster, `admin` talks to its MDM, `cluster`,
 //! `statedir` and `process` keep the processes of a cluster on this machine, `service` and the
 //! `role_*` files run a node. Nothing here decides about data: that is the nodes' work.
@@ -10,11 +10,14 @@ mod admin;
 mod bench;
 mod cluster;
 mod config;
+mod device;
 mod down;
 mod exit;
+mod inspect;
 mod live;
 mod mdm;
 mod notes;
+mod offline;
 mod ports;
 mod process;
 mod report;
@@ -81,6 +84,11 @@ enum Command {
     /// Run a metadata manager
     #[command(subcommand)]
     Mdm(mdm::MdmCommand),
+    /// List, add, import and remove devices; find out whether one can be trusted with data
+    #[command(subcommand)]
+    Device(device::DeviceCommand),
+    /// Look at one device without a cluster: what is on it, verify it, export a volume from it
+    Inspect(inspect::InspectArgs),
     /// Measure what the kernel costs, and what Gabion costs on top of it
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -107,6 +115,8 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Sds(command) => sds::run(target, command),
         Command::Sdc(command) => sdc::run(target, command),
         Command::Mdm(command) => mdm::run(target, command),
+        Command::Device(command) => device::run(target, command),
+        Command::Inspect(args) => inspect::run(target, args),
         Command::Bench(command) => bench::run(target, command),
     }
 }

@@ -47,6 +47,37 @@ pub struct Report {
     pub groups: Groups,
     pub capacity: Capacity,
     pub resync: Resync,
+    /// Nothing, unless writes wait for space.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full: Option<Full>,
+}
+
+/// The scrubber of a device, since its process started.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Scrub {
+    pub running: bool,
+    /// What this pass, or the last one, has read.
+    pub done_bytes: u64,
+    /// What it has to read.
+    pub held_bytes: u64,
+    pub passes: u64,
+    /// Since the last pass ended.
+    pub ended_seconds_ago: Option<u64>,
+    pub damaged_bytes: u64,
+    pub repaired_bytes: u64,
+    /// Damaged, and no other copy was there.
+    pub unrepairable_bytes: u64,
+    /// Not read, as this copy is not up to date.
+    pub skipped_bytes: u64,
+}
+
+/// Space has run out.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Full {
+    /// Devices that found none for a write lately.
+    pub devices: Vec<u32>,
+    /// Operations that wait for some.
+    pub held: u64,
 }
 
 /// A metadata manager.
@@ -88,6 +119,14 @@ pub struct Device {
     pub used_bytes: u64,
     pub groups: u32,
     pub groups_led: u32,
+    /// Groups that a volume uses and of which nobody else has a copy that is in sync.
+    pub last_copies: u32,
+    /// Damaged bytes that were written anew from another copy, since the process started.
+    pub repaired_bytes: u64,
+    /// Times that no good copy of a damaged block was there, since the process started.
+    pub unreadable: u64,
+    /// Nothing for devices that are not scrubbed.
+    pub scrub: Option<Scrub>,
     pub resync_remaining_bytes: u64,
     pub resync_moved_bytes: u64,
     pub ops: u64,
@@ -220,6 +259,7 @@ impl Report {
                 rate_bytes_per_second: info.resync_rate,
                 moved_bytes: info.resync_moved,
             },
+            full: info.full.as_ref().map(|f| Full { devices: f.devices.clone(), held: f.held }),
         }
     }
 
@@ -306,6 +346,20 @@ fn device(status: &DeviceStatus) -> Device {
         used_bytes: beat.used,
         groups: status.replicas,
         groups_led: status.primaries,
+        last_copies: status.last_copies,
+        repaired_bytes: beat.repaired,
+        unreadable: beat.unreadable,
+        scrub: beat.scrub.map(|s| Scrub {
+            running: s.running,
+            done_bytes: s.done,
+            held_bytes: s.held,
+            passes: s.passes,
+            ended_seconds_ago: (s.passes > 0).then_some(s.ended_ms_ago / 1000),
+            damaged_bytes: s.damaged,
+            repaired_bytes: s.repaired,
+            unrepairable_bytes: s.unrepairable,
+            skipped_bytes: s.skipped,
+        }),
         resync_remaining_bytes: beat.resync_remaining,
         resync_moved_bytes: beat.resync_moved,
         ops: beat.ops,

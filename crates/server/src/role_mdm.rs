@@ -1,6 +1,6 @@
 //! Runs a metadata manager: one shard, with its log as the only device.
 
-use crate::config::MdmConfig;
+use crate::config::{self, MdmConfig};
 use crate::service::{self, Job};
 use anyhow::{Context, Result};
 use base::Limits;
@@ -17,10 +17,11 @@ pub fn run(config: MdmConfig) -> Result<()> {
     let shard = rt::Config {
         backend: config.backend.0,
         local: !config.tcp_only,
+        spin: config::spin(config.spin_us),
         seed: crate::random()?,
         ..rt::Config::of(
             vec![Listener { port: Port::Peer, at: config.listen.into() }],
-            vec![DiskSpec::File { path: config.log }],
+            vec![DiskSpec::Growing { path: config.log }],
         )
     };
     let node = || {
@@ -32,5 +33,5 @@ pub fn run(config: MdmConfig) -> Result<()> {
         })
     };
     let job = Job { name: "mdm".into(), config: shard, nodes: vec![Box::new(move |_| node())] };
-    service::run("mdm", config.pid_file.as_slice(), vec![job])
+    service::run("mdm", config.pid_file.as_slice(), vec![job], None)
 }

@@ -1,7 +1,7 @@
 //! Runs a data client: one shard that serves volumes over NBD.
 
-use crate::config::{NbdAddress, SdcConfig};
-use crate::service::{self, Job};
+use crate::config::{self, NbdAddress, SdcConfig};
+use crate::service::{self, Job, Place};
 use anyhow::Result;
 use base::Limits;
 use node::sdc::{self, Sdc};
@@ -15,6 +15,7 @@ pub fn run(config: SdcConfig) -> Result<()> {
     let shard = rt::Config {
         backend: config.backend.0,
         local: !config.tcp_only,
+        spin: config::spin(config.spin_us),
         pin: config.pin,
         seed: crate::random()?,
         ..rt::Config::of(listeners, Vec::new())
@@ -22,16 +23,16 @@ pub fn run(config: SdcConfig) -> Result<()> {
     let nonce = crate::random()?;
     let (name, mdm) = (config.name.clone(), config.mdm);
     // With the ports that the kernel has chosen, where it was left the choice.
-    let node = move |at: &[rt::ListenAddr]| {
+    let node = move |place: &Place| {
         Sdc::new(sdc::SdcConfig {
             name,
             mdm,
-            nbd_uris: at.iter().map(|at| NbdAddress(at.clone()).uri()).collect(),
+            nbd_uris: place.at.iter().map(|at| NbdAddress(at.clone()).uri()).collect(),
             nonce,
             pid: std::process::id(),
             limits: Limits::SHIPPED,
         })
     };
     let job = Job { name: config.name.clone(), config: shard, nodes: vec![Box::new(node)] };
-    service::run(&config.name, config.pid_file.as_slice(), vec![job])
+    service::run(&config.name, config.pid_file.as_slice(), vec![job], None)
 }

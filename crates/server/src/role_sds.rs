@@ -3,38 +3,53 @@
 //! Servers that share a shard have sockets, devices and an identity of their own, as if each had a
 //! process; what they share is the loop, and its end.
 
-use crate::config::{DeviceConfig, SdsConfig};
-use crate::service::{self, Job, MakeNode};
+use crate::config::{self, DeviceConfig, SdsConfig};
+use crate::device::content::{self, Content};
+use crate::service::{self, Job, MakeNode, Place};
 use crate::spec::DeviceSpec;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use base::Limits;
-use node::sds::{self, Sds};
+use node::sds::{self, DurableConfig, Sds};
 use rt::{DiskSpec, ListenAddr, Listener, Seat};
 use seam::Port;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use store::durable::Tuning;
 
-/// Runs until it is told to stop: one server, or several on one shard.
-pub fn run(configs: &[SdsConfig]) -> Result<()> {
+/// Runs until it is told to stop: the server of each file, one alone or several on one shard. A SIGHUP
+/// makes a server that is alone read its file again.
+pub fn run(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<()> {
+    let configs = read(files, backend)?;
     let Some((first, others)) = configs.split_first() else {
         bail!("a data server needs a configuration");
     };
-    let mut parts = Vec::new();
-    for config in configs {
-        if config.device.is_empty() {
-            bail!("{}: a data server needs at least one [[device]]", config.name);
-        }
-        // One for each server: it tells this life of it from others.
-        let nonce = crate::random()?;
-        for (shard, device) in config.device.iter().enumerate() {
-            parts.push(part(config, shard as u32, device, nonce)?);
-        }
-    }
     let pid_files: Vec<_> = configs.iter().filter_map(|c| c.pid_file.clone()).collect();
     if others.is_empty() {
-        let names = (0..parts.len()).map(|shard| format!("{}.{shard}", first.name));
-        let jobs = names.zip(parts).map(|(name, part)| job(name, first, vec![part]));
-        return service::run(&first.name, &pid_files, jobs.collect::<Result<_>>()?);
+        let again = || jobs(&read(files, backend)?[0]);
+        return service::run(&first.name, &pid_files, jobs(first)?, Some(Box::new(again)));
     }
+    let job = shared(&configs)?;
+    service::run(&job.name.clone(), &pid_files, vec![job], None)
+}
+
+fn read(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<Vec<SdsConfig>> {
+    let read = |file: &PathBuf| {
+        let mut config: SdsConfig = config::read(file)?;
+        config.backend.0 = backend.unwrap_or(config.backend.0);
+        Ok(config)
+    };
+    files.iter().map(read).collect()
+}
+
+/// A shard for each device of a server.
+fn jobs(config: &SdsConfig) -> Result<Vec<Job<Sds>>> {
+    let one = |(shard, part)| job(format!("{}.{shard}", config.name), config, vec![part]);
+    parts(config)?.into_iter().map(one).collect()
+}
+
+/// One shard for all devices of several servers.
+fn shared(configs: &[SdsConfig]) -> Result<Job<Sds>> {
+    let (first, others) = configs.split_first().context("there is a server")?;
     if let Some(other) =
         others.iter().find(|c| (c.backend, c.tcp_only) != (first.backend, first.tcp_only))
     {
@@ -46,8 +61,26 @@ pub fn run(configs: &[SdsConfig]) -> Result<()> {
     {
         bail!("two of these servers are called {}", other.name);
     }
-    let role = format!("{}+{}", first.name, others.len());
-    service::run(&role, &pid_files, vec![job(role.clone(), first, parts)?])
+    let mut all = Vec::new();
+    for config in configs {
+        all.extend(parts(config)?.into_iter().map(|(_, part)| part));
+    }
+    job(format!("{}+{}", first.name, others.len()), first, all)
+}
+
+/// What each device of a server gives to a shard.
+fn parts(config: &SdsConfig) -> Result<Vec<(u32, Part)>> {
+    if config.device.is_empty() {
+        bail!("{}: a data server needs at least one [[device]]", config.name);
+    }
+    let mut parts: Vec<(u32, Part)> = Vec::new();
+    for (shard, device) in config.shards() {
+        if parts.iter().any(|(other, _)| *other == shard) {
+            bail!("{}: two devices have `shard = {shard}`", config.name);
+        }
+        parts.push((shard, part(config, shard, device)?));
+    }
+    Ok(parts)
 }
 
 /// What one device gives to a shard.
@@ -68,6 +101,7 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
     let config = rt::Config {
         backend: config.backend.0,
         local: !config.tcp_only,
+        spin: config::spin(config.spin_us),
         seats,
         pin,
         seed: crate::random()?,
@@ -76,30 +110,44 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
     Ok(Job { name, config, nodes })
 }
 
-fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, nonce: u64) -> Result<Part> {
+fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig) -> Result<Part> {
     if device.listen.ip().is_unspecified() && device.advertise.is_none() {
         bail!(
             "device {shard} listens on {}: say with `advertise` which address others dial",
             device.listen
         );
     }
-    let (disk, kind) = match device.spec {
-        DeviceSpec::Ram(size) => {
-            (DiskSpec::Ram(size.0), sds::DeviceConfig::Ram { capacity: size.0 })
-        }
-        DeviceSpec::Null(size) => {
-            (DiskSpec::Null(size.0), sds::DeviceConfig::Null { capacity: size.0 })
-        }
-    };
     let (name, mdm, advertise) = (config.name.clone(), config.mdm.clone(), device.advertise);
-    let listen = device.listen;
-    let node = move |at: &[ListenAddr]| {
+    let (spec, replace, listen) = (device.spec.clone(), device.replace, device.listen);
+    // What is there may become a device only if it is nothing: nobody else's data is ever formatted.
+    let format = match spec.path() {
+        Some(path) => matches!(content::of(path), Ok(Content::Nothing)),
+        None => false,
+    };
+    // Drawn anew: tells this life of the shard from others, and a device that is formatted by it.
+    let (nonce, uuid) = (crate::random()?, [crate::random()?, crate::random()?]);
+    let disk = match &spec {
+        DeviceSpec::File(path, size) => DiskSpec::file(path, size.map(|s| s.0)),
+        DeviceSpec::Block(path) => DiskSpec::block(path),
+        DeviceSpec::Ram(size) => DiskSpec::Ram(size.0),
+        DeviceSpec::Null(size) => DiskSpec::Null(size.0),
+    };
+    let node = move |place: &Place| {
+        let bytes = place.disk_bytes;
+        let device = match spec {
+            DeviceSpec::Ram(_) => sds::DeviceConfig::Ram { capacity: bytes },
+            DeviceSpec::Null(_) => sds::DeviceConfig::Null { capacity: bytes },
+            DeviceSpec::File(..) | DeviceSpec::Block(_) => {
+                let tuning = Tuning::SHIPPED;
+                sds::DeviceConfig::Durable(DurableConfig { bytes, format, replace, uuid, tuning })
+            }
+        };
         Sds::new(sds::SdsConfig {
             name,
             shard,
             mdm,
-            address: advertise.unwrap_or_else(|| bound(at).unwrap_or(listen)),
-            device: kind,
+            address: advertise.unwrap_or_else(|| bound(&place.at).unwrap_or(listen)),
+            device,
             nonce,
             pid: std::process::id(),
             limits: Limits::SHIPPED,

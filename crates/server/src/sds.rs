@@ -1,6 +1,6 @@
 //! `gabion sds run|list|kill|start`.
 
-use crate::config::{self, SDS_EXAMPLE, SdsConfig};
+use crate::config::SDS_EXAMPLE;
 use crate::exit::Exit;
 use crate::report::UpDown;
 use crate::target::Target;
@@ -55,13 +55,7 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
     match command {
         SdsCommand::Run(args) => {
             let Some(files) = args.configs_or_example(SDS_EXAMPLE) else { return Ok(Exit::Ok) };
-            let mut configs = Vec::new();
-            for file in files {
-                let mut config: SdsConfig = config::read(file)?;
-                config.backend.0 = args.backend.unwrap_or(config.backend.0);
-                configs.push(config);
-            }
-            role_sds::run(&configs)?;
+            role_sds::run(files, args.backend)?;
         }
         SdsCommand::List { json } => {
             let report = status::ask(target)?;

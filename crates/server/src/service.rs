@@ -2,6 +2,9 @@
 //!
 //! The main thread sleeps on one channel. Shards report notes and their end on it, a thread that
 //! waits for signals reports those. A shard never waits for the log: what does not fit is counted.
+//!
+//! Invariants: a shard that wants to end, as one does whose device failed, ends alone; the process ends
+//! with its last shard, or when one fails. SIGHUP makes the shards those that the configuration names now.
 
 use crate::exit::{Exit, coded};
 use crate::notes::Notes;
@@ -9,8 +12,9 @@ use crate::process::Process;
 use crate::watched::{Verdict, Watch, Watched};
 use anyhow::{Context, Result, bail};
 use rt::{ListenAddr, RtError, Stop};
-use seam::{Node, Note};
+use seam::{DiskId, Node, Note};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +27,16 @@ const BACKLOG: usize = 4096;
 /// How long an address may be in use before that is an error.
 const BIND_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Makes a node out of the addresses that its shard listens at.
-pub type MakeNode<N> = Box<dyn FnOnce(&[ListenAddr]) -> N + Send>;
+/// What a shard has got for a node.
+pub struct Place {
+    /// Where it listens.
+    pub at: Vec<ListenAddr>,
+    /// Bytes of its device, if it has one.
+    pub disk_bytes: u64,
+}
+
+/// Makes a node, once its shard has what it needs.
+pub type MakeNode<N> = Box<dyn FnOnce(&Place) -> N + Send>;
 
 /// One shard to be run.
 pub struct Job<N> {
@@ -39,41 +51,98 @@ pub struct Job<N> {
 enum Message {
     Bound { shard: String, backend: rt::Backend, at: Vec<ListenAddr>, notice: Option<String> },
     Note(Note),
-    Verdict(Verdict),
+    Verdict { shard: String, verdict: Verdict },
     Ended { shard: String, why: Option<RtError> },
     Signal(i32),
 }
 
+/// Tells which shards the configuration names now.
+pub type Reload<'a, N> = Box<dyn FnMut() -> Result<Vec<Job<N>>> + 'a>;
+
 /// Runs the shards until a signal asks for the end, or one of them fails. Roles that share the process
-/// have a pid file each.
+/// have a pid file each. With `reload`, a SIGHUP starts the shards that it names and that don't run, and
+/// ends those that it doesn't name; they are told apart by name.
 pub fn run<N: Node + Watch + 'static>(
     role: &str,
     pid_files: &[PathBuf],
     jobs: Vec<Job<N>>,
+    reload: Option<Reload<'_, N>>,
 ) -> Result<()> {
     let _pid_files = pid_files.iter().map(|f| PidFile::write(f)).collect::<Result<Vec<_>>>()?;
     let log = Log { role: role.to_owned() };
     log.line(&format!("gabion {} starts, pid {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     let (report, inbox) = sync_channel(BACKLOG);
-    let (stop, lost) = (Stop::new(), Arc::new(AtomicU64::new(0)));
     watch_signals(report.clone())?;
-    let mut threads = Vec::new();
+    let mut shards = Shards { report, lost: Arc::default(), running: BTreeMap::new() };
     for job in jobs {
-        let (report, stop, lost) = (report.clone(), stop.clone(), lost.clone());
-        let thread = thread::Builder::new().name(job.name.clone());
-        threads.push(thread.spawn(move || run_shard(job, &stop, &report, &lost))?);
+        shards.start(job)?;
     }
-    let outcome = follow(&log, &inbox, threads.len(), &lost, &stop);
-    stop.stop();
+    let outcome = follow(&log, &inbox, &mut shards, reload);
+    shards.running.values().for_each(|shard| shard.stop.stop());
     // A shard that ends needs room for its last report.
     drop(inbox);
-    for thread in threads {
-        if thread.join().is_err() {
+    for (_, shard) in shards.running {
+        if shard.thread.join().is_err() {
             bail!("a shard panicked; its message is above. Please report it");
         }
     }
     log.line("ended");
     outcome
+}
+
+/// The shards that run.
+struct Shards {
+    report: SyncSender<Message>,
+    /// Notes that found no room.
+    lost: Arc<AtomicU64>,
+    running: BTreeMap<String, Shard>,
+}
+
+struct Shard {
+    thread: thread::JoinHandle<()>,
+    stop: Stop,
+}
+
+impl Shards {
+    fn start<N: Node + Watch + 'static>(&mut self, job: Job<N>) -> Result<()> {
+        let (report, lost, stop) = (self.report.clone(), self.lost.clone(), Stop::new());
+        let (name, until) = (job.name.clone(), stop.clone());
+        let thread = thread::Builder::new()
+            .name(name.clone())
+            .spawn(move || run_shard(job, &until, &report, &lost))?;
+        self.running.insert(name, Shard { thread, stop });
+        Ok(())
+    }
+
+    /// Runs these, and no others.
+    fn become_those<N: Node + Watch + 'static>(
+        &mut self,
+        log: &Log,
+        jobs: Vec<Job<N>>,
+    ) -> Result<()> {
+        for (name, shard) in &self.running {
+            if !shard.stop.is_set() && !jobs.iter().any(|job| job.name == *name) {
+                log.line(&format!("{name} is not in the configuration any more: stopping it"));
+                shard.stop.stop();
+            }
+        }
+        for job in jobs {
+            if !self.running.contains_key(&job.name) {
+                log.line(&format!("{} is new in the configuration: starting it", job.name));
+                self.start(job)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A shard has ended; true when it was asked to.
+    fn ended(&mut self, name: &str) -> Result<bool> {
+        let Some(shard) = self.running.remove(name) else { return Ok(true) };
+        if shard.thread.join().is_err() {
+            bail!("{name} panicked; its message is above. Please report it");
+        }
+        Ok(shard.stop.is_set())
+    }
 }
 
 fn run_shard<N: Node + Watch>(
@@ -91,12 +160,13 @@ fn run_shard<N: Node + Watch>(
     let mut at = Vec::new();
     let mut nodes = Vec::new();
     for (seat, make) in job.nodes.into_iter().enumerate() {
-        let own = shard.addrs(seat);
-        let verdicts = report.clone();
+        let disk_bytes = shard.disk_bytes(seat, DiskId(0)).unwrap_or(0);
+        let own = Place { at: shard.addrs(seat), disk_bytes };
+        let (verdicts, name) = (report.clone(), job.name.clone());
         nodes.push(Watched::new(make(&own), move |verdict| {
-            let _ = verdicts.send(Message::Verdict(verdict));
+            let _ = verdicts.send(Message::Verdict { shard: name.clone(), verdict });
         }));
-        at.extend(own);
+        at.extend(own.at);
     }
     let (backend, notice) = (shard.backend(), shard.notice().map(str::to_owned));
     let _ = report.send(Message::Bound { shard: job.name, backend, at, notice });
@@ -135,16 +205,15 @@ impl Drop for End {
     }
 }
 
-/// Writes the log until the process should end.
-fn follow(
+/// Writes the log, and starts and stops shards, until the process should end.
+fn follow<N: Node + Watch + 'static>(
     log: &Log,
     inbox: &Receiver<Message>,
-    shards: usize,
-    lost: &AtomicU64,
-    stop: &Stop,
+    shards: &mut Shards,
+    mut reload: Option<Reload<'_, N>>,
 ) -> Result<()> {
-    let (mut notes, mut running) = (Notes::default(), shards);
-    while running > 0 {
+    let mut notes = Notes::default();
+    while !shards.running.is_empty() {
         let wait = notes.due_in().unwrap_or(Duration::from_secs(3600));
         match inbox.recv_timeout(wait) {
             Ok(Message::Bound { shard, backend, at, notice }) => {
@@ -152,31 +221,46 @@ fn follow(
                 log.line(&format!("{shard} listens on {}, by {backend}", at.join(", ")));
                 notice.iter().for_each(|n| log.line(n));
             }
-            Ok(Message::Verdict(Verdict::Say(text))) => log.line(&text),
-            Ok(Message::Verdict(Verdict::End(why))) => bail!("{why}"),
+            Ok(Message::Verdict { verdict: Verdict::Say(text), .. }) => log.line(&text),
+            Ok(Message::Verdict { shard, verdict: Verdict::End(why) }) => {
+                if shards.running.len() < 2 {
+                    bail!("{shard}: {why}");
+                }
+                log.line(&format!("{shard}: {why}. The other devices go on"));
+                shards.running.get(&shard).iter().for_each(|s| s.stop.stop());
+            }
             Ok(Message::Note(note)) => {
                 if let Some(line) = notes.take(note) {
                     log.line(&line);
                 }
             }
+            Ok(Message::Signal(SIGHUP)) => {
+                // What is wrong with the configuration must not harm what runs.
+                let named = reload.as_mut().map(|reload| reload());
+                match named
+                    .transpose()
+                    .and_then(|jobs| jobs.map_or(Ok(()), |jobs| shards.become_those(log, jobs)))
+                {
+                    Ok(()) => {}
+                    Err(why) => log.line(&format!("the configuration was not read again: {why:#}")),
+                }
+            }
             Ok(Message::Signal(signal)) => {
                 log.line(&format!("signal {signal}: stopping"));
-                stop.stop();
+                shards.running.values().for_each(|shard| shard.stop.stop());
             }
             Ok(Message::Ended { shard, why }) => {
-                running -= 1;
+                let asked = shards.ended(&shard)?;
                 match why {
-                    Some(why @ (RtError::InUse { .. } | RtError::Locked { .. })) => {
-                        return Err(coded(Exit::Taken, format!("{shard}: {why}")));
-                    }
-                    Some(why) => bail!("{shard}: {why}"),
-                    None if !stop.is_set() => bail!("{shard} ended although nobody asked it to"),
+                    Some(why) if shards.running.is_empty() => return Err(failed(&shard, why)),
+                    Some(why) => log.line(&format!("{shard}: {why}. The other devices go on")),
+                    None if !asked => bail!("{shard} ended although nobody asked it to"),
                     None => {}
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
                 notes.sum_up().iter().for_each(|line| log.line(line));
-                let lost = lost.swap(0, Ordering::Relaxed);
+                let lost = shards.lost.swap(0, Ordering::Relaxed);
                 if lost > 0 {
                     log.line(&format!("{lost} notes more came than could be told"));
                 }
@@ -188,12 +272,21 @@ fn follow(
     Ok(())
 }
 
-/// Reports SIGTERM and SIGINT; a SIGHUP, as when a terminal closes, is nothing to a server.
+fn failed(shard: &str, why: RtError) -> anyhow::Error {
+    match why {
+        RtError::InUse { .. } | RtError::Locked { .. } => {
+            coded(Exit::Taken, format!("{shard}: {why}"))
+        }
+        why => anyhow::anyhow!("{shard}: {why}"),
+    }
+}
+
+/// Reports SIGTERM and SIGINT, and SIGHUP, which asks to read the configuration again.
 fn watch_signals(report: SyncSender<Message>) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
         .context("can't handle signals")?;
     thread::Builder::new().name("signals".into()).spawn(move || {
-        for signal in signals.forever().filter(|s| *s != SIGHUP) {
+        for signal in signals.forever() {
             if report.send(Message::Signal(signal)).is_err() {
                 return;
             }

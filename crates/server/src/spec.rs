@@ -1,58 +1,161 @@
-//! What `--device` and `--volume` say, and the files of roles: `ram:1GiB`, `null:1TiB`, `vol1:1GiB`.
+//! What `--device` and `--volume` say, and the files of roles: `file:disk1:1GiB`, `block:/dev/sdb`,
+//! `ram:1GiB`, `null:1TiB`, `vol1:1GiB`.
 
 use crate::size::Size;
 use serde::de::Error as _;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The longest volume name.
 pub const NAME_MAX: usize = 31;
 
 /// A device of a data server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeviceSpec {
+    /// A file. With a size it is made, sparse, when it is not there.
+    File(PathBuf, Option<Size>),
+    /// A block device.
+    Block(PathBuf),
     /// Memory: empty once the process has died.
     Ram(Size),
     /// Keeps nothing: for measuring.
     Null(Size),
 }
 
+/// The smallest RAM or NULL device.
+const SMALLEST_MEMORY: u64 = base::MIB;
+
+impl DeviceSpec {
+    /// Where a device lies that survives its process.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            DeviceSpec::File(path, _) | DeviceSpec::Block(path) => Some(path),
+            DeviceSpec::Ram(_) | DeviceSpec::Null(_) => None,
+        }
+    }
+
+    /// The same device, by a path that means the same in any directory.
+    pub fn absolute(self) -> std::io::Result<DeviceSpec> {
+        Ok(match self {
+            DeviceSpec::File(path, size) => DeviceSpec::File(std::path::absolute(path)?, size),
+            DeviceSpec::Block(path) => DeviceSpec::Block(std::path::absolute(path)?),
+            memory => memory,
+        })
+    }
+}
+
 impl FromStr for DeviceSpec {
     type Err = String;
     fn from_str(text: &str) -> Result<DeviceSpec, String> {
-        let wrong =
-            || format!("`{text}` is not a device: write ram:SIZE or null:SIZE, as in ram:1GiB");
-        let (kind, size) = text.split_once(':').ok_or_else(wrong)?;
-        let size: Size = size.parse()?;
-        if size.0 < base::MIB {
-            return Err(format!("`{text}` is too small: a device holds at least 1MiB"));
-        }
+        let wrong = || {
+            format!(
+                "`{text}` is not a device: write file:PATH:SIZE, block:PATH, ram:SIZE or null:SIZE, as \
+                 in file:disk1:100GiB, block:/dev/sdb, ram:1GiB"
+            )
+        };
+        let (kind, rest) = text.split_once(':').filter(|(_, r)| !r.is_empty()).ok_or_else(wrong)?;
         match kind {
-            "ram" => Ok(DeviceSpec::Ram(size)),
-            "null" => Ok(DeviceSpec::Null(size)),
+            "file" => file(rest).ok_or_else(wrong),
+            "block" => Ok(DeviceSpec::Block(rest.into())),
+            "ram" => memory(text, rest).map(DeviceSpec::Ram),
+            "null" => memory(text, rest).map(DeviceSpec::Null),
             _ => Err(wrong()),
         }
     }
 }
 
+/// `PATH` or `PATH:SIZE`; what is behind the last colon is a size if it looks like one.
+fn file(rest: &str) -> Option<DeviceSpec> {
+    let sized = rest.rsplit_once(':').and_then(|(path, size)| Some((path, size.parse().ok()?)));
+    match sized {
+        Some((path, size)) => (!path.is_empty()).then(|| DeviceSpec::File(path.into(), Some(size))),
+        None => Some(DeviceSpec::File(rest.into(), None)),
+    }
+}
+
+fn memory(text: &str, size: &str) -> Result<Size, String> {
+    let size: Size = size.parse()?;
+    if size.0 < SMALLEST_MEMORY {
+        return Err(format!("`{text}` is too small: a device holds at least 1MiB"));
+    }
+    Ok(size)
+}
+
 impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            DeviceSpec::File(path, Some(size)) => write!(f, "file:{}:{}", path.display(), size.0),
+            DeviceSpec::File(path, None) => write!(f, "file:{}", path.display()),
+            DeviceSpec::Block(path) => write!(f, "block:{}", path.display()),
             DeviceSpec::Ram(size) => write!(f, "ram:{}", size.0),
             DeviceSpec::Null(size) => write!(f, "null:{}", size.0),
         }
     }
 }
 
-impl<'de> serde::Deserialize<'de> for DeviceSpec {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<DeviceSpec, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
+macro_rules! as_text {
+    ($name:ident) => {
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
+                String::deserialize(from)?.parse().map_err(D::Error::custom)
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+    };
+}
+
+as_text!(DeviceSpec);
+as_text!(UpDevice);
+
+/// A device that `up` gives to each data server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum UpDevice {
+    /// A file of this size in the cluster's directory.
+    File(Size),
+    /// Memory: [`DeviceSpec::Ram`] or [`DeviceSpec::Null`].
+    Memory(DeviceSpec),
+}
+
+impl UpDevice {
+    /// True when it outlives its process.
+    pub fn survives(&self) -> bool {
+        matches!(self, UpDevice::File(_))
     }
 }
 
-impl serde::Serialize for DeviceSpec {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
+impl FromStr for UpDevice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<UpDevice, String> {
+        if let Some(size) = text.strip_prefix("file:") {
+            return size.parse().map(UpDevice::File).map_err(|_| {
+                format!(
+                    "`{text}`: here, write file:SIZE, as in file:10GiB; the file lies in the cluster's \
+                     directory. `gabion device add` takes any path"
+                )
+            });
+        }
+        match text.parse() {
+            Ok(memory @ (DeviceSpec::Ram(_) | DeviceSpec::Null(_))) => Ok(UpDevice::Memory(memory)),
+            _ => Err(format!(
+                "`{text}` is not a device that each server can have: write file:SIZE, ram:SIZE or \
+                 null:SIZE, as in file:10GiB"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for UpDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UpDevice::File(size) => write!(f, "file:{}", size.0),
+            UpDevice::Memory(memory) => memory.fmt(f),
+        }
     }
 }
 
@@ -107,7 +210,20 @@ mod tests {
     fn devices_and_volumes_parse() {
         assert_eq!("ram:1GiB".parse(), Ok(DeviceSpec::Ram(Size(1 << 30))));
         assert_eq!("null:1TiB".parse(), Ok(DeviceSpec::Null(Size(1 << 40))));
-        for bad in ["ram", "ram:", "ram:1", "disk:1G", "1G", "ram:-1G"] {
+        let file = |path: &str, size| Ok(DeviceSpec::File(path.into(), size));
+        assert_eq!("file:disk1:1GiB".parse(), file("disk1", Some(Size(1 << 30))));
+        assert_eq!("file:/a:b/c".parse(), file("/a:b/c", None));
+        assert_eq!("block:/dev/sdb".parse(), Ok(DeviceSpec::Block("/dev/sdb".into())));
+        for text in ["file:/a b/c:4096", "file:x", "block:/dev/x", "ram:1048576"] {
+            assert_eq!(text.parse::<DeviceSpec>().unwrap().to_string(), text);
+        }
+        assert_eq!("file:1G".parse(), Ok(UpDevice::File(Size(1 << 30))));
+        for bad in ["file:x:1G", "file:", "block:/dev/sdb", "ram:1"] {
+            assert!(bad.parse::<UpDevice>().is_err(), "{bad}");
+        }
+        for bad in
+            ["ram", "ram:", "ram:1", "disk:1G", "1G", "ram:-1G", "file:", "file::1G", "block:"]
+        {
             assert!(bad.parse::<DeviceSpec>().is_err(), "{bad}");
         }
         let spec: VolumeSpec = "db-1.log:64M".parse().unwrap();

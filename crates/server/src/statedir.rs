@@ -4,6 +4,7 @@
 //! format        which layout this is: "gabion-up 1"
 //! lock          held by a command that starts or stops something
 //! cluster.toml  what `up` was asked for; how many SDSs share a process
+//! devices/      NAME.SHARD  the file devices that `up` has made
 //! config/       NAME.toml   the file that `gabion ROLE run --config` gets
 //! run/          NAME.pid    see `process`
 //! logs/         NAME.log    what the process says; of SDSs that share one, a link to the first's
@@ -65,7 +66,7 @@ impl StateDir {
             }
             fs::write(dir.root.join("format"), format!("{FORMAT}\n"))?;
         }
-        for part in ["config", "run", "logs"] {
+        for part in ["config", "devices", "run", "logs"] {
             fs::create_dir_all(dir.root.join(part))?;
         }
         let socket = dir.nbd_socket();
@@ -138,6 +139,11 @@ impl StateDir {
     /// What a role's process says.
     pub fn output_file(&self, name: &str) -> PathBuf {
         self.root.join("logs").join(format!("{name}.log"))
+    }
+
+    /// A device that `up` makes.
+    pub fn device_file(&self, name: &str, shard: u32) -> PathBuf {
+        self.root.join("devices").join(format!("{name}.{shard}"))
     }
 
     /// The MDM's log.

@@ -56,6 +56,7 @@ fn page(report: &Report) -> String {
     }
     let _ = writeln!(page, "\n{}\n\n{}\n", servers(report), volumes(report));
     let _ = writeln!(page, "{}\n{}", capacity(report), resync(&report.resync));
+    space(report).into_iter().for_each(|line| page += &format!("{line}\n"));
     page
 }
 
@@ -77,6 +78,17 @@ pub fn headline(report: &Report) -> String {
         let _ = write!(line, ", {} FAILED", groups.failed);
     }
     line
+}
+
+/// What to do when space has run out.
+pub fn space(report: &Report) -> Option<String> {
+    let full = report.full.as_ref()?;
+    let devices: Vec<String> = full.devices.iter().map(|id| format!("dev{id}")).collect();
+    Some(format!(
+        "FULL      {} writes wait for space on {}: delete volumes, discard (fstrim), or `gabion device add`",
+        full.held,
+        if devices.is_empty() { "the devices".to_owned() } else { devices.join(", ") }
+    ))
 }
 
 /// The data servers.

@@ -3,13 +3,14 @@
 use crate::config::{self, Backend, DeviceConfig, MdmConfig, NbdAddress, SdcConfig, SdsConfig};
 use crate::exit::{Exit, coded};
 use crate::report::{Report, UpDown};
-use crate::spec::{DeviceSpec, VolumeSpec};
+use crate::size::Size;
+use crate::spec::{DeviceSpec, UpDevice, VolumeSpec};
 use crate::statedir::StateDir;
 use crate::target::Target;
 use crate::{cluster, live, ports};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
 use std::io::Read;
@@ -22,6 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// What `up` makes when nobody says what.
+const SDS_DEFAULT: u32 = 3;
+const FILE_DEFAULT: Size = Size(base::GIB);
 /// More processes than that are no use on one machine.
 const MAX_SDS: i64 = 512;
 /// What an NBD server says first.
@@ -33,26 +37,30 @@ const NBD_GREETING: &[u8; 8] = b"NBDMAGIC";
 Examples:
   gabion up               3 SDSs, one volume of 1 GiB, live view
   gabion up --detach      the same in the background; `gabion down` ends it
-  gabion up --sds 5 --device ram:4GiB --volume db:6GiB --volume logs:1GiB
+  gabion up --sds 5 --device file:40GiB --volume db:60GiB --volume logs:1GiB
+  gabion up --device ram:4GiB                                  memory: fast, and empty when it ends
   gabion up --sds 16 --device null:1TiB --volume bench:1TiB    to measure: keeps no data
   gabion up --sds 16 --sds-per-process 8                       the same servers in two processes
 
-RAM and NULL devices are empty once their process has died: a stopped cluster starts anew, empty.")]
+Devices are sparse files in the directory (--dir): the same command starts the same cluster again, with
+its data, also after a crash of everything. RAM and NULL devices are empty once their process has died:
+a cluster that has only those starts anew, empty.")]
 pub struct UpArgs {
-    /// How many data servers (SDSs) to run
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_SDS))]
-    sds: u32,
+    /// How many data servers (SDSs) to run [default: 3, or as many as the directory's cluster has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_SDS))]
+    sds: Option<u32>,
 
     /// SDSs that share a process and its one thread; they end together when it is killed
     #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=MAX_SDS))]
     sds_per_process: u32,
 
-    /// A device of each SDS, ram:SIZE or null:SIZE; may be given several times
-    #[arg(long = "device", value_name = "SPEC", default_value = "ram:1GiB")]
-    devices: Vec<DeviceSpec>,
+    /// A device of each SDS: file:SIZE, ram:SIZE or null:SIZE; may be given several times [default:
+    /// file:1GiB, or those of the directory's cluster]
+    #[arg(long = "device", value_name = "SPEC")]
+    devices: Vec<UpDevice>,
 
-    /// A volume to make, NAME:SIZE; may be given several times
-    #[arg(long = "volume", value_name = "NAME:SIZE", default_value = "vol1:1GiB")]
+    /// A volume to make, NAME:SIZE; may be given several times [default: vol1:1GiB for a new cluster]
+    #[arg(long = "volume", value_name = "NAME:SIZE")]
     volumes: Vec<VolumeSpec>,
 
     /// Return when everything serves, instead of showing the cluster until Ctrl-C
@@ -67,20 +75,92 @@ pub struct UpArgs {
     #[arg(long)]
     tcp_only: bool,
 
+    /// Microseconds that the processes poll for more work before they sleep [default: 30]
+    #[arg(long, value_name = "US")]
+    spin: Option<u32>,
+
     /// Serve NBD at this TCP address too
     #[arg(long, value_name = "IP:PORT")]
     nbd_tcp: Option<SocketAddr>,
 }
 
-/// What `cluster.toml` records, for people.
-#[derive(Serialize)]
-struct Asked<'a> {
+/// What `cluster.toml` records: what was asked for, so that the next `up` finds the same cluster.
+#[derive(Serialize, Deserialize)]
+struct Asked {
     sds: u32,
     sds_per_process: u32,
-    devices: &'a [DeviceSpec],
-    volumes: Vec<String>,
+    devices: Vec<UpDevice>,
     backend: Backend,
     tcp_only: bool,
+    /// Its first start came to its end.
+    #[serde(default)]
+    served: bool,
+}
+
+/// What is to be run.
+struct Plan {
+    asked: Asked,
+    /// The directory holds this cluster's data.
+    again: bool,
+    volumes: Vec<VolumeSpec>,
+}
+
+impl Plan {
+    /// What the command line asks for, on top of what the directory has.
+    fn new(dir: &StateDir, args: &UpArgs) -> Result<Plan> {
+        let (backend, tcp_only, sds_per_process) =
+            (Backend(args.backend), args.tcp_only, args.sds_per_process);
+        let before = kept(dir)?;
+        let again = before.is_some();
+        let (sds, devices, served) = match before {
+            None => (SDS_DEFAULT, vec![UpDevice::File(FILE_DEFAULT)], false),
+            Some(before) => {
+                refuse_other(dir, &before, args)?;
+                (before.sds, before.devices, before.served)
+            }
+        };
+        let given = |devices| if args.devices.is_empty() { devices } else { args.devices.clone() };
+        let (sds, devices) = (args.sds.unwrap_or(sds), given(devices));
+        let mut volumes = args.volumes.clone();
+        if volumes.is_empty() && !served {
+            volumes.push(VolumeSpec { name: "vol1".into(), size: FILE_DEFAULT });
+        }
+        let asked = Asked { sds, sds_per_process, devices, backend, tcp_only, served };
+        Ok(Plan { asked, again, volumes })
+    }
+}
+
+/// The cluster whose data is in the directory.
+fn kept(dir: &StateDir) -> Result<Option<Asked>> {
+    if !dir.cluster_file().exists() || !dir.mdm_log().exists() {
+        return Ok(None);
+    }
+    let before: Asked = config::read(&dir.cluster_file())?;
+    Ok(before.devices.iter().any(UpDevice::survives).then_some(before))
+}
+
+/// A cluster grows by this command, but doesn't become another one.
+fn refuse_other(dir: &StateDir, before: &Asked, args: &UpArgs) -> Result<()> {
+    let list = |devices: &[UpDevice]| {
+        devices.iter().map(|d| format!("--device {d}")).collect::<Vec<_>>().join(" ")
+    };
+    if !args.devices.is_empty() && args.devices != before.devices {
+        bail!(
+            "{} holds the data of a cluster whose servers have {}: leave out --device, choose another --dir, \
+             or see `gabion device add --help`",
+            dir.root().display(),
+            list(&before.devices)
+        );
+    }
+    if let Some(sds) = args.sds.filter(|sds| *sds < before.sds) {
+        bail!(
+            "{} holds the data of a cluster of {} servers: {sds} are too few for it. Leave out --sds, or choose \
+             another --dir",
+            dir.root().display(),
+            before.sds
+        );
+    }
+    Ok(())
 }
 
 /// Runs `gabion up`.
@@ -88,7 +168,6 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     if let Some(mdm) = target.mdm {
         bail!("`up` makes a cluster of its own on this machine: leave out --mdm {mdm}");
     }
-    check_names(&args.volumes)?;
     let dir = StateDir::create(&target.dir)?;
     let lock = dir.lock()?;
     refuse_second(&dir, target)?;
@@ -96,16 +175,20 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, interrupted.clone()).context("can't handle signals")?;
     }
-    clear_earlier_run(&dir)?;
-    let names = write_configs(&dir, args)?;
+    let mut plan = Plan::new(&dir, args)?;
+    check_names(&plan.volumes)?;
+    clear_earlier_run(&dir, plan.again)?;
+    let names = write_configs(&dir, &plan, args)?;
     let mut starting = Starting { dir: &dir, children: Vec::new(), interrupted: &interrupted };
-    let report = match starting.start(&names, args) {
+    let report = match starting.start(&names, &plan.volumes) {
         Ok(report) => report,
         Err(error) => {
             cluster::stop(&dir.live()?)?;
             return Err(error);
         }
     };
+    plan.asked.served = true;
+    config::write(&dir.cluster_file(), &plan.asked)?;
     drop(lock);
     print!("{}", live::how_to_use(&report, &target.dir_option(), args.detach));
     if args.detach {
@@ -166,9 +249,13 @@ fn refuse_second(dir: &StateDir, target: &Target) -> Result<()> {
     ))
 }
 
-/// RAM and NULL devices died with their processes, so an earlier log would describe lost data only.
-fn clear_earlier_run(dir: &StateDir) -> Result<()> {
+/// Forgets what is of no use any more. RAM and NULL devices died with their processes, so that a log of a
+/// cluster of these would describe lost data only.
+fn clear_earlier_run(dir: &StateDir, again: bool) -> Result<()> {
     cluster::sweep(dir)?;
+    if again {
+        return Ok(());
+    }
     let log = dir.mdm_log();
     if log.exists() {
         let kept = log.with_extension("log.1");
@@ -189,41 +276,45 @@ fn clear_earlier_run(dir: &StateDir) -> Result<()> {
     Ok(())
 }
 
-/// Writes every role's file; returns one name per process, the MDM's first and the SDC's last.
-fn write_configs(dir: &StateDir, args: &UpArgs) -> Result<Vec<String>> {
-    let (backend, tcp_only) = (Backend(args.backend), args.tcp_only);
-    let mut free = ports::free(1 + args.sds as usize * args.devices.len())?.into_iter();
+/// Writes every role's file; returns one name per process, the MDM's first and the SDC's last. Servers that
+/// were there keep their devices, also those that were added since; ports are chosen anew.
+fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<String>> {
+    let Asked { backend, tcp_only, sds_per_process, .. } = plan.asked;
+    let servers: Vec<(String, Vec<DeviceConfig>)> =
+        (0..plan.asked.sds).map(|i| devices(dir, plan, cluster::sds(i))).collect::<Result<_>>()?;
+    let count = 1 + servers.iter().map(|(_, devices)| devices.len()).sum::<usize>();
+    let mut free = ports::free(count)?.into_iter();
     let mut next = || free.next().context("ran out of ports");
     let mdm = next()?;
     let pid_file = |name: &str| Some(dir.pid_file(name));
-    let asked = Asked {
-        sds: args.sds,
-        sds_per_process: args.sds_per_process,
-        devices: &args.devices,
-        volumes: args.volumes.iter().map(|v| format!("{}:{}", v.name, v.size.0)).collect(),
+    let spin_us = args.spin;
+    config::write(&dir.cluster_file(), &plan.asked)?;
+    let manager = MdmConfig {
+        listen: mdm,
+        log: dir.mdm_log(),
         backend,
         tcp_only,
+        spin_us,
+        pid_file: pid_file("mdm"),
     };
-    config::write(&dir.cluster_file(), &asked)?;
-    let manager =
-        MdmConfig { listen: mdm, log: dir.mdm_log(), backend, tcp_only, pid_file: pid_file("mdm") };
     config::write(&dir.config_file("mdm"), &manager)?;
     let mut names = vec!["mdm".to_owned()];
-    for i in 0..args.sds {
-        let name = cluster::sds(i);
-        let device = |spec: &DeviceSpec| {
-            Ok(DeviceConfig { spec: *spec, listen: next()?, advertise: None, pin: None })
-        };
+    for (i, (name, mut device)) in (0..).zip(servers) {
+        for one in &mut device {
+            one.listen = next()?;
+        }
+        let pid_file = pid_file(&name);
         let server = SdsConfig {
             name: name.clone(),
             mdm: vec![mdm],
             backend,
             tcp_only,
-            pid_file: pid_file(&name),
-            device: args.devices.iter().map(device).collect::<Result<_>>()?,
+            spin_us,
+            pid_file,
+            device,
         };
         config::write(&dir.config_file(&name), &server)?;
-        if i % args.sds_per_process == 0 {
+        if i % sds_per_process == 0 {
             names.push(name);
         }
     }
@@ -235,12 +326,39 @@ fn write_configs(dir: &StateDir, args: &UpArgs) -> Result<Vec<String>> {
         nbd,
         backend,
         tcp_only,
+        spin_us,
         pid_file: pid_file("sdc"),
         pin: None,
     };
     config::write(&dir.config_file("sdc"), &client)?;
     names.push("sdc".into());
     Ok(names)
+}
+
+/// The devices of a server: those of its file, if it has one already.
+fn devices(dir: &StateDir, plan: &Plan, name: String) -> Result<(String, Vec<DeviceConfig>)> {
+    let file = dir.config_file(&name);
+    if plan.again && file.exists() {
+        let before: SdsConfig = config::read(&file)?;
+        return Ok((name, before.device));
+    }
+    let device = |(shard, device): (u32, &UpDevice)| {
+        let spec = match device {
+            UpDevice::File(size) => DeviceSpec::File(dir.device_file(&name, shard), Some(*size)),
+            UpDevice::Memory(memory) => memory.clone(),
+        };
+        let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
+        DeviceConfig {
+            shard: Some(shard),
+            spec,
+            replace: false,
+            listen,
+            advertise: None,
+            pin: None,
+        }
+    };
+    let devices = (0..).zip(&plan.asked.devices).map(device).collect();
+    Ok((name, devices))
 }
 
 /// The steps from configurations to a cluster that serves.
@@ -251,7 +369,7 @@ struct Starting<'a> {
 }
 
 impl Starting<'_> {
-    fn start(&mut self, names: &[String], args: &UpArgs) -> Result<Report> {
+    fn start(&mut self, names: &[String], volumes: &[VolumeSpec]) -> Result<Report> {
         let target = Target { dir: self.dir.root().to_owned(), mdm: None };
         let (mdm, others) = names.split_first().context("a cluster has an MDM")?;
         self.spawn(mdm)?;
@@ -259,12 +377,14 @@ impl Starting<'_> {
         for name in others {
             self.spawn(name)?;
         }
+        let dir = self.dir;
         self.wait("all SDSs are registered", || {
             let report = crate::status::ask(&target)?;
-            Ok((report.sds_up() == args.sds as usize).then_some(()))
+            Ok(cluster::serving(dir, &report)?.then_some(()))
         })?;
         let mut admin = target.connect()?;
-        for volume in &args.volumes {
+        let there = crate::status::ask(&target)?.volumes;
+        for volume in volumes.iter().filter(|v| !there.iter().any(|t| t.name == v.name)) {
             admin
                 .create_volume(&volume.name, volume.size.0)
                 .with_context(|| format!("can't make volume {}", volume.name))?;
@@ -272,8 +392,8 @@ impl Starting<'_> {
         let socket = self.dir.nbd_socket();
         self.wait("everything serves", || {
             let report = crate::status::ask(&target)?;
-            let clients =
-                !report.sdc.is_empty() && report.sdc.iter().all(|s| s.state == UpDown::Up);
+            let sdc = dir.process("sdc").map(|p| p.pid);
+            let clients = report.sdc.iter().any(|s| Some(s.pid) == sdc && s.state == UpDown::Up);
             let serves = clients && report.groups.failed == 0 && greets(&socket);
             Ok(serves.then_some(report))
         })

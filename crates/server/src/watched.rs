@@ -26,13 +26,15 @@ pub struct Watched<N, F> {
     /// The node.
     pub node: N,
     last: Option<Verdict>,
+    /// It was asked to end: that it does is no news.
+    stopping: bool,
     tell: F,
 }
 
 impl<N: Node + Watch, F: FnMut(Verdict)> Watched<N, F> {
     /// Watches a node.
     pub fn new(node: N, tell: F) -> Watched<N, F> {
-        Watched { node, last: None, tell }
+        Watched { node, last: None, stopping: false, tell }
     }
 }
 
@@ -50,7 +52,7 @@ impl<N: Node + Watch, F: FnMut(Verdict)> Node for Watched<N, F> {
     fn flush(&mut self, now: Time, out: &mut Effects) {
         self.node.flush(now, out);
         let verdict = self.node.verdict();
-        if verdict.is_some() && verdict != self.last {
+        if verdict.is_some() && verdict != self.last && !self.stopping {
             self.last = verdict.clone();
             verdict.into_iter().for_each(&mut self.tell);
         }
@@ -58,6 +60,15 @@ impl<N: Node + Watch, F: FnMut(Verdict)> Node for Watched<N, F> {
 
     fn wake_at(&self) -> Option<Time> {
         self.node.wake_at()
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        self.node.stop();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.node.is_stopped()
     }
 }
 
@@ -70,8 +81,11 @@ impl Watch for node::mdm::Mdm {
 
 impl Watch for node::sds::Sds {
     fn verdict(&self) -> Option<Verdict> {
-        let why = "this server must end: a newer process serves in its name, or its device failed";
-        self.ended().then(|| Verdict::End(why.to_owned()))
+        let why = || match self.trouble() {
+            Some(trouble) => trouble.to_string(),
+            None => "it must end: a newer process serves in its name, or its device failed".into(),
+        };
+        self.ended().then(|| Verdict::End(why()))
     }
 }
 

@@ -215,6 +215,7 @@ impl Stage {
                     DeviceConfig::Durable(DurableConfig {
                         bytes,
                         format: true,
+                        replace: true,
                         uuid,
                         tuning: TUNING,
                     })

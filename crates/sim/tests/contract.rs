@@ -35,6 +35,7 @@ impl Harness for Simulated {
             peers: (0..n).map(address).collect(),
             nobody: address(n),
             disk_bytes: Some(DISK_BYTES),
+            disk_block: 1,
             same_clock: true,
         };
         let ids: Vec<ProcId> = (0..n)

@@ -200,3 +200,46 @@ fn what_the_device_fails_to_read_counts_as_damaged_and_nothing_more_fails() {
     assert_eq!(store.failed(), None);
     assert!(store.is_idle());
 }
+
+/// Writes a block of the first unit, has the page of checksums loaded and saved, and mounts again.
+fn save_checksums(world: &mut World) {
+    world.mount(None).unwrap();
+    world.write(World::group(unit(1)), unit(1), 5 * BLOCK, BLOCK, false);
+    world.settle();
+    world.store.as_mut().unwrap().request_checkpoint();
+    world.settle();
+    world.store = None;
+    world.mount(None).unwrap();
+}
+
+#[test]
+fn checksums_that_fail_to_be_read_for_a_moment_are_not_saved_as_lost() {
+    let layout = Layout::new(SIZE).unwrap();
+    let sums = layout.sums.at..layout.slots.at;
+    for times in 1..=3 {
+        let mut world = written();
+        world.unreadable = (sums.clone(), times);
+        save_checksums(&mut world);
+        assert_eq!(world.unreadable.1, 0, "they were read");
+        world.compare_content();
+    }
+}
+
+#[test]
+fn a_page_of_checksums_with_one_unreadable_copy_is_lost_only_with_the_one_that_counts() {
+    let layout = Layout::new(SIZE).unwrap();
+    let mut lost = 0;
+    for copy in 0..2 {
+        let mut world = written();
+        world.mount(None).unwrap();
+        let at = layout.sum_page(0) + copy * 4096;
+        world.unreadable = (at..at + 4096, u32::MAX);
+        world.may_be_damaged = true;
+        world.read(World::group(unit(1)), unit(1), 0, UNIT);
+        world.settle();
+        let pages = world.store.as_ref().unwrap().stats().lost_pages;
+        assert_eq!(pages == 0, world.corrupt.is_empty());
+        lost += pages;
+    }
+    assert_eq!(lost, 1);
+}

@@ -165,6 +165,9 @@ pub struct Register {
     /// The id that is written on the device; 0 when it holds nothing yet, or is memory.
     #[prost(uint32, tag = "10")]
     pub device: u32,
+    /// It is empty, and takes the place of the device that was here, whose data is given up.
+    #[prost(bool, tag = "11")]
+    pub replace: bool,
 }
 
 /// An SDC reports to the MDM.
@@ -620,6 +623,9 @@ pub struct DeviceStatus {
     /// Groups that it belongs to.
     #[prost(uint32, tag = "8")]
     pub replicas: u32,
+    /// Groups that a volume uses and of which it has the only copy that is in sync.
+    #[prost(uint32, tag = "9")]
+    pub last_copies: u32,
 }
 
 /// One volume.

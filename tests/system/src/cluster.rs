@@ -55,6 +55,27 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Starts it again after a crash, by the same command without options.
+    pub fn start_again(&self) -> Result<()> {
+        self.gabion(&["up", "--detach"])?.ok().map(drop)
+    }
+
+    /// Kills every process at the same moment.
+    pub fn kill_all(&self) -> Result<()> {
+        let pids = self.running();
+        for pid in &pids {
+            signal(*pid, Signal::KILL)?;
+        }
+        wait("all processes are gone", secs(10), || {
+            Ok((!pids.iter().any(|pid| is_running(*pid))).then_some(()))
+        })
+    }
+
+    /// A file in its directory.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
     /// Its directory.
     pub fn dir(&self) -> &str {
         self.dir.to_str().expect("a temporary path is text")

@@ -8,6 +8,7 @@
 pub mod bytes;
 pub mod cluster;
 pub mod folder;
+pub mod ledger;
 pub mod nbd;
 pub mod probe;
 pub mod run;

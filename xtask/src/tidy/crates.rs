@@ -83,7 +83,8 @@ const TABLE: &[Row] = &[
     row(
         "gabion-server",
         3,
-        &["gabion-base", "gabion-seam", "gabion-wire", "gabion-node", "gabion-rt"],
+        // The store: `inspect` looks at a device without a node.
+        &["gabion-base", "gabion-seam", "gabion-wire", "gabion-store", "gabion-node", "gabion-rt"],
         &[
             "anyhow",
             "clap",

@@ -146,8 +146,7 @@ impl Mdm {
         out: &mut Effects,
     ) {
         let opened = self.links[&link].opened;
-        let session =
-            self.state.device_of(&m.sds, m.shard).and_then(|(id, _)| self.devices.get(&id));
+        let session = self.state.reporter(m).and_then(|(id, _)| self.devices.get(&id));
         let device = match self.state.register(m, session.is_some_and(|s| s.opened > opened)) {
             Registration::Known(id) => id,
             Registration::New(id, command) => {

@@ -97,13 +97,14 @@ impl Sds {
             pid: config.pid,
             acted: 0,
             device: 0,
+            replace: false,
         };
         let device = match (&self.mirror, self.opening.known()) {
             (Some(mirror), _) => mirror.journal(),
             (None, Some(Known::Ready(device))) => device,
             (None, Some(Known::Fresh(fresh))) => {
                 register.capacity = Layout::new(fresh.bytes).map_or(0, |l| l.capacity());
-                register.store = fresh.uuid[0];
+                (register.store, register.replace) = (fresh.uuid[0], fresh.replace);
                 return Some(register);
             }
             (None, None) => return None,

@@ -89,6 +89,9 @@ pub struct DurableConfig {
     /// It may be formatted, if nothing of ours is on it. Say so only of what is known to be new: other
     /// people's data is not recognised.
     pub format: bool,
+    /// If it is formatted: the device that was here before is gone for good, and this one takes its place.
+    /// Without this, an empty device in the place of one that has data is refused: maybe it was not found.
+    pub replace: bool,
     /// Drawn at random at every start; the device gets it when it is formatted.
     pub uuid: [u64; 2],
     /// What the store may use.
@@ -224,12 +227,6 @@ impl Sds {
     /// Why this process has ended, if something is to be done about it.
     pub fn trouble(&self) -> Option<&Trouble> {
         self.trouble.as_deref()
-    }
-
-    /// Ends in order: nobody is served any more; [`Sds::ended`] when the device has an empty log. Call
-    /// `flush` afterwards.
-    pub fn stop(&mut self) {
-        self.stopping = true;
     }
 
     /// Operations in flight.
@@ -449,6 +446,15 @@ impl seam::Node for Sds {
                 self.end(Note::DeviceFailed, out);
             }
         }
+    }
+
+    /// Nobody is served any more; everything is in order when the device has an empty log.
+    fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.ended
     }
 
     fn wake_at(&self) -> Option<Time> {

@@ -351,6 +351,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     pub(super) fn file_done(&mut self, now: Time, index: u32, result: i32) {
         let Some(result) = self.file_ended(index, result) else { return };
         let Some((seat, file)) = self.files.remove(index) else { return };
+        self.files_started -= 1;
+        self.start_files();
         self.deliver(now, seat, Event::DiskDone { op: file.op, result });
     }
 

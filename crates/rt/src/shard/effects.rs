@@ -1,6 +1,6 @@
 //! What the node asks for: queued, begun, or answered at the next turn. No socket I/O here.
 
-use super::{LINGER, Ready, Shard, work_on_file};
+use super::{FILES, LINGER, Ready, Shard, work_on_file};
 use crate::dial::{Dial, PATIENCE};
 use crate::disk::{self, Act, Begun};
 use crate::link::{Pinned, State};
@@ -116,18 +116,28 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             let none = Ready::DiskDone(op, Err(DiskError::OutOfRange));
             return self.ready.push_back((seat, none));
         };
-        let result = match disk::begin(disk, op, act, &self.pool, &mut self.zeros) {
-            Begun::Ended(result) => result,
+        match disk::begin(disk, op, act, &self.pool, &mut self.zeros) {
+            Begun::Ended(result) => self.ready.push_back((seat, Ready::DiskDone(op, result))),
             Begun::File(file) => {
                 let index = self.files.insert((seat, file));
-                let Some(result) = work_on_file(&mut self.sys, &mut self.files, index) else {
-                    return;
-                };
-                let Some(result) = self.file_ended(index, result) else { return };
-                self.files.remove(index);
-                result
+                self.files_waiting.push_back(index);
+                self.start_files();
             }
-        };
-        self.ready.push_back((seat, Ready::DiskDone(op, result)));
+        }
+    }
+
+    /// Starts file operations that wait, as many as the kernel may work on.
+    pub(super) fn start_files(&mut self) {
+        while self.files_started < FILES
+            && let Some(index) = self.files_waiting.pop_front()
+        {
+            self.files_started += 1;
+            let begun = work_on_file(&mut self.sys, &mut self.files, index);
+            let Some(result) = begun.and_then(|r| self.file_ended(index, r)) else { continue };
+            self.files_started -= 1;
+            if let Some((seat, file)) = self.files.remove(index) {
+                self.ready.push_back((seat, Ready::DiskDone(file.op, result)));
+            }
+        }
     }
 }

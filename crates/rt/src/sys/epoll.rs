@@ -295,8 +295,11 @@ impl Sys for Epoll {
                 FileCall::Read { to, len, at } => {
                     libc::pread64(fd, to.cast(), len as usize, at as i64)
                 }
-                FileCall::Write { from, len, at } => {
-                    libc::pwrite64(fd, from.cast(), len as usize, at as i64)
+                FileCall::Write { from, len, at, durable } => {
+                    let part =
+                        libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len as usize };
+                    let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                    libc::pwritev2(fd, &raw const part, 1, at as i64, flags)
                 }
                 FileCall::Sync => libc::fdatasync(fd) as isize,
             }

@@ -15,6 +15,9 @@ use std::time::Duration;
 /// Operations that are started per system call, and completions that fit at once. More wait, none
 /// is lost.
 const ENTRIES: (u32, u32) = (1024, 8192);
+/// Device operations that are started without waiting for the rest of the batch: a device that is given
+/// them late has nothing to do while this thread works on what it has completed.
+const EARLY: usize = 4;
 /// `IORING_ENTER_GETEVENTS`.
 const GET_EVENTS: u32 = 1;
 
@@ -192,12 +195,17 @@ impl Sys for Uring {
     unsafe fn file(&mut self, slot: u32, fd: RawFd, call: FileCall) -> Option<i32> {
         let entry = match call {
             FileCall::Read { to, len, at } => opcode::Read::new(Fd(fd), to, len).offset(at).build(),
-            FileCall::Write { from, len, at } => {
-                opcode::Write::new(Fd(fd), from, len).offset(at).build()
+            FileCall::Write { from, len, at, durable } => {
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Write::new(Fd(fd), from, len).offset(at).rw_flags(flags).build()
             }
             FileCall::Sync => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
         };
         self.push(Token::Disk(slot), entry);
+        if self.ring.submission().len() >= EARLY {
+            // What it does not take now, it takes with the next wait.
+            let _ = self.ring.submit();
+        }
         None
     }
 

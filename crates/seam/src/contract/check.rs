@@ -19,6 +19,9 @@ pub struct Place {
     pub nobody: SocketAddr,
     /// The size of its device, if it has a fixed one: beyond it, `OutOfRange` is expected.
     pub disk_bytes: Option<u64>,
+    /// What offsets and lengths of its operations are multiples of, in bytes; 1: any. Above 1, others get
+    /// `OutOfRange`.
+    pub disk_block: u32,
     /// All probes read the same clock, so that stamps of one mean something to the other.
     pub same_clock: bool,
 }

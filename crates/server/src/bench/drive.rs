@@ -53,6 +53,8 @@ pub struct Work {
     pub depth: u32,
     /// Jobs.
     pub jobs: u32,
+    /// Data is copied into and out of memory of the job's own.
+    pub copy: bool,
 }
 
 /// The threads of a load; stopped when dropped.
@@ -88,6 +90,7 @@ impl Volume {
             block: FILL_BLOCK,
             depth: FILL_DEPTH,
             jobs: 1,
+            copy: false,
         };
         let mut jobs = Jobs::start(self, &work, Some(self.size / u64::from(FILL_BLOCK)))?;
         let deadline = Instant::now() + FILL_TIMEOUT;
@@ -127,6 +130,7 @@ impl Jobs {
                 requests,
                 block: work.block,
                 depth: work.depth,
+                copy: work.copy,
                 total,
             };
             jobs.spawn(volume, job, load)?;

@@ -61,6 +61,10 @@ pub struct IoArgs {
     /// Use TCP even between processes of this machine, as between hosts
     #[arg(long)]
     tcp_only: bool,
+    /// Copy what is read into memory of the load's own, and what is written out of it, a place for each
+    /// request: as programs do that call libgabion
+    #[arg(long)]
+    copy: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -106,6 +110,7 @@ pub fn run(target: &Target, args: &IoArgs) -> Result<()> {
         block: u32::try_from(args.bs.0).context("a request has less than 4 GiB")?,
         depth: args.depth,
         jobs: args.jobs,
+        copy: args.copy,
     };
     let window = Duration::from_secs_f64(args.seconds);
     let title = format!("{} of {}, depth {} x {}", args.workload, args.bs, args.depth, args.jobs);

@@ -24,6 +24,9 @@ pub struct Load {
     pub block: u32,
     /// How many are under way.
     pub depth: u32,
+    /// Data goes through memory of the load's own, a place per request, as it does in programs that
+    /// call libgabion.
+    pub copy: bool,
     /// How many to make in all; without it, the load goes on until it is stopped.
     pub total: Option<u64>,
 }
@@ -57,6 +60,8 @@ pub struct Loader {
     due: Vec<u32>,
     spare: Vec<Effect>,
     data: Buf,
+    /// With `copy`: a block for each slot.
+    memory: Vec<u8>,
 }
 
 impl Loader {
@@ -65,6 +70,7 @@ impl Loader {
         Loader {
             sdc,
             slots: vec![(Side::Read, 0, Time::ZERO); load.depth as usize],
+            memory: vec![0; if load.copy { (load.depth * load.block) as usize } else { 0 }],
             load,
             shared,
             tally: Tally::default(),
@@ -93,12 +99,12 @@ impl Loader {
 
     fn answered(&mut self, now: Time, id: RequestId, result: Result<Buf, BlockError>) {
         let (side, at, since) = self.slots[id.0 as usize];
-        if let Err(why) = result {
-            let what = if side == Side::Read { "reading" } else { "writing" };
-            let (len, volume) = (self.load.block, &self.load.volume);
-            let text = format!("{what} {len} bytes at {at} of volume {volume} failed: {why}");
-            let _ = self.shared.error.set(text);
-            return;
+        let data = match result {
+            Ok(data) => data,
+            Err(why) => return self.failed(side, at, why),
+        };
+        if self.load.copy {
+            self.place(id.0 as u32)[..data.len()].copy_from_slice(&data);
         }
         self.answered += 1;
         let latency = now.since(since).as_nanos() as u64;
@@ -108,6 +114,19 @@ impl Loader {
         } else if self.load.total == Some(self.answered) {
             self.shared.done.store(true, Ordering::Relaxed);
         }
+    }
+
+    fn failed(&mut self, side: Side, at: u64, why: BlockError) {
+        let what = if side == Side::Read { "reading" } else { "writing" };
+        let (len, volume) = (self.load.block, &self.load.volume);
+        let text = format!("{what} {len} bytes at {at} of volume {volume} failed: {why}");
+        let _ = self.shared.error.set(text);
+    }
+
+    /// The load's own memory for a slot's data.
+    fn place(&mut self, slot: u32) -> &mut [u8] {
+        let block = self.load.block as usize;
+        &mut self.memory[slot as usize * block..][..block]
     }
 
     /// Begins once the volume is known.
@@ -129,6 +148,7 @@ impl Loader {
         let (side, at) = self.load.requests.next();
         let (kind, body) = match side {
             Side::Read => (BlockKind::Read, Buf::EMPTY),
+            Side::Write if self.load.copy => (BlockKind::Write, out.copy(self.place(slot))),
             Side::Write => (BlockKind::Write, self.data.clone()),
         };
         self.slots[slot as usize] = (side, at, now);

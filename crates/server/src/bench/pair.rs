@@ -80,6 +80,12 @@ impl<T> Rounds<T> {
         Spread::of(self.ours.iter().map(of)).median
     }
 
+    /// Each figure less the mean of the floors before and after it.
+    pub fn difference(&self, of: impl Fn(&T) -> f64) -> Spread {
+        let beside = self.floors.windows(2).map(|f| (of(&f[0]) + of(&f[1])) / 2.0);
+        Spread::of(self.ours.iter().zip(beside).map(|(ours, floor)| of(ours) - floor))
+    }
+
     /// Each figure over the mean of the floors before and after it.
     pub fn ratio(&self, of: impl Fn(&T) -> f64) -> Spread {
         let beside = self.floors.windows(2).map(|f| (of(&f[0]) + of(&f[1])) / 2.0);
@@ -122,6 +128,7 @@ mod tests {
         let rounds = Rounds::take(3, |_| next(&mut floors), |_| next(&mut ours)).unwrap();
         assert_eq!(rounds.ratio(|n| *n), Spread { median: 2.0, low: 2.0, high: 2.0 });
         assert_eq!((rounds.floor(|n| *n), rounds.ours(|n| *n)), (2.0, 3.0));
+        assert_eq!(rounds.difference(|n| *n), Spread { median: 1.5, low: 1.0, high: 2.0 });
     }
 
     #[test]

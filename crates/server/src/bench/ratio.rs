@@ -2,7 +2,7 @@
 
 mod idle;
 mod nbd;
-mod outcome;
+pub mod outcome;
 pub mod rows;
 
 use super::figures::Figures;

@@ -73,13 +73,26 @@ impl Rig {
     /// Starts a cluster of NULL devices and fills its volume. With `tcp_only` its processes talk as
     /// hosts do, which is what the floor is the floor of.
     pub fn start(layout: Layout, backend: rt::Backend, tcp_only: bool) -> Result<Rig> {
-        let name = format!("gabion-bench-{}-{:08x}", std::process::id(), crate::random()? as u32);
-        let dir = std::env::temp_dir().join(name);
-        let cleanup = Cleanup(dir.clone());
         let size = (u64::from(layout.servers) * VOLUME_PER_SDS).max(VOLUME_MIN);
+        Rig::on(&std::env::temp_dir(), "null:1TiB", size, layout, backend, tcp_only)
+    }
+
+    /// Starts a cluster in a new directory within `folder`, each server with this device, and fills its
+    /// volume of `size` bytes.
+    pub fn on(
+        folder: &Path,
+        device: &str,
+        size: u64,
+        layout: Layout,
+        backend: rt::Backend,
+        tcp_only: bool,
+    ) -> Result<Rig> {
+        let name = format!("gabion-bench-{}-{:08x}", std::process::id(), crate::random()? as u32);
+        let dir = folder.join(name);
+        let cleanup = Cleanup(dir.clone());
         let mut command = Command::new(std::env::current_exe()?);
         command
-            .args(["up", "--detach", "--device", "null:1TiB"])
+            .args(["up", "--detach", "--device", device])
             .args(["--volume", &format!("{VOLUME}:{size}")])
             .args(["--sds", &layout.servers.to_string()])
             .args(["--sds-per-process", &layout.per_process.to_string()])

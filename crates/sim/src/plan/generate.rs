@@ -237,8 +237,10 @@ fn fill(plan: &mut Plan, r: &mut Prng) {
     let count = units.len() as u64;
     units.extend_from_within(..r.below(count) as usize);
     for (i, (volume, unit)) in units.into_iter().enumerate() {
-        let at = plan.length * i as u32 / 2 / count as u32;
-        let late = Duration::from_micros(r.below(plan.length.as_micros() as u64 / 2));
+        // Whole microseconds: that is what a written plan keeps.
+        let half = plan.length.as_micros() as u64 / 2;
+        let at = Duration::from_micros(half * i as u64 / count);
+        let late = Duration::from_micros(r.below(half));
         let (sector, sectors) = (unit * UNIT_SECTORS as u32, UNIT_SECTORS as u32);
         for (at, kind, chance) in [(at, IoKind::Write, 0.9), (at + late, IoKind::Discard, 0.3)] {
             let (client, volume) = (r.below(u64::from(plan.clients)) as u8, volume as u8);

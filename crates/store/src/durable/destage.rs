@@ -7,8 +7,10 @@ use alloc::vec::Vec;
 use base::BLOCK;
 use seam::Effects;
 
-/// Runs on their way at the same time.
+/// Runs on their way at the same time, and how many may be left before more are sent: one at a time
+/// would cost a system call, and a wake-up of the device, each.
 const RUNS: u32 = 32;
+const FEW: u32 = RUNS / 2;
 
 /// How far it is.
 #[derive(Debug, Default)]
@@ -30,6 +32,9 @@ impl Durable {
         d.running = d.wanted || bytes > most / 2 || (d.running && bytes > most / 4);
         d.wanted = false;
         if !d.running && !self.checkpoint_wants_home() {
+            return;
+        }
+        if self.destage.busy > FEW {
             return;
         }
         while self.destage.busy < RUNS {

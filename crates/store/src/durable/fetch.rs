@@ -12,6 +12,9 @@ use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
 use seam::{Buf, DiskError, Effects};
 
+/// How often the copies of a page are read one by one, in turn, when the device failed to read both.
+const TRIES: u32 = 6;
+
 impl Durable {
     /// Where these blocks of a unit are, as far as they hold data; in order.
     pub(super) fn pieces(&self, group: GroupId, unit: UnitKey, blocks: BlockSet) -> Vec<Piece> {
@@ -126,33 +129,43 @@ impl Durable {
         let readers = self.loading.entry(page).or_default();
         readers.push(reader);
         if readers.len() == 1 {
-            self.read_page(page, out);
+            self.read_page(page, 0, out);
         }
     }
 
-    fn read_page(&mut self, page: u32, out: &mut Effects) {
+    /// Reads both copies of a page; again, one of them.
+    fn read_page(&mut self, page: u32, tries: u32, out: &mut Effects) {
         let wanted = self.root[(self.layout.map_pages() + page) as usize];
-        let at = self.layout.sum_page(page);
-        self.read(at, 2 * PAGE as u32, Op::SumPage { page, wanted }, out);
+        let (first, count) = copies_of(tries);
+        let at = self.layout.sum_page(page) + first as u64 * PAGE;
+        let op = Op::SumPage { page, wanted, tries };
+        self.read(at, count * PAGE as u32, op, out);
     }
 
-    /// Both copies of a page came. If neither is the one that the root names, nothing is known of its
-    /// blocks: they will fail their checks, and be repaired one by one.
+    /// Copies of a page came. If the device fails to read them, each is tried for itself, and again: the
+    /// next checkpoint would save what is taken for lost. If neither is the one that the root names,
+    /// nothing is known of its blocks: they will fail their checks, and be repaired one by one.
     pub(super) fn page_read(
         &mut self,
         page: u32,
         asked: u32,
+        tries: u32,
         result: Result<Buf, DiskError>,
         out: &mut Effects,
     ) {
         let index = self.layout.map_pages() + page;
         let wanted = self.root[index as usize];
-        if wanted != asked && self.sums.page(page).is_none() {
-            return self.read_page(page, out); // saved and gone again while it was read
-        }
         if self.sums.page(page).is_none() {
-            let sums = self.decode_page(page, wanted, result.as_deref().unwrap_or(&[]));
-            self.sums.insert(page, sums);
+            if wanted != asked {
+                return self.read_page(page, 0, out); // saved and gone again while it was read
+            }
+            let found = self.find_page(page, wanted, tries, result.as_deref().unwrap_or(&[]));
+            let again = found.is_none() && (result.is_err() || tries > 0) && tries < TRIES;
+            if again {
+                return self.read_page(page, tries + 1, out);
+            }
+            self.stats.lost_pages += u64::from(found.is_none());
+            self.sums.insert(page, found.unwrap_or_else(empty_page));
         }
         for reader in self.loading.remove(&page).unwrap_or_default() {
             match reader {
@@ -167,23 +180,29 @@ impl Durable {
 }
 
 impl Durable {
-    fn decode_page(&mut self, page: u32, wanted: u32, both: &[u8]) -> SumPage {
+    /// The copy that counts, if it is among those that were read.
+    fn find_page(&mut self, page: u32, wanted: u32, tries: u32, read: &[u8]) -> Option<SumPage> {
         let mut sums = empty_page();
         if wanted == 0 {
-            return sums;
+            return Some(sums);
         }
-        let index = self.layout.map_pages() + page;
         let at = self.layout.sum_page(page);
-        let Some(copy) = whole_copy(both, wanted, self.identity.uuid, at) else {
-            self.stats.lost_pages += 1;
-            return sums;
-        };
-        self.copies.put(index, copy == 1);
-        let bytes = &both[copy * PAGE as usize..][..PAGE as usize];
+        let found = whole_copy(read, wanted, self.identity.uuid, at)?;
+        let copy = copies_of(tries).0 + found;
+        self.copies.put(self.layout.map_pages() + page, copy == 1);
+        let bytes = &read[found * PAGE as usize..][..PAGE as usize];
         for (sum, b) in sums.iter_mut().zip(bytes.chunks_exact(4)) {
             *sum = u32::from_le_bytes(b.try_into().expect("four bytes"));
         }
-        sums
+        Some(sums)
+    }
+}
+
+/// The copies of a page that are read at this try: the first, and how many.
+fn copies_of(tries: u32) -> (usize, u32) {
+    match tries {
+        0 => (0, 2),
+        _ => (1 - tries as usize % 2, 1),
     }
 }
 

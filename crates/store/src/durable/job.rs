@@ -114,6 +114,8 @@ pub enum Op {
         page: u32,
         /// Its entry in the root when it was asked for.
         wanted: u32,
+        /// How often it was read in vain.
+        tries: u32,
     },
     /// A batch of the log, or a part of it.
     Log,

@@ -30,10 +30,11 @@ mod replay;
 mod store;
 mod sums;
 mod superblock;
+pub mod survey;
 mod unitmap;
 mod write;
 
 pub use formatter::{Format, Formatting};
 pub use mount::{Expected, Mount, MountError, Mounting};
 pub use store::{Durability, Durable, Stats, Tuning};
-pub use superblock::Identity;
+pub use superblock::{Anchor, Content, Identity, LogStart};

@@ -16,6 +16,7 @@ use super::record::{Part, Reader, Record, Way, Write, read};
 use super::store::Recovered;
 use super::sums::Sums;
 use super::superblock::LogStart;
+use super::survey::Replayed;
 use super::unitmap::Chunk;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -47,6 +48,7 @@ pub struct Replay {
     overlay: Overlay,
     sums: Sums,
     dropped: u64,
+    batches: u64,
 }
 
 impl Replay {
@@ -66,6 +68,7 @@ impl Replay {
             overlay: Overlay::default(),
             sums: Sums::new(parts.tuning.cached_pages.max(1)),
             dropped: 0,
+            batches: 0,
             parts,
         }
     }
@@ -164,6 +167,7 @@ impl Replay {
             self.open.push_back((self.next.record, record));
             self.next.record += 1;
         }
+        self.batches += 1;
         self.destaged = self.destaged.max(head.destaged.get());
         while self.open.front().is_some_and(|(number, _)| *number < head.settled.get()) {
             let (number, record) = self.open.pop_front().expect("it is there");
@@ -299,6 +303,7 @@ impl Replay {
             }
         }
         self.overlay.forget_before(self.destaged);
+        let replayed = self.replayed();
         let Parts { disk, tuning, content, root, copies, mut map, groups } = self.parts;
         if map.index().is_err() {
             let at = content.layout.map.at;
@@ -322,7 +327,18 @@ impl Replay {
             root,
             copies,
             dropped: self.dropped,
+            replayed,
         })
+    }
+
+    fn replayed(&self) -> Replayed {
+        Replayed {
+            tail: self.start,
+            head: self.next.position,
+            batches: self.batches,
+            records: self.next.record - self.parts.content.anchor.log.record,
+            waiting: self.overlay.bytes() as u64,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use super::overlay::Overlay;
 use super::record::{Way, Write};
 use super::sums::Sums;
 use super::superblock::{Anchor, Identity};
+use super::survey::Replayed;
 use super::unitmap::{Chunk, UnitMap};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -112,6 +113,7 @@ pub struct Durable {
     pub(super) finished: VecDeque<Finished>,
     pub(super) failed: Option<DiskError>,
     pub(super) stats: Stats,
+    pub(super) replayed: Replayed,
 }
 
 /// Jobs and operations in flight; the callers bound theirs far below.
@@ -134,6 +136,7 @@ pub(super) struct Recovered {
     pub root: Vec<u32>,
     pub copies: Bits,
     pub dropped: u64,
+    pub replayed: Replayed,
 }
 
 impl Durable {
@@ -163,6 +166,7 @@ impl Durable {
             finished: VecDeque::new(),
             failed: None,
             stats: Stats { dropped: r.dropped, ..Stats::default() },
+            replayed: r.replayed,
         }
     }
 
@@ -456,7 +460,9 @@ impl Journal for Durable {
                 }
                 self.arrived(job, error, out);
             }
-            (Op::SumPage { page, wanted }, _) => self.page_read(page, wanted, result, out),
+            (Op::SumPage { page, wanted, tries }, _) => {
+                self.page_read(page, wanted, tries, result, out);
+            }
             (_, Some(error)) => self.fail(error),
             (Op::Data { job }, None) => self.arrived(job, None, out),
             (Op::Log, None) => self.log_written(out),

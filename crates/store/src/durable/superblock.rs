@@ -123,15 +123,21 @@ impl Content {
 
 /// What one copy turned out to be.
 #[allow(clippy::large_enum_variant)] // four of them, on the stack
-enum Copy {
+pub enum Copy {
+    /// It is whole.
     Valid(Content),
+    /// Of this format, which a newer build writes.
     Newer(u32),
+    /// With these features, which a newer build knows.
     Unknown(u64),
+    /// Its checksum is wrong.
     Damaged,
+    /// There is none.
     Nothing,
 }
 
-fn look(page: &[u8]) -> Copy {
+/// What a page is.
+pub fn look(page: &[u8]) -> Copy {
     let Ok((sb, _)) = Superblock::ref_from_prefix(page) else { return Copy::Nothing };
     if sb.magic != MAGIC || page.len() < SUPERBLOCK_BYTES {
         return Copy::Nothing;

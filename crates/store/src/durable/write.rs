@@ -286,10 +286,13 @@ fn mask(first: u32, end: u32) -> u16 {
     (((1u32 << end) - 1) & !((1u32 << first) - 1)) as u16
 }
 
-/// Neighbours as one buffer.
-pub(super) fn join(mut parts: Vec<Buf>, out: &mut Effects) -> Buf {
-    if parts.len() == 1 {
-        return parts.pop().expect("there is one");
+/// Neighbours as one buffer: without a copy when they are neighbours in memory, too, as the slots' shares
+/// of one long write are.
+pub(super) fn join(parts: Vec<Buf>, out: &mut Effects) -> Buf {
+    let (first, rest) = parts.split_first().expect("a run has a part");
+    let one = rest.iter().try_fold(first.clone(), |all, part| all.followed_by(part));
+    if let Some(one) = one {
+        return one;
     }
     let mut whole = out.alloc(parts.iter().map(|p| p.len()).sum());
     let mut rest = whole.as_mut();

@@ -13,6 +13,7 @@ use seam::{
     Journal, Marks, Origin, Started,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use store::durable::layout::Layout;
 use store::durable::{
     Durability, Durable, Expected, Format, Formatting, Identity, Mount, MountError, Mounting,
@@ -92,6 +93,8 @@ pub struct World {
     failed_writes: Vec<(u64, Vec<u8>)>,
     /// Reads may find damage: they are not compared then.
     pub may_be_damaged: bool,
+    /// Reads that touch this range fail, so many of them.
+    pub unreadable: (Range<u64>, u32),
 }
 
 fn take_finished(store: &mut Durable) -> Vec<Finished> {
@@ -121,6 +124,7 @@ impl World {
             slow_metadata: false,
             failed_writes: Vec::new(),
             may_be_damaged: false,
+            unreadable: (0..0, 0),
         };
         world.format(identity(), false).expect("a new device");
         world
@@ -214,6 +218,11 @@ impl World {
         self.ops += 1;
         match self.open.remove(pick) {
             (Effect::Read { op, at, len, .. }, _) => {
+                let (bad, times) = &mut self.unreadable;
+                if *times > 0 && at < bad.end && bad.start < at + u64::from(len) {
+                    *times -= 1;
+                    return (op, Err(DiskError::Io));
+                }
                 let mut buf = self.out.alloc(len as usize);
                 self.disk.read(at, buf.as_mut());
                 (op, Ok(buf))

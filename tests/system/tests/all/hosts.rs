@@ -52,8 +52,9 @@ impl Hosts {
 
     fn sds(&mut self, file: &str, name: &str, more: &str) -> Result<()> {
         let listen = ("listen", "\"127.0.0.1:0\"".to_owned());
+        let spec = ("spec", "\"ram:1GiB\"".to_owned());
         let (name, mdm) = (("name", format!("{name:?}")), ("mdm", format!("[{:?}]", self.mdm)));
-        self.run("sds", file, &[name, mdm, listen], more)
+        self.run("sds", file, &[name, mdm, spec, listen], more)
     }
 
     fn wait_healthy(&self) -> Result<()> {

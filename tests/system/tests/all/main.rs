@@ -3,6 +3,8 @@
 mod bad_input;
 mod bench;
 mod clients;
+mod devices;
+mod durable;
 mod failover;
 mod full;
 mod hosts;

@@ -32,6 +32,7 @@ enum Step {
     Flush,
     Read,
     Beyond,
+    Uneven,
 }
 
 impl Writer {
@@ -39,9 +40,10 @@ impl Writer {
         Writer { slots, only_read, begun: 0, ended: 0, next_op: 1000, running: BTreeMap::new() }
     }
 
-    /// A slot's length: odd ones too.
-    fn len(slot: u32) -> usize {
-        [512, 4096, 4097, 1, 65536, 12288, 200_000, 131_072][slot as usize % 8]
+    /// A slot's length: odd ones too, if the device takes them.
+    fn len(slot: u32, stage: &Stage<'_>) -> usize {
+        let len = [512usize, 4096, 4097, 1, 65536, 12288, 200_000, 131_072][slot as usize % 8];
+        len.next_multiple_of(stage.place.disk_block as usize)
     }
 
     /// Where it begins: the order on the device is not the order of time.
@@ -57,7 +59,7 @@ impl Writer {
         let op = DiskOp(self.next_op);
         self.next_op += 1;
         self.running.insert(op, (step, slot));
-        let (at, len) = (Writer::at(slot), Writer::len(slot));
+        let (at, len) = (Writer::at(slot), Writer::len(slot, stage));
         let effect = match step {
             Step::Blank | Step::Read => Effect::Read { op, disk: DISK, at, len: len as u32 },
             Step::Write => {
@@ -70,6 +72,10 @@ impl Writer {
             Step::Beyond => {
                 let at = stage.place.disk_bytes.map_or(0, |size| size - 1);
                 Effect::Read { op, disk: DISK, at, len: 2 }
+            }
+            Step::Uneven => {
+                let body = stage.out.alloc(stage.place.disk_block as usize);
+                Effect::Write { op, disk: DISK, at: u64::from(stage.place.disk_block) / 2, body }
             }
         };
         stage.out.push(effect);
@@ -84,7 +90,8 @@ impl Writer {
     }
 
     fn check(step: Step, slot: u32, result: &Result<Buf, DiskError>, stage: &mut Stage<'_>) {
-        let want = if matches!(step, Step::Blank | Step::Read) { Writer::len(slot) } else { 0 };
+        let want =
+            if matches!(step, Step::Blank | Step::Read) { Writer::len(slot, stage) } else { 0 };
         match result {
             Ok(data) => {
                 let right =
@@ -104,6 +111,9 @@ impl Role for Writer {
         if stage.place.disk_bytes.is_some() {
             self.act(Step::Beyond, 0, stage);
         }
+        if stage.place.disk_block > 1 {
+            self.act(Step::Uneven, 0, stage);
+        }
         self.fill(stage);
     }
 
@@ -112,17 +122,16 @@ impl Role for Writer {
             return stage.check(false, || format!("unexpected: {event:?}"));
         };
         let Some((step, slot)) = self.running.remove(&op) else { return };
-        if step == Step::Beyond {
+        if matches!(step, Step::Beyond | Step::Uneven) {
             let e = result.err();
-            return stage
-                .check(e == Some(DiskError::OutOfRange), || format!("beyond the end: {e:?}"));
+            return stage.check(e == Some(DiskError::OutOfRange), || format!("{step:?}: {e:?}"));
         }
         Writer::check(step, slot, &result, stage);
         match step {
             Step::Blank => self.act(Step::Write, slot, stage),
             Step::Write => self.act(Step::Flush, slot, stage),
             Step::Flush => self.act(Step::Read, slot, stage),
-            Step::Read | Step::Beyond => {
+            Step::Read | Step::Beyond | Step::Uneven => {
                 self.ended += 1;
                 self.fill(stage);
             }

@@ -1,0 +1,280 @@
+//! Files and block devices: opened so that nobody else has them, and past the page cache.
+//!
+//! Invariants: an open device is this process's alone (a lock on a file, `O_EXCL` on a block device); its
+//! size is what it was when it was opened, whatever happens to it later; a file is never truncated.
+//!
+//! Three kinds. A *growing* file takes any range and has no end: for logs. A *file device* and a *block
+//! device* have an end, and take ranges of whole blocks of 4 KiB, so that data goes from and to its buffers
+//! without a copy. Not done here: starting operations on them (`disk`, `sys`).
+
+use crate::error::RtError;
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, flock,
+    fstat, fsync, ftruncate, open, statx,
+};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What device ranges are multiples of, in bytes.
+pub(crate) const BLOCK: u64 = 4096;
+
+/// Size of a block device in bytes (`BLKGETSIZE64`), and whether it is read-only (`BLKROGET`).
+const GET_SIZE: Opcode = opcode::read::<usize>(0x12, 114);
+const GET_READ_ONLY: Opcode = opcode::none(0x12, 94);
+
+/// How long to wait for who has the device: a process that was killed has it until the kernel has taken
+/// down its io_uring, and device managers have it while they look at it.
+const OWN_PATIENCE: Duration = Duration::from_secs(2);
+/// For who only reads.
+const LOOK_PATIENCE: Duration = Duration::from_millis(300);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A file or block device that is open.
+pub(crate) struct Device {
+    fd: OwnedFd,
+    /// Its size in bytes; `None`: it grows.
+    bytes: Option<u64>,
+    /// Direct I/O, with memory that begins at multiples of this; `None`: through the page cache.
+    direct: Option<usize>,
+    /// Each write is durable when it ends.
+    pub(crate) write_through: bool,
+    /// What its user should know.
+    pub(crate) notice: Option<String>,
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Device {
+    /// Opens a file or a block device for reading; others may do so, too.
+    pub(crate) fn read_only(path: &Path) -> Result<Device, RtError> {
+        let failed = failed(path);
+        let found = kind(path)?.ok_or_else(|| failed(Errno::NOENT))?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let device = match found {
+            FileType::BlockDevice => {
+                let fd = exclusive(path, flags, LOOK_PATIENCE)?;
+                lock(&fd, FlockOperation::NonBlockingLockShared, path, LOOK_PATIENCE)?;
+                Device { bytes: Some(block_bytes(&fd).map_err(failed)?), ..Device::of(fd) }
+            }
+            FileType::RegularFile => {
+                let fd = open(path, flags, Mode::empty()).map_err(&failed)?;
+                lock(&fd, FlockOperation::NonBlockingLockShared, path, LOOK_PATIENCE)?;
+                let bytes = fstat(&fd).map_err(failed)?.st_size as u64;
+                Device { bytes: Some(bytes), ..Device::of(fd) }
+            }
+            other => return Err(wrong_kind(path, other)),
+        };
+        device.go_direct(path)
+    }
+
+    fn of(fd: OwnedFd) -> Device {
+        Device { fd, bytes: None, direct: None, write_through: false, notice: None }
+    }
+
+    /// Opens a growing file; makes it if it is not there.
+    pub(crate) fn growing(path: &Path) -> Result<Device, RtError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let fd = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed(path))?;
+        lock(&fd, FlockOperation::NonBlockingLockExclusive, path, OWN_PATIENCE)?;
+        Ok(Device::of(fd))
+    }
+
+    /// Opens a file as a device; makes it with `size` bytes if it is not there or empty.
+    pub(crate) fn file(
+        path: &Path,
+        size: Option<u64>,
+        write_through: bool,
+    ) -> Result<Device, RtError> {
+        let failed = failed(path);
+        let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
+        match (kind(path)?, size) {
+            (Some(FileType::RegularFile), _) => {}
+            (Some(other), _) => return Err(wrong_kind(path, other)),
+            (None, Some(_)) => flags |= OFlags::CREATE,
+            (None, None) if folder(path).is_dir() => {
+                return Err(RtError::Missing { path: path.to_owned() });
+            }
+            (None, None) => return Err(failed(Errno::NOENT)),
+        }
+        let fd = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(&failed)?;
+        lock(&fd, FlockOperation::NonBlockingLockExclusive, path, OWN_PATIENCE)?;
+        let mut bytes = fstat(&fd).map_err(&failed)?.st_size as u64;
+        // Also what a crash between making it and giving it its size has left.
+        if let (0, Some(size)) = (bytes, size) {
+            make(&fd, path, size)?;
+            bytes = size;
+        }
+        Device { bytes: Some(bytes), write_through, ..Device::of(fd) }.go_direct(path)
+    }
+
+    /// Opens a block device.
+    pub(crate) fn block(path: &Path, write_through: bool) -> Result<Device, RtError> {
+        match kind(path)? {
+            None => return Err(failed(path)(Errno::NOENT)),
+            Some(FileType::BlockDevice) => {}
+            Some(other) => return Err(wrong_kind(path, other)),
+        }
+        let fd = exclusive(path, OFlags::RDWR | OFlags::CLOEXEC, OWN_PATIENCE)?;
+        lock(&fd, FlockOperation::NonBlockingLockExclusive, path, OWN_PATIENCE)?;
+        // SAFETY: this request fills an int, and does nothing else.
+        let read_only = unsafe { ioctl(&fd, Getter::<GET_READ_ONLY, i32>::new()) };
+        if read_only.map_err(failed(path))? != 0 {
+            return Err(RtError::ReadOnly { path: path.to_owned() });
+        }
+        let bytes = block_bytes(&fd).map_err(failed(path))?;
+        Device { bytes: Some(bytes), write_through, ..Device::of(fd) }.go_direct(path)
+    }
+
+    /// Past the page cache from now on, if that is possible.
+    fn go_direct(self, path: &Path) -> Result<Device, RtError> {
+        let flags = fcntl_getfl(&self.fd).map_err(failed(path))?;
+        let aligns = alignments(&self.fd);
+        match fcntl_setfl(&self.fd, flags | OFlags::DIRECT) {
+            Ok(()) if aligns.offset > BLOCK => {
+                Err(RtError::LargeBlocks { path: path.to_owned(), bytes: aligns.offset })
+            }
+            Ok(()) => Ok(Device { direct: Some(aligns.memory), ..self }),
+            Err(Errno::INVAL) => {
+                let notice = Some(format!(
+                    "device {}: its file system has no direct I/O, so it goes through the page cache, \
+                     which costs memory and a copy; put it on ext4 or XFS",
+                    path.display()
+                ));
+                Ok(Device { notice, ..self })
+            }
+            Err(e) => Err(failed(path)(e)),
+        }
+    }
+
+    /// Its size in bytes when it was opened; a growing file's present one.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.unwrap_or_else(|| fstat(&self.fd).map_or(0, |s| s.st_size as u64))
+    }
+
+    /// It takes any range, and has no end.
+    pub(crate) fn grows(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    /// Whether a range is one of this device.
+    pub(crate) fn has(&self, at: u64, len: usize) -> bool {
+        let len = len as u64;
+        match self.bytes {
+            None => at.checked_add(len).is_some_and(|end| end <= i64::MAX as u64),
+            Some(bytes) => {
+                let whole = at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
+                whole && at <= bytes && len <= bytes - at
+            }
+        }
+    }
+
+    /// Whether data may lie here for an operation.
+    pub(crate) fn takes(&self, memory: *const u8) -> bool {
+        self.direct.is_none_or(|align| memory.addr().is_multiple_of(align))
+    }
+}
+
+/// What direct I/O wants.
+struct Alignments {
+    /// Of memory, in bytes.
+    memory: usize,
+    /// Of offsets and lengths, in bytes.
+    offset: u64,
+}
+
+fn alignments(fd: &OwnedFd) -> Alignments {
+    let told = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+    let told = told.filter(|s| s.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+    match told.map(|s| (s.stx_dio_mem_align, s.stx_dio_offset_align)) {
+        Some((memory @ 1.., offset @ 1..)) => {
+            Alignments { memory: memory as usize, offset: offset.into() }
+        }
+        _ => Alignments { memory: BLOCK as usize, offset: BLOCK },
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(Errno) -> RtError {
+    let path = path.to_owned();
+    move |e| RtError::Open { path: path.clone(), source: e.into() }
+}
+
+fn folder(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// What is there; `None`: nothing.
+fn kind(path: &Path) -> Result<Option<FileType>, RtError> {
+    match rustix::fs::stat(path) {
+        Ok(found) => Ok(Some(FileType::from_raw_mode(found.st_mode))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(e) => Err(failed(path)(e)),
+    }
+}
+
+fn wrong_kind(path: &Path, is: FileType) -> RtError {
+    let (is, instead) = match is {
+        FileType::BlockDevice => ("a block device", "write block:PATH"),
+        FileType::RegularFile => ("a file", "write file:PATH"),
+        FileType::Directory => ("a folder", "name a file in it"),
+        _ => ("neither a file nor a block device", "name one of these"),
+    };
+    RtError::WrongKind { path: path.to_owned(), is, instead }
+}
+
+/// Opens a block device that nobody has mounted or opened like this.
+fn exclusive(path: &Path, flags: OFlags, patience: Duration) -> Result<OwnedFd, RtError> {
+    let opened =
+        patiently(patience, Errno::BUSY, || open(path, flags | OFlags::EXCL, Mode::empty()));
+    opened.map_err(|e| match e {
+        Errno::BUSY => RtError::Mounted { path: path.to_owned() },
+        Errno::ROFS => RtError::ReadOnly { path: path.to_owned() },
+        e => failed(path)(e),
+    })
+}
+
+/// Tries again for so long while it fails in this way.
+fn patiently<T>(
+    patience: Duration,
+    again: Errno,
+    mut attempt: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let until = Instant::now() + patience;
+    loop {
+        match attempt() {
+            Err(e) if e == again && Instant::now() < until => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+}
+
+fn block_bytes(fd: &OwnedFd) -> Result<u64, Errno> {
+    // SAFETY: this request fills 64 bits, and does nothing else.
+    unsafe { ioctl(fd, Getter::<GET_SIZE, u64>::new()) }
+}
+
+fn lock(fd: &OwnedFd, how: FlockOperation, path: &Path, patience: Duration) -> Result<(), RtError> {
+    patiently(patience, Errno::WOULDBLOCK, || flock(fd, how)).map_err(|e| match e {
+        Errno::WOULDBLOCK => RtError::Locked { path: path.to_owned() },
+        e => failed(path)(e),
+    })
+}
+
+/// Gives a new file its size, so that it is still there after a power loss.
+fn make(fd: &OwnedFd, path: &Path, size: u64) -> Result<(), RtError> {
+    let failed = |e: Errno| RtError::Make { path: path.to_owned(), bytes: size, source: e.into() };
+    ftruncate(fd, size).map_err(failed)?;
+    fsync(fd).map_err(failed)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = open(folder(path), flags, Mode::empty()).map_err(failed)?;
+    fsync(folder).map_err(failed)
+}

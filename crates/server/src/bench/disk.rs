@@ -1,0 +1,218 @@
+//! `gabion bench disk`: what a durable cluster gets out of a disk, beside `fio` on the same one.
+//!
+//! Three data servers with a file device each, in one folder, two copies of all, every answer durable. The
+//! floor is fio on a plain file of the same file system, written before, with O_DIRECT (and O_DSYNC when it
+//! writes): the disk alone. What the device adds to the processor time is the difference to a cluster of NULL
+//! devices under the same load. How latency depends on how full a device is shows two clusters whose devices
+//! are half and all but full.
+//!
+//! Not here: the store without a cluster (`device`).
+
+mod fio;
+mod rows;
+
+use super::drive::Work;
+use super::figures::Figures;
+use super::io::seconds;
+use super::pair::Rounds;
+use super::ratio::outcome::{Outcome, Page};
+use super::rig::{Layout, Rig};
+use crate::exit::Exit;
+use crate::size::Size;
+use anyhow::{Result, bail};
+use clap::Args;
+use fio::RawFile;
+use rows::{Kind, LOADS, Load, ROWS, Row};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Data servers of the clusters that are compared with fio.
+const SDS: u32 = 3;
+/// A device's room over its share of the data: groups are not all of one size, and the log takes some.
+const ROOM: u64 = 1 << 30;
+/// Devices of the clusters that differ in how full they are, and each so large.
+const SMALL: u64 = 1 << 30;
+/// Two servers: all data is on both, so both are exactly so full.
+const PAIR: Layout = Layout { servers: 2, per_process: 1 };
+
+/// Options of `bench disk`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Measures fio, Gabion, fio, ... and prints the median of the ratios with the lowest and the highest. A row
+fails when it misses the must, or when it can't be measured; then the exit code is 7. In the rows that end in
+-cpu, the floor is a cluster of NULL devices, and instead of the ratio stands the difference in microseconds
+per I/O. In the row `full`, the floor is a cluster whose devices are half full.
+
+It takes about five times --data in the folder, and 4 GiB for the row `full`.
+
+Examples:
+  gabion bench disk /var/lib/gabion                    all rows: five minutes
+  gabion bench disk . --only write --only read --rounds 5
+  gabion bench disk . --json")]
+pub struct DiskArgs {
+    /// The folder, on the disk that is to be measured
+    folder: PathBuf,
+    /// Bytes that are written and read; better more than the disk's own cache has
+    #[arg(long, default_value = "2GiB", value_name = "SIZE")]
+    data: Size,
+    /// How often Gabion is measured, each time between two floors
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// How long one measurement takes, after a warm-up
+    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
+    seconds: f64,
+    /// Only this row; may be given several times
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Let the cluster's processes talk TCP to each other, as across hosts
+    #[arg(long)]
+    tcp_only: bool,
+    /// How Gabion talks to the kernel: auto, uring or epoll
+    #[arg(long, default_value = "auto")]
+    backend: rt::Backend,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `gabion bench disk`.
+pub fn run(args: &DiskArgs) -> Result<Exit> {
+    let names: Vec<&str> = ROWS.iter().map(|r| r.name).collect();
+    if let Some(name) = args.only.iter().find(|name| !names.contains(&name.as_str())) {
+        bail!("there is no row {name}. The rows are: {}", names.join(", "));
+    }
+    let mut page = Page::new(args.rounds);
+    if !args.json {
+        println!("{}", Page::head());
+    }
+    let mut tell = |outcome: Outcome| {
+        if !args.json {
+            println!("{}", outcome.line());
+        }
+        page.results.push(outcome);
+    };
+    let compared: Vec<Load> = LOADS.into_iter().filter(|l| !wanted(args, l).is_empty()).collect();
+    if !compared.is_empty() {
+        let bench = Bench::start(args)?;
+        for load in compared {
+            bench.measure(load)?.into_iter().for_each(&mut tell);
+        }
+    }
+    if let Some(row) = rows_of(args, |r| r.kind == Kind::Full).first() {
+        tell(full(args, row)?);
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&page)?);
+    }
+    let missed: Vec<&str> =
+        page.results.iter().filter(|o| !o.ok).map(|o| o.name.as_str()).collect();
+    if missed.is_empty() {
+        return Ok(Exit::Ok);
+    }
+    eprintln!("missed or not measured: {}", missed.join(", "));
+    Ok(Exit::Missed)
+}
+
+fn rows_of(args: &DiskArgs, of: impl Fn(&Row) -> bool) -> Vec<Row> {
+    let named = |r: &Row| args.only.is_empty() || args.only.iter().any(|name| name == r.name);
+    ROWS.into_iter().filter(|r| of(r) && named(r)).collect()
+}
+
+/// The rows that a load gives.
+fn wanted(args: &DiskArgs, load: &Load) -> Vec<Row> {
+    rows_of(args, |r| matches!(r.kind, Kind::Rate(name) | Kind::Cpu(name) if name == load.name))
+}
+
+/// What is loaded in turns.
+struct Bench<'a> {
+    args: &'a DiskArgs,
+    raw: Option<RawFile>,
+    durable: Rig,
+    null: Option<Rig>,
+}
+
+impl Bench<'_> {
+    fn start(args: &DiskArgs) -> Result<Bench<'_>> {
+        let all: Vec<Row> = LOADS.iter().flat_map(|load| wanted(args, load)).collect();
+        let size = args.data.0.next_multiple_of(u64::from(base::UNIT));
+        let raw = fio::is_there() && all.iter().any(|r| matches!(r.kind, Kind::Rate(_)));
+        let raw = raw.then(|| RawFile::new(&args.folder, size)).transpose()?;
+        let layout = Layout::apart(SDS);
+        let start =
+            |device: &str| Rig::on(&args.folder, device, size, layout, args.backend, args.tcp_only);
+        let null = all.iter().any(|r| matches!(r.kind, Kind::Cpu(_)));
+        let null = null.then(|| start("null:1TiB")).transpose()?;
+        let device = size * 2 / u64::from(SDS) * 5 / 4 + ROOM;
+        Ok(Bench { args, raw, durable: start(&format!("file:{device}"))?, null })
+    }
+
+    /// All rows of a load.
+    fn measure(&self, load: Load) -> Result<Vec<Outcome>> {
+        let rows = wanted(self.args, &load);
+        rows.into_iter().map(|row| self.row(load, &row)).collect()
+    }
+
+    fn row(&self, load: Load, row: &Row) -> Result<Outcome> {
+        let window = Duration::from_secs_f64(self.args.seconds);
+        let (rounds, name) = (self.args.rounds as usize, row.name);
+        let outcome = Outcome::new(name, row.title, row.unit, row.target);
+        let of = |rig: &Rig, title: &str| figures(rig, title, &load.work, window);
+        let ours = |at: &str| of(&self.durable, &format!("{name}, Gabion, {at}"));
+        if matches!(row.kind, Kind::Rate(_)) {
+            let Some(raw) = &self.raw else {
+                return Ok(outcome.not_measured("install the Debian package fio"));
+            };
+            let taken = Rounds::take(
+                rounds,
+                |at| raw.rate(&format!("{name}, fio, {at}"), &load, window),
+                |at| Ok(ours(at)?.iops),
+            )?;
+            let (floor, rate) = (taken.floor(|f| *f), taken.ours(|f| *f));
+            let outcome = outcome.with_ratio(taken.ratio(|f| *f));
+            return Ok(told(outcome, [floor, rate], [1e6 / floor, 1e6 / rate]));
+        }
+        let Some(null) = &self.null else { return Ok(outcome.not_measured("no NULL devices")) };
+        let floor = |at: &str| of(null, &format!("{name}, NULL devices, {at}"));
+        let taken = Rounds::take(rounds, floor, ours)?;
+        let us = |f: &Figures| f.process_us_per_io;
+        let both = [taken.floor(us), taken.ours(us)];
+        Ok(told(outcome.with_ratio(taken.difference(us)), both, both))
+    }
+}
+
+fn figures(rig: &Rig, title: &str, work: &Work, window: Duration) -> Result<Figures> {
+    rig.volume.measure(title, work, &rig.processes, window)
+}
+
+fn told(outcome: Outcome, [floor, ours]: [f64; 2], [floor_us, ours_us]: [f64; 2]) -> Outcome {
+    Outcome {
+        floor: Some(floor),
+        ours: Some(ours),
+        floor_us: Some(floor_us),
+        ours_us: Some(ours_us),
+        ..outcome
+    }
+}
+
+/// The median latency of small overwrites on devices that are all but full, over that on half full ones.
+fn full(args: &DiskArgs, row: &Row) -> Result<Outcome> {
+    let filled = |percent: u64| -> Result<Rig> {
+        let room = store::durable::layout::Layout::new(SMALL)?.capacity();
+        let units = room * percent / 100 / u64::from(base::UNIT);
+        let device = format!("file:{SMALL}");
+        let size = units * u64::from(base::UNIT);
+        Rig::on(&args.folder, &device, size, PAIR, args.backend, args.tcp_only)
+    };
+    let (half, full) = (filled(50)?, filled(99)?);
+    let window = Duration::from_secs_f64(args.seconds);
+    let work = rows::OVERWRITE;
+    let taken = Rounds::take(
+        args.rounds as usize,
+        |at| figures(&half, &format!("{}, half full, {at}", row.name), &work, window),
+        |at| figures(&full, &format!("{}, full, {at}", row.name), &work, window),
+    )?;
+    let p50 = |f: &Figures| f.latency_us.p50;
+    let both = [taken.floor(p50), taken.ours(p50)];
+    let outcome = Outcome::new(row.name, row.title, row.unit, row.target);
+    Ok(told(outcome.with_ratio(taken.ratio(p50)), both, both))
+}

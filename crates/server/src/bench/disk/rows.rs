@@ -1,0 +1,138 @@
+//! What `bench disk` measures, and what each row must reach.
+
+use crate::bench::drive::Work;
+use crate::bench::ratio::rows::Target;
+use crate::bench::workload::Workload;
+
+/// A load, as Gabion and as fio know it.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Its name here.
+    pub name: &'static str,
+    /// For Gabion.
+    pub work: Work,
+    /// fio's word for it.
+    pub fio: &'static str,
+    /// Durable when it ends.
+    pub writes: bool,
+}
+
+/// How a row comes out of what was measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The rate of this load over fio's.
+    Rate(&'static str),
+    /// The processes' time of this load, less that with NULL devices.
+    Cpu(&'static str),
+    /// The latency on full devices over that on half full ones.
+    Full,
+}
+
+/// One promise.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub title: &'static str,
+    /// What its figures are in.
+    pub unit: &'static str,
+    /// How it is taken.
+    pub kind: Kind,
+    /// What it must reach.
+    pub target: Target,
+}
+
+const fn load(
+    name: &'static str,
+    fio: &'static str,
+    workload: Workload,
+    block: u32,
+    depth: u32,
+) -> Load {
+    let work = Work { workload, mix: 0, block, depth, jobs: 1, copy: false };
+    Load { name, work, fio, writes: matches!(workload, Workload::Randwrite | Workload::Write) }
+}
+
+/// All loads.
+pub const LOADS: [Load; 4] = [
+    load("write", "randwrite", Workload::Randwrite, base::BLOCK, 32),
+    load("read", "randread", Workload::Randread, base::BLOCK, 32),
+    load("seq-write", "write", Workload::Write, base::UNIT, 8),
+    load("seq-read", "read", Workload::Read, base::UNIT, 8),
+];
+
+/// What devices are loaded with that differ in how full they are.
+pub const OVERWRITE: Work = LOADS[0].work;
+
+const fn row(
+    name: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    kind: Kind,
+    target: (f64, Option<f64>, bool),
+) -> Row {
+    let (must, aim, higher_is_better) = target;
+    Row { name, title, unit, kind, target: Target { must, aim, higher_is_better } }
+}
+
+/// All rows, in the order of their loads.
+pub const ROWS: [Row; 7] = [
+    row(
+        "write",
+        "4 KiB random write, depth 32, two copies",
+        "IOPS",
+        Kind::Rate("write"),
+        (0.35, Some(0.5), true),
+    ),
+    row(
+        "write-cpu",
+        "4 KiB random write: time above NULL devices",
+        "us, the difference",
+        Kind::Cpu("write"),
+        (8.0, None, false),
+    ),
+    row("read", "4 KiB random read, depth 32", "IOPS", Kind::Rate("read"), (0.8, None, true)),
+    row(
+        "read-cpu",
+        "4 KiB random read: time above NULL devices",
+        "us, the difference",
+        Kind::Cpu("read"),
+        (3.0, None, false),
+    ),
+    row(
+        "seq-write",
+        "1 MiB sequential write, depth 8, two copies",
+        "MiB/s",
+        Kind::Rate("seq-write"),
+        (0.4, Some(0.5), true),
+    ),
+    row(
+        "seq-read",
+        "1 MiB sequential read, depth 8",
+        "MiB/s",
+        Kind::Rate("seq-read"),
+        (0.85, None, true),
+    ),
+    row(
+        "full",
+        "4 KiB random overwrite, depth 32: 99 % full over 50 %",
+        "us median latency",
+        Kind::Full,
+        (1.3, None, false),
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_names_a_load_that_exists() {
+        for row in ROWS {
+            if let Kind::Rate(name) | Kind::Cpu(name) = row.kind {
+                assert!(LOADS.iter().any(|l| l.name == name), "{}", row.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! `gabion device`: which devices servers have, and whether one can be trusted with data.
+
+pub mod content;
+pub mod medium;
+pub mod probe;
+mod roster;
+pub mod scratch;
+mod scrub;
+pub mod verdict;
+
+use crate::exit::Exit;
+use crate::spec::DeviceSpec;
+use crate::target::Target;
+use anyhow::Result;
+use clap::Subcommand;
+use roster::Server;
+use std::path::PathBuf;
+
+/// What to do with devices.
+#[derive(Subcommand, Debug)]
+pub enum DeviceCommand {
+    /// List all devices
+    #[command(
+        after_help = "Example:\n  gabion device list --json | jq -r '.[] | select(.state == \"down\").id'"
+    )]
+    List {
+        /// Print a JSON array, with the fields of `sds[].devices` in docs/reference/status.md
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give a server one more device, while it runs
+    #[command(after_help = "\
+What is at the path must be empty, and its flushes must be true (see `gabion device probe`).
+
+Examples:
+  gabion device add file:/mnt/ssd1/gabion:200GiB --sds 2
+  gabion device add block:/dev/sdb --config /etc/gabion/sds.toml")]
+    Add {
+        /// file:PATH:SIZE, block:PATH, ram:SIZE or null:SIZE
+        #[arg(value_name = "SPEC")]
+        spec: DeviceSpec,
+        #[command(flatten)]
+        server: Server,
+        /// It takes the place of this device, which is gone for good
+        #[arg(long, value_name = "ID", value_parser = id)]
+        replace: Option<u32>,
+        /// DESTROY what is there, and trust flushes that can't be true
+        #[arg(long)]
+        force: bool,
+    },
+    /// Give a server a device that holds data of this cluster: what it holds counts again
+    #[command(after_help = "\
+For a disk that was moved from another server, or comes back after `gabion device remove`.
+
+Example:
+  gabion device import file:/mnt/moved/sds1.0 --sds 2")]
+    Import {
+        /// file:PATH or block:PATH
+        #[arg(value_name = "SPEC")]
+        spec: DeviceSpec,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Take a device out of its server; its data stays on it
+    #[command(after_help = "\
+Groups that it has a copy of go on with the other one, degraded, until it is imported again.
+
+Example:
+  gabion device remove 7 --sds 2")]
+    Remove {
+        /// Its number
+        #[arg(value_name = "ID", value_parser = id)]
+        id: u32,
+        #[command(flatten)]
+        server: Server,
+        /// Also when data can't be used without it
+        #[arg(long)]
+        force: bool,
+    },
+    /// Read everything that is stored, compare it with its checksums, repair what is damaged
+    #[command(after_help = "\
+It happens now and then by itself. This begins a pass now, and shows how it goes; Ctrl-C leaves it running.
+
+Exit code 1 when something is damaged of which no other copy was there.
+
+Examples:
+  gabion device scrub
+  gabion device scrub 7 --detach")]
+    Scrub {
+        /// Only this device
+        #[arg(value_name = "ID", value_parser = id)]
+        id: Option<u32>,
+        /// Don't wait for its end
+        #[arg(long)]
+        detach: bool,
+    },
+    /// Find out what a device promises, how fast it is, and whether its flushes can be true
+    #[command(after_help = "\
+Examples:
+  gabion device probe disk1      the file system that disk1 lies on, with a scratch file beside it
+  gabion device probe /dev/sdb   a block device; it is written to only when it is empty
+
+Exit code 1 when its flushes can't be true: data would not survive a power loss.
+docs/reference/probe.md says what can be found out and what can't.")]
+    Probe {
+        /// A file, a folder or a block device
+        path: PathBuf,
+        /// Write to a block device that is not empty: what is overwritten is put back at the end
+        #[arg(long)]
+        force: bool,
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Reads `7` and `dev7`.
+fn id(text: &str) -> Result<u32, String> {
+    let number = text.strip_prefix("dev").unwrap_or(text);
+    number.parse().map_err(|_| format!("`{text}` is no device: write its number, as in 7 or dev7"))
+}
+
+/// Runs `gabion device`.
+pub fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
+    match command {
+        DeviceCommand::List { json } => roster::list(target, *json),
+        DeviceCommand::Add { spec, server, replace, force } => {
+            roster::add(target, server, spec, *replace, *force)
+        }
+        DeviceCommand::Import { spec, server } => roster::import(target, server, spec),
+        DeviceCommand::Remove { id, server, force } => roster::remove(target, server, *id, *force),
+        DeviceCommand::Scrub { id, detach } => scrub::run(target, *id, *detach),
+        DeviceCommand::Probe { path, force, json } => {
+            let found = probe::probe(path, *force)?;
+            if *json {
+                println!("{}", serde_json::to_string_pretty(&found)?);
+            } else {
+                print!("{}", found.text());
+            }
+            Ok(if found.verdict.is_refused() { Exit::Failed } else { Exit::Ok })
+        }
+    }
+}

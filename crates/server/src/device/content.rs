@@ -1,0 +1,108 @@
+//! What is on a device before it is given to a server.
+
+use crate::inspect::report::Copies;
+use crate::offline;
+use anyhow::{Context, Result};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use store::durable::layout::Layout;
+use store::durable::survey::CopyState;
+
+/// How much of the beginning and the end is looked at, and overwritten by [`erase`].
+const EDGE: u64 = 1 << 20;
+
+/// What is there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// Zeros, or no file at all.
+    Nothing,
+    /// A device of a cluster, whole or not.
+    Device {
+        /// The cluster, as `gabion status` shows it.
+        cluster: String,
+    },
+    /// Something else.
+    Foreign,
+}
+
+/// What is at this path.
+pub fn of(path: &Path) -> Result<Content> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Content::Nothing),
+        Err(e) => return Err(e).with_context(|| format!("can't open {}", path.display())),
+    };
+    let bytes = size(&file)?;
+    if bytes == 0 {
+        return Ok(Content::Nothing);
+    }
+    let mut drive = offline::read_only(path)?;
+    let copies = Copies::read(&mut drive)?;
+    if let Some(content) = copies.newest() {
+        return Ok(Content::Device { cluster: format!("{:016x}", content.identity.cluster.0) });
+    }
+    if copies.0.iter().any(|(_, state)| !matches!(state, CopyState::Nothing)) {
+        return Ok(Content::Device { cluster: "(it can't be read)".into() });
+    }
+    let blank =
+        is_blank(&file, 0..bytes.min(EDGE))? && is_blank(&file, bytes.saturating_sub(EDGE)..bytes)?;
+    Ok(if blank { Content::Nothing } else { Content::Foreign })
+}
+
+/// Makes what is there unrecognisable: its beginning, its end and its superblocks become zeros.
+pub fn erase(path: &Path) -> Result<()> {
+    let failed = || format!("can't overwrite {}", path.display());
+    let mut file = File::options().write(true).open(path).with_context(failed)?;
+    let bytes = size(&file)?;
+    let zeros = vec![0; EDGE.min(bytes) as usize];
+    let superblocks = Layout::superblocks(bytes);
+    let edges = [0, bytes.saturating_sub(EDGE)];
+    for at in superblocks.into_iter().chain(edges).filter(|at| *at < bytes) {
+        let len = (bytes - at).min(EDGE) as usize;
+        file.seek(SeekFrom::Start(at)).with_context(failed)?;
+        file.write_all(&zeros[..len]).with_context(failed)?;
+    }
+    file.sync_all().with_context(failed)
+}
+
+/// Bytes of a file or block device.
+fn size(mut file: &File) -> Result<u64> {
+    file.seek(SeekFrom::End(0)).context("its size can't be found out")
+}
+
+fn is_blank(mut file: &File, range: std::ops::Range<u64>) -> Result<bool> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    file.seek(SeekFrom::Start(range.start))?;
+    file.read_exact(&mut bytes).context("it can't be read")?;
+    Ok(bytes.iter().all(|b| *b == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rt::{Backend, Drive};
+    use store::durable::Identity;
+
+    #[test]
+    fn devices_blanks_and_strangers_are_told_apart() {
+        let dir = std::env::temp_dir().join(format!("gabion-content-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("disk");
+        assert_eq!(of(&path).unwrap(), Content::Nothing, "no file");
+        let spec = rt::DiskSpec::file(&path, Some(16 << 20));
+        let mut drive = Drive::open(&spec, Backend::Auto).unwrap();
+        assert_eq!(of(&dir.join("none")).unwrap(), Content::Nothing);
+        let cluster = base::ClusterId(0xab);
+        let id = Identity { cluster, device: base::DeviceId(7), uuid: [1, 2] };
+        offline::format(&mut drive, id, false).unwrap();
+        drop(drive);
+        let device = Content::Device { cluster: "00000000000000ab".into() };
+        assert_eq!(of(&path).unwrap(), device);
+        erase(&path).unwrap();
+        assert_eq!(of(&path).unwrap(), Content::Nothing);
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        assert_eq!(of(&path).unwrap(), Content::Foreign);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

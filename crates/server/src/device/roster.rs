@@ -1,0 +1,361 @@
+//! Which devices a data server has: list, add, import, remove.
+//!
+//! The server's configuration is the truth. A command changes the file and asks the process to read it again
+//! (SIGHUP); what came of that, the MDM tells.
+
+use super::content::{self, Content};
+use super::probe;
+use crate::config::{self, DeviceConfig, SdsConfig};
+use crate::exit::Exit;
+use crate::process::Process;
+use crate::report::{Device, Report, UpDown};
+use crate::size::Size;
+use crate::spec::DeviceSpec;
+use crate::table::{right, table};
+use crate::target::Target;
+use crate::{cluster, ports, status};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use rustix::process::Signal;
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long a device may take to be mounted, or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whose devices are changed.
+#[derive(Args, Debug)]
+pub struct Server {
+    /// The server, of a cluster that `gabion up` runs here: its number or name
+    #[arg(long, value_name = "N", required_unless_present = "config")]
+    sds: Option<String>,
+    /// The server's configuration, on its own host
+    #[arg(long, value_name = "FILE", conflicts_with = "sds")]
+    config: Option<PathBuf>,
+    /// Where the new device's thread listens, when it is not a free port on the address of the others
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+}
+
+/// A server's file, and how to reach its process and its cluster.
+struct Found {
+    file: PathBuf,
+    config: SdsConfig,
+    target: Target,
+    process: Process,
+}
+
+impl Server {
+    fn find(&self, target: &Target) -> Result<Found> {
+        let file = match (&self.config, &self.sds) {
+            (Some(file), _) => file.clone(),
+            (None, Some(which)) => {
+                let dir = target.local()?;
+                let name = cluster::sds_name(&dir, which)?;
+                if cluster::mates(&dir, &name)?.len() > 1 {
+                    bail!(
+                        "{name} shares its process with others: start the cluster without --sds-per-process"
+                    );
+                }
+                dir.config_file(&name)
+            }
+            (None, None) => bail!("say whose device it is: --sds N, or --config FILE"),
+        };
+        let config: SdsConfig = config::read(&file)?;
+        let pid_file = config.pid_file.as_ref().with_context(|| {
+            format!("{} names no `pid_file`: without it the process can't be found", file.display())
+        })?;
+        let process = Process::read(pid_file).filter(Process::is_alive).with_context(|| {
+            format!("{} does not run: start it first (`gabion sds start`)", config.name)
+        })?;
+        let mut target = target.clone();
+        if self.config.is_some() && target.mdm.is_none() {
+            target.mdm = config.mdm.first().copied();
+        }
+        Ok(Found { file, config, target, process })
+    }
+}
+
+impl Found {
+    /// Writes the file, and has it read.
+    fn change(&self) -> Result<()> {
+        config::write(&self.file, &self.config)?;
+        if !self.process.signal(Signal::HUP)? {
+            bail!(
+                "{} has just ended; its file {} is changed",
+                self.config.name,
+                self.file.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits until the MDM shows this device as up, or not any more.
+    fn wait(&self, shard: u32, state: UpDown) -> Result<Device> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let report = status::ask(&self.target)?;
+            if let Some(device) = device(&report, &self.config.name, shard)
+                && device.state == state
+            {
+                return Ok(device.clone());
+            }
+            if !self.process.is_alive() {
+                bail!("{} has ended: see its log", self.config.name);
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "{}'s device {shard} is not {state} after {PATIENCE:?}: see the server's log",
+                    self.config.name
+                );
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Enters a device into the file, in the place of `replaced` if there is one, and waits for it; takes it
+    /// out again if it doesn't come up.
+    fn enter(
+        &mut self,
+        spec: DeviceSpec,
+        listen: Option<SocketAddr>,
+        replaced: Option<u32>,
+    ) -> Result<Device> {
+        let before = self.config.clone();
+        number(&mut self.config);
+        // Numbers of devices that were here aren't given away: they may come back.
+        let report = status::ask(&self.target)?;
+        let server = report.sds.iter().find(|s| s.name == self.config.name);
+        let known = server.iter().flat_map(|s| &s.devices).map(|d| d.shard);
+        let used = self.config.shards().map(|(shard, _)| shard).chain(known);
+        let unused = used.max().map_or(0, |shard| shard + 1);
+        let first = self.config.device.first().context("a server has a device")?;
+        let (advertise, near) = (first.advertise, first.listen.ip());
+        let listen = match listen {
+            Some(listen) => listen,
+            None => (near, ports::free(1)?[0].port()).into(),
+        };
+        let advertise = advertise.map(|a| (a.ip(), listen.port()).into());
+        let shard = replaced.unwrap_or(unused);
+        self.config.device.retain(|d| d.shard != Some(shard));
+        self.config.device.push(DeviceConfig {
+            shard: Some(shard),
+            spec,
+            replace: replaced.is_some(),
+            listen,
+            advertise,
+            pin: None,
+        });
+        self.change()?;
+        self.wait(shard, UpDown::Up).or_else(|error| {
+            self.config = before;
+            self.change()?;
+            Err(error)
+        })
+    }
+}
+
+/// Gives every device its number, so that they keep it whatever is put in or taken out.
+fn number(config: &mut SdsConfig) {
+    for (place, device) in (0..).zip(&mut config.device) {
+        device.shard.get_or_insert(place);
+    }
+}
+
+fn device<'a>(report: &'a Report, sds: &str, shard: u32) -> Option<&'a Device> {
+    let server = report.sds.iter().find(|s| s.name == sds)?;
+    server.devices.iter().find(|d| d.shard == shard)
+}
+
+/// `gabion device add`.
+pub fn add(
+    target: &Target,
+    server: &Server,
+    spec: &DeviceSpec,
+    replace: Option<u32>,
+    force: bool,
+) -> Result<Exit> {
+    let mut found = server.find(target)?;
+    let spec = spec.clone().absolute()?;
+    refuse_twice(&found.config, &spec)?;
+    let report = status::ask(&found.target)?;
+    let replaced =
+        replace.map(|id| given_up(&report, &found.config.name, id, force)).transpose()?;
+    if let Some(path) = spec.path() {
+        let cluster = report.cluster;
+        match content::of(path)? {
+            Content::Nothing => {}
+            Content::Device { cluster: of } if of == cluster && !force => bail!(
+                "{} holds a device of this cluster: `gabion device import` brings it back with its data; \
+                 --force would destroy that",
+                path.display()
+            ),
+            Content::Device { cluster: of } if !force => bail!(
+                "{} holds a device of cluster {of}: use it there, or destroy it with --force",
+                path.display()
+            ),
+            Content::Foreign if !force => bail!(
+                "{} is not empty, and what is on it is not Gabion's: --force would destroy it",
+                path.display()
+            ),
+            Content::Device { .. } | Content::Foreign => content::erase(path)?,
+        }
+        let probed = probe::probe(path, force)?;
+        if probed.verdict.is_refused() && !force {
+            print!("{}", probed.text());
+            bail!("{} can't be trusted with data: not added (--force does)", path.display());
+        }
+    }
+    let device = found.enter(spec, server.listen, replaced)?;
+    println!(
+        "dev{} of {} is there, with {}. {}",
+        device.id,
+        found.config.name,
+        Size(device.capacity_bytes),
+        match replaced {
+            Some(_) => "It is filled from the other copies now: see `gabion status`.",
+            None => "New volumes will use it.",
+        }
+    );
+    Ok(Exit::Ok)
+}
+
+/// The place of a device that is to be replaced.
+fn given_up(report: &Report, sds: &str, id: u32, force: bool) -> Result<u32> {
+    let server = report.sds.iter().find(|s| s.name == sds);
+    let Some(device) = server.and_then(|s| s.devices.iter().find(|d| d.id == id)) else {
+        bail!("{sds} has no device {id}: `gabion device list` names them");
+    };
+    if device.state == UpDown::Up {
+        bail!("dev{id} works: `gabion device remove {id} --sds {sds}` takes it out first");
+    }
+    if device.last_copies > 0 && !force {
+        bail!(
+            "dev{id} has the only good copy of {} groups: their data would be lost. Bring it back with \
+             `gabion device import`, or insist with --force",
+            device.last_copies
+        );
+    }
+    Ok(device.shard)
+}
+
+/// `gabion device import`.
+pub fn import(target: &Target, server: &Server, spec: &DeviceSpec) -> Result<Exit> {
+    let mut found = server.find(target)?;
+    let spec = match spec.clone().absolute()? {
+        DeviceSpec::File(path, _) => DeviceSpec::File(path, None),
+        other => other,
+    };
+    refuse_twice(&found.config, &spec)?;
+    let Some(path) = spec.path() else {
+        bail!("only files and block devices keep data that could be imported")
+    };
+    let cluster = status::ask(&found.target)?.cluster;
+    match content::of(path)? {
+        Content::Device { cluster: of } if of == cluster => {}
+        Content::Device { cluster: of } => {
+            bail!("{} belongs to cluster {of}, this is {cluster}: import it there", path.display())
+        }
+        Content::Nothing | Content::Foreign => {
+            bail!("{} is not a Gabion device: `gabion device add` makes one of it", path.display())
+        }
+    }
+    let device = found.enter(spec, server.listen, None)?;
+    println!(
+        "dev{} is back, in {}, with {} of data. It is brought up to date now: see `gabion status`.",
+        device.id,
+        found.config.name,
+        Size(device.used_bytes)
+    );
+    Ok(Exit::Ok)
+}
+
+fn refuse_twice(config: &SdsConfig, spec: &DeviceSpec) -> Result<()> {
+    let path = spec.path();
+    if path.is_some() && config.device.iter().any(|d| d.spec.path() == path) {
+        bail!("{} has {spec} already", config.name);
+    }
+    Ok(())
+}
+
+/// `gabion device remove`.
+pub fn remove(target: &Target, server: &Server, id: u32, force: bool) -> Result<Exit> {
+    let mut found = server.find(target)?;
+    let report = status::ask(&found.target)?;
+    let name = found.config.name.clone();
+    let own = report.sds.iter().find(|s| s.name == name);
+    let Some(device) = own.and_then(|s| s.devices.iter().find(|d| d.id == id)) else {
+        bail!("{name} has no device {id}: `gabion device list` names them");
+    };
+    if device.last_copies > 0 && !force {
+        bail!(
+            "dev{id} has the only good copy of {} groups: their data could not be used without it. Wait for \
+             the resync (`gabion status`), or insist with --force",
+            device.last_copies
+        );
+    }
+    if found.config.device.len() == 1 {
+        bail!("dev{id} is the last device of {name}: stop the server instead");
+    }
+    let Some(at) = found.config.shards().position(|(shard, _)| shard == device.shard) else {
+        bail!("{} doesn't name dev{id} (device {})", found.file.display(), device.shard);
+    };
+    number(&mut found.config);
+    let gone = found.config.device.remove(at);
+    found.change()?;
+    found.wait(device.shard, UpDown::Down)?;
+    println!("dev{id} does not serve any more. Its data stays where it is: {}.", gone.spec);
+    if gone.spec.path().is_some() {
+        println!(
+            "Bring it back, here or in another server, with `gabion device import {}`.",
+            gone.spec
+        );
+    }
+    Ok(Exit::Ok)
+}
+
+/// One line of `gabion device list`.
+#[derive(Serialize)]
+struct Line<'a> {
+    sds: &'a str,
+    /// What the server's file says; only for a cluster that `up` runs here.
+    spec: Option<String>,
+    #[serde(flatten)]
+    device: &'a Device,
+}
+
+/// `gabion device list`.
+pub fn list(target: &Target, json: bool) -> Result<Exit> {
+    let report = status::ask(target)?;
+    let dir = target.mdm.is_none().then(|| target.local()).transpose()?;
+    let spec = |sds: &str, shard: u32| {
+        let config: SdsConfig = config::read(&dir.as_ref()?.config_file(sds)).ok()?;
+        config.shards().find(|(s, _)| *s == shard).map(|(_, device)| device.spec.to_string())
+    };
+    let devices = report.sds.iter().flat_map(|s| s.devices.iter().map(move |d| (s, d)));
+    let lines: Vec<Line<'_>> = devices
+        .map(|(s, device)| Line { sds: &s.name, spec: spec(&s.name, device.shard), device })
+        .collect();
+    if json {
+        println!("{}", serde_json::to_string_pretty(&lines)?);
+        return Ok(Exit::Ok);
+    }
+    let mut t = table(&["device", "sds", "state", "used", "of", "groups", "last copies", "what"]);
+    right(&mut t, &[3, 4, 5, 6]);
+    for Line { sds, spec, device } in lines {
+        t.add_row([
+            format!("dev{}", device.id),
+            format!("{sds}.{}", device.shard),
+            device.state.to_string(),
+            Size(device.used_bytes).to_string(),
+            Size(device.capacity_bytes).to_string(),
+            device.groups.to_string(),
+            device.last_copies.to_string(),
+            spec.unwrap_or_else(|| device.kind.to_owned()),
+        ]);
+    }
+    println!("{t}");
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,198 @@
+//! A place to write to without destroying anything: a file that nobody sees, or a stretch of a block device
+//! whose content is put back.
+
+use anyhow::{Context, Result, bail};
+use rt::{Backend, DiskSpec, Drive};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fdatasync, open, seek, stat, unlink};
+use rustix::io::{Errno, pread, pwrite};
+use seam::{Buf, BufPool};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// Bytes of it.
+pub const BYTES: u64 = 16 << 20;
+/// At the beginning and the end of an empty block device there is nothing for so long.
+const EDGE: u64 = 1 << 20;
+const PIECE: usize = 1 << 20;
+
+/// The place.
+pub struct Scratch {
+    fd: OwnedFd,
+    pool: BufPool,
+    /// Where it begins, and how much may be read, in bytes.
+    at: u64,
+    readable: (u64, u64),
+    /// It may be written.
+    pub writable: bool,
+    /// Past the page cache.
+    pub direct: bool,
+    /// What to put back.
+    saved: Vec<u8>,
+}
+
+impl Scratch {
+    /// For a file or folder: a file beside or in it. For a block device: itself; to be written only if it is
+    /// empty, or with `force`.
+    pub fn new(path: &Path, force: bool) -> Result<Scratch> {
+        let kind = stat(path).map(|s| FileType::from_raw_mode(s.st_mode));
+        match kind {
+            Ok(FileType::BlockDevice) => Scratch::block(path, force),
+            Ok(FileType::Directory) => Scratch::file(path),
+            Ok(FileType::RegularFile) | Err(Errno::NOENT) => Scratch::file(&folder(path)),
+            Ok(_) => bail!("{} is neither a file, a folder nor a block device", path.display()),
+            Err(e) => Err(e).with_context(|| path.display().to_string()),
+        }
+    }
+
+    fn file(folder: &Path) -> Result<Scratch> {
+        let path = folder.join(format!(".gabion-probe-{}", std::process::id()));
+        let failed = || format!("can't make a scratch file in {}", folder.display());
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let (fd, direct) = match open(&path, flags | OFlags::DIRECT, mode) {
+            Err(Errno::INVAL) => (open(&path, flags, mode), false),
+            opened => (opened, true),
+        };
+        let fd = fd.with_context(failed)?;
+        unlink(&path).with_context(failed)?;
+        let readable = (0, BYTES);
+        let mut scratch = Scratch {
+            fd,
+            pool: BufPool::new(0),
+            at: 0,
+            readable,
+            writable: true,
+            direct,
+            saved: Vec::new(),
+        };
+        scratch.fill(|i| mixed(i as u64)).with_context(failed)?;
+        Ok(scratch)
+    }
+
+    fn block(path: &Path, force: bool) -> Result<Scratch> {
+        // Says who has it, if somebody does.
+        let bytes = Drive::read_only(path)?.bytes();
+        let look = OFlags::RDONLY | OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC;
+        let open_as = |flags| open(path, flags, Mode::empty());
+        let fd = open_as(look).with_context(|| path.display().to_string())?;
+        let end = seek(&fd, SeekFrom::End(0))?.min(bytes);
+        let at = EDGE.min(end / 4).next_multiple_of(4096);
+        let mut scratch = Scratch {
+            fd,
+            pool: BufPool::new(0),
+            at,
+            readable: (0, end / 4096 * 4096),
+            writable: false,
+            direct: true,
+            saved: Vec::new(),
+        };
+        if end < at + BYTES || !(force || scratch.is_empty()?) {
+            return Ok(scratch);
+        }
+        scratch.saved = scratch.save()?;
+        // Refuses what is read-only.
+        drop(std::mem::replace(&mut scratch.fd, open_as(OFlags::RDONLY)?));
+        drop(Drive::open(&DiskSpec::block(path), Backend::Epoll)?);
+        scratch.fd = open_as(OFlags::RDWR | OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC)?;
+        scratch.writable = true;
+        scratch.fill(|i| mixed(i as u64))?;
+        Ok(scratch)
+    }
+
+    /// Nothing is at the beginning, at the end, or where it would be written.
+    fn is_empty(&self) -> Result<bool> {
+        let end = self.readable.1;
+        for (at, bytes) in [(0, EDGE), (self.at, BYTES), (end - EDGE.min(end), EDGE)] {
+            for piece in (at..(at + bytes).min(end)).step_by(PIECE) {
+                let mut buf = self.pool.alloc(PIECE.min((end - piece) as usize));
+                pread(&self.fd, buf.as_mut(), piece)?;
+                if buf.iter().any(|b| *b != 0) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn save(&self) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        let mut buf = self.pool.alloc(PIECE);
+        for piece in (0..BYTES).step_by(PIECE) {
+            pread(&self.fd, buf.as_mut(), self.at + piece)?;
+            all.extend_from_slice(&buf);
+        }
+        Ok(all)
+    }
+
+    /// Writes all of it, so that what is measured later is no allocation.
+    fn fill(&mut self, with: impl Fn(usize) -> u8) -> Result<()> {
+        let mut buf = self.pool.alloc(PIECE);
+        for piece in (0..BYTES).step_by(PIECE) {
+            let bytes = buf.as_mut().iter_mut().enumerate();
+            bytes.for_each(|(i, b)| *b = with(piece as usize + i));
+            self.put(piece, &buf)?;
+        }
+        self.flush()
+    }
+
+    /// A buffer for direct I/O, whose content no device could shorten.
+    pub fn buffer(&self, len: usize) -> Buf {
+        let mut buf = self.pool.alloc(len);
+        buf.as_mut().iter_mut().enumerate().for_each(|(i, b)| *b = mixed(i as u64 + 77));
+        buf
+    }
+
+    /// Writes at a place in it, in bytes: a multiple of 4 KiB.
+    pub fn put(&self, at: u64, data: &[u8]) -> Result<()> {
+        assert!(self.writable, "it may be written");
+        assert!(at + data.len() as u64 <= BYTES, "within the scratch area");
+        let written = pwrite(&self.fd, data, self.at + at).context("writing")?;
+        match written == data.len() {
+            true => Ok(()),
+            false => bail!("the device took {written} of {} bytes", data.len()),
+        }
+    }
+
+    /// Makes durable what was written.
+    pub fn flush(&self) -> Result<()> {
+        fdatasync(&self.fd).context("flushing")
+    }
+
+    /// Where reads may begin: the first byte, and the one behind the last.
+    pub fn readable(&self) -> (u64, u64) {
+        self.readable
+    }
+
+    /// Reads from a place on the device, in bytes.
+    pub fn get(&self, at: u64, into: &mut Buf) -> Result<()> {
+        let read = pread(&self.fd, into.as_mut(), at).context("reading")?;
+        match read == into.len() {
+            true => Ok(()),
+            false => bail!("the device gave {read} of {} bytes", into.len()),
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let saved = std::mem::take(&mut self.saved);
+        for (i, piece) in saved.chunks(PIECE).enumerate() {
+            let buf = self.pool.copy(piece);
+            if let Err(error) = self.put((i * PIECE) as u64, &buf) {
+                eprintln!("error: what was on the device could not be put back: {error:#}");
+            }
+        }
+        let _ = self.flush();
+    }
+}
+
+fn folder(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn mixed(i: u64) -> u8 {
+    base::prng::mix(i / 8).to_le_bytes()[i as usize % 8]
+}

@@ -1,0 +1,232 @@
+//! `gabion inspect DEVICE export`: what a device holds of one volume, as a sparse file.
+//!
+//! A device has some units of a volume, the other ones are on other devices; and its copy may lack the
+//! newest writes. Both are said.
+
+use super::report::{set_bytes, volumes};
+use crate::bench::progress::Line;
+use crate::exit::Exit;
+use crate::offline::Offline;
+use crate::size::Size;
+use anyhow::{Context, Result, bail};
+use base::{BLOCK, UNIT, VolumeId};
+use seam::{Job, Journal, Started};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use store::durable::layout::SLOT;
+use store::durable::survey::HeldSlot;
+
+/// Slots that are read at the same time.
+const DEPTH: usize = 16;
+/// Ranges that are listed for people: `--json` lists all.
+const LISTED: usize = 20;
+
+/// What `export --json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Exported {
+    pub schema: u32,
+    pub volume: u32,
+    pub out: String,
+    pub written_bytes: u64,
+    /// The file's length: the end of the last unit that is here. The volume may be longer.
+    pub length_bytes: u64,
+    /// Units that are not on this device: on others, or never written.
+    pub missing: Vec<Range>,
+    /// What is damaged here, and left out.
+    pub damaged: Vec<Range>,
+    /// Bytes that may be older than another copy's.
+    pub uncertain_bytes: u64,
+}
+
+/// A range of the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Range {
+    pub at: u64,
+    pub bytes: u64,
+}
+
+/// Runs `export`.
+pub fn run(device: &mut Offline, volume: VolumeId, out: &Path, json: bool) -> Result<Exit> {
+    let slots: Vec<HeldSlot> = device.store().slots().filter(|s| s.unit.volume == volume).collect();
+    if slots.is_empty() {
+        let here = volumes(device.store()).iter().map(|v| v.id.to_string()).collect::<Vec<_>>();
+        match here.is_empty() {
+            true => bail!("the device holds no volume at all"),
+            false => bail!("the device holds nothing of {volume}; it has {}", here.join(", ")),
+        }
+    }
+    let file = create(out)?;
+    let units: BTreeSet<u32> = slots.iter().map(|s| s.unit.index).collect();
+    let length_bytes = units.last().map_or(0, |last| (u64::from(*last) + 1) * u64::from(UNIT));
+    let failed = || format!("can't write {}", out.display());
+    file.set_len(length_bytes).with_context(failed)?;
+    let (written_bytes, damaged) = copy(device, &slots, &file).with_context(failed)?;
+    file.sync_all().with_context(failed)?;
+    let exported = Exported {
+        schema: 1,
+        volume: volume.0,
+        out: super::name(out),
+        written_bytes,
+        length_bytes,
+        missing: gaps(&units),
+        damaged,
+        uncertain_bytes: uncertain(device, volume),
+    };
+    if json {
+        println!("{}", serde_json::to_string_pretty(&exported)?);
+    } else {
+        print!("{}", text(&exported));
+    }
+    Ok(if exported.damaged.is_empty() { Exit::Ok } else { Exit::Failed })
+}
+
+fn create(out: &Path) -> Result<File> {
+    File::options().write(true).create_new(true).open(out).map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => {
+            anyhow::anyhow!("{} is there already: name another file, or remove it", out.display())
+        }
+        _ => anyhow::anyhow!("can't make {}: {e}", out.display()),
+    })
+}
+
+/// Copies the blocks that hold data; tells how many bytes, and what is damaged.
+fn copy(device: &mut Offline, slots: &[HeldSlot], file: &File) -> Result<(u64, Vec<Range>)> {
+    let line = Line::new("exporting");
+    let (mut next, mut busy, mut written, mut bad) = (0, 0, 0, Vec::new());
+    loop {
+        while let Some(held) = slots.get(next).filter(|_| busy < DEPTH) {
+            let job = Job::Read { at: held.first * BLOCK, len: SLOT as u32 };
+            match device.start(next as u64, held.group, held.unit, job) {
+                Started::Pending => busy += 1,
+                Started::Done(data) => written += put(file, held, &data)?,
+                Started::Full | Started::BadBody => bail!("a read writes nothing"),
+            }
+            next += 1;
+        }
+        let Some(finished) = device.finished()? else { break };
+        busy -= 1;
+        let held = &slots[finished.token as usize];
+        match finished.result {
+            Ok(data) => written += put(file, held, &data)?,
+            Err(_) => bad.push(*held),
+        }
+        line.say(&Size(written).to_string());
+    }
+    let mut damaged = Vec::new();
+    for held in bad {
+        for block in held.runs().flat_map(|(first, count)| first..first + count) {
+            let at = place(&held, block);
+            match device.read(held.group, held.unit, block * BLOCK, BLOCK)? {
+                Ok(data) => {
+                    file.write_all_at(&data, at)?;
+                    written += u64::from(BLOCK);
+                }
+                Err(_) => damaged.push(Range { at, bytes: BLOCK.into() }),
+            }
+        }
+    }
+    damaged.sort_by_key(|r| r.at);
+    Ok((written, join(damaged)))
+}
+
+/// Where a block is in the volume.
+fn place(held: &HeldSlot, block: u32) -> u64 {
+    u64::from(held.unit.index) * u64::from(UNIT) + u64::from(block * BLOCK)
+}
+
+/// Writes the runs of a slot that hold data; tells how many bytes.
+fn put(file: &File, held: &HeldSlot, data: &[u8]) -> Result<u64> {
+    let mut written = 0;
+    for (first, count) in held.runs() {
+        let (from, len) = (((first - held.first) * BLOCK) as usize, (count * BLOCK) as usize);
+        file.write_all_at(&data[from..from + len], place(held, first))?;
+        written += len as u64;
+    }
+    Ok(written)
+}
+
+/// The units that are missing before the last one that is here, as ranges of the volume.
+fn gaps(units: &BTreeSet<u32>) -> Vec<Range> {
+    let unit = u64::from(UNIT);
+    let mut next = 0;
+    let mut gaps = Vec::new();
+    for index in units.iter().map(|i| u64::from(*i)) {
+        if index > next {
+            gaps.push(Range { at: next * unit, bytes: (index - next) * unit });
+        }
+        next = index + 1;
+    }
+    gaps
+}
+
+/// Neighbours as one.
+fn join(ranges: Vec<Range>) -> Vec<Range> {
+    let mut joined: Vec<Range> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.at + last.bytes == range.at => last.bytes += range.bytes,
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// Bytes of the volume that its groups' records call dirty here.
+fn uncertain(device: &Offline, volume: VolumeId) -> u64 {
+    let records = device.store().records();
+    let dirty = records.iter().flat_map(|(_, record)| &record.dirty);
+    dirty.filter(|(unit, _)| unit.volume == volume).map(|(_, blocks)| set_bytes(blocks)).sum()
+}
+
+fn text(e: &Exported) -> String {
+    let mut text = format!(
+        "Wrote {} of volume {} to {}, a sparse file of {}.\n",
+        Size(e.written_bytes),
+        e.volume,
+        e.out,
+        Size(e.length_bytes)
+    );
+    if e.uncertain_bytes > 0 {
+        let dirty = Size(e.uncertain_bytes);
+        text += &format!("{dirty} of it may be older than what another copy has.\n");
+    }
+    text += &ranges(
+        "Not on this device, but on another one or never written (zeros in the file):",
+        &e.missing,
+    );
+    text += &ranges("Damaged here, and left out (zeros in the file):", &e.damaged);
+    text += "What lies behind the file's end is not on this device either.\n";
+    text
+}
+
+fn ranges(title: &str, ranges: &[Range]) -> String {
+    if ranges.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("{title}\n");
+    for r in ranges.iter().take(LISTED) {
+        text += &format!("  {} at byte {}\n", Size(r.bytes), r.at);
+    }
+    if ranges.len() > LISTED {
+        text += &format!("  and {} more: --json lists all\n", ranges.len() - LISTED);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_what_no_unit_covers() {
+        let range = |at: u64, bytes: u64| Range { at: at << 20, bytes: bytes << 20 };
+        assert_eq!(gaps(&[0, 1, 4, 5, 9].into()), [range(2, 2), range(6, 3)]);
+        assert_eq!(gaps(&[3].into()), [range(0, 3)]);
+        assert_eq!(gaps(&BTreeSet::new()), []);
+        assert_eq!(join(vec![range(0, 1), range(1, 2), range(4, 1)]), [range(0, 3), range(4, 1)]);
+    }
+}

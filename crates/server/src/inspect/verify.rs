@@ -1,0 +1,193 @@
+//! `gabion inspect DEVICE verify`: reads all data and compares it with its checksums.
+//!
+//! What mounting reads is verified by then: a superblock, root, records, map and log. Damage of one of these
+//! that matters has ended the command already.
+
+use super::page;
+use super::report::{Copies, Superblock};
+use crate::bench::progress::Line;
+use crate::exit::Exit;
+use crate::offline::Offline;
+use crate::size::Size;
+use crate::table::{right, table};
+use anyhow::Result;
+use base::BLOCK;
+use seam::{DiskError, Job, Started};
+use serde::Serialize;
+use std::path::Path;
+use std::time::Instant;
+use store::durable::layout::SLOT;
+use store::durable::survey::HeldSlot;
+
+/// Slots that are read at the same time.
+const DEPTH: usize = 32;
+/// Damaged blocks that are listed for people: `--json` lists all.
+const LISTED: usize = 100;
+
+/// What `verify --json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    pub schema: u32,
+    pub device: String,
+    /// Nothing is damaged.
+    pub ok: bool,
+    pub checked_bytes: u64,
+    pub seconds: f64,
+    pub damaged_bytes: u64,
+    pub damaged: Vec<Damage>,
+    /// Copies of the superblock that are not whole. A server that mounts the device writes them anew.
+    pub superblocks: Vec<Superblock>,
+    /// Pages of checksums that are lost: each makes up to 4 MiB of data look damaged.
+    pub lost_checksum_pages: u64,
+}
+
+/// One block that can't be used.
+#[derive(Clone, Debug, Serialize)]
+pub struct Damage {
+    pub volume: u32,
+    /// Where in the volume, in bytes.
+    pub volume_byte: u64,
+    /// Where on the device, in bytes.
+    pub device_byte: u64,
+    pub group: u32,
+    pub unit: u32,
+    pub block: u32,
+    pub what: &'static str,
+}
+
+/// Runs `verify`.
+pub fn run(device: &mut Offline, path: &Path, copies: &Copies, json: bool) -> Result<Exit> {
+    let begun = Instant::now();
+    let (checked_bytes, suspects) = read_all(device)?;
+    let mut damaged = Vec::new();
+    for held in suspects {
+        look_closer(device, held, &mut damaged)?;
+    }
+    let superblocks = copies.damaged();
+    let lost_checksum_pages = device.store().stats().lost_pages;
+    let verdict = Verdict {
+        schema: 1,
+        device: super::name(path),
+        ok: damaged.is_empty() && superblocks.is_empty() && lost_checksum_pages == 0,
+        checked_bytes,
+        seconds: begun.elapsed().as_secs_f64(),
+        damaged_bytes: damaged.len() as u64 * u64::from(BLOCK),
+        damaged,
+        superblocks,
+        lost_checksum_pages,
+    };
+    if json {
+        println!("{}", serde_json::to_string_pretty(&verdict)?);
+    } else {
+        print!("{}", text(&verdict));
+    }
+    Ok(if verdict.ok { Exit::Ok } else { Exit::Failed })
+}
+
+/// Reads each slot that holds data; tells how many bytes, and which slots failed.
+fn read_all(device: &mut Offline) -> Result<(u64, Vec<HeldSlot>)> {
+    let (count, used) = (device.store().layout().slot_count(), device.store().used());
+    let line = Line::new("verifying");
+    let (mut next, mut busy, mut slots, mut bytes) = (0, 0, 0, 0);
+    let mut suspects = Vec::new();
+    loop {
+        while busy < DEPTH && next < count {
+            next += 1;
+            let Some(held) = device.store().held(next - 1) else { continue };
+            (slots, bytes) = (slots + 1, bytes + data_bytes(&held));
+            let job = Job::Read { at: held.first * BLOCK, len: SLOT as u32 };
+            match device.start(held.slot.into(), held.group, held.unit, job) {
+                Started::Pending => busy += 1,
+                Started::Done(_) | Started::Full | Started::BadBody => {}
+            }
+        }
+        let Some(finished) = device.finished()? else { break };
+        busy -= 1;
+        if finished.result.is_err() {
+            suspects.extend(device.store().held(finished.token as u32));
+        }
+        if slots % 256 == 0 {
+            let done = Size(slots * SLOT);
+            line.say(&format!("{done} of {}, {} slots damaged", Size(used), suspects.len()));
+        }
+    }
+    Ok((bytes, suspects))
+}
+
+fn data_bytes(held: &HeldSlot) -> u64 {
+    u64::from(held.valid.count_ones() * BLOCK)
+}
+
+/// Finds out which blocks of a slot are damaged.
+fn look_closer(device: &mut Offline, held: HeldSlot, damaged: &mut Vec<Damage>) -> Result<()> {
+    for block in held.runs().flat_map(|(first, count)| first..first + count) {
+        let result = device.read(held.group, held.unit, block * BLOCK, BLOCK)?;
+        let what = match result {
+            Ok(_) => continue,
+            Err(DiskError::Corrupt { .. }) => "wrong checksum",
+            Err(_) => "can't be read",
+        };
+        let at = u64::from(held.unit.index) * u64::from(base::UNIT) + u64::from(block * BLOCK);
+        damaged.push(Damage {
+            volume: held.unit.volume.0,
+            volume_byte: at,
+            device_byte: held.place(block),
+            group: held.group.0,
+            unit: held.unit.index,
+            block,
+            what,
+        });
+    }
+    Ok(())
+}
+
+fn text(v: &Verdict) -> String {
+    let rate = Size((v.checked_bytes as f64 / v.seconds.max(1e-6)) as u64);
+    let mut text =
+        format!("Read {} of data in {:.1} s ({rate}/s).\n", Size(v.checked_bytes), v.seconds);
+    if v.ok {
+        text += "All checksums match.\n";
+        return text;
+    }
+    if !v.superblocks.is_empty() {
+        let table = page::superblocks(&v.superblocks);
+        text += &format!(
+            "\nCopies of the superblock that are not whole. The device can be used; its server writes \
+             them anew.\n{table}\n"
+        );
+    }
+    if v.lost_checksum_pages > 0 {
+        text += &format!(
+            "\n{} pages of checksums are lost: what they tell about counts as damaged.\n",
+            v.lost_checksum_pages
+        );
+    }
+    if !v.damaged.is_empty() {
+        text += &format!(
+            "\n{} are damaged. A cluster with another copy repairs them as they are read, or scrubbed.\n{}\n",
+            Size(v.damaged_bytes),
+            list(&v.damaged)
+        );
+    }
+    text
+}
+
+fn list(damaged: &[Damage]) -> String {
+    let mut rows = table(&["volume", "at byte", "device byte", "group", "unit", "block", "what"]);
+    for d in damaged.iter().take(LISTED) {
+        rows.add_row([
+            d.volume.to_string(),
+            d.volume_byte.to_string(),
+            d.device_byte.to_string(),
+            d.group.to_string(),
+            d.unit.to_string(),
+            d.block.to_string(),
+            d.what.to_owned(),
+        ]);
+    }
+    right(&mut rows, &[0, 1, 2, 3, 4, 5]);
+    match damaged.len().saturating_sub(LISTED) {
+        0 => rows.to_string(),
+        more => format!("{rows}\nand {more} more: --json lists all"),
+    }
+}

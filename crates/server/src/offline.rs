@@ -1,0 +1,219 @@
+//! A durable store on one device, without a cluster and without a reactor: its caller starts jobs and waits
+//! for their ends.
+//!
+//! For tools that look at a device, and for measuring one. Not done here: what the store decides, and how
+//! the kernel is asked ([`Drive`]).
+
+use anyhow::{Context, Result, anyhow, bail};
+use base::{GroupId, Prng, UnitKey};
+use rt::{Drive, Ended};
+use seam::{Buf, DiskError, DiskId, Effects, Finished, Job, Journal, Marks, Started};
+use std::path::Path;
+use store::durable::{
+    Durable, Expected, Format, Formatting, Identity, Mount, MountError, Mounting, Tuning,
+};
+
+const DISK: DiskId = DiskId(0);
+
+/// Any device of any cluster.
+pub const ANY: Expected = Expected { cluster: None, device: None };
+
+fn effects(drive: &Drive) -> Effects {
+    Effects::new(drive.pool().clone(), Prng::new(0), None)
+}
+
+/// The end of the next operation of something that waits for one.
+fn next(drive: &mut Drive, out: &mut Effects) -> Result<Ended> {
+    drive.begin_all(out);
+    drive.wait()?.ok_or_else(|| anyhow!("the store waits, and the device has nothing to do"))
+}
+
+/// Makes a device. One that holds something of ours is left alone, unless `force`.
+pub fn format(drive: &mut Drive, identity: Identity, force: bool) -> Result<()> {
+    let mut format = Format::new(DISK, drive.bytes(), identity, force)?;
+    let mut out = effects(drive);
+    format.start(&mut out);
+    loop {
+        let (op, result) = next(drive, &mut out)?;
+        match format.disk_done(op, result, &mut out) {
+            Formatting::Running => {}
+            Formatting::Done => return Ok(()),
+            Formatting::Failed(error) => bail!(error),
+        }
+    }
+}
+
+/// A mounted device.
+pub struct Offline {
+    drive: Drive,
+    out: Effects,
+    store: Box<Durable>,
+}
+
+impl Offline {
+    /// Mounts what is on a drive; on one that is read-only, replay and the first checkpoint stay in memory.
+    pub fn mount(mut drive: Drive, tuning: Tuning) -> Result<Offline, MountFailure> {
+        let mut out = effects(&drive);
+        let mut mount = Mount::new(DISK, drive.bytes(), ANY, tuning);
+        let mut state = mount.start(&mut out);
+        loop {
+            match state {
+                Mounting::Running => {}
+                Mounting::Done(store) => return Ok(Offline { drive, out, store }),
+                Mounting::Failed(error) => return Err(MountFailure::Refused(error)),
+            }
+            let (op, result) = next(&mut drive, &mut out)?;
+            state = mount.disk_done(op, result, &mut out);
+        }
+    }
+
+    /// What is mounted.
+    pub fn store(&self) -> &Durable {
+        &self.store
+    }
+
+    /// A buffer of `len` bytes with arbitrary content, for a job.
+    pub fn alloc(&self, len: usize) -> Buf {
+        self.drive.pool().alloc(len)
+    }
+
+    /// Starts a job that doesn't overlap one that runs. Its end comes out of [`Offline::finished`], if it
+    /// isn't [`Started::Done`] at once.
+    pub fn start(&mut self, token: u64, group: GroupId, unit: UnitKey, job: Job) -> Started {
+        let started = self.store.start(token, group, unit, job, Marks::default(), &mut self.out);
+        self.drive.begin_all(&mut self.out);
+        started
+    }
+
+    /// The end of a job; waits for one. `None`: nothing is under way.
+    pub fn finished(&mut self) -> Result<Option<Finished>> {
+        loop {
+            if let Some(finished) = self.store.finished() {
+                return Ok(Some(finished));
+            }
+            // All that has ended comes first, so that a batch of the log is as long as it can be.
+            if let Some((op, result)) = self.drive.poll()? {
+                self.store.disk_done(op, result, &mut self.out);
+                continue;
+            }
+            self.settle();
+            if let Some(finished) = self.store.finished() {
+                return Ok(Some(finished));
+            }
+            let Some((op, result)) = self.drive.wait()? else { return Ok(None) };
+            self.store.disk_done(op, result, &mut self.out);
+        }
+    }
+
+    /// Ends a batch of calls.
+    fn settle(&mut self) {
+        self.store.flush(&mut self.out);
+        self.drive.begin_all(&mut self.out);
+    }
+
+    /// Puts everything in its place, so that the next mount has nothing to replay. No job may run.
+    pub fn checkpoint(&mut self) -> Result<()> {
+        self.store.request_checkpoint();
+        while self.store.is_checkpointing() {
+            self.settle();
+            let Some((op, result)) = self.drive.wait()? else { continue };
+            self.store.disk_done(op, result, &mut self.out);
+            if let Some(error) = self.store.failed() {
+                bail!("the device failed ({error:?})");
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a range of a unit, in bytes, while no other job runs.
+    pub fn read(
+        &mut self,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        len: u32,
+    ) -> Result<Result<Buf, DiskError>> {
+        match self.start(0, group, unit, Job::Read { at, len }) {
+            Started::Done(data) => Ok(Ok(data)),
+            Started::Full | Started::BadBody => bail!("a read writes nothing"),
+            Started::Pending => {
+                let finished = self.finished()?;
+                Ok(finished.context("a read that was started ends")?.result)
+            }
+        }
+    }
+}
+
+/// Why a device is not mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountFailure {
+    /// What is on it can't be used.
+    #[error("{0}")]
+    Refused(#[from] MountError),
+    /// The machine failed, not the device.
+    #[error("{0:#}")]
+    Failed(#[from] anyhow::Error),
+}
+
+/// Opens a device that must not change, and that no server uses.
+pub fn read_only(path: &Path) -> Result<Drive> {
+    Drive::read_only(path).map_err(|e| match e {
+        rt::RtError::Locked { .. } | rt::RtError::Mounted { .. } => anyhow!(
+            "{} is in use: a server runs on it, or it is mounted; stop that one first (`gabion sds \
+             kill`, `gabion down`), or ask the cluster with `gabion status`",
+            path.display()
+        ),
+        rt::RtError::Open { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            anyhow!("there is no file or block device {}: check the path", path.display())
+        }
+        e => anyhow!("{e}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{BLOCK, ClusterId, DeviceId, VolumeId};
+    use rt::{Backend, DiskSpec};
+
+    #[test]
+    fn what_was_written_to_a_file_is_there_after_a_mount_with_and_without_replay() {
+        let dir = std::env::temp_dir().join(format!("gabion-offline-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for backend in [Backend::Auto, Backend::Epoll] {
+            let path = dir.join(backend.to_string());
+            let spec = DiskSpec::file(&path, Some(16 << 20));
+            let mut drive = Drive::open(&spec, backend).unwrap();
+            let id = Identity { cluster: ClusterId(5), device: DeviceId(7), uuid: [1, 2] };
+            format(&mut drive, id, false).unwrap();
+            assert!(format(&mut drive, id, false).is_err(), "it holds something");
+            let mut device = Offline::mount(drive, Tuning::SHIPPED).unwrap();
+            assert_eq!(device.store().identity(), id);
+            let unit = UnitKey { volume: VolumeId(1), index: 2 };
+            for token in 0..40 {
+                let mut body = device.alloc(2 * BLOCK as usize);
+                body.as_mut().fill(token as u8);
+                let job = Job::Write { at: token * BLOCK, body, crc: None };
+                let started = device.start(u64::from(token), GroupId(3), unit, job);
+                assert!(matches!(started, Started::Pending));
+                assert!(device.finished().unwrap().unwrap().result.is_ok());
+            }
+            let mut batches = 1;
+            for checkpoint in [false, true] {
+                if checkpoint {
+                    device.checkpoint().unwrap();
+                }
+                drop(device);
+                let drive = Drive::open(&spec, backend).unwrap();
+                device = Offline::mount(drive, Tuning::SHIPPED).unwrap();
+                assert_eq!(device.store().replayed().batches > 0, batches > 0);
+                batches = 0;
+                for block in 0..40 {
+                    let data = device.read(GroupId(3), unit, block * BLOCK, BLOCK).unwrap();
+                    assert_eq!(&data.unwrap()[..], [block as u8; BLOCK as usize]);
+                }
+            }
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,143 @@
+//! What a device says about itself, for tools that look at one without a cluster.
+//!
+//! Nothing here changes anything. What a mount leaves in memory is a [`Durable`]; the calls that only tools
+//! need are here, too.
+
+use super::layout::{Layout, SLOT, SLOT_BLOCKS};
+use super::store::Durable;
+use super::superblock::{Content, Copy, look};
+use base::{BLOCK, GroupId, UnitKey};
+
+/// What one copy of the superblock turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // four of them
+pub enum CopyState {
+    /// It is whole.
+    Valid(Content),
+    /// A newer build wrote it, in this format.
+    Newer(u32),
+    /// A newer build wrote it, with features that this one doesn't know.
+    Unknown(u64),
+    /// It is ours, and its checksum is wrong.
+    Damaged,
+    /// There is none here.
+    Nothing,
+}
+
+/// What a page is, if it is where a copy of the superblock should be. A page that can't be read: give
+/// nothing.
+pub fn copy_state(page: &[u8]) -> CopyState {
+    match look(page) {
+        Copy::Valid(content) => CopyState::Valid(content),
+        Copy::Newer(format) => CopyState::Newer(format),
+        Copy::Unknown(features) => CopyState::Unknown(features),
+        Copy::Damaged => CopyState::Damaged,
+        Copy::Nothing => CopyState::Nothing,
+    }
+}
+
+/// A slot that holds data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldSlot {
+    /// Its number.
+    pub slot: u32,
+    /// Where it begins on the device, in bytes.
+    pub at: u64,
+    /// The group.
+    pub group: GroupId,
+    /// The unit.
+    pub unit: UnitKey,
+    /// The slot's first block in the unit: a multiple of 16.
+    pub first: u32,
+    /// Which of its 16 blocks hold data, lowest bit first.
+    pub valid: u16,
+}
+
+impl HeldSlot {
+    /// The runs of blocks that hold data: first block in the unit, and how many.
+    pub fn runs(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let (first, mut left) = (self.first, u32::from(self.valid));
+        core::iter::from_fn(move || {
+            let skip = left.trailing_zeros();
+            if skip >= SLOT_BLOCKS {
+                return None;
+            }
+            let count = (left >> skip).trailing_ones();
+            left &= !(((1 << count) - 1) << skip);
+            Some((first + skip, count))
+        })
+    }
+
+    /// Where a block of the unit that this slot holds is on the device, in bytes.
+    pub fn place(&self, block: u32) -> u64 {
+        self.at + u64::from(block - self.first) * u64::from(BLOCK)
+    }
+}
+
+/// What a mount found in the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// The position where it began: behind it is what the last checkpoint doesn't have.
+    pub tail: u64,
+    /// The position where it ended.
+    pub head: u64,
+    /// Batches.
+    pub batches: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Bytes of data that had not gone to its slot.
+    pub waiting: u64,
+}
+
+impl Durable {
+    /// Where everything lies.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// What the mount found in the log.
+    pub fn replayed(&self) -> Replayed {
+        self.replayed
+    }
+
+    /// The slots that hold data, in the order of the device.
+    pub fn slots(&self) -> impl Iterator<Item = HeldSlot> + '_ {
+        (0..self.layout.slot_count()).filter_map(|slot| self.held(slot))
+    }
+
+    /// What a slot holds; `None`: nothing, or there is no such slot.
+    pub fn held(&self, slot: u32) -> Option<HeldSlot> {
+        if slot >= self.layout.slot_count() || self.map.is_dropped(slot) {
+            return None;
+        }
+        let (chunk, valid) = (self.map.chunk(slot)?, self.map.valid(slot));
+        let at = self.layout.slots.at + u64::from(slot) * SLOT;
+        let first = u32::from(chunk.chunk) * SLOT_BLOCKS;
+        let (group, unit) = (chunk.group, chunk.unit);
+        (valid != 0).then_some(HeldSlot { slot, at, group, unit, first, valid })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn runs_are_the_blocks_that_hold_data() {
+        let slot = |valid| HeldSlot {
+            slot: 0,
+            at: 1 << 20,
+            group: GroupId(1),
+            unit: UnitKey::default(),
+            first: 32,
+            valid,
+        };
+        let runs = |valid| slot(valid).runs().collect::<Vec<_>>();
+        assert_eq!(runs(0), []);
+        assert_eq!(runs(0xffff), [(32, 16)]);
+        assert_eq!(runs(0x8001), [(32, 1), (47, 1)]);
+        assert_eq!(runs(0b0110_1110), [(33, 3), (37, 2)]);
+        assert_eq!(slot(1).place(33), (1 << 20) + 4096);
+    }
+}

@@ -1,0 +1,322 @@
+//! Golden devices: what an earlier build left on a device is what this one reads, and what this one writes.
+//!
+//! Two images of 16 MiB, made by a fixed run: one as a crash leaves it, with most of it in the log, and one
+//! after a checkpoint. They are stored as pages that are not zero, each as runs of equal words. When one of
+//! these tests fails, the format has changed: devices in use could not be read any more, and it takes a
+//! new format with a number of its own. `GOLDEN=write cargo test -p gabion-store --test golden same_run` makes new
+//! images.
+
+use base::{
+    BLOCK, BlockSet, ClusterId, DeviceId, Epoch, GroupId, Incarnation, Prng, SdcId, UNIT, UnitKey,
+    VolumeId,
+};
+use seam::{
+    Buf, BufPool, Change, ClientWrite, DiskError, DiskId, DiskOp, Effect, Effects, Job, Journal,
+    Marks, Origin, Started,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use store::durable::{Durable, Expected, Format, Formatting, Identity, Mount, Mounting, Tuning};
+
+const SIZE: u64 = 16 << 20;
+const PAGE: usize = 4096;
+const SECTOR: u32 = 512;
+const IDENTITY: Identity =
+    Identity { cluster: ClusterId(0xc1), device: DeviceId(4), uuid: [0x1111, 0x2222] };
+
+type Pages = BTreeMap<u32, Vec<u8>>;
+
+/// A device that ends operations in order, and what should be on it.
+struct Device {
+    pages: Pages,
+    out: Effects,
+    open: VecDeque<Effect>,
+    store: Option<Box<Durable>>,
+    /// By unit and sector: the word that fills it.
+    content: BTreeMap<(UnitKey, u32), u32>,
+    next: u64,
+}
+
+fn unit(volume: u32, index: u32) -> UnitKey {
+    UnitKey { volume: VolumeId(volume), index }
+}
+
+fn group(unit: UnitKey) -> GroupId {
+    GroupId(unit.index % 3 + 1)
+}
+
+impl Device {
+    fn with(pages: Pages) -> Device {
+        let out = Effects::new(BufPool::new(1 << 20), Prng::new(1), None);
+        let (open, store, content) = (VecDeque::new(), None, BTreeMap::new());
+        Device { pages, out, open, store, content, next: 1 }
+    }
+
+    fn format(&mut self) {
+        let mut format = Format::new(DiskId(0), SIZE, IDENTITY, false).unwrap();
+        format.start(&mut self.out);
+        loop {
+            let (op, result) = self.end_one().expect("it waits for something");
+            match format.disk_done(op, result, &mut self.out) {
+                Formatting::Running => {}
+                Formatting::Done => return,
+                Formatting::Failed(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn mount(&mut self) {
+        let expected = Expected { cluster: Some(IDENTITY.cluster), device: Some(IDENTITY.device) };
+        let mut mount = Mount::new(DiskId(0), SIZE, expected, Tuning::SHIPPED);
+        let mut state = mount.start(&mut self.out);
+        loop {
+            match state {
+                Mounting::Running => {}
+                Mounting::Done(store) => return self.store = Some(store),
+                Mounting::Failed(error) => panic!("{error}"),
+            }
+            let (op, result) = self.end_one().expect("it waits for something");
+            state = mount.disk_done(op, result, &mut self.out);
+        }
+    }
+
+    fn end_one(&mut self) -> Option<(DiskOp, Result<Buf, DiskError>)> {
+        self.open.extend(self.out.drain());
+        Some(match self.open.pop_front()? {
+            Effect::Read { op, at, len, .. } => {
+                let mut buf = self.out.pool().zeroed(len as usize);
+                let first = (at / PAGE as u64) as u32;
+                for (page, bytes) in (first..).zip(buf.as_mut().chunks_mut(PAGE)) {
+                    if let Some(kept) = self.pages.get(&page) {
+                        bytes.copy_from_slice(&kept[..bytes.len()]);
+                    }
+                }
+                (op, Ok(buf))
+            }
+            Effect::Write { op, at, body, .. } => {
+                let first = (at / PAGE as u64) as u32;
+                for (page, bytes) in (first..).zip(body.chunks(PAGE)) {
+                    self.pages.insert(page, bytes.to_vec());
+                }
+                (op, Ok(Buf::EMPTY))
+            }
+            Effect::Flush { op, .. } => (op, Ok(Buf::EMPTY)),
+            other => panic!("{other:?}"),
+        })
+    }
+
+    /// Runs until the device has nothing to do.
+    fn settle(&mut self) {
+        loop {
+            let store = self.store.as_mut().expect("mounted");
+            store.flush(&mut self.out);
+            while let Some(finished) = store.finished() {
+                finished.result.expect("nothing fails");
+            }
+            let Some((op, result)) = self.end_one() else { return };
+            self.store.as_mut().expect("mounted").disk_done(op, result, &mut self.out);
+        }
+    }
+
+    fn start(&mut self, unit: UnitKey, job: Job, dirty: bool) {
+        self.next += 1;
+        let write = ClientWrite {
+            sdc: SdcId(7),
+            incarnation: Incarnation(2),
+            seq: self.next,
+            floor: self.next.saturating_sub(4),
+        };
+        let marks = Marks { dirty, origin: Origin::Client(write) };
+        let store = self.store.as_mut().expect("mounted");
+        let started = store.start(self.next, group(unit), unit, job, marks, &mut self.out);
+        assert!(matches!(started, Started::Pending | Started::Done(_)));
+        self.settle();
+    }
+
+    /// Fills a range with a word.
+    fn write(&mut self, unit: UnitKey, at: u32, len: u32, word: u32) {
+        let mut body = self.out.alloc(len as usize);
+        body.as_mut().chunks_exact_mut(4).for_each(|b| b.copy_from_slice(&word.to_le_bytes()));
+        let sectors = at / SECTOR..(at + len) / SECTOR;
+        self.content.extend(sectors.map(|s| ((unit, s), word)));
+        self.start(unit, Job::Write { at, body, crc: None }, word.is_multiple_of(2));
+    }
+
+    fn zero(&mut self, unit: UnitKey, at: u32, len: u32) {
+        let gone = at / SECTOR..(at + len) / SECTOR;
+        self.content.retain(|(u, sector), _| *u != unit || !gone.contains(sector));
+        self.start(unit, Job::Zero { at, len }, false);
+    }
+
+    fn change(&mut self, group: u32, changes: Vec<Change>) {
+        self.store.as_mut().expect("mounted").change(None, GroupId(group), changes);
+        self.settle();
+    }
+
+    /// What the device went through.
+    fn first_half(&mut self) {
+        for (i, at) in (0..8).zip([0, 65536, 131_072, 4096, 200_704, 8192, 0, 69632]) {
+            self.write(unit(1, i % 5), at, (i + 1) * 4 * BLOCK, 0x1000 + i);
+        }
+        self.write(unit(2, 0), 0, UNIT, 0x2000); // a whole unit
+        self.write(unit(1, 0), 0, BLOCK, 0x3001); // over old data
+        self.write(unit(1, 0), 512, 1536, 0x3002); // less than a block
+        self.write(unit(2, 0), 131_072, 65536, 0x3003); // a whole slot over old data
+        self.zero(unit(2, 0), 400 * 1024, 100 * 1024);
+        self.change(1, vec![Change::Acted(Epoch(5)), Change::Base(Epoch(4))]);
+        let blocks = BlockSet::from_range(3..9);
+        self.change(2, vec![Change::Dirty(vec![(unit(1, 1), blocks)]), Change::Acted(Epoch(6))]);
+    }
+
+    fn second_half(&mut self) {
+        self.write(unit(3, 1), 0, 40 * BLOCK, 0x4000);
+        self.change(2, vec![Change::Clean(vec![(unit(1, 1), BlockSet::from_range(3..5))])]);
+        self.write(unit(3, 1), 3 * BLOCK + 1024, 2 * BLOCK, 0x4001);
+        self.store.as_mut().expect("mounted").drop_volume(VolumeId(3));
+        self.content.retain(|(unit, _), _| unit.volume != VolumeId(3));
+        self.settle();
+        self.write(unit(1, 4), 12 * BLOCK, 9 * BLOCK, 0x5000);
+        self.write(unit(1, 4), 13 * BLOCK, BLOCK, 0x5002);
+        self.zero(unit(1, 2), 131_072 + 512, 512);
+    }
+
+    /// The content is what was written, and the records are those of the run.
+    fn check(&mut self) {
+        let mut units: Vec<UnitKey> = self.content.keys().map(|(unit, _)| *unit).collect();
+        units.dedup();
+        let all: usize =
+            (1..=3).map(|g| self.store.as_ref().expect("mounted").units(GroupId(g)).len()).sum();
+        assert_eq!(all, units.len());
+        for unit in units {
+            let data = self.read(unit);
+            for (sector, bytes) in (0..).zip(data.chunks_exact(SECTOR as usize)) {
+                let word = self.content.get(&(unit, sector)).copied().unwrap_or(0);
+                let same = bytes.chunks_exact(4).all(|b| b == word.to_le_bytes());
+                assert!(same, "{unit:?}, sector {sector}");
+            }
+        }
+        let records: BTreeMap<_, _> =
+            self.store.as_ref().expect("mounted").records().into_iter().collect();
+        assert_eq!((records[&GroupId(1)].acted, records[&GroupId(1)].base), (Epoch(5), Epoch(4)));
+        assert_eq!(records[&GroupId(2)].acted, Epoch(6));
+    }
+
+    fn read(&mut self, unit: UnitKey) -> Buf {
+        let job = Job::Read { at: 0, len: UNIT };
+        let store = self.store.as_mut().expect("mounted");
+        match store.start(1, group(unit), unit, job, Marks::default(), &mut self.out) {
+            Started::Done(data) => data,
+            Started::Full | Started::BadBody => panic!("a read needs no space"),
+            Started::Pending => loop {
+                let (op, result) = self.end_one().expect("the read ends");
+                let store = self.store.as_mut().expect("mounted");
+                store.disk_done(op, result, &mut self.out);
+                store.flush(&mut self.out);
+                if let Some(finished) = store.finished() {
+                    break finished.result.expect("all checksums match");
+                }
+            },
+        }
+    }
+}
+
+/// The fixed run; with a checkpoint at its end, or not.
+fn run(checkpoint: bool) -> Device {
+    let mut device = Device::with(Pages::new());
+    device.format();
+    device.mount();
+    device.first_half();
+    device.store.as_mut().expect("mounted").request_checkpoint();
+    device.settle();
+    device.second_half();
+    if checkpoint {
+        device.store.as_mut().expect("mounted").request_checkpoint();
+        device.settle();
+    }
+    device
+}
+
+// ---- images ----
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+fn words(page: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    page.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
+}
+
+/// Per page that is not zero: its number, then runs (how many words, the word) until it is full.
+fn encode(pages: &Pages) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (number, page) in pages.iter().filter(|(_, p)| p.iter().any(|b| *b != 0)) {
+        bytes.extend(number.to_le_bytes());
+        let mut runs: Vec<(u16, u32)> = Vec::new();
+        for word in words(page) {
+            match runs.last_mut() {
+                Some((count, last)) if *last == word => *count += 1,
+                _ => runs.push((1, word)),
+            }
+        }
+        for (count, word) in runs {
+            bytes.extend(count.to_le_bytes());
+            bytes.extend(word.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+fn decode(mut bytes: &[u8]) -> Pages {
+    fn take<const N: usize>(from: &mut &[u8]) -> [u8; N] {
+        let (here, rest) = from.split_first_chunk().expect("a whole image");
+        *from = rest;
+        *here
+    }
+    let mut pages = Pages::new();
+    while !bytes.is_empty() {
+        let number = u32::from_le_bytes(take(&mut bytes));
+        let mut page = Vec::new();
+        while page.len() < PAGE {
+            let count = u16::from_le_bytes(take(&mut bytes));
+            let word: [u8; 4] = take(&mut bytes);
+            page.extend(word.repeat(count.into()));
+        }
+        pages.insert(number, page);
+    }
+    pages
+}
+
+const IMAGES: [(&str, bool); 2] = [("format1-log.rle", false), ("format1-checkpoint.rle", true)];
+
+#[test]
+fn the_same_run_leaves_the_same_bytes() {
+    for (name, checkpoint) in IMAGES {
+        let image = encode(&run(checkpoint).pages);
+        if std::env::var("GOLDEN").is_ok_and(|v| v == "write") {
+            std::fs::create_dir_all(file("")).unwrap();
+            std::fs::write(file(name), &image).unwrap();
+        }
+        let golden = std::fs::read(file(name)).unwrap();
+        if image == golden {
+            continue;
+        }
+        let (new, old) = (decode(&image), decode(&golden));
+        let numbers = new.keys().chain(old.keys());
+        let first = numbers.filter(|n| new.get(n) != old.get(n)).min().expect("they differ");
+        panic!("{name}: page {first} (byte {}) is another one", u64::from(*first) * 4096);
+    }
+}
+
+#[test]
+fn what_an_earlier_build_left_is_read() {
+    for (name, checkpoint) in IMAGES {
+        let mut device = Device::with(decode(&std::fs::read(file(name)).unwrap()));
+        device.content = run(checkpoint).content;
+        device.mount();
+        let replayed = device.store.as_ref().unwrap().replayed();
+        assert_eq!(replayed.batches > 0, !checkpoint, "{replayed:?}");
+        device.check();
+        device.mount(); // and again, as that one left it
+        device.check();
+    }
+}

@@ -1,0 +1,194 @@
+//! File devices: what was answered survives every crash, and a damaged block is never served.
+
+use anyhow::{Context, Result, ensure};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use system::bytes::Random;
+use system::ledger::{Ledger, Writers};
+use system::{Cluster, MIB, Options, case, gabion, secs, wait};
+
+const OPTIONS: Options =
+    Options { sds: 3, device: "file:320MiB", volumes: &["vol1:128MiB"], more: &[] };
+
+/// Rounds of the crash loop: enough for each kind twice. `GABION_ROUNDS=50` is the long form.
+fn rounds() -> u32 {
+    std::env::var("GABION_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
+}
+
+#[test]
+fn what_was_answered_survives_crashes_of_one_of_the_mdm_and_of_all() {
+    case(|| {
+        let cluster = Cluster::start(&OPTIONS)?;
+        let mut ledgers: Vec<Ledger> = (0..3).map(|n| Ledger::new(n, 3, 120 * MIB)).collect();
+        let mut random = Random::new(5);
+        for round in 0..rounds() {
+            let writers = Writers::start(&cluster, "vol1", ledgers)?;
+            writers.wait(100 + random.below(400))?;
+            match round % 3 {
+                0 => {
+                    cluster.kill_all()?;
+                    ledgers = writers.finish();
+                    cluster.start_again()?;
+                }
+                1 => {
+                    let n = 1 + random.below(3) as u32;
+                    cluster.kill(&format!("sds{n}"))?;
+                    writers.wait(200)?;
+                    cluster.start_sds(n)?;
+                    writers.wait(200)?;
+                    ledgers = writers.finish();
+                }
+                _ => {
+                    cluster.kill("mdm")?;
+                    writers.wait(200)?;
+                    cluster.gabion(&["mdm", "start"])?.ok()?;
+                    ledgers = writers.finish();
+                }
+            }
+            let mut nbd = cluster.nbd("vol1")?;
+            for ledger in &mut ledgers {
+                ledger.verify(&mut nbd).with_context(|| format!("after round {round}"))?;
+            }
+        }
+        cluster.wait_state("healthy", secs(60))?;
+        // Each device by itself holds what it should.
+        cluster.gabion(&["down"])?.ok()?;
+        for n in 1..=3 {
+            let device = cluster.file(&format!("devices/sds{n}.0"));
+            gabion(["inspect", device.to_str().context("text")?, "verify"])?.ok()?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn the_same_command_finds_the_same_cluster() {
+    case(|| {
+        let cluster = Cluster::start(&OPTIONS)?;
+        let data = Random::new(9).bytes(8 * MIB as usize);
+        cluster.nbd("vol1")?.write(0, &data)?;
+        let before = cluster.status()?;
+        cluster.gabion(&["volume", "create", "later", "16MiB"])?.ok()?;
+        cluster.gabion(&["down"])?.ok()?;
+        cluster.start_again()?;
+        let after = cluster.status()?;
+        ensure!(before["cluster"] == after["cluster"], "{before:#}\n{after:#}");
+        ensure!(after["volumes"].as_array().map(Vec::len) == Some(2), "{after:#}");
+        cluster.verify("vol1", &data)?;
+        // Other servers than it has: a clear refusal, and nothing is lost.
+        cluster.gabion(&["down"])?.ok()?;
+        cluster.gabion(&["up", "--detach", "--sds", "2"])?.fails(1, &["3 servers"])?;
+        cluster.gabion(&["up", "--detach", "--device", "ram:64MiB"])?.fails(1, &["--device"])?;
+        // More servers: it grows.
+        cluster.gabion(&["up", "--detach", "--sds", "4"])?.ok()?;
+        ensure!(cluster.status()?["sds"].as_array().map(Vec::len) == Some(4));
+        cluster.verify("vol1", &data)?;
+        Ok(())
+    });
+}
+
+/// Flips a bit in each of up to `count` places of the file where this block lies.
+fn flip(file: &Path, blocks: &[&[u8]], count: usize) -> Result<usize> {
+    let device = File::options().read(true).write(true).open(file)?;
+    let content = std::fs::read(file)?;
+    let mut flipped = 0;
+    for block in blocks {
+        // Data lies at multiples of a block, or behind a record's head in the log.
+        let places = content.chunks_exact(4096).enumerate().filter(|(_, found)| found == block);
+        for (place, _) in places {
+            let at = place as u64 * 4096 + 1000;
+            device.write_all_at(&[content[at as usize] ^ 4], at)?;
+            flipped += 1;
+        }
+        if flipped >= count {
+            break;
+        }
+    }
+    device.sync_all()?;
+    Ok(flipped)
+}
+
+#[test]
+fn flipped_bits_are_found_repaired_and_counted_and_never_served() {
+    case(|| {
+        let cluster = Cluster::start(&OPTIONS)?;
+        let data = Random::new(3).bytes(32 * MIB as usize);
+        let mut nbd = cluster.nbd("vol1")?;
+        for (i, unit) in data.chunks(MIB as usize).enumerate() {
+            nbd.write(i as u64 * MIB, unit)?;
+        }
+        let blocks: Vec<&[u8]> = data.chunks(4096).step_by(97).collect();
+        let mut all = 0;
+        for n in 1..=3 {
+            let flipped = flip(&cluster.file(&format!("devices/sds{n}.0")), &blocks, 20)?;
+            ensure!(flipped > 5, "sds{n} has only {flipped} of {} blocks", blocks.len());
+            all += flipped as u64;
+            // Half of it is where clients read, the other half where only the scrubber does.
+            cluster.verify("vol1", &data)?;
+            cluster.gabion(&["device", "scrub"])?.ok()?;
+            cluster.verify("vol1", &data)?;
+        }
+        let status = cluster.wait_state("healthy", secs(30))?;
+        let servers = status["sds"].as_array().context("servers")?.iter();
+        let devices = servers.filter_map(|s| s["devices"].as_array()).flatten();
+        let repaired: u64 = devices.filter_map(|d| d["repaired_bytes"].as_u64()).sum();
+        println!("{all} blocks were damaged, {repaired} bytes repaired");
+        // A block may be in the log, too, where damage is no more than history.
+        ensure!(
+            (5 * 3 * 4096..=all * 4096).contains(&repaired),
+            "{repaired} bytes of {all} blocks"
+        );
+        // Each copy alone is good now.
+        cluster.gabion(&["down"])?.ok()?;
+        for n in 1..=3 {
+            let device = cluster.file(&format!("devices/sds{n}.0"));
+            gabion(["inspect", device.to_str().context("text")?, "verify"])?.ok()?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_moved_device_counts_again() {
+    case(|| {
+        let cluster = Cluster::start(&OPTIONS)?;
+        let data = Random::new(4).bytes(16 * MIB as usize);
+        let mut nbd = cluster.nbd("vol1")?;
+        for (i, unit) in data.chunks(MIB as usize).enumerate() {
+            nbd.write(i as u64 * MIB, unit)?;
+        }
+        let ids = |status: &serde_json::Value, sds: &str| -> Vec<u64> {
+            let mut all = status["sds"].as_array().cloned().unwrap_or_default().into_iter();
+            let server = all.find(|s| s["name"] == sds).unwrap_or_default();
+            let devices = server["devices"].as_array().cloned().unwrap_or_default();
+            devices.iter().filter_map(|d| d["id"].as_u64()).collect()
+        };
+        let before = *ids(&cluster.status()?, "sds3").first().context("sds3 has a device")?;
+        cluster.kill("sds3")?;
+        cluster.wait_down("sds3")?;
+        nbd.write(0, &data[MIB as usize..2 * MIB as usize])?;
+        let moved = cluster.file("moved");
+        std::fs::rename(cluster.file("devices/sds3.0"), &moved)?;
+        let spec = format!("file:{}", moved.display());
+        cluster
+            .gabion(&["device", "add", &format!("{spec}:320MiB"), "--sds", "1"])?
+            .fails(1, &["device import"])?;
+        cluster.gabion(&["device", "import", &spec, "--sds", "1"])?.ok()?;
+        let status = cluster.wait_state("healthy", secs(60))?;
+        ensure!(ids(&status, "sds1").contains(&before), "{status:#}");
+        let moved_bytes = cluster.number("/resync/moved_bytes")?;
+        ensure!(moved_bytes <= 8 * MIB, "{moved_bytes} bytes were copied, and 1 MiB had changed");
+        // It counts: without the other servers' copies it serves alone what it has.
+        cluster.kill("sds2")?;
+        cluster.wait_down("sds2")?;
+        wait("everything can be read", secs(20), || {
+            ensure!(nbd.read(MIB, MIB as usize)? == data[MIB as usize..2 * MIB as usize]);
+            Ok(Some(()))
+        })?;
+        for (i, unit) in data.chunks(MIB as usize).enumerate().skip(1) {
+            ensure!(nbd.read(i as u64 * MIB, unit.len())? == unit, "unit {i}");
+        }
+        Ok(())
+    });
+}
