@@ -79,8 +79,10 @@ pub enum Mutant {
     ForgetHeld,
     /// R15: a write for which there is no space is answered as if it were done.
     AckFull,
-    /// Store: a job is answered before the log is flushed.
+    /// Store: a job is answered before its record is durable.
     LogUnflushed,
+    /// Store: a job is answered before its data is durable.
+    DataUnflushed,
     /// Store: a superblock is written before what it points to is durable.
     EagerSuperblock,
     /// Store: log space is used again before the checkpoint that covers it is durable.
@@ -103,6 +105,7 @@ impl Mutant {
     /// Those that `store`'s own tests hunt (crates/store/tests).
     pub const STORE: &[Mutant] = &[
         Mutant::LogUnflushed,
+        Mutant::DataUnflushed,
         Mutant::EagerSuperblock,
         Mutant::EagerTail,
         Mutant::StaleValid,
@@ -148,6 +151,7 @@ impl Mutant {
         Mutant::NoRewrite,
         Mutant::ActBeforeReserve,
         Mutant::LogUnflushed,
+        Mutant::DataUnflushed,
         Mutant::EagerSuperblock,
         Mutant::StaleValid,
         Mutant::NoSumCheck,

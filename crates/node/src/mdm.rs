@@ -295,7 +295,10 @@ impl Mdm {
         let (op, disk) = (DiskOp(self.ops), DiskId(0));
         let effect = match io {
             Io::Read { at, len } => Effect::Read { op, disk, at, len },
-            Io::Write { at, data } => Effect::Write { op, disk, at, body: out.copy(&data) },
+            Io::Write { at, data } => {
+                let body = out.copy(&data);
+                Effect::Write { op, disk, at, body, durable: false }
+            }
             Io::Flush => Effect::Flush { op, disk },
         };
         out.push(effect);

@@ -127,7 +127,7 @@ impl Drop for Ram {
 /// What to do with a device.
 pub(crate) enum Act {
     Read { at: u64, len: u32 },
-    Write { at: u64, body: Buf },
+    Write { at: u64, body: Buf, durable: bool },
     Flush,
 }
 
@@ -160,11 +160,11 @@ pub(crate) fn begin(
 ) -> Begun {
     let ended = match (disk, act) {
         (Disk::Ram(ram), Act::Read { at, len }) => ram.read(at, len as usize, pool),
-        (Disk::Ram(ram), Act::Write { at, body }) => ram.write(at, &body),
+        (Disk::Ram(ram), Act::Write { at, body, .. }) => ram.write(at, &body),
         (Disk::Null(size), Act::Read { at, len }) => {
             check(at, len as usize, *size).map(|()| zeros.get(len as usize, pool))
         }
-        (Disk::Null(size), Act::Write { at, body }) => {
+        (Disk::Null(size), Act::Write { at, body, .. }) => {
             check(at, body.len(), *size).map(|()| Buf::EMPTY)
         }
         (Disk::Ram(_) | Disk::Null(_), Act::Flush) => Ok(Buf::EMPTY),
@@ -180,7 +180,7 @@ fn check(at: u64, len: usize, size: u64) -> Result<(), DiskError> {
 fn begin_file(device: &Device, op: DiskOp, act: Act, pool: &BufPool) -> Begun {
     let (kind, at, len) = match &act {
         Act::Read { at, len } => (Kind::Read, *at, *len as usize),
-        Act::Write { at, body } => (Kind::Write, *at, body.len()),
+        Act::Write { at, body, .. } => (Kind::Write, *at, body.len()),
         Act::Flush => (Kind::Flush, 0, 0),
     };
     if !device.has(at, len) {
@@ -189,6 +189,7 @@ fn begin_file(device: &Device, op: DiskOp, act: Act, pool: &BufPool) -> Begun {
     if len == 0 && kind != Kind::Flush {
         return Begun::Ended(Ok(Buf::EMPTY));
     }
+    let durable = device.write_through || matches!(act, Act::Write { durable: true, .. });
     let buf = match act {
         Act::Read { .. } => pool.alloc(len),
         Act::Write { body, .. } if device.takes(body.as_ptr()) => body,
@@ -196,7 +197,7 @@ fn begin_file(device: &Device, op: DiskOp, act: Act, pool: &BufPool) -> Begun {
         Act::Flush => Buf::EMPTY,
     };
     let fd = device.as_fd().as_raw_fd();
-    let (grows, durable) = (device.grows(), device.write_through);
+    let grows = device.grows();
     Begun::File(FileOp { op, fd, kind, grows, durable, at, buf, done: 0 })
 }
 
@@ -283,13 +284,16 @@ mod tests {
         let mut null = Disk::open(&DiskSpec::Null(1 << 63)).unwrap();
         let body = pool.copy(b"hello");
         let at = (1 << 40) - 5;
-        assert!(now(&mut ram, Act::Write { at, body: body.clone() }, &pool).is_ok());
+        assert!(
+            now(&mut ram, Act::Write { at, body: body.clone(), durable: false }, &pool).is_ok()
+        );
         assert_eq!(&now(&mut ram, Act::Read { at, len: 5 }, &pool).unwrap()[..], b"hello");
         assert_eq!(&now(&mut ram, Act::Read { at: 7, len: 3 }, &pool).unwrap()[..], [0; 3]);
-        let over = now(&mut ram, Act::Write { at: at + 1, body: body.clone() }, &pool);
+        let over =
+            now(&mut ram, Act::Write { at: at + 1, body: body.clone(), durable: false }, &pool);
         assert_eq!(over.unwrap_err(), DiskError::OutOfRange);
         let at = (1 << 63) - 5;
-        assert!(now(&mut null, Act::Write { at, body }, &pool).is_ok());
+        assert!(now(&mut null, Act::Write { at, body, durable: false }, &pool).is_ok());
         assert_eq!(&now(&mut null, Act::Read { at, len: 5 }, &pool).unwrap()[..], [0; 5]);
         assert!(now(&mut null, Act::Read { at: at + 1, len: 5 }, &pool).is_err());
         assert!(now(&mut null, Act::Read { at: u64::MAX, len: 5 }, &pool).is_err());

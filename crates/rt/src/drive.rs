@@ -119,7 +119,9 @@ impl Drive {
         for effect in out.drain() {
             match effect {
                 Effect::Read { op, at, len, .. } => self.begin(op, Act::Read { at, len }),
-                Effect::Write { op, at, body, .. } => self.begin(op, Act::Write { at, body }),
+                Effect::Write { op, at, body, durable, .. } => {
+                    self.begin(op, Act::Write { at, body, durable });
+                }
                 Effect::Flush { op, .. } => self.begin(op, Act::Flush),
                 _ => {}
             }
@@ -128,7 +130,7 @@ impl Drive {
 
     fn begin(&mut self, op: DiskOp, act: Act) {
         let begun = match (act, &mut self.shadow) {
-            (Act::Write { at, body }, Some(shadow)) => {
+            (Act::Write { at, body, .. }, Some(shadow)) => {
                 Begun::Ended(match self.disk.has(at, body.len()) {
                     true => {
                         shadow.write(at, &body);

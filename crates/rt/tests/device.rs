@@ -43,7 +43,7 @@ fn read(op: u64, at: u64, len: u32) -> Effect {
 
 fn write(drive: &Drive, op: u64, at: u64, fill: u8, len: usize) -> Effect {
     let body = drive.pool().copy(&vec![fill; len]);
-    Effect::Write { op: DiskOp(op), disk: DISK, at, body }
+    Effect::Write { op: DiskOp(op), disk: DISK, at, body, durable: false }
 }
 
 fn flush(op: u64) -> Effect {
@@ -118,7 +118,7 @@ fn writes_of_any_memory_arrive_and_flushes_end_beside_them() {
         assert_eq!(drive.notice(), None, "tests run where there is direct I/O");
         // The body begins within a page: direct I/O would refuse that memory.
         let body = drive.pool().copy(&vec![3; 3 * 4096]).slice(100..100 + 8192);
-        let uneven = Effect::Write { op: DiskOp(0), disk: DISK, at: 4096, body };
+        let uneven = Effect::Write { op: DiskOp(0), disk: DISK, at: 4096, body, durable: false };
         let mut list = vec![uneven, flush(1)];
         for i in 2..400 {
             list.push(match i % 7 {

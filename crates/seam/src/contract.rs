@@ -24,8 +24,8 @@
 //! 8. **Bounds.** A peer that does not read ends in `LinkDown` with `Stuck` at the configured number
 //!    of queued bytes. A framer's error ends in `LinkDown` with `Garbage`.
 //! 9. **Devices.** Each operation ends in exactly one `DiskDone`. A read sees every write that had
-//!    ended before it was emitted. `Flush` makes durable what had ended before it was emitted. A range
-//!    that leaves the device, or is not made of its blocks, ends in `OutOfRange`.
+//!    ended before it was emitted. `Flush` makes durable what had ended before it was emitted; a write that asks
+//!    to be `durable` needs none. A range that leaves the device, or is not made of its blocks, ends in `OutOfRange`.
 //!
 //! The scenarios assume a network that works: switch faults off in the simulator for them.
 

@@ -92,7 +92,7 @@ pub enum Effect {
         /// Bytes.
         len: u32,
     },
-    /// Write to a device; durable after a later `Flush`.
+    /// Write to a device.
     Write {
         /// The node's name for it.
         op: DiskOp,
@@ -102,8 +102,10 @@ pub enum Effect {
         at: u64,
         /// The data.
         body: Buf,
+        /// It ends when it is durable; otherwise a later `Flush` makes it that.
+        durable: bool,
     },
-    /// Make the writes that ended before this was emitted durable.
+    /// Make the writes that ended before this was emitted durable, all of them.
     Flush {
         /// The node's name for it.
         op: DiskOp,

@@ -152,7 +152,9 @@ impl World {
                 let result = match done.what {
                     PendingKind::Ended(result) => result,
                     PendingKind::Read { at, len } => disk.read(at, len as usize, proc.out.pool()),
-                    PendingKind::Write { at, body } => disk.write(at, &body).map(|()| Buf::EMPTY),
+                    PendingKind::Write { at, body, durable } => {
+                        disk.write(at, &body, durable).map(|()| Buf::EMPTY)
+                    }
                     PendingKind::Flush { .. } => Ok(Buf::EMPTY),
                 };
                 Event::DiskDone { op: done.op, result }
@@ -176,7 +178,9 @@ impl World {
             let result = match &pending.what {
                 _ if trouble.is_some() => Err(trouble.expect("just checked")),
                 PendingKind::Read { at, len } => disk.read(*at, *len as usize, proc.out.pool()),
-                PendingKind::Write { at, body } => disk.write(*at, body).map(|()| Buf::EMPTY),
+                PendingKind::Write { at, body, durable } => {
+                    disk.write(*at, body, *durable).map(|()| Buf::EMPTY)
+                }
                 PendingKind::Flush { covers } => {
                     disk.flush_ends(*covers);
                     Ok(Buf::EMPTY)
@@ -215,8 +219,8 @@ impl World {
             Effect::Read { op, disk, at, len } => {
                 self.start_disk(id, op, disk, PendingKind::Read { at, len })
             }
-            Effect::Write { op, disk, at, body } => {
-                self.start_disk(id, op, disk, PendingKind::Write { at, body });
+            Effect::Write { op, disk, at, body, durable } => {
+                self.start_disk(id, op, disk, PendingKind::Write { at, body, durable });
             }
             Effect::Flush { op, disk } => {
                 let covers = self.procs[id.0].disks[disk.0 as usize].flush_begins();

@@ -106,6 +106,8 @@ struct Unflushed {
     number: u64,
     at: u64,
     data: Vec<u8>,
+    /// It was durable when it ended, and is here only since an older one must not land later.
+    durable: bool,
 }
 
 /// One device.
@@ -190,28 +192,36 @@ impl Disk {
         });
     }
 
-    /// A write ended: reads see it.
-    pub fn write(&mut self, at: u64, data: &[u8]) -> Result<(), DiskError> {
+    /// A write ended, durably or not: reads see it.
+    pub fn write(&mut self, at: u64, data: &[u8], durable: bool) -> Result<(), DiskError> {
         self.check(at, data.len())?;
         if self.kind == DiskKind::Null {
             return Ok(());
         }
         if let Some((damage, page, from)) = self.trap.filter(|(_, _, from)| at >= *from) {
             self.trap = None;
-            self.go_wrong(damage, page, at, data, from);
+            self.go_wrong(damage, page, at, data, durable, from);
             return Ok(());
         }
-        self.put(at, data);
+        self.put(at, data, durable);
         Ok(())
     }
 
-    fn put(&mut self, at: u64, data: &[u8]) {
+    fn put(&mut self, at: u64, data: &[u8], durable: bool) {
         self.mend(at, data.len());
         self.seen.write(at, data);
-        if self.is_cached() {
-            self.unflushed.push(Unflushed { number: self.ended, at, data: data.to_vec() });
-            self.ended += 1;
+        if !self.is_cached() {
+            return;
         }
+        let end = at + data.len() as u64;
+        let older = |w: &Unflushed| w.at < end && at < w.at + w.data.len() as u64;
+        if durable && !self.unflushed.iter().any(older) {
+            self.durable.write(at, data);
+        } else {
+            let (number, data) = (self.ended, data.to_vec());
+            self.unflushed.push(Unflushed { number, at, data, durable });
+        }
+        self.ended += 1;
     }
 
     // ---- damage ----
@@ -265,11 +275,19 @@ impl Disk {
     }
 
     /// A write whose end is a lie.
-    fn go_wrong(&mut self, damage: Damage, page: u64, at: u64, data: &[u8], from: u64) {
+    fn go_wrong(
+        &mut self,
+        damage: Damage,
+        page: u64,
+        at: u64,
+        data: &[u8],
+        durable: bool,
+        from: u64,
+    ) {
         let whole = at.is_multiple_of(PAGE) && data.len().is_multiple_of(PAGE as usize);
         let astray = damage == Damage::Astray && page * PAGE >= from;
         if !whole || data.len() as u64 > 4 * PAGE || self.unflushed.iter().any(|w| w.at >= from) {
-            return self.put(at, data);
+            return self.put(at, data, durable);
         }
         self.mend(at, data.len());
         for (i, part) in data.chunks(PAGE as usize).enumerate() {
@@ -355,7 +373,8 @@ impl Disk {
             self.mend(at, data.len());
             tear(at, data, false, prng, |at, part| {
                 self.seen.write(at, part);
-                self.unflushed.push(Unflushed { number: self.ended, at, data: part.to_vec() });
+                let (number, data) = (self.ended, part.to_vec());
+                self.unflushed.push(Unflushed { number, at, data, durable: false });
                 self.ended += 1;
             });
         }
@@ -364,6 +383,10 @@ impl Disk {
     /// The power fails: each write that no flush covered is kept, lost, or torn.
     pub fn power_loss(&mut self, prng: &mut Prng) {
         for w in std::mem::take(&mut self.unflushed) {
+            if w.durable {
+                self.durable.write(w.at, &w.data);
+                continue;
+            }
             let garbage = self.kind == DiskKind::File;
             tear(w.at, &w.data, garbage, prng, |at, part| self.durable.write(at, part));
         }
@@ -419,9 +442,9 @@ mod tests {
         let mut lost = 0;
         for _ in 0..100 {
             let mut d = Disk::new(DiskKind::Log, 1 << 20);
-            d.write(4000, &[1; 1024]).unwrap();
+            d.write(4000, &[1; 1024], false).unwrap();
             let covers = d.flush_begins();
-            d.write(4000, &[2; 512]).unwrap();
+            d.write(4000, &[2; 512], false).unwrap();
             d.flush_ends(covers);
             assert_eq!(d.read(4000, 512, &pool).unwrap()[..], [2; 512]);
             d.power_loss(&mut prng);
@@ -434,9 +457,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_written_through_survives_whatever_became_of_older_writes() {
+        let (mut prng, pool) = (Prng::new(2), BufPool::new(0));
+        for _ in 0..100 {
+            let mut d = Disk::new(DiskKind::File, 1 << 20);
+            d.write(4096, &[1; 8192], false).unwrap();
+            d.write(8192, &[2; 4096], true).unwrap();
+            d.write(65536, &[3; 4096], true).unwrap();
+            d.power_loss(&mut prng);
+            assert_eq!(d.read(8192, 4096, &pool).unwrap()[..], [2; 4096]);
+            assert_eq!(d.read(65536, 4096, &pool).unwrap()[..], [3; 4096]);
+        }
+    }
+
+    #[test]
     fn ranges_are_checked() {
         let mut d = Disk::new(DiskKind::Memory, 4096);
-        assert_eq!(d.write(4095, &[0; 2]), Err(DiskError::OutOfRange));
-        assert_eq!(d.write(u64::MAX, &[0; 2]), Err(DiskError::OutOfRange));
+        assert_eq!(d.write(4095, &[0; 2], false), Err(DiskError::OutOfRange));
+        assert_eq!(d.write(u64::MAX, &[0; 2], true), Err(DiskError::OutOfRange));
     }
 }

@@ -38,6 +38,7 @@ pub(crate) enum PendingKind {
     Write {
         at: u64,
         body: Buf,
+        durable: bool,
     },
     Flush {
         covers: u64,

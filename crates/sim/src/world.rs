@@ -271,7 +271,7 @@ impl World {
         proc.strike = Strike::None;
         proc.disks.iter_mut().for_each(Disk::forget_lies);
         for (_, op) in std::mem::take(&mut proc.pending) {
-            if let PendingKind::Write { at, body } = op.what {
+            if let PendingKind::Write { at, body, .. } = op.what {
                 proc.disks[op.disk.0 as usize].write_torn(at, &body, &mut self.disk_prng);
             }
         }

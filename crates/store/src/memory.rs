@@ -169,7 +169,13 @@ impl Memory {
             whole
         };
         let op = self.run(token, group, unit, 1, Blocks::Set(BlockSet::touching(at, end - at)));
-        out.push(Effect::Write { op, disk: self.disk, at: start + u64::from(from), body });
+        out.push(Effect::Write {
+            op,
+            disk: self.disk,
+            at: start + u64::from(from),
+            body,
+            durable: false,
+        });
         Started::Pending
     }
 
@@ -201,7 +207,7 @@ impl Memory {
         let op = self.run(token, group, unit, left, Blocks::Clear(whole));
         for (from, to) in parts.into_iter().flatten() {
             let (at, body) = (start + u64::from(from), out.pool().zeroed((to - from) as usize));
-            out.push(Effect::Write { op, disk: self.disk, at, body });
+            out.push(Effect::Write { op, disk: self.disk, at, body, durable: false });
         }
         Started::Pending
     }

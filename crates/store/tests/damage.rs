@@ -45,7 +45,7 @@ fn data_that_lands_in_the_place_of_other_data_is_found() {
     let (here, there) = (place(&world, unit(1), 7), place(&world, unit(3), 7));
     let mut data = vec![0; BLOCK as usize];
     world.disk.read(there, &mut data);
-    world.disk.write(here, &data);
+    world.disk.write(here, &data, false);
     world.may_be_damaged = true;
     world.read(group, unit(1), 0, UNIT);
     world.read(group, unit(3), 0, UNIT);
@@ -66,7 +66,7 @@ fn a_write_that_the_device_lost_is_found() {
     world.settle();
     world.store.as_mut().unwrap().request_checkpoint();
     world.settle();
-    world.disk.write(place, &old); // as if the write from the log to the slot had never happened
+    world.disk.write(place, &old, false); // as if the write from the log to the slot had never happened
     world.may_be_damaged = true;
     world.read(group, unit(1), 0, 8 * BLOCK);
     world.settle();
@@ -158,7 +158,7 @@ fn a_newer_format_is_refused_whatever_its_checksum() {
         let mut page = [0; 512];
         world.disk.read(at, &mut page);
         page[8] = 2;
-        world.disk.write(at, &page);
+        world.disk.write(at, &page, false);
     }
     assert_eq!(why(&mut world, expected(), SIZE), MountError::Newer { format: 2 });
 }
@@ -181,7 +181,7 @@ fn a_device_with_data_is_formatted_only_by_force() {
 fn a_format_that_was_not_finished_left_no_device() {
     let mut world = World::new(1, true);
     for at in Layout::superblocks(SIZE) {
-        world.disk.write(at, &[0; 4096]);
+        world.disk.write(at, &[0; 4096], false);
     }
     assert_eq!(why(&mut world, expected(), SIZE), MountError::Unformatted);
 }

@@ -42,8 +42,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 }
             }
             Effect::Read { op, disk, at, len } => self.disk(seat, op, disk, Act::Read { at, len }),
-            Effect::Write { op, disk, at, body } => {
-                self.disk(seat, op, disk, Act::Write { at, body });
+            Effect::Write { op, disk, at, body, durable } => {
+                self.disk(seat, op, disk, Act::Write { at, body, durable });
             }
             Effect::Flush { op, disk } => self.disk(seat, op, disk, Act::Flush),
             Effect::Reply { id, result } => self.answers.push((id, result)),

@@ -15,9 +15,6 @@ use std::time::Duration;
 /// Operations that are started per system call, and completions that fit at once. More wait, none
 /// is lost.
 const ENTRIES: (u32, u32) = (1024, 8192);
-/// Device operations that are started without waiting for the rest of the batch: a device that is given
-/// them late has nothing to do while this thread works on what it has completed.
-const EARLY: usize = 4;
 /// `IORING_ENTER_GETEVENTS`.
 const GET_EVENTS: u32 = 1;
 
@@ -202,10 +199,9 @@ impl Sys for Uring {
             FileCall::Sync => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
         };
         self.push(Token::Disk(slot), entry);
-        if self.ring.submission().len() >= EARLY {
-            // What it does not take now, it takes with the next wait.
-            let _ = self.ring.submit();
-        }
+        // Not with the rest of the batch: a device that is given work late has nothing to do while this
+        // thread works on what it has completed. What the kernel does not take now, it takes with the next wait.
+        let _ = self.ring.submit();
         None
     }
 

@@ -71,9 +71,13 @@ impl Node for Echo {
                 self.requests.insert(op.0, id);
                 out.push(match request.kind {
                     BlockKind::Read => Effect::Read { op, disk, at: request.at, len: request.len },
-                    BlockKind::Write => {
-                        Effect::Write { op, disk, at: request.at, body: request.body }
-                    }
+                    BlockKind::Write => Effect::Write {
+                        op,
+                        disk,
+                        at: request.at,
+                        body: request.body,
+                        durable: false,
+                    },
                     _ => Effect::Flush { op, disk },
                 });
             }

@@ -1,8 +1,9 @@
-//! Group commit: the records of many jobs in one write to the log, and one flush for all of them.
+//! Group commit: the records of many jobs in one write to the log; and flushes for what nobody waits for.
 //!
-//! A cycle is: a batch is written; then a flush; then all whose record and data had ended before that
-//! flush began have ended. The next batch is written after that (why: see `log`). What comes meanwhile
-//! is gathered. When the device writes through, there is no flush to wait for.
+//! What an answer waits for, log and fresh data, is *written through*: such a write is durable when it ends, so
+//! a job has ended with the last of its writes. The next batch is written when the last one is durable (why: see
+//! `log`); what comes meanwhile is gathered. Data on its way home and checkpoints wait for flushes, many at a
+//! time, beside all this.
 
 use super::format::BatchHead;
 use super::job::{Fetch, Kind, Op, Waiter};
@@ -12,8 +13,11 @@ use super::record::{self, Writer};
 use super::store::{Durability, Durable};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use base::{Mutant, UnitKey, mutant};
+use base::UnitKey;
 use seam::{Buf, DiskOp, Effect, Effects};
+
+/// So many that wait for a flush are worth one, although more are on their way.
+const MANY: usize = 16;
 
 /// What is on its way to being durable.
 #[derive(Debug, Default)]
@@ -23,8 +27,6 @@ pub struct Commit {
     /// Jobs of the batch that is being written, and writes of it that have not ended.
     batch: Vec<u64>,
     writing: u32,
-    /// The batch was written, and must be durable before the next one is.
-    must_flush: bool,
     /// Who waits for the next flush.
     waiting: Vec<Waiter>,
     /// Who waits for the flush that runs; there is one if this is `Some`.
@@ -53,20 +55,25 @@ impl Durable {
         self.enqueue(key);
     }
 
-    /// Goes on: writes a batch, or flushes, when that is possible and of use.
+    /// Goes on: writes a batch, flushes, when that is possible and of use.
     pub(super) fn run_commit(&mut self, out: &mut Effects) {
-        let busy = self.commit.writing > 0 || self.commit.flushing.is_some();
-        if !busy && !self.commit.must_flush && !self.commit.queue.is_empty() {
+        if self.commit.writing == 0 && !self.commit.queue.is_empty() {
             self.write_batch(out);
         }
-        let c = &mut self.commit;
-        let wanted = c.must_flush || !c.waiting.is_empty();
-        if c.writing == 0 && c.flushing.is_none() && wanted {
-            c.flushing = Some(core::mem::take(&mut c.waiting));
+        if self.commit.flushing.is_none() && self.wants_flush() {
+            self.commit.flushing = Some(core::mem::take(&mut self.commit.waiting));
             self.stats.flushes += 1;
             let op = DiskOp(self.ops.insert(Op::Flush).expect("callers bound their jobs"));
             out.push(Effect::Flush { op, disk: self.disk });
         }
+    }
+
+    /// Data on its way home can wait until there is more of it.
+    fn wants_flush(&self) -> bool {
+        let waiting = &self.commit.waiting;
+        let hurry = |w: &Waiter| matches!(w, Waiter::Checkpoint);
+        !waiting.is_empty()
+            && (waiting.len() >= MANY || !self.destage.is_busy() || waiting.iter().any(hurry))
     }
 
     fn record_len(&self, key: u64) -> usize {
@@ -144,11 +151,11 @@ impl Durable {
         let (at, room) = self.log.place(position);
         let here = (room as usize).min(body.len());
         self.commit.writing = 1;
-        self.write(at, body.slice(0..here), Op::Log, out);
+        self.write_through(at, body.slice(0..here), Op::Log, out);
         if here < body.len() {
             self.commit.writing = 2;
             let (at, _) = self.log.place(position + here as u64);
-            self.write(at, body.slice(here..body.len()), Op::Log, out);
+            self.write_through(at, body.slice(here..body.len()), Op::Log, out);
         }
     }
 
@@ -179,18 +186,18 @@ impl Durable {
         if self.commit.writing > 0 {
             return;
         }
-        self.commit.must_flush = self.tuning.durability == Durability::Flush;
         let mut batch = core::mem::take(&mut self.commit.batch);
         batch.drain(..).for_each(|key| self.arrived(key, None, out));
         self.commit.batch = batch;
     }
 
-    /// Record and data of a job are written.
+    /// Record and data of a job are durable.
     pub(super) fn written(&mut self, key: u64) {
-        if mutant::on(Mutant::LogUnflushed) {
-            return self.durable(Waiter::Job(key));
+        if self.jobs.get(key).is_some_and(|j| j.record.is_some()) {
+            self.commit.payload -= self.payload_of(key);
+            self.apply(key);
         }
-        self.await_flush(Waiter::Job(key));
+        self.end(key, Ok(Buf::EMPTY));
     }
 
     /// Somebody's writes have ended, and are to be durable.
@@ -203,20 +210,12 @@ impl Durable {
 
     /// A flush ended.
     pub(super) fn flushed(&mut self) {
-        self.commit.must_flush = false;
         let waiters = self.commit.flushing.take().expect("one flush at a time");
         waiters.into_iter().for_each(|w| self.durable(w));
     }
 
     fn durable(&mut self, waiter: Waiter) {
         match waiter {
-            Waiter::Job(key) => {
-                if self.jobs.get(key).is_some_and(|j| j.record.is_some()) {
-                    self.commit.payload -= self.payload_of(key);
-                    self.apply(key);
-                }
-                self.end(key, Ok(Buf::EMPTY));
-            }
             Waiter::Home(blocks) => self.home_durable(blocks),
             Waiter::Checkpoint => self.checkpoint_durable(),
         }

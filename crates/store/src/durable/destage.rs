@@ -24,6 +24,13 @@ pub struct Destage {
     busy: u32,
 }
 
+impl Destage {
+    /// Runs are on their way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy > 0
+    }
+}
+
 impl Durable {
     /// Sends runs to their slots, if it is time.
     pub(super) fn run_destage(&mut self, out: &mut Effects) {

@@ -146,7 +146,7 @@ impl Format {
         }
         for (at, body) in writes {
             let op = self.op();
-            out.push(Effect::Write { op, disk: self.disk, at, body });
+            out.push(Effect::Write { op, disk: self.disk, at, body, durable: false });
         }
         Formatting::Running
     }

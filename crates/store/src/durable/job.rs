@@ -155,8 +155,6 @@ pub enum Reader {
 /// Who waits for a flush.
 #[derive(Debug)]
 pub enum Waiter {
-    /// A job: then it has ended.
-    Job(u64),
     /// Blocks that are in their slots: slot, block, record.
     Home(Vec<(u32, u32, u64)>),
     /// The checkpoint.

@@ -282,8 +282,8 @@ impl Replay {
             self.overlay.clear(part.slot, u16::MAX);
         }
         self.overlay.clear(part.slot, part.blocks);
+        self.sums.put(part.slot, part.blocks, &part.sums);
         for (i, block) in part.each().enumerate() {
-            self.sums.put(part.slot, block, part.sums[block as usize]);
             if part.way == Way::Inline && number >= self.destaged {
                 let at = i * BLOCK as usize;
                 let data = part.data.slice(at..at + BLOCK as usize);

@@ -43,7 +43,8 @@ pub struct Tuning {
     pub overlay_bytes: usize,
     /// Bytes of log after which a checkpoint is due, if half of the ring is not less: what a mount reads.
     pub replay_bytes: u64,
-    /// Slots whose checksums may have changed since the last checkpoint; 100 bytes each.
+    /// Slots whose checksums may have changed since the last checkpoint; 73 bytes per place of a hash table, of
+    /// which seven in eight are used.
     pub fresh_sums: usize,
     /// Pages of checksums to cache, 4 KiB each; one tells about 4 MiB of data.
     pub cached_pages: usize,
@@ -57,7 +58,7 @@ impl Tuning {
         durability: Durability::Flush,
         overlay_bytes: 16 << 20,
         replay_bytes: 512 << 20,
-        fresh_sums: 16 << 10,
+        fresh_sums: 14 << 10,
         cached_pages: 1024,
         dirty_units: 32 << 10,
     };
@@ -116,6 +117,7 @@ pub struct Durable {
     pub(super) replayed: Replayed,
 }
 
+const BLOCK_BYTES: usize = base::BLOCK as usize;
 /// Jobs and operations in flight; the callers bound theirs far below.
 const IN_FLIGHT: usize = 1 << 20;
 /// Slots that one `flush` looks at for those of a volume that went: about 5 ms.
@@ -248,9 +250,20 @@ impl Durable {
         out.push(Effect::Read { op, disk: self.disk, at, len });
     }
 
+    /// A write that a later flush makes durable: what nobody waits for.
     pub(super) fn write(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
         let op = DiskOp(self.ops.insert(op).expect("callers bound their jobs"));
-        out.push(Effect::Write { op, disk: self.disk, at, body });
+        out.push(Effect::Write { op, disk: self.disk, at, body, durable: false });
+    }
+
+    /// A write that is durable when it ends: what an answer waits for.
+    pub(super) fn write_through(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
+        let durable = match op {
+            Op::Log => !mutant::on(Mutant::LogUnflushed),
+            _ => !mutant::on(Mutant::DataUnflushed),
+        };
+        let op = DiskOp(self.ops.insert(op).expect("callers bound their jobs"));
+        out.push(Effect::Write { op, disk: self.disk, at, body, durable });
     }
 
     /// A job, of which nothing was begun.
@@ -349,12 +362,11 @@ impl Durable {
                 self.map.clear(part.old, u16::MAX);
             }
             self.map.set(part.slot, part.blocks);
-            let mut data = part.data.clone();
-            for block in part.each() {
-                self.sums.put(part.slot, block, part.sums[block as usize]);
-                if part.way == Way::Inline {
-                    self.overlay.put(part.slot, block, record, data.slice(0..base::BLOCK as usize));
-                    data = data.slice(base::BLOCK as usize..data.len());
+            self.sums.put(part.slot, part.blocks, &part.sums);
+            if part.way == Way::Inline {
+                let block_of = |i: usize| part.data.slice(i * BLOCK_BYTES..(i + 1) * BLOCK_BYTES);
+                for (i, block) in part.each().enumerate() {
+                    self.overlay.put(part.slot, block, record, block_of(i));
                 }
             }
         }

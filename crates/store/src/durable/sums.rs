@@ -6,7 +6,8 @@
 
 use super::layout::{SLOT_BLOCKS, SUM_ENTRIES};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeSet, VecDeque};
+use base::Map;
 
 /// A page of checksums: 16 of each of 64 slots.
 pub type SumPage = Box<[u32; (SUM_ENTRIES * SLOT_BLOCKS) as usize]>;
@@ -34,9 +35,11 @@ struct Cached {
 /// All checksums that are in memory.
 #[derive(Debug)]
 pub struct Sums {
-    fresh: BTreeMap<u32, Fresh>,
-    saving: BTreeMap<u32, Fresh>,
-    cached: BTreeMap<u32, Cached>,
+    fresh: Map<u32, Fresh>,
+    saving: Map<u32, Fresh>,
+    /// Pages with something to save.
+    to_save: BTreeSet<u32>,
+    cached: Map<u32, Cached>,
     /// Cached pages in the order in which the hand passes them.
     hand: VecDeque<u32>,
     most: usize,
@@ -45,8 +48,14 @@ pub struct Sums {
 impl Sums {
     /// None yet; at most `most` pages of 4 KiB will be cached.
     pub fn new(most: usize) -> Sums {
-        let (fresh, saving) = (BTreeMap::new(), BTreeMap::new());
-        Sums { fresh, saving, cached: BTreeMap::new(), hand: VecDeque::new(), most }
+        Sums {
+            fresh: Map::default(),
+            saving: Map::default(),
+            to_save: BTreeSet::new(),
+            cached: Map::default(),
+            hand: VecDeque::new(),
+            most,
+        }
     }
 
     /// Slots with fresh checksums.
@@ -56,7 +65,7 @@ impl Sums {
 
     /// The checksum of a block; `None`: its page has to be read.
     pub fn get(&mut self, slot: u32, block: u32) -> Option<u32> {
-        let newer = |of: &BTreeMap<u32, Fresh>| of.get(&slot).and_then(|f| f.get(block));
+        let newer = |of: &Map<u32, Fresh>| of.get(&slot).and_then(|f| f.get(block));
         newer(&self.fresh).or_else(|| newer(&self.saving)).or_else(|| {
             let page = self.cached.get_mut(&(slot / SUM_ENTRIES))?;
             page.used = true;
@@ -64,11 +73,15 @@ impl Sums {
         })
     }
 
-    /// A block has a new checksum.
-    pub fn put(&mut self, slot: u32, block: u32, sum: u32) {
+    /// These blocks of a slot have new checksums; what stands for the other blocks means nothing.
+    pub fn put(&mut self, slot: u32, blocks: u16, sums: &[u32; SLOT_BLOCKS as usize]) {
         let fresh = self.fresh.entry(slot).or_default();
-        fresh.blocks |= 1 << block;
-        fresh.sums[block as usize] = sum;
+        fresh.blocks |= blocks;
+        for (block, (to, sum)) in fresh.sums.iter_mut().zip(sums).enumerate() {
+            if blocks >> block & 1 == 1 {
+                *to = *sum;
+            }
+        }
     }
 
     /// A page as the device has it.
@@ -95,24 +108,23 @@ impl Sums {
 
     /// A checkpoint begins: what was fresh is to be saved.
     pub fn begin_saving(&mut self) {
-        debug_assert!(self.saving.is_empty());
-        self.saving = core::mem::take(&mut self.fresh);
+        assert!(self.saving.is_empty(), "one checkpoint at a time");
+        core::mem::swap(&mut self.saving, &mut self.fresh);
+        self.to_save.extend(self.saving.keys().map(|slot| slot / SUM_ENTRIES));
     }
 
     /// The first page from `from` on with something to save.
     pub fn next_to_save(&self, from: u32) -> Option<u32> {
-        let slot = from.checked_mul(SUM_ENTRIES)?;
-        self.saving.range(slot..).next().map(|(slot, _)| slot / SUM_ENTRIES)
+        self.to_save.range(from..).next().copied()
     }
 
     /// Puts what is to be saved into a page.
     pub fn merge(&self, page: u32, into: &mut SumPage) {
-        let first = page * SUM_ENTRIES;
-        for (slot, fresh) in self.saving.range(first..first + SUM_ENTRIES) {
-            for block in 0..SLOT_BLOCKS {
-                if let Some(sum) = fresh.get(block) {
-                    into[((slot - first) * SLOT_BLOCKS + block) as usize] = sum;
-                }
+        let slots = into.chunks_exact_mut(SLOT_BLOCKS as usize);
+        for (slot, into) in (page * SUM_ENTRIES..).zip(slots) {
+            let Some(fresh) = self.saving.get(&slot) else { continue };
+            for (block, into) in (0..).zip(into) {
+                *into = fresh.get(block).unwrap_or(*into);
             }
         }
     }
@@ -123,6 +135,7 @@ impl Sums {
         for slot in first..first + SUM_ENTRIES {
             self.saving.remove(&slot);
         }
+        self.to_save.remove(&page);
         self.insert(page, sums);
     }
 }
@@ -136,10 +149,10 @@ mod tests {
         let mut sums = Sums::new(2);
         let page = |v: u32| Box::new([v; 1024]);
         sums.insert(0, page(1));
-        sums.put(3, 2, 7);
+        sums.put(3, 1 << 2, &[7; 16]);
         assert_eq!((sums.get(3, 2), sums.get(3, 1), sums.get(64, 0)), (Some(7), Some(1), None));
         sums.begin_saving();
-        sums.put(3, 2, 8);
+        sums.put(3, 1 << 2, &[8; 16]);
         assert_eq!((sums.get(3, 2), sums.next_to_save(0)), (Some(8), Some(0)));
         let mut new = page(1);
         sums.merge(0, &mut new);

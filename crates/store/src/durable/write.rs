@@ -132,14 +132,16 @@ impl Durable {
         };
         match &body {
             Some(body) => {
-                // In memory as well: devices want that for direct I/O.
-                let aligned = at.is_multiple_of(BLOCK)
-                    && len.is_multiple_of(BLOCK)
-                    && (body.as_ptr() as usize).is_multiple_of(ALIGN);
-                let data = if aligned { body.clone() } else { whole(write.first, write.end, out) };
+                let blocks = at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
+                // Devices want it aligned in memory, too, for direct I/O.
+                let data = match blocks {
+                    true if (body.as_ptr() as usize).is_multiple_of(ALIGN) => body.clone(),
+                    true => out.copy(body),
+                    false => whole(write.first, write.end, out),
+                };
                 self.place_data(key, &mut write, &data);
                 let first = (at - write.first * BLOCK) as usize;
-                let now = || match at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK) {
+                let now = || match blocks {
                     true => body_crc(&write),
                     false => crc32c(&data[first..first + len as usize]),
                 };
@@ -247,7 +249,7 @@ impl Durable {
         job.kind = Kind::Write(write);
         for (at, data) in runs {
             let body = join(data, out);
-            self.write(at, body, Op::Data { job: key }, out);
+            self.write_through(at, body, Op::Data { job: key }, out);
         }
         self.enqueue(key);
     }

@@ -60,7 +60,8 @@ pub struct Disk {
     pub size: u64,
     seen: Pages,
     durable: Pages,
-    unflushed: Vec<(u64, u64, Vec<u8>)>,
+    /// Writes that no flush covers, in order; true: one that was durable when it ended.
+    unflushed: Vec<(u64, u64, Vec<u8>, bool)>,
     ended: u64,
     /// Writes are durable when they end.
     pub write_through: bool,
@@ -77,14 +78,14 @@ impl Disk {
         self.seen.read(at, into);
     }
 
-    pub fn write(&mut self, at: u64, data: &[u8]) {
+    pub fn write(&mut self, at: u64, data: &[u8], durable: bool) {
         assert!(at + data.len() as u64 <= self.size, "a write beyond the end");
         assert!(at.is_multiple_of(512) && data.len().is_multiple_of(512));
         self.seen.write(at, data);
         if self.write_through {
             self.durable.write(at, data);
         } else {
-            self.unflushed.push((self.ended, at, data.to_vec()));
+            self.unflushed.push((self.ended, at, data.to_vec(), durable));
         }
         self.ended += 1;
     }
@@ -96,7 +97,7 @@ impl Disk {
 
     pub fn flush_ends(&mut self, covers: u64) {
         let durable = &mut self.durable;
-        self.unflushed.retain(|(number, at, data)| {
+        self.unflushed.retain(|(number, at, data, _)| {
             if *number < covers {
                 durable.write(*at, data);
             }
@@ -106,9 +107,12 @@ impl Disk {
 
     /// The power fails; `open` are writes that had not ended.
     pub fn crash(&mut self, open: Vec<(u64, Vec<u8>)>, fate: Fate, prng: &mut Prng) {
-        let ended = std::mem::take(&mut self.unflushed).into_iter().map(|(_, at, data)| (at, data));
-        for (at, data) in ended.chain(open) {
+        let ended = std::mem::take(&mut self.unflushed).into_iter();
+        let ended = ended.map(|(_, at, data, durable)| (at, data, durable));
+        for (at, data, durable) in ended.chain(open.into_iter().map(|(at, data)| (at, data, false)))
+        {
             let choice = match fate {
+                _ if durable => 1,
                 Fate::Dropped => 0,
                 Fate::Kept => 1,
                 Fate::Random => prng.below(5),

@@ -123,18 +123,21 @@ pub fn reuse(seed: u64) {
     let unit = |i: u64| UnitKey { volume: VolumeId(1), index: 2 * i as u32 + 1 };
     let slots = world.store.as_ref().unwrap().capacity() / (64 << 10);
     let name = |n: u64| (unit(n / 16), (n % 16) as u32 * (64 << 10));
-    for n in 0..slots - 2 {
+    for n in 0..slots {
         let (unit, at) = name(n);
         world.write(World::group(unit), unit, at, BLOCK, false);
     }
     world.settle();
-    for _ in 0..world.prng.range(10, 40) {
-        let zero = world.prng.chance(0.5);
-        let (unit, at) = name(world.prng.below(slots + 20));
-        world.write(World::group(unit), unit, at, 2 * BLOCK, zero);
-        world.flush();
-        if world.prng.chance(0.7) && world.has_open() {
-            world.step();
+    for n in 0..world.prng.range(10, 40) {
+        // What was there goes, and something new wants its place.
+        let old = world.prng.below(slots);
+        for (n, zero) in [(old, true), (slots + n, false)] {
+            let (unit, at) = name(n);
+            world.write(World::group(unit), unit, at, 2 * BLOCK, zero);
+            world.flush();
+            if world.prng.chance(0.5) && world.has_open() {
+                world.step();
+            }
         }
     }
     world.crash(Fate::Random);

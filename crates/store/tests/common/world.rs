@@ -227,8 +227,8 @@ impl World {
                 self.disk.read(at, buf.as_mut());
                 (op, Ok(buf))
             }
-            (Effect::Write { op, at, body, .. }, _) => {
-                self.disk.write(at, &body);
+            (Effect::Write { op, at, body, durable, .. }, _) => {
+                self.disk.write(at, &body, durable);
                 (op, Ok(Buf::EMPTY))
             }
             (Effect::Flush { op, .. }, covers) => {

@@ -66,7 +66,7 @@ impl Writer {
                 let mut body = stage.out.alloc(len);
                 let bytes = body.as_mut().iter_mut().enumerate();
                 bytes.for_each(|(i, b)| *b = Writer::content(slot, i));
-                Effect::Write { op, disk: DISK, at, body }
+                Effect::Write { op, disk: DISK, at, body, durable: slot.is_multiple_of(3) }
             }
             Step::Flush => Effect::Flush { op, disk: DISK },
             Step::Beyond => {
@@ -75,7 +75,8 @@ impl Writer {
             }
             Step::Uneven => {
                 let body = stage.out.alloc(stage.place.disk_block as usize);
-                Effect::Write { op, disk: DISK, at: u64::from(stage.place.disk_block) / 2, body }
+                let at = u64::from(stage.place.disk_block) / 2;
+                Effect::Write { op, disk: DISK, at, body, durable: false }
             }
         };
         stage.out.push(effect);
