@@ -236,13 +236,10 @@ fn follow<N: Node + Watch + 'static>(
             }
             Ok(Message::Signal(SIGHUP)) => {
                 // What is wrong with the configuration must not harm what runs.
-                let named = reload.as_mut().map(|reload| reload());
-                match named
-                    .transpose()
-                    .and_then(|jobs| jobs.map_or(Ok(()), |jobs| shards.become_those(log, jobs)))
+                if let Some(reload) = &mut reload
+                    && let Err(why) = reload().and_then(|jobs| shards.become_those(log, jobs))
                 {
-                    Ok(()) => {}
-                    Err(why) => log.line(&format!("the configuration was not read again: {why:#}")),
+                    log.line(&format!("the configuration was not read again: {why:#}"));
                 }
             }
             Ok(Message::Signal(signal)) => {
