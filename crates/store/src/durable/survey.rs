@@ -5,7 +5,7 @@
 
 use super::layout::{Layout, SLOT, SLOT_BLOCKS};
 use super::store::Durable;
-use base::{BLOCK, GroupId, UnitKey};
+use base::{BLOCK, GroupId, UNIT, UnitKey};
 
 pub use super::superblock::{CopyState, look};
 
@@ -44,6 +44,11 @@ impl HeldSlot {
     /// Where a block of the unit that this slot holds is on the device, in bytes.
     pub fn place(&self, block: u32) -> u64 {
         self.at + u64::from(block - self.first) * u64::from(BLOCK)
+    }
+
+    /// Where a block of the unit is in the volume, in bytes.
+    pub fn place_in_volume(&self, block: u32) -> u64 {
+        u64::from(self.unit.index) * u64::from(UNIT) + u64::from(block * BLOCK)
     }
 }
 
