@@ -286,8 +286,8 @@ impl State {
         if device != 0 && !self.devices.contains_key(&DeviceId(device)) {
             return Err(Refused::NoDevice(device));
         }
-        let kept = found.filter(|(_, d)| d.kind == control::DeviceKind::Durable);
-        let command = |(id, d): (&DeviceId, &crate::state::Device)| {
+        let kept = found.filter(|(_, d)| survives(d.kind));
+        let command = |(id, d): (&DeviceId, &Device)| {
             let number = d.scrub.saturating_add(1);
             Command::Scrub(command::Scrub { device: id.0, number })
         };

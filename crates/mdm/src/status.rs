@@ -146,7 +146,7 @@ pub fn status(
 /// Who has no space, and what waits for it. Only what is connected counts: the last word of a process
 /// that is gone is no news.
 fn full(state: &State, seen: &Observed) -> Option<FullStatus> {
-    let beat = |s: &Seen| s.heartbeat.clone().filter(|_| s.connected);
+    let beat: fn(&Seen) -> Option<&Heartbeat> = |s| s.heartbeat.as_ref().filter(|_| s.connected);
     let is_full = |id: &&DeviceId| seen.devices.get(id).and_then(beat).is_some_and(|b| b.full);
     let devices: Vec<u32> = state.devices.keys().filter(is_full).map(|id| id.0).collect();
     let held = state.sdcs.keys().filter_map(|id| seen.sdcs.get(id).and_then(beat));

@@ -66,6 +66,13 @@ pub(crate) fn wire_entry(e: &ExecutedBlocks) -> Executed {
     Executed::new(e.write.sdc, e.write.incarnation, e.write.seq, e.unit, e.blocks)
 }
 
+/// The entry that such a record tells. What may be forgotten, it doesn't tell.
+fn told_entry(r: &Executed) -> ExecutedBlocks {
+    let (sdc, incarnation, seq) = (r.sdc(), Incarnation(r.incarnation.get()), r.seq.get());
+    let write = ClientWrite { sdc, incarnation, seq, floor: 0 };
+    ExecutedBlocks { write, unit: r.key(), blocks: r.set() }
+}
+
 /// Executed writes by client; only the newest life of each client counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecutedList {
@@ -151,17 +158,8 @@ impl ExecutedList {
 
     /// The list that these records tell.
     pub fn from_records(records: &[Executed]) -> ExecutedList {
-        let mut list = ExecutedList::default();
-        for r in records {
-            let write = ClientWrite {
-                sdc: r.sdc(),
-                incarnation: Incarnation(r.incarnation.get()),
-                seq: r.seq.get(),
-                floor: 0,
-            };
-            list.record(write, r.key(), r.set());
-        }
-        list
+        let entries: Vec<ExecutedBlocks> = records.iter().map(told_entry).collect();
+        ExecutedList::from_entries(&entries)
     }
 
     /// Forgets everything.

@@ -183,12 +183,9 @@ impl<J: Journal> Mirror<J> {
         }
         let base = replica.record.base;
         let list: Vec<_> = dirty.iter().collect();
-        let mut parts = list.chunks(UNITS);
-        let first = parts.next().unwrap_or(&[]).to_vec();
-        let rest: Vec<_> = parts.map(<[_]>::to_vec).collect();
         // Together in one step; what goes beyond that was dirty before, and is more than can be in flight.
-        assert!(rest.is_empty(), "more units in flight than a shard has operations");
-        let changes = alloc::vec![Change::CleanAll, Change::Base(base), Change::Dirty(first)];
+        assert!(list.len() <= UNITS, "more units in flight than a shard has operations");
+        let changes = alloc::vec![Change::CleanAll, Change::Base(base), Change::Dirty(list)];
         self.change(group, changes);
     }
 }

@@ -1,7 +1,7 @@
 //! One operation in flight at a shard.
 
 use crate::replica::Members;
-use base::{GroupId, Incarnation, LinkId, Lsn, SdcId, UnitKey, VolumeId};
+use base::{GroupId, Incarnation, LinkId, Lsn, SdcId, UNIT, UnitKey, VolumeId};
 use seam::{Buf, ClientWrite};
 use wire::Header;
 
@@ -26,6 +26,12 @@ impl OpKind {
     pub fn changes_data(self) -> bool {
         matches!(self, OpKind::Write | OpKind::Zero)
     }
+}
+
+/// True for a range that is not empty, lies within a unit, and has both ends at multiples of `grain` bytes.
+pub(crate) fn fits(at: u32, len: u32, grain: u32) -> bool {
+    let even = at.is_multiple_of(grain) && len.is_multiple_of(grain);
+    even && len > 0 && at < UNIT && len <= UNIT - at
 }
 
 /// Who asked.

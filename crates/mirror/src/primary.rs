@@ -1,12 +1,12 @@
 //! The primary: client operations from arrival to answer (rules R1, R3, R8).
 
 use crate::mirror::{Caller, Mirror};
-use crate::op::{Asker, Local, Op, OpKind};
+use crate::op::{Asker, Local, Op, OpKind, fits};
 use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
 use base::{
     BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, SECTOR, SdcId,
-    Time, UNIT, mutant,
+    Time, mutant,
 };
 use seam::{Buf, Effects, Journal, Note, Started};
 use wire::{Header, Kind, Status, flag};
@@ -70,12 +70,7 @@ impl<J: Journal> Mirror<J> {
             return Err(Status::Behind);
         }
         let (at, len) = (h.at.get(), h.len.get());
-        if len == 0
-            || at >= UNIT
-            || len > UNIT - at
-            || !at.is_multiple_of(SECTOR)
-            || !len.is_multiple_of(SECTOR)
-        {
+        if !fits(at, len, SECTOR) {
             return Err(Status::OutOfRange);
         }
         let kind = match h.kind() {
@@ -225,14 +220,13 @@ impl<J: Journal> Mirror<J> {
         if op.kind == OpKind::Write && (from, to) != (op.at, op.at + op.len) {
             let whole = op.body.clone();
             op.body = whole.slice((from - op.at) as usize..(to - op.at) as usize);
-            let summed = op.flags & flag::NO_BODY_CRC == 0;
-            // The part's first: what has changed by then, the whole shows, and the part's is made wrong.
-            let part = base::crc::crc32c(&op.body);
-            let same = base::crc::crc32c(&whole) == op.body_crc;
-            op.body_crc = match summed {
-                true if same => part,
-                true => !part,
-                false => 0,
+            op.body_crc = if op.flags & flag::NO_BODY_CRC == 0 {
+                // The part's first: what has changed by then, the whole shows, and the part's is made wrong.
+                let part = base::crc::crc32c(&op.body);
+                let same = base::crc::crc32c(&whole) == op.body_crc;
+                if same { part } else { !part }
+            } else {
+                0
             };
         }
         op.in_part = (from, to - from) != (op.at, op.len);

@@ -11,11 +11,11 @@
 
 use crate::executed::ExecutedList;
 use crate::mirror::{Caller, Mirror};
-use crate::op::{Asker, Local, Op, OpKind};
+use crate::op::{Asker, Local, Op, OpKind, fits};
 use crate::replica::Members;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Mutant, Time, UNIT, mutant};
+use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Mutant, Time, mutant};
 use seam::{Buf, DiskError, Effects, ExecutedBlocks, Job, Journal, Marks, Note, Origin, Started};
 use wire::records::{self, Executed};
 use wire::{Header, Kind, Status};
@@ -128,13 +128,11 @@ impl<J: Journal> Mirror<J> {
             // The failed job has given its slots back.
             op.reserved = self.journal.reserve(op.group, op.unit, op.at, op.len);
         }
-        let from = other.filter(|_| round <= ROUNDS);
-        let repair = Repair { from: from.unwrap_or(DeviceId(0)), first, blocks, round };
-        self.repairs.insert(key, repair);
-        match from {
-            Some(_) => self.send_fetch(key, out),
-            None => self.unreadable(now, key, out),
-        }
+        let Some(from) = other.filter(|_| round <= ROUNDS) else {
+            return self.unreadable(now, key, first, blocks, out);
+        };
+        self.repairs.insert(key, Repair { from, first, blocks, round });
+        self.send_fetch(key, out);
     }
 
     fn send_fetch(&self, key: u64, out: &mut Effects) {
@@ -155,7 +153,7 @@ impl<J: Journal> Mirror<J> {
         self.repairs.retain(|key, _| ops.get(*key).is_some());
         let waits = |(key, r): (&u64, &Repair)| {
             let asking = self.ops.get(*key).is_some_and(|op| op.local == Local::Asking);
-            (asking && r.from.0 != 0 && of.is_none_or(|d| d == r.from)).then_some(*key)
+            (asking && of.is_none_or(|d| d == r.from)).then_some(*key)
         };
         let keys: Vec<u64> = self.repairs.iter().filter_map(waits).collect();
         keys.into_iter().for_each(|key| self.send_fetch(key, out));
@@ -184,7 +182,7 @@ impl<J: Journal> Mirror<J> {
         match Status::from_code(h.status.get()) {
             Some(Status::Ok) => {}
             Some(Status::Media) => {
-                self.unreadable(now, key, out);
+                self.unreadable(now, key, repair.first, repair.blocks, out);
                 return self.pump(now, out);
             }
             _ => return, // asked again
@@ -212,7 +210,7 @@ impl<J: Journal> Mirror<J> {
                 let op = self.ops.get_mut(key).expect("looked up above");
                 op.local = Local::Asking;
                 self.replicas.get_mut(group).expect("looked up above").local -= 1;
-                self.unreadable(now, key, out);
+                self.unreadable(now, key, repair.first, repair.blocks, out);
             }
         }
         self.pump(now, out);
@@ -242,12 +240,11 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// No copy that is in sync has the blocks.
-    fn unreadable(&mut self, now: Time, key: u64, out: &mut Effects) {
+    fn unreadable(&mut self, now: Time, key: u64, first: u16, blocks: u16, out: &mut Effects) {
+        self.repairs.remove(&key);
         let op = self.ops.get_mut(key).expect("the caller has it");
         let (group, kind, unit, lsn, sent) = (op.group, op.kind, op.unit, op.lsn, op.sent);
         let asker = op.asker;
-        let repair = self.repairs.remove(&key).expect("the caller has asked");
-        let Repair { first, blocks, .. } = repair;
         out.note(Note::Unreadable { group, unit, first, blocks });
         self.stats.unreadable += 1;
         let needed = self.replicas[group].needed();
@@ -256,7 +253,10 @@ impl<J: Journal> Mirror<J> {
             // Damaged here as well: the member asks again, and gives up.
             _ if matches!(asker, Asker::Mend) => self.drop_over(now, key, out),
             OpKind::Read | OpKind::Extents => self.finish_client(key, Status::Media, out),
-            OpKind::Copy => self.skip_copy(now, key, repair.set(), out),
+            OpKind::Copy => {
+                let bad = BlockSet::from_range(first.into()..(first + blocks).into());
+                self.skip_copy(now, key, bad, out);
+            }
             // A member may have done what can't be done here: it has to go before this is answered.
             OpKind::Amend => self.suspects.extend(self.replicas[group].config.devices(sent)),
             OpKind::Write | OpKind::Zero if !needed.is_empty() => {
@@ -313,11 +313,8 @@ impl<J: Journal> Mirror<J> {
         out: &mut Effects,
     ) {
         let group = GroupId(h.group.get());
-        let (at, len) = (h.at.get(), h.len.get());
-        let whole = at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
-        let fits = whole && len > 0 && at < UNIT && len <= UNIT - at;
         match self.check_leader(from, h) {
-            Ok(()) if fits => {
+            Ok(()) if fits(h.at.get(), h.len.get(), BLOCK) => {
                 let asker = Asker::Primary { link, op: h.op.get() };
                 let key = self.insert_op(Op::from_frame(h, OpKind::Read, asker, Buf::EMPTY));
                 self.queue(key);

@@ -12,12 +12,10 @@
 //! shows when they are read. Where a pass was is not remembered beyond the process.
 
 use crate::mirror::Mirror;
-use crate::op::{Asker, Local, Op, OpKind};
+use crate::op::{Asker, Op, OpKind, fits};
 use crate::replica::{Members, Role};
 use alloc::collections::{BTreeMap, BTreeSet};
-use base::{
-    BLOCK, DeviceId, Duration, GroupId, LinkId, Mutant, Time, UNIT, UnitKey, VolumeId, mutant,
-};
+use base::{BLOCK, DeviceId, Duration, GroupId, LinkId, Mutant, Time, UnitKey, VolumeId, mutant};
 use seam::{Buf, Effects, Journal, Note, Walk};
 use wire::{Header, Kind};
 
@@ -338,8 +336,7 @@ impl<J: Journal> Mirror<J> {
         let group = GroupId(h.group.get());
         let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
         let (at, len) = (h.at.get(), h.len.get());
-        let whole = at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
-        let fits = whole && len > 0 && at < UNIT && len <= UNIT - at;
+        let fits = fits(at, len, BLOCK);
         let Some(replica) = self.replicas.get(group) else { return };
         let config = &replica.config;
         let present = config.epoch.0 == h.epoch.get() && replica.next.is_none();
@@ -354,7 +351,7 @@ impl<J: Journal> Mirror<J> {
         }
         let sent: Members = config.member(from);
         let op = Op::new(group, OpKind::Amend, unit, at, len, Asker::Mend);
-        let key = self.insert_op(Op { sent, local: Local::NotStarted, ..op });
+        let key = self.insert_op(Op { sent, ..op });
         self.queue(key);
         self.pump(now, out);
     }

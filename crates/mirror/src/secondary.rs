@@ -4,12 +4,12 @@ use crate::dirty::Dirty;
 use crate::executed::ExecutedList;
 use crate::marks::Waiting;
 use crate::mirror::Mirror;
-use crate::op::{Asker, Op, OpKind};
+use crate::op::{Asker, Op, OpKind, fits};
 use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{
-    BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, Time, UNIT, UnitKey, VolumeId, mutant,
+    BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, Time, UnitKey, VolumeId, mutant,
 };
 use seam::{Buf, Change, Effect, Effects, Journal, Note};
 use wire::records::{self, Executed, UnitBlocks};
@@ -76,10 +76,11 @@ impl Secondary {
         self.uncertain.drain(..).for_each(|(_, unit, blocks)| dirty.insert(unit, blocks));
     }
 
-    /// Everything up to `commit` is on every member; `tidy`: the journal is to hear of it.
-    fn commit(&mut self, commit: Lsn, tidy: bool) {
+    /// Everything up to `commit` is on every member; `tidy`: the journal is to hear of it. True when there
+    /// is something to be heard.
+    fn commit(&mut self, commit: Lsn, tidy: bool) -> bool {
         if self.joiner {
-            return;
+            return false;
         }
         while let Some((_, unit, blocks)) = self.uncertain.front().filter(|u| u.0 <= commit) {
             if tidy && self.sealed.is_some() {
@@ -88,6 +89,7 @@ impl Secondary {
             self.uncertain.pop_front();
         }
         self.refused.retain(|(lsn, _)| *lsn > commit);
+        !self.clean.is_empty()
     }
 
     /// Blocks that every member has, without those that are uncertain again.
@@ -142,10 +144,7 @@ impl<J: Journal> Mirror<J> {
             return self.answer(link, Kind::Replicated, h, status, out);
         }
         let (at, len) = (h.at.get(), h.len.get());
-        let fits = len > 0
-            && at < UNIT
-            && len <= UNIT - at
-            && (h.has(flag::ZERO) || body.len() == len as usize);
+        let fits = fits(at, len, 1) && (h.has(flag::ZERO) || body.len() == len as usize);
         let lsn = Lsn(h.lsn.get());
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         if !secondary.started {
@@ -160,8 +159,7 @@ impl<J: Journal> Mirror<J> {
             return out.push(Effect::Close { link });
         }
         secondary.last = lsn;
-        secondary.commit(Lsn(h.commit.get()), self.journal.survives());
-        if !secondary.clean.is_empty() {
+        if secondary.commit(Lsn(h.commit.get()), self.journal.survives()) {
             self.changes.untidy.insert(group);
         }
         let blocks = BlockSet::touching(at, len);
@@ -252,11 +250,9 @@ impl<J: Journal> Mirror<J> {
         let group = GroupId(h.group.get());
         if self.check_leader(from, h).is_ok()
             && let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary())
+            && secondary.commit(Lsn(h.commit.get()), self.journal.survives())
         {
-            secondary.commit(Lsn(h.commit.get()), self.journal.survives());
-            if !secondary.clean.is_empty() {
-                self.changes.untidy.insert(group);
-            }
+            self.changes.untidy.insert(group);
         }
     }
 

@@ -3,7 +3,8 @@
 //! A [`Shard`] is one thread, one ring (io_uring, or epoll where that is forbidden) and one
 //! [`seam::Node`], or several that share it. It takes no lock and allocates nothing per I/O in steady state; other threads
 //! reach it through [`Stop`] only. What it promises to the node is written down, and
-//! tested, in [`seam::contract`]. A [`Drive`] is one device without all that, for tools.
+//! tested, in [`seam::contract`]. A [`Drive`] is one device without all that, for tools; a [`HeldName`] is what
+//! a process calls its client.
 //!
 //! ```no_run
 //! # fn run<N: seam::Node>(mut node: N) -> Result<(), rt::RtError> {
@@ -26,6 +27,7 @@ mod disk;
 mod drive;
 mod error;
 mod link;
+mod name;
 mod net;
 mod probe;
 mod reactor;
@@ -40,6 +42,7 @@ pub use clock::now;
 pub use config::{Backend, Config, DiskSpec, ListenAddr, Listener, Seat};
 pub use drive::{Drive, Ended};
 pub use error::RtError;
+pub use name::HeldName;
 pub use reactor::Reactor;
 pub use run::Shard;
 pub use signal::Stop;

@@ -7,6 +7,7 @@
 mod export;
 mod page;
 pub mod report;
+mod slots;
 mod verify;
 
 use crate::exit::Exit;

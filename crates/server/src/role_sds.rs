@@ -5,7 +5,7 @@
 
 use crate::config::{self, DeviceConfig, SdsConfig};
 use crate::device::content::{self, Content};
-use crate::service::{self, Job, MakeNode, Place};
+use crate::service::{self, Job, MakeNode, Place, Running};
 use crate::spec::DeviceSpec;
 use anyhow::{Context, Result, bail};
 use base::Limits;
@@ -25,8 +25,9 @@ pub fn run(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<()> {
     };
     let pid_files: Vec<_> = configs.iter().filter_map(|c| c.pid_file.clone()).collect();
     if others.is_empty() {
-        let again = || jobs(&read(files, backend)?[0]);
-        return service::run(&first.name, &pid_files, jobs(first)?, Some(Box::new(again)));
+        let again = |runs: Running<'_>| jobs(&read(files, backend)?[0], runs);
+        let jobs = jobs(first, &|_| false)?;
+        return service::run(&first.name, &pid_files, jobs, Some(Box::new(again)));
     }
     let job = shared(&configs)?;
     service::run(&job.name.clone(), &pid_files, vec![job], None)
@@ -42,9 +43,10 @@ fn read(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<Vec<SdsConfig
 }
 
 /// A shard for each device of a server.
-fn jobs(config: &SdsConfig) -> Result<Vec<Job<Sds>>> {
-    let one = |(shard, part)| job(format!("{}.{shard}", config.name), config, vec![part]);
-    parts(config)?.into_iter().map(one).collect()
+fn jobs(config: &SdsConfig, runs: Running<'_>) -> Result<Vec<Job<Sds>>> {
+    let name = |shard: u32| format!("{}.{shard}", config.name);
+    let parts = parts(config, |shard| runs(&name(shard)))?;
+    parts.into_iter().map(|(shard, part)| job(name(shard), config, vec![part])).collect()
 }
 
 /// One shard for all devices of several servers.
@@ -63,13 +65,13 @@ fn shared(configs: &[SdsConfig]) -> Result<Job<Sds>> {
     }
     let mut all = Vec::new();
     for config in configs {
-        all.extend(parts(config)?.into_iter().map(|(_, part)| part));
+        all.extend(parts(config, |_| false)?.into_iter().map(|(_, part)| part));
     }
     job(format!("{}+{}", first.name, others.len()), first, all)
 }
 
 /// What each device of a server gives to a shard.
-fn parts(config: &SdsConfig) -> Result<Vec<(u32, Part)>> {
+fn parts(config: &SdsConfig, runs: impl Fn(u32) -> bool) -> Result<Vec<(u32, Part)>> {
     if config.device.is_empty() {
         bail!("{}: a data server needs at least one [[device]]", config.name);
     }
@@ -78,7 +80,7 @@ fn parts(config: &SdsConfig) -> Result<Vec<(u32, Part)>> {
         if parts.iter().any(|(other, _)| *other == shard) {
             bail!("{}: two devices have `shard = {shard}`", config.name);
         }
-        parts.push((shard, part(config, shard, device)?));
+        parts.push((shard, part(config, shard, device, runs(shard))?));
     }
     Ok(parts)
 }
@@ -110,7 +112,7 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
     Ok(Job { name, config, nodes })
 }
 
-fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig) -> Result<Part> {
+fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: bool) -> Result<Part> {
     if device.listen.ip().is_unspecified() && device.advertise.is_none() {
         bail!(
             "device {shard} listens on {}: say with `advertise` which address others dial",
@@ -119,11 +121,10 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig) -> Result<Part> {
     }
     let (name, mdm, advertise) = (config.name.clone(), config.mdm.clone(), device.advertise);
     let (spec, replace, listen) = (device.spec.clone(), device.replace, device.listen);
-    // What is there may become a device only if it is nothing: nobody else's data is ever formatted.
-    let format = match spec.path() {
-        Some(path) => matches!(content::of(path), Ok(Content::Nothing)),
-        None => false,
-    };
+    // What is there may become a device only if it is nothing: nobody else's data is ever formatted. One that
+    // runs is not looked at: it is locked, and that would be waited for.
+    let path = spec.path().filter(|_| !runs);
+    let format = path.is_some_and(|path| matches!(content::of(path), Ok(Content::Nothing)));
     // Drawn anew: tells this life of the shard from others, and a device that is formatted by it.
     let (nonce, uuid) = (crate::random()?, [crate::random()?, crate::random()?]);
     let disk = match &spec {

@@ -56,8 +56,11 @@ enum Message {
     Signal(i32),
 }
 
-/// Tells which shards the configuration names now.
-pub type Reload<'a, N> = Box<dyn FnMut() -> Result<Vec<Job<N>>> + 'a>;
+/// Tells which shards the configuration names now. It is told which run: their jobs are not used.
+pub type Reload<'a, N> = Box<dyn FnMut(Running<'_>) -> Result<Vec<Job<N>>> + 'a>;
+
+/// True for the names of shards that run.
+pub type Running<'a> = &'a dyn Fn(&str) -> bool;
 
 /// Runs the shards until a signal asks for the end, or one of them fails. Roles that share the process
 /// have a pid file each. With `reload`, a SIGHUP starts the shards that it names and that don't run, and
@@ -236,13 +239,11 @@ fn follow<N: Node + Watch + 'static>(
             }
             Ok(Message::Signal(SIGHUP)) => {
                 // What is wrong with the configuration must not harm what runs.
-                let named = reload.as_mut().map(|reload| reload());
-                match named
-                    .transpose()
-                    .and_then(|jobs| jobs.map_or(Ok(()), |jobs| shards.become_those(log, jobs)))
+                let runs = |name: &str| shards.running.contains_key(name);
+                if let Some(named) = reload.as_mut().map(|reload| reload(&runs))
+                    && let Err(why) = named.and_then(|jobs| shards.become_those(log, jobs))
                 {
-                    Ok(()) => {}
-                    Err(why) => log.line(&format!("the configuration was not read again: {why:#}")),
+                    log.line(&format!("the configuration was not read again: {why:#}"));
                 }
             }
             Ok(Message::Signal(signal)) => {

@@ -168,6 +168,15 @@ impl Cluster {
         recorded(&self.dir).into_iter().filter(|pid| is_running(*pid)).collect()
     }
 
+    /// Writes a volume from its beginning.
+    pub fn fill(&self, volume: &str, content: &[u8]) -> Result<()> {
+        let mut nbd = self.nbd(volume)?;
+        for (i, unit) in content.chunks(MIB as usize).enumerate() {
+            nbd.write(i as u64 * MIB, unit)?;
+        }
+        Ok(())
+    }
+
     /// Reads a whole volume and compares it with what it should hold.
     pub fn verify(&self, volume: &str, content: &[u8]) -> Result<()> {
         let mut nbd = self.nbd(volume)?;

@@ -81,36 +81,18 @@ pub fn run(args: &DiskArgs) -> Result<Exit> {
     if let Some(name) = args.only.iter().find(|name| !names.contains(&name.as_str())) {
         bail!("there is no row {name}. The rows are: {}", names.join(", "));
     }
-    let mut page = Page::new(args.rounds);
-    if !args.json {
-        println!("{}", Page::head());
-    }
-    let mut tell = |outcome: Outcome| {
-        if !args.json {
-            println!("{}", outcome.line());
-        }
-        page.results.push(outcome);
-    };
+    let mut page = Page::begin(args.rounds, args.json);
     let compared: Vec<Load> = LOADS.into_iter().filter(|l| !wanted(args, l).is_empty()).collect();
     if !compared.is_empty() {
         let bench = Bench::start(args)?;
         for load in compared {
-            bench.measure(load)?.into_iter().for_each(&mut tell);
+            bench.measure(load)?.into_iter().for_each(|row| page.tell(row));
         }
     }
     if let Some(row) = rows_of(args, |r| r.kind == Kind::Full).first() {
-        tell(full(args, row)?);
+        page.tell(full(args, row)?);
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&page)?);
-    }
-    let missed: Vec<&str> =
-        page.results.iter().filter(|o| !o.ok).map(|o| o.name.as_str()).collect();
-    if missed.is_empty() {
-        return Ok(Exit::Ok);
-    }
-    eprintln!("missed or not measured: {}", missed.join(", "));
-    Ok(Exit::Missed)
+    page.end()
 }
 
 fn rows_of(args: &DiskArgs, of: impl Fn(&Row) -> bool) -> Vec<Row> {

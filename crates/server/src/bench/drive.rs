@@ -4,13 +4,13 @@ use super::cpu::Processes;
 use super::figures::{Figures, measure};
 use super::interrupt;
 use super::load::{Load, Loader, Shared};
-use super::name::Name;
+use super::name;
 use super::tally::Tally;
 use super::workload::{Requests, Workload};
 use anyhow::{Context, Result, bail};
 use base::Limits;
 use node::sdc::{Sdc, SdcConfig};
-use rt::{RtError, Stop};
+use rt::{HeldName, RtError, Stop};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -63,7 +63,7 @@ struct Jobs {
     shared: Vec<Arc<Shared>>,
     threads: Vec<JoinHandle<Result<(), RtError>>>,
     /// The clients' names, held until the threads have ended.
-    names: Vec<Name>,
+    names: Vec<HeldName>,
 }
 
 impl Volume {
@@ -145,7 +145,7 @@ impl Jobs {
             seed: crate::random()?,
             ..rt::Config::default()
         })?;
-        let name = Name::first_free()?;
+        let name = name::first_free()?;
         let config = SdcConfig {
             name: name.text.clone(),
             mdm: vec![volume.mdm],

@@ -59,60 +59,33 @@ pub fn run(args: &RatioArgs) -> Result<Exit> {
         bail!("there is no row {name}. The rows are: {}", plan.names().join(", "));
     }
     plan.keep(&args.only);
-    let mut page = Page::new(args.rounds);
-    if !args.json {
-        println!("{}", Page::head());
-    }
-    let mut tell = |outcome: Outcome| {
-        if !args.json {
-            println!("{}", outcome.line());
-        }
-        page.results.push(outcome);
-    };
+    let mut page = Page::begin(args.rounds, args.json);
     for layout in plan.layouts() {
-        measure(&plan, layout, args, &mut tell)?;
+        measure(&plan, layout, args, &mut page)?;
     }
     for growth in &plan.growths {
-        let outcome = growth_of(growth, &page.results);
-        if !args.json {
-            println!("{}", outcome.line());
-        }
-        page.results.push(outcome);
+        page.tell(growth_of(growth, &page.results));
     }
     page.results.retain(|o| plan.is_wanted(&o.name));
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&page)?);
-    }
-    let missed: Vec<&str> =
-        page.results.iter().filter(|o| !o.ok).map(|o| o.name.as_str()).collect();
-    if missed.is_empty() {
-        return Ok(Exit::Ok);
-    }
-    eprintln!("missed or not measured: {}", missed.join(", "));
-    Ok(Exit::Missed)
+    page.end()
 }
 
 /// Measures all rows of one layout, on one cluster.
-fn measure(
-    plan: &Plan,
-    layout: Layout,
-    args: &RatioArgs,
-    tell: &mut impl FnMut(Outcome),
-) -> Result<()> {
+fn measure(plan: &Plan, layout: Layout, args: &RatioArgs, page: &mut Page) -> Result<()> {
     let (rounds, window) = (args.rounds as usize, Duration::from_secs_f64(args.seconds));
     let rig = Rig::start(layout, args.backend, true)?;
     for planned in plan.pairs.iter().filter(|p| p.pair.floor.layout == layout) {
         let taken = planned.pair.run(&planned.title, &rig, rounds, window)?;
-        planned.rows.iter().for_each(|row| tell(judge(row, &planned.title, &taken)));
+        planned.rows.iter().for_each(|row| page.tell(judge(row, &planned.title, &taken)));
     }
     if layout != rows::BASIC {
         return Ok(());
     }
     if plan.idle {
-        tell(idle::measure(&rig, rounds, window)?);
+        page.tell(idle::measure(&rig, rounds, window)?);
     }
     if plan.nbd {
-        tell(nbd::measure(&rig, rounds, window)?);
+        page.tell(nbd::measure(&rig, rounds, window)?);
     }
     Ok(())
 }

@@ -97,9 +97,8 @@ impl Found {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let report = status::ask(&self.target)?;
-            if let Some(device) = device(&report, &self.config.name, shard)
-                && device.state == state
-            {
+            let devices = devices(&report, &self.config.name);
+            if let Some(device) = devices.iter().find(|d| (d.shard, d.state) == (shard, state)) {
                 return Ok(device.clone());
             }
             if !self.process.is_alive() {
@@ -127,8 +126,7 @@ impl Found {
         number(&mut self.config);
         // Numbers of devices that were here aren't given away: they may come back.
         let report = status::ask(&self.target)?;
-        let server = report.sds.iter().find(|s| s.name == self.config.name);
-        let known = server.iter().flat_map(|s| &s.devices).map(|d| d.shard);
+        let known = devices(&report, &self.config.name).iter().map(|d| d.shard);
         let used = self.config.shards().map(|(shard, _)| shard).chain(known);
         let unused = used.max().map_or(0, |shard| shard + 1);
         let first = self.config.device.first().context("a server has a device")?;
@@ -164,9 +162,15 @@ fn number(config: &mut SdsConfig) {
     }
 }
 
-fn device<'a>(report: &'a Report, sds: &str, shard: u32) -> Option<&'a Device> {
-    let server = report.sds.iter().find(|s| s.name == sds)?;
-    server.devices.iter().find(|d| d.shard == shard)
+/// A server's devices, as far as the MDM knows them.
+fn devices<'a>(report: &'a Report, sds: &str) -> &'a [Device] {
+    report.sds.iter().find(|s| s.name == sds).map_or(&[], |s| &s.devices)
+}
+
+/// A server's device with this id.
+fn device<'a>(report: &'a Report, sds: &str, id: u32) -> Result<&'a Device> {
+    let device = devices(report, sds).iter().find(|d| d.id == id);
+    device.with_context(|| format!("{sds} has no device {id}: `gabion device list` names them"))
 }
 
 /// `gabion device add`.
@@ -224,10 +228,7 @@ pub fn add(
 
 /// The place of a device that is to be replaced.
 fn given_up(report: &Report, sds: &str, id: u32, force: bool) -> Result<u32> {
-    let server = report.sds.iter().find(|s| s.name == sds);
-    let Some(device) = server.and_then(|s| s.devices.iter().find(|d| d.id == id)) else {
-        bail!("{sds} has no device {id}: `gabion device list` names them");
-    };
+    let device = device(report, sds, id)?;
     if device.state == UpDown::Up {
         bail!("dev{id} works: `gabion device remove {id} --sds {sds}` takes it out first");
     }
@@ -285,10 +286,7 @@ pub fn remove(target: &Target, server: &Server, id: u32, force: bool) -> Result<
     let mut found = server.find(target)?;
     let report = status::ask(&found.target)?;
     let name = found.config.name.clone();
-    let own = report.sds.iter().find(|s| s.name == name);
-    let Some(device) = own.and_then(|s| s.devices.iter().find(|d| d.id == id)) else {
-        bail!("{name} has no device {id}: `gabion device list` names them");
-    };
+    let device = device(&report, &name, id)?;
     if device.last_copies > 0 && !force {
         bail!(
             "dev{id} has the only good copy of {} groups: their data could not be used without it. Wait for \

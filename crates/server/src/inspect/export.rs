@@ -4,24 +4,21 @@
 //! newest writes. Both are said.
 
 use super::report::{set_bytes, volumes};
-use crate::bench::progress::Line;
+use super::slots;
 use crate::exit::Exit;
 use crate::offline::Offline;
 use crate::size::Size;
 use anyhow::{Context, Result, bail};
 use base::{BLOCK, UNIT, VolumeId};
-use seam::{Job, Journal, Started};
+use seam::Journal;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use store::durable::layout::SLOT;
 use store::durable::survey::HeldSlot;
 
-/// Slots that are read at the same time.
-const DEPTH: usize = 16;
 /// Ranges that are listed for people: `--json` lists all.
 const LISTED: usize = 20;
 
@@ -51,8 +48,9 @@ pub struct Range {
 
 /// Runs `export`.
 pub fn run(device: &mut Offline, volume: VolumeId, out: &Path, json: bool) -> Result<Exit> {
-    let slots: Vec<HeldSlot> = device.store().slots().filter(|s| s.unit.volume == volume).collect();
-    if slots.is_empty() {
+    let slots = device.store().slots().filter(|s| s.unit.volume == volume);
+    let units: BTreeSet<u32> = slots.map(|s| s.unit.index).collect();
+    if units.is_empty() {
         let here = volumes(device.store()).iter().map(|v| v.id.to_string()).collect::<Vec<_>>();
         match here.is_empty() {
             true => bail!("the device holds no volume at all"),
@@ -60,11 +58,10 @@ pub fn run(device: &mut Offline, volume: VolumeId, out: &Path, json: bool) -> Re
         }
     }
     let file = create(out)?;
-    let units: BTreeSet<u32> = slots.iter().map(|s| s.unit.index).collect();
     let length_bytes = units.last().map_or(0, |last| (u64::from(*last) + 1) * u64::from(UNIT));
     let failed = || format!("can't write {}", out.display());
     file.set_len(length_bytes).with_context(failed)?;
-    let (written_bytes, damaged) = copy(device, &slots, &file).with_context(failed)?;
+    let (written_bytes, damaged) = copy(device, volume, &file).with_context(failed)?;
     file.sync_all().with_context(failed)?;
     let exported = Exported {
         schema: 1,
@@ -94,59 +91,22 @@ fn create(out: &Path) -> Result<File> {
 }
 
 /// Copies the blocks that hold data; tells how many bytes, and what is damaged.
-fn copy(device: &mut Offline, slots: &[HeldSlot], file: &File) -> Result<(u64, Vec<Range>)> {
-    let line = Line::new("exporting");
-    let (mut next, mut busy, mut written, mut bad) = (0, 0, 0, Vec::new());
-    loop {
-        while let Some(held) = slots.get(next).filter(|_| busy < DEPTH) {
-            let job = Job::Read { at: held.first * BLOCK, len: SLOT as u32 };
-            match device.start(next as u64, held.group, held.unit, job) {
-                Started::Pending => busy += 1,
-                Started::Done(data) => written += put(file, held, &data)?,
-                Started::Full | Started::BadBody => bail!("a read writes nothing"),
+fn copy(device: &mut Offline, volume: VolumeId, file: &File) -> Result<(u64, Vec<Range>)> {
+    let (mut written, mut damaged) = (0, Vec::new());
+    let wanted = |held: &HeldSlot| held.unit.volume == volume;
+    slots::read(device, "exporting", wanted, |held, block, data| {
+        let at = held.place_in_volume(block);
+        match data {
+            Ok(data) => {
+                file.write_all_at(data, at)?;
+                written += data.len() as u64;
             }
-            next += 1;
+            Err(_) => damaged.push(Range { at, bytes: BLOCK.into() }),
         }
-        let Some(finished) = device.finished()? else { break };
-        busy -= 1;
-        let held = &slots[finished.token as usize];
-        match finished.result {
-            Ok(data) => written += put(file, held, &data)?,
-            Err(_) => bad.push(*held),
-        }
-        line.say(&Size(written).to_string());
-    }
-    let mut damaged = Vec::new();
-    for held in bad {
-        for block in held.runs().flat_map(|(first, count)| first..first + count) {
-            let at = place(&held, block);
-            match device.read(held.group, held.unit, block * BLOCK, BLOCK)? {
-                Ok(data) => {
-                    file.write_all_at(&data, at)?;
-                    written += u64::from(BLOCK);
-                }
-                Err(_) => damaged.push(Range { at, bytes: BLOCK.into() }),
-            }
-        }
-    }
+        Ok(())
+    })?;
     damaged.sort_by_key(|r| r.at);
     Ok((written, join(damaged)))
-}
-
-/// Where a block is in the volume.
-fn place(held: &HeldSlot, block: u32) -> u64 {
-    u64::from(held.unit.index) * u64::from(UNIT) + u64::from(block * BLOCK)
-}
-
-/// Writes the runs of a slot that hold data; tells how many bytes.
-fn put(file: &File, held: &HeldSlot, data: &[u8]) -> Result<u64> {
-    let mut written = 0;
-    for (first, count) in held.runs() {
-        let (from, len) = (((first - held.first) * BLOCK) as usize, (count * BLOCK) as usize);
-        file.write_all_at(&data[from..from + len], place(held, first))?;
-        written += len as u64;
-    }
-    Ok(written)
 }
 
 /// The units that are missing before the last one that is here, as ranges of the volume.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use store::durable::layout::{Layout, PAGE, SLOT};
-use store::durable::survey::{CopyState, copy_state};
+use store::durable::survey::{CopyState, look};
 use store::durable::{Content, Durable};
 
 /// The version of this document's shape.
@@ -75,7 +75,7 @@ fn copy(drive: &mut Drive, at: u64) -> Result<(u64, CopyState)> {
     out.push(Effect::Read { op: DiskOp(0), disk: DiskId(0), at, len: PAGE as u32 });
     drive.begin_all(&mut out);
     let ended = drive.wait()?.and_then(|(_, result)| result.ok());
-    Ok((at, copy_state(ended.as_deref().unwrap_or_default())))
+    Ok((at, look(ended.as_deref().unwrap_or_default())))
 }
 
 /// What is on a device.

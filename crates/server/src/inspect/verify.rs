@@ -5,22 +5,18 @@
 
 use super::page;
 use super::report::{Copies, Superblock};
-use crate::bench::progress::Line;
+use super::slots;
 use crate::exit::Exit;
 use crate::offline::Offline;
 use crate::size::Size;
 use crate::table::{right, table};
 use anyhow::Result;
 use base::BLOCK;
-use seam::{DiskError, Job, Started};
+use seam::DiskError;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
-use store::durable::layout::SLOT;
-use store::durable::survey::HeldSlot;
 
-/// Slots that are read at the same time.
-const DEPTH: usize = 32;
 /// Damaged blocks that are listed for people: `--json` lists all.
 const LISTED: usize = 100;
 
@@ -58,11 +54,7 @@ pub struct Damage {
 /// Runs `verify`.
 pub fn run(device: &mut Offline, path: &Path, copies: &Copies, json: bool) -> Result<Exit> {
     let begun = Instant::now();
-    let (checked_bytes, suspects) = read_all(device)?;
-    let mut damaged = Vec::new();
-    for held in suspects {
-        look_closer(device, held, &mut damaged)?;
-    }
+    let (checked_bytes, damaged) = read_all(device)?;
     let superblocks = copies.damaged();
     let lost_checksum_pages = device.store().stats().lost_pages;
     let verdict = Verdict {
@@ -84,61 +76,33 @@ pub fn run(device: &mut Offline, path: &Path, copies: &Copies, json: bool) -> Re
     Ok(if verdict.ok { Exit::Ok } else { Exit::Failed })
 }
 
-/// Reads each slot that holds data; tells how many bytes, and which slots failed.
-fn read_all(device: &mut Offline) -> Result<(u64, Vec<HeldSlot>)> {
-    let (count, used) = (device.store().layout().slot_count(), device.store().used());
-    let line = Line::new("verifying");
-    let (mut next, mut busy, mut slots, mut bytes) = (0, 0, 0, 0);
-    let mut suspects = Vec::new();
-    loop {
-        while busy < DEPTH && next < count {
-            next += 1;
-            let Some(held) = device.store().held(next - 1) else { continue };
-            (slots, bytes) = (slots + 1, bytes + data_bytes(&held));
-            let job = Job::Read { at: held.first * BLOCK, len: SLOT as u32 };
-            match device.start(held.slot.into(), held.group, held.unit, job) {
-                Started::Pending => busy += 1,
-                Started::Done(_) | Started::Full | Started::BadBody => {}
-            }
-        }
-        let Some(finished) = device.finished()? else { break };
-        busy -= 1;
-        if finished.result.is_err() {
-            suspects.extend(device.store().held(finished.token as u32));
-        }
-        if slots % 256 == 0 {
-            let done = Size(slots * SLOT);
-            line.say(&format!("{done} of {}, {} slots damaged", Size(used), suspects.len()));
-        }
-    }
-    Ok((bytes, suspects))
-}
-
-fn data_bytes(held: &HeldSlot) -> u64 {
-    u64::from(held.valid.count_ones() * BLOCK)
-}
-
-/// Finds out which blocks of a slot are damaged.
-fn look_closer(device: &mut Offline, held: HeldSlot, damaged: &mut Vec<Damage>) -> Result<()> {
-    for block in held.runs().flat_map(|(first, count)| first..first + count) {
-        let result = device.read(held.group, held.unit, block * BLOCK, BLOCK)?;
-        let what = match result {
-            Ok(_) => continue,
-            Err(DiskError::Corrupt { .. }) => "wrong checksum",
-            Err(_) => "can't be read",
-        };
-        let at = u64::from(held.unit.index) * u64::from(base::UNIT) + u64::from(block * BLOCK);
-        damaged.push(Damage {
-            volume: held.unit.volume.0,
-            volume_byte: at,
-            device_byte: held.place(block),
-            group: held.group.0,
-            unit: held.unit.index,
-            block,
-            what,
-        });
-    }
-    Ok(())
+/// Reads all data; tells how many bytes that were, and what is damaged.
+fn read_all(device: &mut Offline) -> Result<(u64, Vec<Damage>)> {
+    let (mut bytes, mut damaged) = (0, Vec::new());
+    slots::read(
+        device,
+        "verifying",
+        |_| true,
+        |held, block, data| {
+            bytes += data.map_or(u64::from(BLOCK), |data| data.len() as u64);
+            let what = match data {
+                Ok(_) => return Ok(()),
+                Err(DiskError::Corrupt { .. }) => "wrong checksum",
+                Err(_) => "can't be read",
+            };
+            damaged.push(Damage {
+                volume: held.unit.volume.0,
+                volume_byte: held.place_in_volume(block),
+                device_byte: held.place(block),
+                group: held.group.0,
+                unit: held.unit.index,
+                block,
+                what,
+            });
+            Ok(())
+        },
+    )?;
+    Ok((bytes, damaged))
 }
 
 fn text(v: &Verdict) -> String {

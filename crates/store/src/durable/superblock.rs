@@ -121,44 +121,47 @@ impl Content {
     }
 }
 
-/// What one copy turned out to be.
+/// What one copy of the superblock turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // four of them, on the stack
-pub enum Copy {
+pub enum CopyState {
     /// It is whole.
     Valid(Content),
-    /// Of this format, which a newer build writes.
+    /// A newer build wrote it, in this format.
     Newer(u32),
-    /// With these features, which a newer build knows.
+    /// A newer build wrote it, with features that this one doesn't know.
     Unknown(u64),
-    /// Its checksum is wrong.
+    /// It is ours, and its checksum is wrong.
     Damaged,
-    /// There is none.
+    /// There is none here.
     Nothing,
 }
 
-/// What a page is.
-pub fn look(page: &[u8]) -> Copy {
-    let Ok((sb, _)) = Superblock::ref_from_prefix(page) else { return Copy::Nothing };
+/// What a page is, if it is where a copy of the superblock should be. A page that can't be read: give
+/// nothing.
+pub fn look(page: &[u8]) -> CopyState {
+    let Ok((sb, _)) = Superblock::ref_from_prefix(page) else { return CopyState::Nothing };
     if sb.magic != MAGIC || page.len() < SUPERBLOCK_BYTES {
-        return Copy::Nothing;
+        return CopyState::Nothing;
     }
     // A later format may sum its superblock in another way: so this is looked at first.
     if sb.format.get() > FORMAT {
-        return Copy::Newer(sb.format.get());
+        return CopyState::Newer(sb.format.get());
     }
     if sb.crc.get() != superblock_crc(page) {
-        return Copy::Damaged;
+        return CopyState::Damaged;
     }
     match sb.features.get() & !FEATURES {
-        0 => Copy::Valid(Content::decode(sb)),
-        unknown => Copy::Unknown(unknown),
+        0 => CopyState::Valid(Content::decode(sb)),
+        unknown => CopyState::Unknown(unknown),
     }
 }
 
 /// The content that counts. Copies that could not be read come as empty.
 pub fn choose(copies: [&[u8]; 4], bytes: u64) -> Result<Content, MountError> {
     let looked = copies.map(look);
-    let valid = looked.iter().filter_map(|c| if let Copy::Valid(c) = c { Some(*c) } else { None });
+    let valid =
+        looked.iter().filter_map(|c| if let CopyState::Valid(c) = c { Some(*c) } else { None });
     let Some(best) = valid.max_by_key(|c| c.anchor.sequence) else {
         return Err(explain(&looked));
     };
@@ -171,14 +174,14 @@ pub fn choose(copies: [&[u8]; 4], bytes: u64) -> Result<Content, MountError> {
     Ok(best)
 }
 
-fn explain(looked: &[Copy; 4]) -> MountError {
+fn explain(looked: &[CopyState; 4]) -> MountError {
     let mut error = MountError::Unformatted;
     for copy in looked {
         match copy {
-            Copy::Newer(format) => return MountError::Newer { format: *format },
-            Copy::Unknown(features) => return MountError::Features { unknown: *features },
-            Copy::Damaged => error = MountError::Damaged { what: "every superblock", at: 0 },
-            Copy::Nothing | Copy::Valid(_) => {}
+            CopyState::Newer(format) => return MountError::Newer { format: *format },
+            CopyState::Unknown(features) => return MountError::Features { unknown: *features },
+            CopyState::Damaged => error = MountError::Damaged { what: "every superblock", at: 0 },
+            CopyState::Nothing | CopyState::Valid(_) => {}
         }
     }
     error

@@ -5,36 +5,9 @@
 
 use super::layout::{Layout, SLOT, SLOT_BLOCKS};
 use super::store::Durable;
-use super::superblock::{Content, Copy, look};
-use base::{BLOCK, GroupId, UnitKey};
+use base::{BLOCK, GroupId, UNIT, UnitKey};
 
-/// What one copy of the superblock turned out to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant)] // four of them
-pub enum CopyState {
-    /// It is whole.
-    Valid(Content),
-    /// A newer build wrote it, in this format.
-    Newer(u32),
-    /// A newer build wrote it, with features that this one doesn't know.
-    Unknown(u64),
-    /// It is ours, and its checksum is wrong.
-    Damaged,
-    /// There is none here.
-    Nothing,
-}
-
-/// What a page is, if it is where a copy of the superblock should be. A page that can't be read: give
-/// nothing.
-pub fn copy_state(page: &[u8]) -> CopyState {
-    match look(page) {
-        Copy::Valid(content) => CopyState::Valid(content),
-        Copy::Newer(format) => CopyState::Newer(format),
-        Copy::Unknown(features) => CopyState::Unknown(features),
-        Copy::Damaged => CopyState::Damaged,
-        Copy::Nothing => CopyState::Nothing,
-    }
-}
+pub use super::superblock::{CopyState, look};
 
 /// A slot that holds data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +44,11 @@ impl HeldSlot {
     /// Where a block of the unit that this slot holds is on the device, in bytes.
     pub fn place(&self, block: u32) -> u64 {
         self.at + u64::from(block - self.first) * u64::from(BLOCK)
+    }
+
+    /// Where a block of the unit is in the volume, in bytes.
+    pub fn place_in_volume(&self, block: u32) -> u64 {
+        u64::from(self.unit.index) * u64::from(UNIT) + u64::from(block * BLOCK)
     }
 }
 

@@ -114,10 +114,7 @@ fn flipped_bits_are_found_repaired_and_counted_and_never_served() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
         let data = Random::new(3).bytes(32 * MIB as usize);
-        let mut nbd = cluster.nbd("vol1")?;
-        for (i, unit) in data.chunks(MIB as usize).enumerate() {
-            nbd.write(i as u64 * MIB, unit)?;
-        }
+        cluster.fill("vol1", &data)?;
         let blocks: Vec<&[u8]> = data.chunks(4096).step_by(97).collect();
         let mut all = 0;
         for n in 1..=3 {
@@ -155,9 +152,7 @@ fn a_moved_device_counts_again() {
         let cluster = Cluster::start(&OPTIONS)?;
         let data = Random::new(4).bytes(16 * MIB as usize);
         let mut nbd = cluster.nbd("vol1")?;
-        for (i, unit) in data.chunks(MIB as usize).enumerate() {
-            nbd.write(i as u64 * MIB, unit)?;
-        }
+        cluster.fill("vol1", &data)?;
         let ids = |status: &serde_json::Value, sds: &str| -> Vec<u64> {
             let mut all = status["sds"].as_array().cloned().unwrap_or_default().into_iter();
             let server = all.find(|s| s["name"] == sds).unwrap_or_default();

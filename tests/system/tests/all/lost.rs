@@ -28,9 +28,7 @@ fn lost_groups_are_errors_and_stay_errors() {
         let cluster = Cluster::start(&Options { volumes: &["vol1:64MiB"], ..Options::default() })?;
         let content = Random::new(9).bytes((UNITS * MIB) as usize);
         let mut nbd = cluster.nbd("vol1")?;
-        for (i, unit) in content.chunks(MIB as usize).enumerate() {
-            nbd.write(i as u64 * MIB, unit)?;
-        }
+        cluster.fill("vol1", &content)?;
         for name in ["sds2", "sds3"] {
             cluster.kill(name)?;
             cluster.wait_down(name)?;
@@ -76,11 +74,8 @@ fn after_a_loss_a_new_volume_is_whole() {
         cluster.gabion(&["volume", "create", "vol2", "64MiB"])?.ok()?;
         cluster.wait_state("healthy", secs(30))?;
         let content = Random::new(10).bytes((UNITS * MIB) as usize);
-        let mut nbd = cluster.nbd("vol2")?;
         cluster.verify("vol2", &vec![0; (UNITS * MIB) as usize])?;
-        for (i, unit) in content.chunks(MIB as usize).enumerate() {
-            nbd.write(i as u64 * MIB, unit)?;
-        }
+        cluster.fill("vol2", &content)?;
         cluster.verify("vol2", &content)
     });
 }

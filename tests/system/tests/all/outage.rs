@@ -12,10 +12,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 fn filled() -> Result<(Cluster, Vec<u8>)> {
     let cluster = Cluster::start(&Options { volumes: &["vol1:512MiB"], ..Options::default() })?;
     let content = Random::new(7).bytes(VOLUME);
-    let mut nbd = cluster.nbd("vol1")?;
-    for (i, unit) in content.chunks(MIB as usize).enumerate() {
-        nbd.write(i as u64 * MIB, unit)?;
-    }
+    cluster.fill("vol1", &content)?;
     Ok((cluster, content))
 }
 

@@ -14,10 +14,7 @@ fn many(sds: u32) {
         let status = cluster.wait_state("healthy", secs(60))?;
         ensure!(status["sds"].as_array().map(Vec::len) == Some(sds as usize));
         let content = Random::new(13).bytes(128 * MIB as usize);
-        let mut nbd = cluster.nbd("vol1")?;
-        for (i, unit) in content.chunks(MIB as usize).enumerate() {
-            nbd.write(i as u64 * MIB, unit)?;
-        }
+        cluster.fill("vol1", &content)?;
         let servers = status["sds"].as_array().context("a list")?;
         ensure!(servers.iter().all(|s| s["devices"][0]["groups"].as_u64() > Some(0)), "{status:#}");
         cluster.kill("sds5")?;

@@ -2,13 +2,17 @@
 
 use super::rows::Target;
 use crate::bench::pair::Spread;
+use crate::exit::Exit;
+use anyhow::Result;
 use serde::Serialize;
 
-/// What `--json` prints.
+/// What `--json` prints at the end, and people see as it grows.
 #[derive(Debug, Serialize)]
 pub struct Page {
     pub rounds: u32,
     pub results: Vec<Outcome>,
+    #[serde(skip)]
+    json: bool,
 }
 
 /// A row that was measured, or could not be.
@@ -112,17 +116,47 @@ impl Outcome {
 }
 
 impl Page {
-    /// A page without rows.
-    pub fn new(rounds: u32) -> Page {
-        Page { rounds, results: Vec::new() }
+    /// A page without rows. The last two columns of its lines are ratios of processor time.
+    pub fn begin(rounds: u32, json: bool) -> Page {
+        if !json {
+            println!(
+                "{:<20} {:>9} {:>9} {:<21} {:>6} {:<13} {:>7} {:>7}  {:<6} {:>5} {:>5}",
+                "row",
+                "floor",
+                "Gabion",
+                "",
+                "ratio",
+                "(spread)",
+                "must",
+                "aim",
+                "",
+                "proc",
+                "mach"
+            );
+        }
+        Page { rounds, results: Vec::new(), json }
     }
 
-    /// What stands above the lines; the last two columns are ratios of processor time.
-    pub fn head() -> String {
-        format!(
-            "{:<20} {:>9} {:>9} {:<21} {:>6} {:<13} {:>7} {:>7}  {:<6} {:>5} {:>5}",
-            "row", "floor", "Gabion", "", "ratio", "(spread)", "must", "aim", "", "proc", "mach"
-        )
+    /// The next row.
+    pub fn tell(&mut self, outcome: Outcome) {
+        if !self.json {
+            println!("{}", outcome.line());
+        }
+        self.results.push(outcome);
+    }
+
+    /// The whole page is there: names what missed its must.
+    pub fn end(&self) -> Result<Exit> {
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(self)?);
+        }
+        let missed = self.results.iter().filter(|o| !o.ok);
+        let missed: Vec<&str> = missed.map(|o| o.name.as_str()).collect();
+        if missed.is_empty() {
+            return Ok(Exit::Ok);
+        }
+        eprintln!("missed or not measured: {}", missed.join(", "));
+        Ok(Exit::Missed)
     }
 }
 
@@ -138,7 +172,8 @@ mod tests {
         let measured = Outcome::new("read-64", "reads", "us", target).with_ratio(spread);
         let missing = Outcome::new("nbd", "NBD", "us", target).not_measured("no fio");
         assert!(measured.line().contains("1.70") && missing.line().contains("no fio"));
-        let json = serde_json::to_value(Page { rounds: 3, results: vec![measured, missing] });
+        let json =
+            serde_json::to_value(Page { rounds: 3, results: vec![measured, missing], json: true });
         let json = json.unwrap();
         assert_eq!(json["rounds"], 3);
         for field in ["name", "floor_us", "ours_us", "ratio", "spread", "must", "aim", "ok"] {

@@ -1,0 +1,69 @@
+//! Reading what a device holds, many slots at a time.
+
+use crate::bench::progress::Line;
+use crate::offline::Offline;
+use crate::size::Size;
+use anyhow::{Context, Result, bail};
+use base::BLOCK;
+use seam::{DiskError, Job, Started};
+use store::durable::layout::SLOT;
+use store::durable::survey::HeldSlot;
+
+/// Slots that are read at the same time.
+const DEPTH: usize = 32;
+
+/// Reads the slots that are wanted. `take` gets the blocks that hold data in runs, by the first one's number in
+/// the unit; those of a slot that can't be read whole one by one, last of all.
+pub fn read(
+    device: &mut Offline,
+    title: &str,
+    wanted: impl Fn(&HeldSlot) -> bool,
+    mut take: impl FnMut(&HeldSlot, u32, Result<&[u8], DiskError>) -> Result<()>,
+) -> Result<()> {
+    let all = Size(device.store().slots().filter(&wanted).count() as u64 * SLOT);
+    let count = device.store().layout().slot_count();
+    let line = Line::new(title);
+    let (mut next, mut busy, mut done) = (0, 0, 0);
+    let mut damaged = Vec::new();
+    loop {
+        while busy < DEPTH && next < count {
+            next += 1;
+            let Some(held) = device.store().held(next - 1).filter(&wanted) else { continue };
+            let job = Job::Read { at: held.first * BLOCK, len: SLOT as u32 };
+            match device.start(held.slot.into(), held.group, held.unit, job) {
+                Started::Pending => busy += 1,
+                Started::Done(data) => take_runs(&held, &data, &mut take)?,
+                Started::Full | Started::BadBody => bail!("a read writes nothing"),
+            }
+        }
+        let Some(finished) = device.finished()? else { break };
+        (busy, done) = (busy - 1, done + 1);
+        let held = device.store().held(finished.token as u32).context("what is read stays")?;
+        match finished.result {
+            Ok(data) => take_runs(&held, &data, &mut take)?,
+            Err(_) => damaged.push(held),
+        }
+        if done % 256 == 0 {
+            line.say(&format!("{} of {all}, {} slots damaged", Size(done * SLOT), damaged.len()));
+        }
+    }
+    for held in damaged {
+        for block in held.runs().flat_map(|(first, count)| first..first + count) {
+            let data = device.read(held.group, held.unit, block * BLOCK, BLOCK)?;
+            take(&held, block, data.as_deref().map_err(|error| *error))?;
+        }
+    }
+    Ok(())
+}
+
+fn take_runs(
+    held: &HeldSlot,
+    data: &[u8],
+    take: &mut impl FnMut(&HeldSlot, u32, Result<&[u8], DiskError>) -> Result<()>,
+) -> Result<()> {
+    for (first, count) in held.runs() {
+        let (from, len) = (((first - held.first) * BLOCK) as usize, (count * BLOCK) as usize);
+        take(held, first, Ok(&data[from..from + len]))?;
+    }
+    Ok(())
+}
