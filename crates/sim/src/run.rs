@@ -216,8 +216,9 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
 
 /// Ends all faults.
 fn mend(stage: &mut Stage) {
-    // What was damaged while a copy was missing may be in no other one.
-    if !stage.is_whole() {
+    // What was damaged while a copy was missing may be in no other one. The map may not show it yet that
+    // one is missing.
+    if !(stage.is_whole() && stage.is_calm()) {
         stage.heal();
     }
     stage.disarm();
