@@ -9,7 +9,8 @@ use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{
-    BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, Time, UNIT, UnitKey, VolumeId, mutant,
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, Time, UNIT, UnitKey, VolumeId,
+    mutant,
 };
 use seam::{Buf, Change, Effect, Effects, Journal, Note};
 use wire::records::{self, Executed, UnitBlocks};
@@ -145,7 +146,7 @@ impl<J: Journal> Mirror<J> {
         let fits = len > 0
             && at < UNIT
             && len <= UNIT - at
-            && (h.has(flag::ZERO) || body.len() == len as usize);
+            && (h.has(flag::ZERO) || body.len() == len as usize || is_loss(h));
         let lsn = Lsn(h.lsn.get());
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         if !secondary.started {
@@ -426,4 +427,10 @@ impl<J: Journal> Mirror<J> {
         (header.op, header.lsn) = (op.into(), lsn.0.into());
         out.send(link, wire::frame(header, &[]), Buf::EMPTY);
     }
+}
+
+/// True for a copy of blocks that can't be read where they come from.
+fn is_loss(h: &Header) -> bool {
+    let whole = h.at.get().is_multiple_of(BLOCK) && h.len.get().is_multiple_of(BLOCK);
+    h.has(flag::COPY) && h.has(flag::LOST) && whole
 }

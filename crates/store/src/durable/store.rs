@@ -348,6 +348,9 @@ impl Durable {
                 self.overlay.clear(part.old, u16::MAX);
                 self.map.clear(part.old, u16::MAX);
             }
+            if part.way == Way::Lost {
+                self.overlay.clear(part.slot, part.blocks);
+            }
             self.map.set(part.slot, part.blocks);
             let mut data = part.data.clone();
             for block in part.each() {
@@ -427,6 +430,7 @@ impl Journal for Durable {
                 self.start_write(token, group, unit, at, (body, crc), marks, out)
             }
             Ask::Zero { at, len } => self.start_zero(token, group, unit, at, len, marks, out),
+            Ask::Lose { at, len } => self.start_lose(token, group, unit, at, len, marks, out),
         }
     }
 
