@@ -69,6 +69,8 @@ pub enum Mutant {
     IgnoreBase,
     /// R13: damaged blocks are read from another copy and not written anew.
     NoRewrite,
+    /// R13: blocks that nobody can read are copied to a joiner as zeros.
+    LossAsZeros,
     /// R15: the first write to a place does not wait until the other copy has space for it.
     ActBeforeReserve,
     /// Not a rule: a frame's body is not checked.
@@ -149,6 +151,7 @@ impl Mutant {
         Mutant::CopyUnlocked,
         Mutant::IgnoreBase,
         Mutant::NoRewrite,
+        Mutant::LossAsZeros,
         Mutant::ActBeforeReserve,
         Mutant::LogUnflushed,
         Mutant::DataUnflushed,

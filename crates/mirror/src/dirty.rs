@@ -34,6 +34,12 @@ impl Dirty {
         }
     }
 
+    /// True when all of these blocks are in.
+    pub fn contains(&self, unit: UnitKey, mut blocks: BlockSet) -> bool {
+        blocks.remove(self.units.get(&unit).copied().unwrap_or(BlockSet::EMPTY));
+        blocks.is_empty()
+    }
+
     /// Takes everything out.
     pub fn clear(&mut self) {
         self.units.clear();

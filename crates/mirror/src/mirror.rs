@@ -19,8 +19,8 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{
-    BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, LinkId, MapVersion, Mutant,
-    Slab, Time, VolumeId, mutant,
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, LinkId, MapVersion,
+    Mutant, Slab, Time, VolumeId, mutant,
 };
 use seam::{
     Buf, Change, DiskError, DiskOp, Effects, ExecutedBlocks, GroupRecord, Head, Job, Journal, Note,
@@ -507,6 +507,11 @@ impl<J: Journal> Mirror<J> {
         op.local = Local::Running;
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
         let job = match op.kind {
+            OpKind::Write if op.flags & flag::LOST != 0 => {
+                let (first, blocks) = ((at / BLOCK) as u16, (len / BLOCK) as u16);
+                out.note(Note::Lost { group, unit, first, blocks });
+                Job::Lose { at, len }
+            }
             OpKind::Write => {
                 // A retry in parts, and what a primary has read, have a sum as well.
                 let summed = op.flags & flag::NO_BODY_CRC == 0;

@@ -272,9 +272,11 @@ impl<J: Journal> Mirror<J> {
         (h.sdc, h.seq, h.floor) =
             (op.client.sdc.0.into(), op.client.seq.into(), op.client.floor.into());
         h.incarnation = op.client.incarnation.0.into();
-        let zero = op.kind == OpKind::Zero || op.body.is_empty();
+        let lost = op.flags & flag::LOST;
+        let zero = op.kind == OpKind::Zero || op.body.is_empty() && lost == 0;
         let copy = op.kind == OpKind::Copy;
         h.flags = (op.flags & flag::NO_BODY_CRC)
+            | lost
             | if zero { flag::ZERO } else { 0 }
             | if copy { flag::COPY } else { 0 };
         (h.body_len, h.body_crc) = ((op.body.len() as u32).into(), op.body_crc.into());

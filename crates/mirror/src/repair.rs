@@ -7,7 +7,8 @@
 //! either copy's content will do, with its list of executed writes.
 //!
 //! If no copy that is in sync has the blocks, a read ends in a media error, a write as well, without
-//! having changed anything, and a joiner stays out until the blocks are written anew.
+//! having changed anything. A sync copies the damage as it copies all else: it can't keep a joiner out for
+//! ever, nor can two copies differ when both can be read again.
 
 use crate::executed::ExecutedList;
 use crate::mirror::{Caller, Mirror};
@@ -18,12 +19,12 @@ use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Mutant, Time, mutant};
 use seam::{Buf, DiskError, Effects, ExecutedBlocks, Job, Journal, Marks, Note, Origin, Started};
 use wire::records::{self, Executed};
-use wire::{Header, Kind, Status};
+use wire::{Header, Kind, Status, flag};
 use zerocopy::IntoBytes;
 
 /// Rounds of repair that one operation gets; each mends one run of blocks.
 const ROUNDS: u32 = 256;
-/// How long until a copy of what nobody can read is tried again.
+/// How long until a copy of what nobody can read is tried once more.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// Blocks that an operation waits for.
@@ -69,6 +70,7 @@ impl<J: Journal> Mirror<J> {
         match asker {
             Asker::Primary { .. } if changes => self.refuse(now, key, Status::Damaged, out),
             Asker::Primary { link, op } => {
+                self.scrub_hopeless(now, key, first, blocks);
                 self.remove_op(key);
                 self.unlock(group, key);
                 self.reply(Caller { link, op, group }, Status::Media, Buf::EMPTY, out);
@@ -244,7 +246,7 @@ impl<J: Journal> Mirror<J> {
         self.repairs.remove(&key);
         let op = self.ops.get_mut(key).expect("the caller has it");
         let (group, kind, unit, lsn, sent) = (op.group, op.kind, op.unit, op.lsn, op.sent);
-        let asker = op.asker;
+        let (asker, refused) = (op.asker, op.damaged);
         out.note(Note::Unreadable { group, unit, first, blocks });
         self.stats.unreadable += 1;
         let needed = self.replicas[group].needed();
@@ -259,7 +261,8 @@ impl<J: Journal> Mirror<J> {
             }
             // A member may have done what can't be done here: it has to go before this is answered.
             OpKind::Amend => self.suspects.extend(self.replicas[group].config.devices(sent)),
-            OpKind::Write | OpKind::Zero if !needed.is_empty() => {
+            // Who met the damage, too, has changed nothing.
+            OpKind::Write | OpKind::Zero if !refused.contains_all(needed) => {
                 self.suspects.extend(self.replicas[group].config.devices(needed));
             }
             OpKind::Write | OpKind::Zero => {
@@ -275,28 +278,44 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// A copy whose source can't be read. In settling the other copy is damaged as well; a joiner waits
-    /// until the blocks are written anew.
+    /// A copy whose source can't be read; in settling the other copy is damaged as well. It is tried once more,
+    /// as it may have been the device's bad moment; then the peer is told of the damage.
     fn skip_copy(&mut self, now: Time, key: u64, bad: BlockSet, out: &mut Effects) {
         let op = self.ops.get(key).expect("the caller has it");
         let (group, unit) = (op.group, op.unit);
         let mut rest = BlockSet::touching(op.at, op.len);
         rest.remove(bad);
-        self.drop_copy(key);
-        let Some(sync) = self.sync_mut(group) else { return };
+        let Some(sync) = self.sync_mut(group) else { return self.drop_copy(key) };
         sync.todo.insert(unit, rest);
-        if sync.joiner {
-            sync.unreadable.insert(unit, bad);
-            self.asking.insert(group, now + READ_AGAIN);
+        if sync.tried.contains(unit, bad) {
+            return self.copy_loss(key, bad, out);
         }
+        sync.unreadable.insert(unit, bad);
+        self.asking.insert(group, now + READ_AGAIN);
+        self.drop_copy(key);
         self.advance(now, group, out);
     }
 
-    /// Tries again to copy what could not be read.
+    /// The peer gets to know that these blocks can't be read: damage is copied like content, so that it can't
+    /// have another one than the primary. Should the primary read them some day, the peer's are repaired as
+    /// any others.
+    fn copy_loss(&mut self, key: u64, bad: BlockSet, out: &mut Effects) {
+        let run = bad.first_run().expect("something is damaged");
+        let op = self.ops.get_mut(key).expect("the caller has it");
+        (op.at, op.len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
+        op.local = Local::Done;
+        if !mutant::on(Mutant::LossAsZeros) {
+            op.flags |= flag::LOST;
+        }
+        self.send_copy(key, Buf::EMPTY, None, out);
+    }
+
+    /// Tries once more to copy what could not be read.
     pub(crate) fn read_again(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(sync) = self.sync_mut(group) else { return };
         let unreadable = core::mem::take(&mut sync.unreadable);
         sync.todo.extend(&unreadable);
+        sync.tried.extend(&unreadable);
         self.asking.remove(&group);
         self.advance(now, group, out);
     }

@@ -285,6 +285,19 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
+    /// The primary asks for blocks that are damaged here: it can't read them either. If it was told of them,
+    /// they are read once more, and given up.
+    pub(crate) fn scrub_hopeless(&mut self, now: Time, key: u64, first: u16, blocks: u16) {
+        let op = self.ops.get(key).expect("the caller has it");
+        let here = self.scrub.range.as_mut().filter(|r| (r.group, r.unit) == (op.group, op.unit));
+        let Some(range) = here else { return };
+        let asked = first..first + blocks;
+        if range.told.is_some_and(|(told, n)| told < asked.end && asked.start < told + n) {
+            range.tries = TRIES;
+            self.scrub.due = Some(now);
+        }
+    }
+
     /// A primary has the blocks again: from a member.
     pub(crate) fn scrub_repaired(&mut self, bytes: u32) {
         self.scrub.stats.repaired += u64::from(bytes);

@@ -9,7 +9,7 @@ use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{
-    BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, Time, UnitKey, VolumeId, mutant,
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, Time, UnitKey, VolumeId, mutant,
 };
 use seam::{Buf, Change, Effect, Effects, Journal, Note};
 use wire::records::{self, Executed, UnitBlocks};
@@ -144,7 +144,8 @@ impl<J: Journal> Mirror<J> {
             return self.answer(link, Kind::Replicated, h, status, out);
         }
         let (at, len) = (h.at.get(), h.len.get());
-        let fits = fits(at, len, 1) && (h.has(flag::ZERO) || body.len() == len as usize);
+        let whole = h.has(flag::ZERO) || body.len() == len as usize || is_loss(h);
+        let fits = fits(at, len, 1) && whole;
         let lsn = Lsn(h.lsn.get());
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         if !secondary.started {
@@ -422,4 +423,10 @@ impl<J: Journal> Mirror<J> {
         (header.op, header.lsn) = (op.into(), lsn.0.into());
         out.send(link, wire::frame(header, &[]), Buf::EMPTY);
     }
+}
+
+/// True for a copy of blocks that can't be read where they come from.
+fn is_loss(h: &Header) -> bool {
+    let whole = h.at.get().is_multiple_of(BLOCK) && h.len.get().is_multiple_of(BLOCK);
+    h.has(flag::COPY) && h.has(flag::LOST) && whole
 }

@@ -50,8 +50,10 @@ pub(crate) struct Sync {
     asked: Lsn,
     /// What is still to be copied.
     pub todo: Dirty,
-    /// What can't be read here, while nobody in sync has it: tried again later.
+    /// What can't be read here, while nobody in sync has it: tried once more.
     pub unreadable: Dirty,
+    /// What was tried once more: the next time, the peer is told that it is lost.
+    pub tried: Dirty,
     /// Copies in flight.
     copying: u32,
     queued: bool,
@@ -93,6 +95,7 @@ impl<J: Journal> Mirror<J> {
             asked: primary.last,
             todo: Dirty::default(),
             unreadable: Dirty::default(),
+            tried: Dirty::default(),
             copying: 0,
             queued: false,
         };

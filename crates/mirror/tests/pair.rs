@@ -40,7 +40,7 @@ impl Memory {
     /// The first damaged block that a job would have to read.
     fn damaged(&self, unit: UnitKey, job: &Job) -> Option<u16> {
         let (at, len) = match job {
-            Job::Read { at, len } | Job::Zero { at, len } => (*at, *len),
+            Job::Read { at, len } | Job::Zero { at, len } | Job::Lose { at, len } => (*at, *len),
             Job::Write { at, body, .. } => (*at, body.len() as u32),
         };
         let mut read = BlockSet::touching(at, len);
@@ -72,7 +72,7 @@ impl Journal for Memory {
         {
             return Started::BadBody;
         }
-        if let Job::Write { .. } = job
+        if let Job::Write { .. } | Job::Lose { .. } = job
             && !self.reserve(GROUP, unit, 0, 0)
         {
             return Started::Full;
@@ -102,6 +102,10 @@ impl Journal for Memory {
             Job::Zero { at, len } => {
                 data[at as usize..(at + len) as usize].fill(0);
                 valid.remove(BlockSet::within(at, len));
+            }
+            Job::Lose { at, len } => {
+                valid.insert(BlockSet::within(at, len));
+                self.bad.insert(BlockSet::within(at, len));
             }
         }
         Started::Done(Buf::EMPTY)
@@ -570,22 +574,40 @@ fn what_nobody_has_is_an_error_until_it_is_written_anew() {
     let block = |b: u32| b * BLOCK..(b + 1) * BLOCK;
     assert_eq!(pair.client(0, Kind::Read, 0, block(1), 0, 0), Some(Status::Media));
     assert_eq!(pair.read(0, 2), Some(7));
-    // In parts it can't be written; nobody knows what the other copy has done, so it has to go first.
-    assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), None);
-    assert!(pair.mirrors[0].suspects(pair.now).contains(&DeviceId(2)));
-    pair.configure(1, &[1], &[], &[0]);
-    assert_eq!(pair.replies.last().unwrap().status.get(), Status::Stale as u16);
+    // In parts it can't be written; the other copy has met the damage, too: nothing was changed.
     assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), Some(Status::Media));
-    // The joiner gets all else, and waits for this one.
+    assert!(pair.mirrors[0].suspects(pair.now).is_empty());
+    assert_eq!(pair.write(0, 1, 9), Some(Status::Ok));
+    assert_eq!(pair.read(0, 1), Some(9));
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn a_joiner_gets_the_damage_of_the_last_copy_and_is_admitted() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    pair.configure(1, &[1], &[], &[0]);
+    (1..4).for_each(|b| assert_eq!(pair.write(0, b, 8), Some(Status::Ok)));
+    damage(&mut pair, 0, 1..3);
+    assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), Some(Status::Media));
     pair.configure(1, &[1], &[2], &[0, 1]);
     pair.wait(500);
-    assert_eq!(pair.mirrors[0].admissions(), []);
-    assert_eq!(pair.write(0, 1, 9), Some(Status::Ok));
+    assert_eq!(pair.mirrors[0].admissions(), [], "it is tried once more");
     pair.wait(1500);
     assert_eq!(pair.mirrors[0].admissions().len(), 1);
-    pair.configure(1, &[1, 2], &[], &[0, 1]);
-    pair.wait(500);
-    assert_eq!(pair.read(0, 1), Some(9));
+    pair.configure(2, &[1, 2], &[], &[0, 1]);
+    pair.wait(1500);
+    let read =
+        |pair: &mut Pair, b: u32| pair.client(1, Kind::Read, 0, b * BLOCK..(b + 1) * BLOCK, 0, 0);
+    assert_eq!(read(&mut pair, 1), Some(Status::Media), "what it had before is never shown");
+    assert_eq!(pair.read(1, 3), Some(8));
+    // The device that had the blocks can read one of them again: it is repaired as any damage.
+    pair.mirrors[0].journal_mut().bad.remove(BlockSet::from_range(1..2));
+    assert_eq!(pair.read(1, 1), Some(8));
+    assert_eq!(pair.write(1, 2, 9), Some(Status::Ok));
+    assert_eq!(pair.read(1, 2), Some(9));
+    assert!(pair.mirrors.iter().all(|m| m.journal().bad.is_empty()));
     pair.assert_equal();
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }

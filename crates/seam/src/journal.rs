@@ -44,6 +44,14 @@ pub enum Job {
         /// Bytes.
         len: u32,
     },
+    /// These whole blocks hold data that nobody has any more: until they are written or zeroed whole, what
+    /// needs them fails with [`DiskError::Corrupt`].
+    Lose {
+        /// From here.
+        at: u32,
+        /// Bytes.
+        len: u32,
+    },
 }
 
 /// What came of starting a job.

@@ -140,6 +140,17 @@ pub enum Note {
         /// How many.
         blocks: u16,
     },
+    /// A copy has learned that blocks can't be read any more where they come from: it has them as damaged.
+    Lost {
+        /// Which group.
+        group: GroupId,
+        /// Which unit.
+        unit: UnitKey,
+        /// The first block.
+        first: u16,
+        /// How many.
+        blocks: u16,
+    },
     /// The MDM took a server for lost.
     DeviceDown {
         /// Whose device.

@@ -128,6 +128,13 @@ fn tell(note: Note) -> Telling {
                 unit.volume, unit.index
             ),
         ),
+        Note::Lost { group, unit, first, blocks } => told(
+            "blocks lost",
+            format!(
+                "{group}: {blocks} blocks from {first} of {} unit {} are damaged in the copy that this one is made from: write them anew",
+                unit.volume, unit.index
+            ),
+        ),
         Note::DeviceDown { device, proof: true } => {
             told("devices down", format!("{device} is down: its process is dead"))
         }

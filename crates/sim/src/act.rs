@@ -99,7 +99,8 @@ impl Stage {
             let id = self.proc(*o);
             self.world.disk(id, DiskId(0)).is_wrong()
         });
-        let spares = !wrong && !self.exposure.exposed && self.is_whole();
+        let spares =
+            !wrong && self.lost_copies.is_empty() && !self.exposure.exposed && self.is_whole();
         if !self.plan.keeps(who) || !(spares || self.plan.allow_loss) {
             return;
         }
@@ -160,7 +161,7 @@ impl Stage {
         }
         if matches!(who, Who::Sds(_)) && !(death.keep && self.plan.keeps(who)) {
             self.heal();
-            let whole = self.is_whole() && self.is_calm();
+            let whole = self.is_whole() && self.is_calm() && self.lost_copies.is_empty();
             if death.careful && !whole {
                 return;
             }

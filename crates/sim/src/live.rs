@@ -58,7 +58,7 @@ impl Stage {
                 }
                 return Some(format!("{id} is lost"));
             }
-            let must_be_whole = !(at_last && (self.is_tight() || self.plan.allow_loss));
+            let must_be_whole = !(at_last && self.is_tight());
             if g.in_sync.len() < g.replicas.len() && must_be_whole {
                 return Some(format!("{id} lacks a copy: {g:?}"));
             }

@@ -95,6 +95,9 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     }
     i03_mirrors::mended(stage)?;
     stage.heal();
+    if !stage.plan.allow_loss {
+        stage.lost_copies.clear(); // the scrub has mended them
+    }
     wait(stage, "I14", CALM, i14_leaks::unmet)?;
     wait(stage, "I12", CALM, i03_mirrors::undeleted)?;
     i03_mirrors::check(stage)?;
@@ -216,10 +219,6 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
 
 /// Ends all faults.
 fn mend(stage: &mut Stage) {
-    // What was damaged while a copy was missing may be in no other one.
-    if !stage.is_whole() {
-        stage.heal();
-    }
     stage.disarm();
     let weather = stage.plan.weather.calmed();
     stage.world.set_weather(weather);
@@ -275,6 +274,10 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
 
 /// A client that is born anew reads everything.
 fn scan(stage: &mut Stage) -> Result<(), Failure> {
+    // A copy for which there is no space never comes: what is damaged may be in no other one.
+    if !stage.is_whole() {
+        stage.heal();
+    }
     let reader = 0;
     stage.kill(Who::Sdc(reader), Default::default());
     stage.start(Who::Sdc(reader));

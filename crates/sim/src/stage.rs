@@ -10,7 +10,7 @@ use crate::marks::Marks;
 use crate::plan::{Death, Plan, Who};
 use crate::trace::Sink;
 use crate::world::{ProcId, ProcState, Reply, Step, World};
-use base::{GroupId, MIB, Prng, TIB, Time, VolumeId};
+use base::{GroupId, MIB, Prng, TIB, Time, UnitKey, VolumeId};
 use node::mdm::Mdm;
 use node::sdc::{Sdc, SdcConfig};
 use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig, Trouble};
@@ -72,6 +72,9 @@ pub struct Stage {
     pub sealed: BTreeSet<GroupId>,
     /// Reads of the final scan that ended in an error that is accepted.
     pub lost: u32,
+    /// Blocks that a server has learned to be unreadable where its copy was made from, and that were not
+    /// seen to be equal since.
+    pub lost_copies: BTreeSet<(u8, UnitKey, u32)>,
     /// What damage strikes.
     pub(crate) damage_prng: Prng,
     /// Everything is read for the last time: no error is accepted any more.
@@ -129,6 +132,7 @@ impl Stage {
             outcasts_device: None,
             sealed: BTreeSet::new(),
             lost: 0,
+            lost_copies: BTreeSet::new(),
             damage_prng: Prng::new(plan.seed).fork("damage"),
             scanning: false,
             dying: (0..everybody).map(|_| None).collect(),
@@ -339,6 +343,7 @@ impl Stage {
                 let life = self.world.life(id);
                 self.observer.active(id, life, group, epoch)?;
             }
+            Note::Lost { unit, first, blocks, .. } => self.copied_loss(id, unit, first, blocks),
             Note::DeviceFailed | Note::DeviceRefused => self.gave_up(id)?,
             Note::Sealed { group, .. } => {
                 self.sealed.insert(group);
@@ -352,6 +357,16 @@ impl Stage {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A joiner was told that blocks can't be read any more. Unless losses are allowed, two copies of a block
+    /// are never damaged: the first one becomes readable again, and has to mend the joiner's.
+    fn copied_loss(&mut self, id: ProcId, unit: UnitKey, first: u16, blocks: u16) {
+        if let Who::Sds(i) = self.who(id) {
+            let blocks = u32::from(first)..u32::from(first) + u32::from(blocks);
+            self.lost_copies.extend(blocks.map(|b| (i, unit, b)));
+        }
+        self.heal();
     }
 
     /// A server can't go on with its device: it dies, and somebody starts it again. A device that is no
@@ -428,7 +443,10 @@ impl Stage {
             }
             BlockError::Busy | BlockError::TooBig => true,
             // A copy was damaged, and the other one was away: that is told, and no wrong data given.
-            BlockError::Media => self.plan.damages() && (!self.scanning || self.plan.allow_loss),
+            BlockError::Media => {
+                let excused = self.plan.allow_loss || self.exposure.excuse.is_some();
+                self.plan.damages() && (!self.scanning || excused)
+            }
             // A write without space waits.
             BlockError::Full | BlockError::Misaligned => false,
         };

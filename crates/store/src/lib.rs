@@ -15,6 +15,7 @@
 extern crate alloc;
 
 pub mod durable;
+mod lost;
 mod memory;
 mod space;
 

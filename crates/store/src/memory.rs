@@ -1,6 +1,7 @@
 //! A device in memory: units, and the jobs that run on them. Everything is gone with the process, so it
 //! keeps no records for the replication.
 
+use crate::lost::Lost;
 use crate::space::Space;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, GroupId, IdMap, Map, Slab, UNIT, UnitKey, VolumeId};
@@ -65,6 +66,7 @@ pub struct Memory {
     keeps: bool,
     space: Space,
     groups: IdMap<GroupId, Map<UnitKey, Unit>>,
+    lost: Lost,
     running: Slab<Running>,
     /// The job that ended last, until somebody asks.
     finished: Option<Finished>,
@@ -77,6 +79,7 @@ impl Clone for Memory {
             keeps: self.keeps,
             space: self.space.clone(),
             groups: self.groups.clone(),
+            lost: self.lost.clone(),
             running: Slab::new(JOBS),
             finished: None,
         };
@@ -97,6 +100,7 @@ impl Memory {
             keeps,
             space: Space::new(capacity / u64::from(UNIT)),
             groups: IdMap::default(),
+            lost: Lost::default(),
             running: Slab::new(JOBS),
             finished: None,
         }
@@ -212,6 +216,18 @@ impl Memory {
         Started::Pending
     }
 
+    fn lose(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> Started {
+        let blocks = BlockSet::within(at, len);
+        if self.pin(group, unit, true).is_none() {
+            return Started::Full;
+        }
+        self.unpin(group, unit, Blocks::Set(blocks));
+        if self.keeps {
+            self.lost.insert(group, unit, blocks);
+        }
+        Started::Done(Buf::EMPTY)
+    }
+
     /// Forgets jobs and reservations of a process that is gone.
     fn forget_jobs(&mut self) {
         let space = &mut self.space;
@@ -238,6 +254,7 @@ impl Memory {
     }
 
     fn wipe(&mut self, group: GroupId) {
+        self.lost.wipe(group);
         let units = self.groups.get_mut(group).map(core::mem::take);
         for (unit, Unit { slot, pins, .. }) in units.into_iter().flatten() {
             assert_eq!(pins, 0, "{unit:?} of {group} is in use");
@@ -307,10 +324,14 @@ impl Journal for Memory {
         _: Marks,
         out: &mut Effects,
     ) -> Started {
+        if self.lost.stops(token, group, unit, &job) {
+            return Started::Pending;
+        }
         match job {
             Job::Read { at, len } => self.read(token, group, unit, at, len, out),
             Job::Write { at, body, .. } => self.write(token, group, unit, at, body, out),
             Job::Zero { at, len } => self.zero(token, group, unit, at, len, out),
+            Job::Lose { at, len } => self.lose(group, unit, at, len),
         }
     }
 
@@ -350,7 +371,7 @@ impl Journal for Memory {
 
     #[inline]
     fn finished(&mut self) -> Option<Finished> {
-        self.finished.take()
+        self.finished.take().or_else(|| self.lost.refused())
     }
 
     fn flush(&mut self, _: &mut Effects) {}
@@ -397,6 +418,7 @@ impl Journal for Memory {
     }
 
     fn drop_volume(&mut self, volume: VolumeId) -> u64 {
+        self.lost.drop_volume(volume);
         let mut slots: Vec<u64> = Vec::new();
         let mut gone = 0;
         for units in self.groups.values_mut() {
@@ -570,6 +592,32 @@ mod tests {
         assert!(rig.store.reserve(GROUP, key(1), 0, 512));
         rig.store.release(GROUP, key(1), 0, 512);
         assert_eq!(rig.store.used(), 0);
+    }
+
+    #[test]
+    fn lost_blocks_fail_until_they_are_written_whole() {
+        let mut rig = Rig::new(2);
+        let fails = |rig: &mut Rig, job: Job| {
+            assert!(matches!(rig.start(7, key(0), job), Started::Pending));
+            rig.store.finished().expect("it has failed").result.unwrap_err()
+        };
+        assert!(rig.run(key(0), Job::Lose { at: 8 * BLOCK, len: 3 * BLOCK }).is_some());
+        assert!(rig.store.valid(GROUP, key(0)) == BlockSet::from_range(8..11));
+        let error = fails(&mut rig, Job::Read { at: 0, len: 9 * BLOCK + 512 });
+        assert_eq!(error, DiskError::Corrupt { first: 8, blocks: 2 });
+        let error = fails(&mut rig, Job::Zero { at: 10 * BLOCK + 512, len: 4 * BLOCK });
+        assert_eq!(error, DiskError::Corrupt { first: 10, blocks: 1 });
+        assert!(rig.run(key(0), Job::Read { at: 0, len: 8 * BLOCK }).is_some());
+        let body = rig.out.copy(&[5; 2 * BLOCK as usize]);
+        assert!(rig.run(key(0), Job::Write { at: 8 * BLOCK, body, crc: None }).is_some());
+        assert_eq!(rig.run(key(0), Job::Read { at: 9 * BLOCK, len: BLOCK }).unwrap()[0], 5);
+        fails(&mut rig, Job::Read { at: 10 * BLOCK, len: 512 });
+        assert!(rig.run(key(0), Job::Zero { at: 8 * BLOCK, len: 3 * BLOCK }).is_some());
+        assert_eq!(rig.run(key(0), Job::Read { at: 10 * BLOCK, len: 512 }).unwrap()[0], 0);
+        assert_eq!(rig.store.used(), 0);
+        rig.run(key(1), Job::Lose { at: 0, len: BLOCK });
+        rig.store.drop_volume(VolumeId(1));
+        assert!(rig.run(key(1), Job::Read { at: 0, len: BLOCK }).is_some());
     }
 
     #[test]

@@ -74,6 +74,47 @@ fn a_write_that_the_device_lost_is_found() {
 }
 
 #[test]
+fn lost_blocks_fail_through_every_mount_until_they_are_written_whole() {
+    for saved in [false, true] {
+        let mut world = written();
+        world.mount(None).unwrap();
+        let group = World::group(unit(1));
+        world.write(group, unit(1), 14 * BLOCK, BLOCK, false); // newer than its slot
+        world.settle();
+        world.lose(group, unit(1), 14 * BLOCK, 4 * BLOCK); // over the end of a slot
+        world.lose(group, unit(5), 2 * BLOCK, BLOCK); // where nothing was
+        world.settle();
+        if saved {
+            world.store.as_mut().unwrap().request_checkpoint();
+            world.settle();
+        }
+        world.crash(common::Fate::Dropped);
+        world.mount(None).unwrap();
+        world.may_be_damaged = true;
+        world.read(group, unit(1), 0, 14 * BLOCK);
+        world.read(group, unit(1), 18 * BLOCK, UNIT - 18 * BLOCK);
+        world.read(group, unit(5), 0, 2 * BLOCK);
+        world.settle();
+        assert!(world.corrupt.is_empty(), "their neighbours are whole");
+        world.read(group, unit(1), 13 * BLOCK, 6 * BLOCK);
+        world.read(group, unit(5), 0, UNIT);
+        world.settle();
+        world.write(group, unit(1), 17 * BLOCK + 512, 512, false);
+        world.settle();
+        world.corrupt.sort_unstable();
+        assert_eq!(world.corrupt, [(unit(1), 14, 4), (unit(1), 17, 1), (unit(5), 2, 1)]);
+        world.corrupt.clear();
+        world.write(group, unit(1), 14 * BLOCK, 4 * BLOCK, false);
+        world.write(group, unit(5), 2 * BLOCK, BLOCK, false);
+        world.settle();
+        world.read(group, unit(1), 0, UNIT);
+        world.read(group, unit(5), 0, UNIT);
+        world.settle();
+        assert!(world.corrupt.is_empty(), "written whole");
+    }
+}
+
+#[test]
 fn any_single_damage_of_metadata_is_repaired_or_refused() {
     let layout = Layout::new(SIZE).unwrap();
     let (mut refused, mut lost_sums) = (0, 0);

@@ -196,6 +196,9 @@ pub mod flag {
     pub const WAIT: u8 = 8;
     /// `SyncState`: nothing is known, copy all.
     pub const FULL: u8 = 16;
+    /// `Replicate`, with `COPY`: whole blocks that can't be read any more where they are copied from. No body.
+    /// The same bit as `FULL`.
+    pub const LOST: u8 = 16;
     /// `SyncStart`: the receiver is a joiner, not a member of the in-sync set.
     pub const JOINER: u8 = 32;
     /// Any: the body carries no checksum (NULL devices, whose data is not kept).

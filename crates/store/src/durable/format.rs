@@ -4,7 +4,7 @@
 //! in `tests/format.rs` notice.
 
 use base::UnitKey;
-use base::crc::crc32c;
+use base::crc::{ZERO_BLOCK, crc32c};
 use base::prng::mix;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -240,6 +240,12 @@ pub fn block_sum(data: &[u8], unit: UnitKey, block: u32) -> u32 {
 /// The CRC-32C of a block's data, from its checksum.
 pub fn data_crc(sum: u32, unit: UnitKey, block: u32) -> u32 {
     sum ^ address(unit, block)
+}
+
+/// The checksum of a block whose data nobody has: what the slot happens to hold fails it, as surely as
+/// damage fails any checksum.
+pub fn lost_sum(unit: UnitKey, block: u32) -> u32 {
+    !(ZERO_BLOCK ^ address(unit, block))
 }
 
 fn address(unit: UnitKey, block: u32) -> u32 {

@@ -35,6 +35,8 @@ pub enum Way {
     Inline = 1,
     /// Nothing is written: the blocks hold nothing from now on.
     Clear = 2,
+    /// Nothing is written: the blocks hold data that nobody has, and get checksums that nothing fits.
+    Lost = 3,
 }
 
 /// One slot's share of a write.
@@ -60,7 +62,7 @@ impl Part {
     fn len(&self) -> usize {
         let n = self.blocks.count_ones() as usize;
         let per_block = match self.way {
-            Way::Direct => 4,
+            Way::Direct | Way::Lost => 4,
             Way::Inline => 4 + BLOCK as usize,
             Way::Clear => 0,
         };
@@ -365,6 +367,7 @@ fn read_part(body: &mut Reader<'_>, slots: u32, pool: &BufPool) -> Option<Part> 
         0 => Way::Direct,
         1 => Way::Inline,
         2 => Way::Clear,
+        3 => Way::Lost,
         _ => return None,
     };
     let (slot, old, blocks) = (head.slot.get(), head.old.get(), head.blocks.get());

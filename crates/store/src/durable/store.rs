@@ -361,6 +361,9 @@ impl Durable {
                 self.overlay.clear(part.old, u16::MAX);
                 self.map.clear(part.old, u16::MAX);
             }
+            if part.way == Way::Lost {
+                self.overlay.clear(part.slot, part.blocks);
+            }
             self.map.set(part.slot, part.blocks);
             self.sums.put(part.slot, part.blocks, &part.sums);
             if part.way == Way::Inline {
@@ -439,6 +442,7 @@ impl Journal for Durable {
                 self.start_write(token, group, unit, at, (body, crc), marks, out)
             }
             Ask::Zero { at, len } => self.start_zero(token, group, unit, at, len, marks, out),
+            Ask::Lose { at, len } => self.start_lose(token, group, unit, at, len, marks, out),
         }
     }
 

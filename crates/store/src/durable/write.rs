@@ -6,13 +6,14 @@
 //!   back.
 //! - Anything else is **inline**: the record carries the data.
 //! - Zeroed blocks are **cleared**: the record says so, and that is all.
+//! - **Lost** blocks get checksums that nothing fits, in the record alone.
 //!
 //! Blocks that are written in part are completed first: with zeros, or with what they hold.
 //!
 //! The checksums that are kept are compared with the one that came with the body, so that there is no moment
 //! at which a bit that flips in memory would be blessed.
 
-use super::format::{NO_SLOT, block_sum, data_crc};
+use super::format::{NO_SLOT, block_sum, data_crc, lost_sum};
 use super::job::{Fetch, Kind, Op};
 use super::layout::SLOT_BLOCKS;
 use super::record::{Part, Way, Write};
@@ -59,6 +60,33 @@ impl Durable {
             return Started::Done(Buf::EMPTY);
         }
         self.start_change(token, write, at, len, None, pins, out)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn start_lose(
+        &mut self,
+        token: u64,
+        group: GroupId,
+        unit: UnitKey,
+        at: u32,
+        len: u32,
+        marks: Marks,
+        out: &mut Effects,
+    ) -> Started {
+        let Some(pins) = self.pin_range(group, unit, at, len) else { return Started::Full };
+        let mut write = new_write(group, unit, at, len, marks);
+        for ((chunk, first, end), slot) in shares(&write).zip(&pins) {
+            let blocks = mask(first % SLOT_BLOCKS, end - chunk * SLOT_BLOCKS);
+            let mut part = new_part(*slot, chunk as u8, Way::Lost, blocks);
+            for block in first..end {
+                part.sums[(block % SLOT_BLOCKS) as usize] = lost_sum(unit, block);
+            }
+            write.parts.push(part);
+        }
+        let key =
+            self.insert(Some(token), Kind::Read { at, len }, Fetch::new(unit, Vec::new()), pins);
+        self.send(key, write, out);
+        Started::Pending
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -166,11 +194,9 @@ impl Durable {
         let (group, unit) = (write.group, write.unit);
         let job = self.jobs.get_mut(key).expect("a job lives until it ends");
         let mut pins = core::mem::take(&mut job.pins);
-        let chunks = write.first / SLOT_BLOCKS..write.end.div_ceil(SLOT_BLOCKS);
-        for (i, chunk) in chunks.enumerate() {
+        for (i, (chunk, first, end)) in shares(write).enumerate() {
             let slot = pins[i];
             let start = chunk * SLOT_BLOCKS;
-            let (first, end) = (write.first.max(start), write.end.min(start + SLOT_BLOCKS));
             let blocks = mask(first - start, end - start);
             let at = ((first - write.first) * BLOCK) as usize;
             let data = data.slice(at..at + ((end - first) * BLOCK) as usize);
@@ -258,6 +284,15 @@ impl Durable {
 fn new_write(group: GroupId, unit: UnitKey, at: u32, len: u32, marks: Marks) -> Write {
     let (first, end) = (at / BLOCK, (at + len).div_ceil(BLOCK));
     Write { group, unit, first, end, marks, parts: Vec::new() }
+}
+
+/// By slot that a write touches: its chunk, the first block of the write there, and the one behind the last.
+fn shares(write: &Write) -> impl Iterator<Item = (u32, u32, u32)> + use<> {
+    let (first, end) = (write.first, write.end);
+    (first / SLOT_BLOCKS..end.div_ceil(SLOT_BLOCKS)).map(move |chunk| {
+        let start = chunk * SLOT_BLOCKS;
+        (chunk, first.max(start), end.min(start + SLOT_BLOCKS))
+    })
 }
 
 fn new_part(slot: u32, chunk: u8, way: Way, blocks: u16) -> Part {

@@ -430,6 +430,14 @@ impl World {
         self.start(token, group, unit, job, marks);
     }
 
+    /// Whole blocks that nobody has any more. What the model has of them is nobody's stamp.
+    pub fn lose(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
+        let marks = Marks::default();
+        let token =
+            self.insert(group, unit, Ask::Write { stamp: u32::MAX, at, len, marks: marks.clone() });
+        self.start(token, group, unit, Job::Lose { at, len }, marks);
+    }
+
     fn body(&mut self, stamp: u32, unit: UnitKey, at: u32, len: u32) -> Job {
         let mut body = self.out.alloc(len as usize);
         for (i, bytes) in body.as_mut().chunks_exact_mut(SECTOR as usize).enumerate() {
