@@ -65,7 +65,7 @@ impl Fio {
         let log = fs::File::create(&said)?;
         let child = Command::new("fio")
             .arg(format!("--name={name}"))
-            .args(["--group_reporting", "--exitall_on_error", "--output-format=json"])
+            .args(["--thread", "--group_reporting", "--exitall_on_error", "--output-format=json"])
             .arg(format!("--output={}", report.display()))
             .args(args)
             .current_dir(place)

@@ -17,3 +17,4 @@ mod outage;
 mod scale;
 mod torture;
 mod volumes;
+mod wrong_devices;
