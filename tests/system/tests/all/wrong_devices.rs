@@ -150,6 +150,30 @@ fn what_lies_in_the_place_of_a_device_is_told_and_never_served() {
 }
 
 #[test]
+fn a_device_of_another_cluster_is_refused_and_stays_as_it_was() {
+    case(|| {
+        let (cluster, other) = (Cluster::start(&OPTIONS)?, Cluster::start(&OPTIONS)?);
+        let theirs = fill(&mut other.nbd("vol1")?, 7, 24 * MIB)?;
+        other.gabion(&["down"])?.ok()?;
+        cluster.kill("sds2")?;
+        cluster.wait_down("sds2")?;
+        let (path, kept) = (device(&cluster, 2), cluster.folder.join("kept"));
+        fs::rename(&path, &kept)?;
+        fs::rename(device(&other, 2), &path)?;
+        let words = ["belongs to cluster", "paths of devices", "configuration"];
+        cluster.gabion(&["sds", "start", "2"])?.fails(1, &words)?;
+        gabion(["inspect", text(&path), "verify"])?.ok()?;
+        fs::rename(&path, device(&other, 2))?;
+        fs::rename(&kept, &path)?;
+        cluster.start_sds(2)?;
+        cluster.wait_state("healthy", secs(30))?;
+        other.start_again()?;
+        other.verify("vol1", &theirs)?;
+        compare(&other, &[1, 2, 3].map(|n| device(&other, n)), "vol1", &theirs)
+    });
+}
+
+#[test]
 fn a_device_that_may_not_be_written_or_is_in_use_is_refused() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
