@@ -47,6 +47,13 @@ impl Seen {
         self.heartbeat = Some(heartbeat);
     }
 
+    /// A new life begins: what it counts since its start, the last one's heartbeat does not tell.
+    pub fn born(&mut self) {
+        if let Some(beat) = &mut self.heartbeat {
+            *beat = Heartbeat { used: beat.used, ..Heartbeat::default() };
+        }
+    }
+
     /// Bytes per second copied lately.
     fn rate(&self, now: Time) -> u64 {
         let (Some((from, before)), Some((_, after))) = (self.moved.front(), self.moved.back())

@@ -145,7 +145,7 @@ pub fn check_hello(hello: &Hello, cluster: ClusterId) -> Result<(), Refusal> {
     if hello.cluster != 0 && cluster.0 != 0 && hello.cluster != cluster.0 {
         let text = format!(
             "this is cluster {:016x}, and `{}` belongs to cluster {:016x}: \
-             check the MDM address in its configuration",
+             check the MDM's address, and paths of devices, in its configuration",
             cluster.0, hello.name, hello.cluster
         );
         return Err(refusal(RefusalCode::WrongCluster, text));

@@ -372,6 +372,22 @@ fn the_newer_process_wins_and_the_older_one_is_told() {
 }
 
 #[test]
+fn what_a_life_has_counted_is_not_told_of_the_next() {
+    let (mut b, one, _) = Bench::with_volume(DeviceKind::Ram);
+    let scrub = Some(ScrubStatus { passes: 3, ..ScrubStatus::default() });
+    let beat = Heartbeat { used: 5, ops: 7, scrub, ..Heartbeat::default() };
+    b.send(one, Header::new(Kind::Heartbeat), &beat);
+    b.settle();
+    let told = |b: &mut Bench| {
+        let status = b.ask(Ask::Status(StatusAsk {})).status.unwrap();
+        status.devices[0].heartbeat.clone().unwrap()
+    };
+    assert_eq!(told(&mut b), beat);
+    b.sds("a", 9, 99, DeviceKind::Ram);
+    assert_eq!(told(&mut b), Heartbeat { used: 5, ..Heartbeat::default() });
+}
+
+#[test]
 fn a_registration_that_was_on_its_way_for_long_does_not_win() {
     let mut b = Bench::new();
     let slow = b.say_hello(Role::Sds);

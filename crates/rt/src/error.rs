@@ -165,6 +165,9 @@ fn hint_open(e: &io::Error) -> &'static str {
     match e.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => "; run as a user who may read and write it",
         Some(libc::ENOENT) => "; make the folder first",
+        Some(libc::EROFS) => {
+            "; its file system is read-only: mount it for writing (`mount -o remount,rw`)"
+        }
         Some(libc::EMFILE | libc::ENFILE) => "; raise the limit on open files (ulimit -n)",
         Some(libc::ENOMEM) => "; free memory, or raise the limit on locked memory (ulimit -l)",
         _ => "",

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How long a process may take to stop when asked.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one that was killed a moment ago may still be there.
+const DYING: Duration = Duration::from_millis(500);
 
 /// The subcommand that runs this process.
 fn role(name: &str) -> &str {
@@ -180,7 +182,7 @@ pub fn start(
     mut ready: impl FnMut() -> bool,
 ) -> Result<u32> {
     let _lock = dir.lock()?;
-    if let Some(process) = dir.process(name) {
+    if let Some(process) = dir.process(name).filter(|process| !process.wait_gone(DYING)) {
         bail!("{name} runs already, pid {}", process.pid);
     }
     if !dir.config_file(name).exists() {

@@ -81,7 +81,8 @@ Example:
     #[command(after_help = "\
 It happens now and then by itself. This begins a pass now, and shows how it goes; Ctrl-C leaves it running.
 
-Exit code 1 when something is damaged of which no other copy was there.
+Exit code 1 when something is damaged of which no other copy was there, or when a device went down before
+all of it was read.
 
 Examples:
   gabion device scrub

@@ -148,10 +148,10 @@ impl Offline {
 #[derive(Debug, thiserror::Error)]
 pub enum MountFailure {
     /// What is on it can't be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Refused(#[from] MountError),
     /// The machine failed, not the device.
-    #[error("{0:#}")]
+    #[error(transparent)]
     Failed(#[from] anyhow::Error),
 }
 

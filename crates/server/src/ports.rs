@@ -4,12 +4,44 @@
 //! dead one from that range could otherwise be given the very port that it dials, and be connected
 //! with itself; and a dead role's port could be gone when it comes back.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const LOWEST: u16 = 10_000;
+/// How long the address of a process that was killed may still be in use: the kernel takes down its
+/// io_uring, and the listening socket with it, some time after the process.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// An address for each: the earlier one, unless somebody else has it by now. Clients that know an address
+/// find the cluster again.
+pub fn again(earlier: &[Option<SocketAddr>]) -> Result<Vec<SocketAddr>> {
+    let deadline = Instant::now() + PATIENCE;
+    let kept: Vec<_> = earlier.iter().map(|at| at.filter(|at| frees(*at, deadline))).collect();
+    let fresh = free(earlier.len() + kept.iter().flatten().count())?;
+    let mut fresh = fresh.into_iter().filter(|at| !kept.contains(&Some(*at)));
+    kept.iter().map(|at| at.or_else(|| fresh.next()).context("ran out of ports")).collect()
+}
+
+/// Whether nobody listens there, now or before the deadline.
+fn frees(at: SocketAddr, deadline: Instant) -> bool {
+    loop {
+        if is_free(at) {
+            return true;
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_free(at: SocketAddr) -> bool {
+    TcpListener::bind(at).is_ok()
+}
 
 /// `count` different addresses on 127.0.0.1 that nobody listens at now.
 pub fn free(count: usize) -> Result<Vec<SocketAddr>> {
@@ -20,7 +52,7 @@ pub fn free(count: usize) -> Result<Vec<SocketAddr>> {
     for i in 0..size {
         let port = range.start + ((start + i) % size) as u16;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        if TcpListener::bind(address).is_ok() {
+        if is_free(address) {
             found.push(address);
         }
         if found.len() == count {
@@ -49,5 +81,15 @@ mod tests {
         addresses.sort();
         addresses.dedup();
         assert_eq!(addresses.len(), 20);
+    }
+
+    #[test]
+    fn earlier_addresses_are_kept_unless_somebody_has_them() {
+        let earlier = super::free(3).unwrap();
+        let _stranger = std::net::TcpListener::bind(earlier[1]).unwrap();
+        let asked = [Some(earlier[0]), Some(earlier[1]), None, Some(earlier[2])];
+        let got = super::again(&asked).unwrap();
+        assert_eq!((got[0], got[3]), (earlier[0], earlier[2]));
+        assert!(!earlier.contains(&got[1]) && !earlier.contains(&got[2]) && got[1] != got[2]);
     }
 }

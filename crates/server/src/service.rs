@@ -24,6 +24,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Notes that may wait for the log.
 const BACKLOG: usize = 4096;
+/// How a line ends that says why one device's shard has ended.
+pub const OTHERS_GO_ON: &str = ". The other devices go on";
 /// How long an address may be in use before that is an error.
 const BIND_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -229,7 +231,7 @@ fn follow<N: Node + Watch + 'static>(
                 if shards.running.len() < 2 {
                     bail!("{shard}: {why}");
                 }
-                log.line(&format!("{shard}: {why}. The other devices go on"));
+                log.line(&format!("{shard}: {why}{OTHERS_GO_ON}"));
                 shards.running.get(&shard).iter().for_each(|s| s.stop.stop());
             }
             Ok(Message::Note(note)) => {
@@ -254,7 +256,7 @@ fn follow<N: Node + Watch + 'static>(
                 let asked = shards.ended(&shard)?;
                 match why {
                     Some(why) if shards.running.is_empty() => return Err(failed(&shard, why)),
-                    Some(why) => log.line(&format!("{shard}: {why}. The other devices go on")),
+                    Some(why) => log.line(&format!("{shard}: {why}{OTHERS_GO_ON}")),
                     None if !asked => bail!("{shard} ended although nobody asked it to"),
                     None => {}
                 }

@@ -277,14 +277,17 @@ fn clear_earlier_run(dir: &StateDir, again: bool) -> Result<()> {
 }
 
 /// Writes every role's file; returns one name per process, the MDM's first and the SDC's last. Servers that
-/// were there keep their devices, also those that were added since; ports are chosen anew.
+/// were there keep their devices, also those that were added since; addresses stay what they were where
+/// that is possible.
 fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<String>> {
     let Asked { backend, tcp_only, sds_per_process, .. } = plan.asked;
     let servers: Vec<(String, Vec<DeviceConfig>)> =
         (0..plan.asked.sds).map(|i| devices(dir, plan, cluster::sds(i))).collect::<Result<_>>()?;
-    let count = 1 + servers.iter().map(|(_, devices)| devices.len()).sum::<usize>();
-    let mut free = ports::free(count)?.into_iter();
-    let mut next = || free.next().context("ran out of ports");
+    let listens = servers.iter().flat_map(|(_, devices)| devices).map(|device| device.listen);
+    let earlier = listens.map(|at| Some(at).filter(|at| at.port() != 0));
+    let earlier: Vec<_> = std::iter::once(earlier_mdm(dir, plan)).chain(earlier).collect();
+    let mut addresses = ports::again(&earlier)?.into_iter();
+    let mut next = || addresses.next().context("ran out of ports");
     let mdm = next()?;
     let pid_file = |name: &str| Some(dir.pid_file(name));
     let spin_us = args.spin;
@@ -333,6 +336,13 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
     config::write(&dir.config_file("sdc"), &client)?;
     names.push("sdc".into());
     Ok(names)
+}
+
+/// Where the MDM listened before.
+fn earlier_mdm(dir: &StateDir, plan: &Plan) -> Option<SocketAddr> {
+    let file = dir.config_file("mdm");
+    let before = || config::read::<MdmConfig>(&file).ok().map(|before| before.listen);
+    plan.again.then(before).flatten()
 }
 
 /// The devices of a server: those of its file, if it has one already.

@@ -4,7 +4,7 @@
 //! at it after each batch, on the shard's thread, and otherwise hands everything through.
 
 use base::Time;
-use seam::{Effects, Event, Node, Port};
+use seam::{DiskError, Effects, Event, Journal, Node, Port};
 
 /// What a node's state asks of its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -81,11 +81,29 @@ impl Watch for node::mdm::Mdm {
 
 impl Watch for node::sds::Sds {
     fn verdict(&self) -> Option<Verdict> {
+        let broken = || self.device().and_then(Journal::failed).map(broken);
         let why = || match self.trouble() {
             Some(trouble) => trouble.to_string(),
-            None => "it must end: a newer process serves in its name, or its device failed".into(),
+            None => broken().unwrap_or(SUPERSEDED).to_owned(),
         };
         self.ended().then(|| Verdict::End(why()))
+    }
+}
+
+const SUPERSEDED: &str = "it must end: a newer process serves in its name, or its device failed";
+
+/// What to do about a device that failed to write or to flush.
+fn broken(how: DiskError) -> &'static str {
+    match how {
+        DiskError::NoSpace => {
+            "the file system that the device lies on is full: make room, and start the server again (while it \
+             runs for other devices: send it SIGHUP)"
+        }
+        _ => {
+            "the device failed to write or to flush: see `dmesg`. When it works again, start the server again \
+             (while it runs for other devices: send it SIGHUP); else give it another one: `gabion device add \
+             --replace`"
+        }
     }
 }
 

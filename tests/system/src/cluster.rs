@@ -62,13 +62,7 @@ impl Cluster {
 
     /// Kills every process at the same moment.
     pub fn kill_all(&self) -> Result<()> {
-        let pids = self.running();
-        for pid in &pids {
-            signal(*pid, Signal::KILL)?;
-        }
-        wait("all processes are gone", secs(10), || {
-            Ok((!pids.iter().any(|pid| is_running(*pid))).then_some(()))
-        })
+        kill_and_wait(&self.running())
     }
 
     /// A file in its directory.
@@ -134,9 +128,9 @@ impl Cluster {
         pid_in(&self.dir.join("run").join(format!("{name}.pid")))
     }
 
-    /// Kills a process as a power cut would, without the help of `gabion`.
+    /// Kills a process as a power cut would, without the help of `gabion`; returns when it is gone.
     pub fn kill(&self, name: &str) -> Result<()> {
-        signal(self.pid(name)?, Signal::KILL)
+        kill_and_wait(&[self.pid(name)?])
     }
 
     /// Makes a process silent.
@@ -205,6 +199,15 @@ impl Drop for Cluster {
 pub fn signal(pid: u32, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(pid as i32).context("a pid")?;
     kill_process(pid, signal).with_context(|| format!("can't signal {pid:?}"))
+}
+
+fn kill_and_wait(pids: &[u32]) -> Result<()> {
+    for pid in pids {
+        signal(*pid, Signal::KILL)?;
+    }
+    wait("what was killed is gone", secs(10), || {
+        Ok((!pids.iter().any(|pid| is_running(*pid))).then_some(()))
+    })
 }
 
 /// True while the process is there and no zombie.

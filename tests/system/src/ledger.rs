@@ -1,11 +1,11 @@
 //! A writer that outlives crashes: knows which writes were answered, and which one may or may not be there.
 //!
-//! It writes runs of blocks of mixed lengths over its own part of a volume, again and again over the same
-//! places. Each block tells its place and the number of its write, so a lost, a misplaced and a stale block
-//! are all noticed.
+//! It writes runs of sectors of mixed lengths over its own part of a volume, again and again over the same
+//! places; some are zeroed or trimmed. Each sector tells its place and the number of its write, so a lost, a
+//! misplaced and a stale sector are all noticed.
 
 use crate::bytes::Random;
-use crate::nbd::Nbd;
+use crate::nbd::{Nbd, cmd};
 use crate::{Cluster, MIB};
 use anyhow::{Result, bail, ensure};
 use std::ops::Range;
@@ -13,18 +13,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-const BLOCK: u64 = 4096;
+/// What is told apart.
+const SECTOR: u64 = 512;
+/// Sectors of what devices keep a checksum of; less than that has a way of its own.
+const BLOCK: u64 = 8;
 /// The longest write, in blocks.
 const LONGEST: u64 = 64;
 
 /// What one writer knows.
 #[derive(Debug)]
 pub struct Ledger {
-    /// Blocks of the volume that are this writer's.
+    /// Sectors of the volume that are this writer's.
     part: Range<u64>,
-    /// The number of the last answered write of each block; 0: never written.
+    /// The number of the last answered write of each sector; 0: it has zeros.
     answered: Vec<u64>,
-    /// Blocks and number of the write that was not answered.
+    /// Sectors and number of the write that was not answered.
     doubtful: Option<(Range<u64>, u64)>,
     next: u64,
     random: Random,
@@ -33,57 +36,74 @@ pub struct Ledger {
 impl Ledger {
     /// Nothing is written yet to part `n` of `of` of the first `bytes` of a volume.
     pub fn new(n: u64, of: u64, bytes: u64) -> Ledger {
-        let blocks = bytes / BLOCK / of;
-        let part = n * blocks..(n + 1) * blocks;
-        let answered = vec![0; blocks as usize];
+        let sectors = bytes / SECTOR / of / BLOCK * BLOCK;
+        let part = n * sectors..(n + 1) * sectors;
+        let answered = vec![0; sectors as usize];
         Ledger { part, answered, doubtful: None, next: 1, random: Random::new(n + 1) }
     }
 
     /// Writes until told to stop, or until the connection breaks; counts what was answered.
     pub fn write(&mut self, mut nbd: Nbd, stop: &AtomicBool, count: &AtomicU64) {
         while !stop.load(Ordering::Relaxed) {
-            let len = 1 + self.random.below(LONGEST);
-            let len = if self.random.below(2) == 0 { 1 } else { len };
-            let first = self.random.below(self.answered.len() as u64 - len);
-            let (blocks, number) = (first..first + len, self.next);
+            let sectors = self.place();
+            let command = match self.random.below(16) {
+                0 => cmd::TRIM,
+                1 => cmd::WRITE_ZEROES,
+                _ => cmd::WRITE,
+            };
+            let number = if command == cmd::WRITE { self.next } else { 0 };
             self.next += 1;
-            let start = self.part.start;
-            let data: Vec<u8> =
-                blocks.clone().flat_map(|b| content((start + b) * BLOCK, number)).collect();
-            self.doubtful = Some((blocks.clone(), number));
-            if nbd.write((start + first) * BLOCK, &data).is_err() {
+            let at = (self.part.start + sectors.start) * SECTOR;
+            let len = (sectors.end - sectors.start) * SECTOR;
+            let data = match command {
+                cmd::WRITE => (at..at + len).step_by(16).flat_map(|w| words(w, number)).collect(),
+                _ => Vec::new(),
+            };
+            self.doubtful = Some((sectors.clone(), number));
+            if nbd.request(command, at, len as u32, &data).is_err() {
                 return;
             }
-            self.answered[blocks.start as usize..blocks.end as usize].fill(number);
+            self.answered[sectors.start as usize..sectors.end as usize].fill(number);
             self.doubtful = None;
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
+    /// Where the next write goes: half of them one block, some of them less.
+    fn place(&mut self) -> Range<u64> {
+        let blocks = if self.random.below(2) == 0 { 1 } else { 1 + self.random.below(LONGEST) };
+        let first = self.random.below(self.answered.len() as u64 / BLOCK - blocks) * BLOCK;
+        let end = first + blocks * BLOCK;
+        match self.random.below(8) {
+            0 => first + self.random.below(BLOCK / 2)..end - self.random.below(BLOCK / 2),
+            _ => first..end,
+        }
+    }
+
     /// Compares the volume with what is known; what was in doubt is settled afterwards.
     pub fn verify(&mut self, nbd: &mut Nbd) -> Result<()> {
-        let step = MIB / BLOCK;
+        let step = MIB / SECTOR;
         for from in (0..self.answered.len() as u64).step_by(step as usize) {
             let end = (from + step).min(self.answered.len() as u64);
-            let at = (self.part.start + from) * BLOCK;
-            let data = nbd.read(at, ((end - from) * BLOCK) as usize)?;
-            for (block, found) in (from..end).zip(data.chunks(BLOCK as usize)) {
-                self.settle(block, found)?;
+            let at = (self.part.start + from) * SECTOR;
+            let data = nbd.read(at, ((end - from) * SECTOR) as usize)?;
+            for (sector, found) in (from..end).zip(data.chunks(SECTOR as usize)) {
+                self.settle(sector, found)?;
             }
         }
         self.doubtful = None;
         Ok(())
     }
 
-    fn settle(&mut self, block: u64, found: &[u8]) -> Result<()> {
-        let at = (self.part.start + block) * BLOCK;
-        let known = self.answered[block as usize];
-        if found == content(at, known) {
+    fn settle(&mut self, sector: u64, found: &[u8]) -> Result<()> {
+        let at = (self.part.start + sector) * SECTOR;
+        let known = self.answered[sector as usize];
+        if is(found, at, known) {
             return Ok(());
         }
         match &self.doubtful {
-            Some((blocks, number)) if blocks.contains(&block) && found == content(at, *number) => {
-                self.answered[block as usize] = *number;
+            Some((sectors, number)) if sectors.contains(&sector) && is(found, at, *number) => {
+                self.answered[sector as usize] = *number;
                 Ok(())
             }
             doubt => bail!(
@@ -94,10 +114,17 @@ impl Ledger {
     }
 }
 
-/// The content of a block that write `number` wrote; zeros for 0.
-fn content(at: u64, number: u64) -> Vec<u8> {
-    let words = if number == 0 { [0, 0] } else { [at, number] };
-    words.iter().flat_map(|w| w.to_le_bytes()).cycle().take(BLOCK as usize).collect()
+/// What write `number` wrote to the 16 bytes at a place; zeros for 0.
+fn words(at: u64, number: u64) -> [u8; 16] {
+    if number == 0 {
+        return [0; 16];
+    }
+    (u128::from(number) << 64 | u128::from(at)).to_le_bytes()
+}
+
+/// Whether a sector has what write `number` wrote.
+fn is(found: &[u8], at: u64, number: u64) -> bool {
+    found.chunks(16).zip((at..).step_by(16)).all(|(found, at)| found == words(at, number))
 }
 
 /// Writers at work.
@@ -132,9 +159,14 @@ impl Writers {
         })
     }
 
+    /// Writes that were answered since the start.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
     /// Lets them stop, or notice that the cluster is gone.
-    pub fn finish(self) -> Vec<Ledger> {
+    pub fn finish(&mut self) -> Vec<Ledger> {
         self.stop.store(true, Ordering::Relaxed);
-        self.threads.into_iter().map(|t| t.join().expect("a writer doesn't panic")).collect()
+        self.threads.drain(..).map(|t| t.join().expect("a writer doesn't panic")).collect()
     }
 }

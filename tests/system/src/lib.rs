@@ -7,14 +7,18 @@
 
 pub mod bytes;
 pub mod cluster;
+pub mod fio;
 pub mod folder;
 pub mod ledger;
 pub mod nbd;
 pub mod probe;
+pub mod replicas;
+pub mod rot;
 pub mod run;
 pub mod wire;
 
 pub use cluster::{Cluster, Options};
+pub use fio::Fio;
 pub use folder::{Folder, case};
 pub use run::{Ran, gabion, shell, tool};
 

@@ -151,6 +151,7 @@ impl Mdm {
             Registration::Known(id) => id,
             Registration::New(id, command) => {
                 self.execute(now, &command, batch, out);
+                self.observed.devices.entry(id).or_default().born();
                 id
             }
             Registration::Superseded(text) => {

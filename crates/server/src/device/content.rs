@@ -2,11 +2,13 @@
 
 use crate::inspect::report::Copies;
 use crate::offline;
-use anyhow::{Context, Result};
+use crate::size::Size;
+use crate::spec::DeviceSpec;
+use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use store::durable::layout::Layout;
+use store::durable::layout::{Layout, SMALLEST};
 use store::durable::survey::CopyState;
 
 /// How much of the beginning and the end is looked at, and overwritten by [`erase`].
@@ -19,8 +21,8 @@ pub enum Content {
     Nothing,
     /// A device of a cluster, whole or not.
     Device {
-        /// The cluster, as `gabion status` shows it.
-        cluster: String,
+        /// The cluster, as `gabion status` shows it, if it can be read.
+        cluster: Option<String>,
     },
     /// Something else.
     Foreign,
@@ -40,14 +42,48 @@ pub fn of(path: &Path) -> Result<Content> {
     let mut drive = offline::read_only(path)?;
     let copies = Copies::read(&mut drive)?;
     if let Some(content) = copies.newest() {
-        return Ok(Content::Device { cluster: format!("{:016x}", content.identity.cluster.0) });
+        let cluster = Some(format!("{:016x}", content.identity.cluster.0));
+        return Ok(Content::Device { cluster });
     }
     if copies.0.iter().any(|(_, state)| !matches!(state, CopyState::Nothing)) {
-        return Ok(Content::Device { cluster: "(it can't be read)".into() });
+        return Ok(Content::Device { cluster: None });
     }
     let blank =
         is_blank(&file, 0..bytes.min(EDGE))? && is_blank(&file, bytes.saturating_sub(EDGE)..bytes)?;
     Ok(if blank { Content::Nothing } else { Content::Foreign })
+}
+
+/// Refuses a place in which no device can be made.
+pub fn check_place(spec: &DeviceSpec) -> Result<()> {
+    let Some(path) = spec.path() else { return Ok(()) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.exists()) {
+        bail!("there is no folder {}: make it, or mount what belongs there", folder.display());
+    }
+    let there = match File::open(path) {
+        // A folder has no size, and is refused by who opens it as a device.
+        Ok(file) if file.metadata()?.is_dir() => return Ok(()),
+        Ok(file) => size(&file)?,
+        Err(_) => 0,
+    };
+    let bytes = match spec {
+        _ if there > 0 => there,
+        DeviceSpec::File(_, Some(size)) => size.0,
+        DeviceSpec::File(path, None) => bail!(
+            "there is no file {0}: give it a size, as in file:{0}:100GiB, and it is made",
+            path.display()
+        ),
+        _ => return Ok(()),
+    };
+    if bytes < SMALLEST {
+        bail!(
+            "{} with {} is too small: a device has at least {}",
+            path.display(),
+            Size(bytes),
+            Size(SMALLEST)
+        );
+    }
+    Ok(())
 }
 
 /// Makes what is there unrecognisable: its beginning, its end and its superblocks become zeros.
@@ -97,7 +133,7 @@ mod tests {
         let id = Identity { cluster, device: base::DeviceId(7), uuid: [1, 2] };
         offline::format(&mut drive, id, false).unwrap();
         drop(drive);
-        let device = Content::Device { cluster: "00000000000000ab".into() };
+        let device = Content::Device { cluster: Some("00000000000000ab".into()) };
         assert_eq!(of(&path).unwrap(), device);
         erase(&path).unwrap();
         assert_eq!(of(&path).unwrap(), Content::Nothing);

@@ -7,13 +7,14 @@ use super::content::{self, Content};
 use super::probe;
 use crate::config::{self, DeviceConfig, SdsConfig};
 use crate::exit::Exit;
+use crate::offline::{self, Offline};
 use crate::process::Process;
 use crate::report::{Device, Report, UpDown};
 use crate::size::Size;
 use crate::spec::DeviceSpec;
 use crate::table::{right, table};
 use crate::target::Target;
-use crate::{cluster, ports, status};
+use crate::{cluster, ports, service, status};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::process::Signal;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use store::durable::Tuning;
 
 /// How long a device may take to be mounted, or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,10 +47,13 @@ struct Found {
     config: SdsConfig,
     target: Target,
     process: Process,
+    /// Its log, and where that ended when the command began, if we may know.
+    log: Option<(PathBuf, u64)>,
 }
 
 impl Server {
     fn find(&self, target: &Target) -> Result<Found> {
+        let mut log = None;
         let file = match (&self.config, &self.sds) {
             (Some(file), _) => file.clone(),
             (None, Some(which)) => {
@@ -59,6 +64,8 @@ impl Server {
                         "{name} shares its process with others: start the cluster without --sds-per-process"
                     );
                 }
+                let file = dir.output_file(&name);
+                log = std::fs::metadata(&file).ok().map(|found| (file, found.len()));
                 dir.config_file(&name)
             }
             (None, None) => bail!("say whose device it is: --sds N, or --config FILE"),
@@ -74,7 +81,7 @@ impl Server {
         if self.config.is_some() && target.mdm.is_none() {
             target.mdm = config.mdm.first().copied();
         }
-        Ok(Found { file, config, target, process })
+        Ok(Found { file, config, target, process, log })
     }
 }
 
@@ -101,6 +108,9 @@ impl Found {
             if let Some(device) = devices.iter().find(|d| (d.shard, d.state) == (shard, state)) {
                 return Ok(device.clone());
             }
+            if let Some(why) = self.refusal(shard).filter(|_| state == UpDown::Up) {
+                bail!("{}: {why}", self.config.name);
+            }
             if !self.process.is_alive() {
                 bail!("{} has ended: see its log", self.config.name);
             }
@@ -112,6 +122,16 @@ impl Found {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Why the server let go of this device, if its log tells since the command began.
+    fn refusal(&self, shard: u32) -> Option<String> {
+        let (file, from) = self.log.as_ref()?;
+        let text = std::fs::read(file).ok()?;
+        let text = String::from_utf8_lossy(text.get(*from as usize..)?).into_owned();
+        let named = format!(" {}.{shard}: ", self.config.name);
+        let mut told = text.lines().filter_map(|line| line.split_once(&named));
+        told.find_map(|(_, why)| Some(why.strip_suffix(service::OTHERS_GO_ON)?.to_owned()))
     }
 
     /// Enters a device into the file, in the place of `replaced` if there is one, and waits for it; takes it
@@ -189,14 +209,20 @@ pub fn add(
         replace.map(|id| given_up(&report, &found.config.name, id, force)).transpose()?;
     if let Some(path) = spec.path() {
         let cluster = report.cluster;
-        match content::of(path)? {
+        let content = content::of(path)?;
+        content::check_place(&spec)?;
+        match content {
             Content::Nothing => {}
-            Content::Device { cluster: of } if of == cluster && !force => bail!(
+            Content::Device { cluster: None } if !force => bail!(
+                "{} holds a device that can't be read (`gabion inspect` says why): --force would destroy it",
+                path.display()
+            ),
+            Content::Device { cluster: Some(of) } if of == cluster && !force => bail!(
                 "{} holds a device of this cluster: `gabion device import` brings it back with its data; \
                  --force would destroy that",
                 path.display()
             ),
-            Content::Device { cluster: of } if !force => bail!(
+            Content::Device { cluster: Some(of) } if !force => bail!(
                 "{} holds a device of cluster {of}: use it there, or destroy it with --force",
                 path.display()
             ),
@@ -255,9 +281,16 @@ pub fn import(target: &Target, server: &Server, spec: &DeviceSpec) -> Result<Exi
     };
     let cluster = status::ask(&found.target)?.cluster;
     match content::of(path)? {
-        Content::Device { cluster: of } if of == cluster => {}
-        Content::Device { cluster: of } => {
+        Content::Device { cluster: Some(of) } if of != cluster => {
             bail!("{} belongs to cluster {of}, this is {cluster}: import it there", path.display())
+        }
+        // What the server would refuse is refused here, where somebody waits for the answer.
+        Content::Device { .. } => {
+            Offline::mount(offline::read_only(path)?, Tuning::SHIPPED)
+                .with_context(|| path.display().to_string())?;
+        }
+        Content::Nothing if !path.exists() => {
+            bail!("there is no {}: check the path, and that its disk is mounted", path.display())
         }
         Content::Nothing | Content::Foreign => {
             bail!("{} is not a Gabion device: `gabion device add` makes one of it", path.display())

@@ -2,7 +2,7 @@
 
 use crate::bench::progress::Line;
 use crate::exit::{Exit, coded};
-use crate::report::{Device, Report, Scrub};
+use crate::report::{Device, Report, Scrub, UpDown};
 use crate::size::Size;
 use crate::status;
 use crate::target::Target;
@@ -14,7 +14,7 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Runs it; `id` names one device.
 pub fn run(target: &Target, id: Option<u32>, detach: bool) -> Result<Exit> {
-    let before = passes(&status::ask(target)?, id);
+    let before = begun(&status::ask(target)?, id);
     if before.is_empty() {
         bail!("nothing to scrub: RAM and NULL devices have no checksums (`gabion device list`)");
     }
@@ -24,24 +24,27 @@ pub fn run(target: &Target, id: Option<u32>, detach: bool) -> Result<Exit> {
         return Ok(Exit::Ok);
     }
     let line = Line::new("scrubbing");
-    let report = loop {
+    let (report, left) = loop {
         let report = status::ask(target)?;
-        let all = || scrubbed(&report, id);
-        let (done, held) =
-            all().fold((0, 0), |(done, held), (_, s)| (done + s.done_bytes, held + s.held_bytes));
+        let (done, held) = scrubbed(&report, id)
+            .fold((0, 0), |(done, held), (_, s)| (done + s.done_bytes, held + s.held_bytes));
         let percent = done * 100 / held.max(1);
         line.say(&format!("{percent:3} %, {} of {}", Size(done), Size(held)));
-        // A device that went down meanwhile is not waited for.
-        if all().all(|(d, s)| before.get(&d.id).is_none_or(|passes| s.passes > *passes)) {
-            break report;
+        let now = begun(&report, id);
+        // A device that went down, or whose process is another one now, is not waited for.
+        let left = before.iter().filter(|(id, b)| now.get(id).is_none_or(|n| n.life != b.life));
+        let left: Vec<u32> = left.map(|(id, _)| *id).collect();
+        let ended = |id: &u32, b: &Begun| left.contains(id) || now[id].passes > b.passes;
+        if before.iter().all(|(id, b)| ended(id, b)) {
+            break (report, left);
         }
         std::thread::sleep(POLL);
     };
     drop(line);
-    tell(&report, id)
+    tell(&report, id, &left)
 }
 
-fn tell(report: &Report, id: Option<u32>) -> Result<Exit> {
+fn tell(report: &Report, id: Option<u32>, left: &[u32]) -> Result<Exit> {
     let sum = |of: fn(&Scrub) -> u64| scrubbed(report, id).map(|(_, s)| of(s)).sum::<u64>();
     let (done, damaged) = (sum(|s| s.done_bytes), sum(|s| s.damaged_bytes));
     let (repaired, lost) = (sum(|s| s.repaired_bytes), sum(|s| s.unrepairable_bytes));
@@ -56,6 +59,13 @@ fn tell(report: &Report, id: Option<u32>) -> Result<Exit> {
         let text = format!("{} are damaged, and no other good copy was there", Size(lost));
         return Err(coded(Exit::Failed, text));
     }
+    if let Some(first) = left.first() {
+        let names: Vec<String> = left.iter().map(|id| format!("dev{id}")).collect();
+        bail!(
+            "not all was read: {} went down meanwhile. When it is up again: `gabion device scrub {first}`",
+            names.join(", ")
+        );
+    }
     Ok(Exit::Ok)
 }
 
@@ -63,11 +73,22 @@ fn tell(report: &Report, id: Option<u32>) -> Result<Exit> {
 fn scrubbed(report: &Report, id: Option<u32>) -> impl Iterator<Item = (&Device, &Scrub)> {
     let devices = report.sds.iter().flat_map(|s| &s.devices);
     let asked = devices.filter(move |d| id.is_none_or(|id| d.id == id));
-    let up = asked.filter(|d| d.state == crate::report::UpDown::Up);
+    let up = asked.filter(|d| d.state == UpDown::Up);
     up.filter_map(|d| Some((d, d.scrub.as_ref()?)))
 }
 
-/// How many passes each of them has behind it.
-fn passes(report: &Report, id: Option<u32>) -> BTreeMap<u32, u64> {
-    scrubbed(report, id).map(|(d, s)| (d.id, s.passes)).collect()
+/// Where a device stands when a pass is asked for.
+struct Begun {
+    /// Of its process, which alone knows of its passes.
+    life: u64,
+    passes: u64,
+}
+
+/// Where each device stands that is up and keeps checksums, also if its process has told nothing yet.
+fn begun(report: &Report, id: Option<u32>) -> BTreeMap<u32, Begun> {
+    let devices = report.sds.iter().flat_map(|s| &s.devices);
+    let up = devices.filter(|d| d.state == UpDown::Up && d.kind == "durable");
+    let asked = up.filter(|d| id.is_none_or(|id| d.id == id));
+    let passes = |d: &Device| d.scrub.as_ref().map_or(0, |s| s.passes);
+    asked.map(|d| (d.id, Begun { life: d.incarnation, passes: passes(d) })).collect()
 }

@@ -1,10 +1,9 @@
 //! A server that dies or falls silent: I/O stalls for a moment at most, no error, no wrong byte.
 
 use anyhow::{Result, ensure};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use system::probe::Probe;
-use system::{Cluster, Options, case, secs, wait};
+use system::{Cluster, Fio, Options, case, secs, wait};
 
 const VOLUME: u64 = 256 << 20;
 
@@ -64,32 +63,16 @@ fn a_silent_server_stalls_io_for_three_seconds_at_most() {
     });
 }
 
-/// fio writes and verifies, and ends by itself.
-struct Fio(Child);
-
-impl Drop for Fio {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn fio_verifies_through_kill_return_and_another_kill() {
     case(|| {
         let cluster = cluster()?;
-        let log = cluster.folder.join("fio.log");
-        let child = Command::new("fio")
-            .args(["--name=verify", "--ioengine=nbd", "--rw=randwrite", "--numjobs=2"])
-            .args(["--bsrange=4k-1m", "--iodepth=32", "--size=200m", "--offset_increment=200m"])
-            .args(["--verify=crc32c", "--do_verify=1", "--verify_backlog=64", "--verify_fatal=1"])
-            .args(["--time_based", "--runtime=25", "--exitall_on_error", "--group_reporting"])
-            .arg(format!("--uri={}", cluster.uri("vol1")))
-            .stdin(Stdio::null())
-            .stdout(std::fs::File::create(&log)?)
-            .stderr(std::fs::File::options().append(true).open(&log)?)
-            .spawn()?;
-        let mut fio = Fio(child);
+        let job = "--ioengine=nbd --rw=randwrite --numjobs=2 --bsrange=4k-1m --iodepth=32 --size=200m \
+                   --offset_increment=200m --verify=crc32c --do_verify=1 --verify_backlog=64 --verify_fatal=1 \
+                   --time_based --runtime=25";
+        let mut args: Vec<String> = job.split_whitespace().map(str::to_owned).collect();
+        args.push(format!("--uri={}", cluster.uri("vol1")));
+        let fio = Fio::start(&cluster.folder, "verify", &args)?;
         let mut written = cluster.number("/capacity/protected_bytes")?;
         let mut wait_written = |what: &str| {
             wait(what, secs(60), || {
@@ -107,10 +90,8 @@ fn fio_verifies_through_kill_return_and_another_kill() {
         cluster.wait_state("healthy", secs(90))?;
         cluster.kill("sds3")?;
         cluster.wait_down("sds3")?;
-        let status = wait("fio ends", secs(120), || Ok(fio.0.try_wait()?))?;
-        let said = std::fs::read_to_string(&log)?;
-        ensure!(status.success(), "{said}");
-        ensure!(said.contains("err= 0"), "{said}");
+        let did = fio.finish()?;
+        ensure!(did.written > 0 && did.verified > 0, "{did:?}");
         let status = cluster.wait_state("degraded", secs(1))?;
         ensure!(status["groups"]["failed"] == 0, "{status:#}");
         Ok(())

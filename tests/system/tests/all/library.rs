@@ -2,39 +2,13 @@
 //!
 //! Built by the compilers and scripts that a user has; the product is seen through its header only.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use system::bytes::Random;
-use system::run::{binary, run};
-use system::{Cluster, Folder, MIB, Options, case, secs, shell, wait};
-
-fn workspace() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
-
-/// The folder that the library under test lies in: beside the binary.
-fn built() -> Result<PathBuf> {
-    let folder = binary().parent().context("the binary lies in a folder")?.to_owned();
-    let library = folder.join("libgabion.so");
-    ensure!(library.exists(), "no {}: `cargo xtask test system` builds it", library.display());
-    Ok(folder)
-}
-
-/// The engine: built by the script that the documentation names, kept in `target/fio`.
-fn engine() -> Result<String> {
-    let profile = built()?;
-    let profile = profile.file_name().context("target/PROFILE")?;
-    let script = workspace().join("bench/fio/build.sh");
-    // What is there was built a moment ago, and cargo is busy with us.
-    let mut command = Command::new(script);
-    command.arg(profile).env("GABION_LIB_IS_BUILT", "1");
-    if let Some(target) = built()?.parent() {
-        command.env("CARGO_TARGET_DIR", target);
-    }
-    Ok(run(&mut command)?.ok()?.trim().to_owned())
-}
+use system::fio::{built, engine, workspace};
+use system::run::run;
+use system::{Cluster, Fio, Folder, MIB, Options, case, secs, shell, wait};
 
 /// Compiles the example, as the documentation says.
 fn example(folder: &Folder) -> Result<String> {
@@ -108,35 +82,18 @@ fn wrong_calls_are_refused_in_words_and_harm_nothing() {
     });
 }
 
-/// fio in the background; ended with this value.
-struct Fio(Child);
-
-impl Drop for Fio {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn fio_through_the_library_verifies_while_a_server_dies_and_returns() {
     case(|| {
         let engine = engine()?;
         let cluster = Cluster::start(&Options::default())?;
-        let log = cluster.folder.join("fio.log");
-        let child = Command::new("fio")
-            .args(["--name=verify", "--rw=randwrite", "--numjobs=2", "--bsrange=4k-1m"])
-            .args(["--iodepth=32", "--size=200m", "--offset_increment=200m", "--fsync=50"])
-            .args(["--verify=crc32c", "--do_verify=1", "--verify_backlog=64", "--verify_fatal=1"])
-            .args(["--time_based", "--runtime=12", "--exitall_on_error", "--group_reporting"])
-            .arg(format!("--ioengine=external:{engine}"))
-            .args([format!("--cluster=dir:{}", cluster.dir()), "--volume=vol1".into()])
-            .current_dir(cluster.folder.join("c"))
-            .stdin(Stdio::null())
-            .stdout(fs::File::create(&log)?)
-            .stderr(fs::File::options().append(true).open(&log)?)
-            .spawn()?;
-        let mut fio = Fio(child);
+        let job = "--rw=randwrite --numjobs=2 --bsrange=4k-1m --iodepth=32 --size=200m --offset_increment=200m \
+                   --fsync=50 --verify=crc32c --do_verify=1 --verify_backlog=64 --verify_fatal=1 --time_based \
+                   --runtime=12";
+        let mut args: Vec<String> = job.split_whitespace().map(str::to_owned).collect();
+        args.extend([format!("--ioengine=external:{engine}"), "--volume=vol1".to_owned()]);
+        args.push(format!("--cluster=dir:{}", cluster.dir()));
+        let mut fio = Fio::start(&cluster.folder, "verify", &args)?;
         wait("fio writes", secs(60), || {
             Ok((cluster.number("/capacity/protected_bytes")? > 0).then_some(()))
         })?;
@@ -144,10 +101,9 @@ fn fio_through_the_library_verifies_while_a_server_dies_and_returns() {
         cluster.wait_down("sds2")?;
         cluster.start_sds(2)?;
         cluster.wait_state("healthy", secs(60))?;
-        ensure!(fio.0.try_wait()?.is_none(), "fio has ended before the server was back");
-        let status = wait("fio ends", secs(90), || Ok(fio.0.try_wait()?))?;
-        let said = fs::read_to_string(&log)?;
-        ensure!(status.success() && said.contains("err= 0"), "{said}");
+        ensure!(fio.is_running()?, "fio has ended before the server was back");
+        let did = fio.finish()?;
+        ensure!(did.written > 0 && did.verified > 0, "{did:?}");
         Ok(())
     });
 }

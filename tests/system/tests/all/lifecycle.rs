@@ -25,6 +25,21 @@ fn a_second_up_is_refused_and_harms_nothing() {
 }
 
 #[test]
+fn a_server_that_is_just_being_killed_can_be_started() {
+    case(|| {
+        let cluster = Cluster::start(&Options { device: "file:64MiB", ..Options::default() })?;
+        for _ in 0..5 {
+            signal(cluster.pid("sds2")?, Signal::KILL)?;
+            cluster.start_sds(2)?;
+        }
+        let running = cluster.running();
+        cluster.gabion(&["sds", "start", "2"])?.fails(1, &["runs already"])?;
+        ensure!(cluster.running() == running);
+        Ok(())
+    });
+}
+
+#[test]
 fn down_stops_everything_and_up_starts_anew() {
     case(|| {
         let cluster = Cluster::start(&Options::default())?;
