@@ -101,6 +101,12 @@ pub enum Mutant {
     EagerReuse,
     /// Store: recovery takes a write to fresh space without looking at the data.
     NoDataCheck,
+    /// Store: a superblock counts whatever its checksum says.
+    NoSuperblockCheck,
+    /// Store: a device that is shorter than it was is mounted.
+    MountShrunk,
+    /// Not a rule: the MDM takes a device for the one that was in its place, whatever is written on it.
+    StrangeDevice,
 }
 
 impl Mutant {
@@ -160,6 +166,9 @@ impl Mutant {
         Mutant::NoSumCheck,
         Mutant::TornTail,
         Mutant::NoDataCheck,
+        Mutant::NoSuperblockCheck,
+        Mutant::MountShrunk,
+        Mutant::StrangeDevice,
         Mutant::NoBodyCheck,
         Mutant::ScrubLeaders,
         Mutant::ForgetHeld,

@@ -11,7 +11,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DeviceId, Limits, SdcId, SdsId, UNIT};
+use base::{DeviceId, Limits, Mutant, SdcId, SdsId, UNIT, mutant};
 use core::net::SocketAddr;
 use placement::Choice;
 use wire::control;
@@ -41,7 +41,8 @@ impl State {
         if m.address.parse::<SocketAddr>().is_err() {
             return Registration::Bad(format!("`{:.64}` is no address: use `ip:port`", m.address));
         }
-        if let Err(text) = self.check_device(m) {
+        let checked = self.check_device(m);
+        if let (Err(text), false) = (checked, mutant::on(Mutant::StrangeDevice)) {
             return Registration::WrongDevice(text);
         }
         let known = self.reporter(m);
@@ -118,6 +119,16 @@ impl State {
                 "it is {id}, which serves as {}: if this is a copy, remove it; if it was moved, stop that one \
                  first",
                 place(d)
+            ));
+        }
+        // `device_up` takes no second device for a place: without a word, it would be registered and nowhere.
+        let here = |v: &Device| (Some(v.sds), v.shard) == (self.server_named(&m.sds), m.shard);
+        let other = self.devices.iter().find(|(other, v)| **other != id && v.up && here(v));
+        if let Some((other, v)) = other {
+            return Err(format!(
+                "it is {id}, and {} is {other}, which counts as up: wait for a moment if that one is gone, or \
+                 stop it first",
+                place(v)
             ));
         }
         let epochs = self.groups_of(id).iter().map(|g| self.groups[g].epoch.0);

@@ -505,7 +505,7 @@ impl State {
 
     /// The device that reports, if it is known: by the id that is written on it, or else by its place.
     pub fn reporter(&self, m: &Register) -> Option<(DeviceId, &Device)> {
-        if m.device != 0 {
+        if m.device != 0 && !mutant::on(Mutant::StrangeDevice) {
             let id = DeviceId(m.device);
             return self.devices.get(&id).map(|d| (id, d));
         }

@@ -274,6 +274,7 @@ fn a_device_is_known_by_what_is_written_on_it() {
     };
     refused(&state, &moved("sds2", 7, 77), "stop that one first");
     apply(&mut state, &down(1, 1, true));
+    refused(&state, &moved("sds2", 0, 77), "dev2, which counts as up");
     let Registration::New(DeviceId(1), command) = state.register(&moved("sds2", 7, 77), false)
     else {
         panic!("a device that was moved")

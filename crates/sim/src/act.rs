@@ -53,6 +53,7 @@ impl Stage {
                 }
             }
             Action::Damage(i, damage) => self.damage(i, damage),
+            Action::Tamper(i, how) => self.tamper(i, how),
             Action::Scrub => self.order(Order::Scrub),
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
             Action::Delete(v) => {
@@ -156,7 +157,11 @@ impl Stage {
 
     fn crash(&mut self, who: Who, death: Death) {
         let id = self.proc(who);
-        if self.world.state(id) == ProcState::Dead {
+        // Whoever puts a device right does nothing else to its server meanwhile. An empty device would get the
+        // name of the one that was there before the exchange.
+        let waits = matches!(who, Who::Sds(i) if self.tampered.contains_key(&i)
+            || !death.keep && self.written.contains_key(&i));
+        if self.world.state(id) == ProcState::Dead || waits {
             return;
         }
         if matches!(who, Who::Sds(_)) && !(death.keep && self.plan.keeps(who)) {

@@ -261,6 +261,20 @@ impl Disk {
         }
     }
 
+    /// Inverts a byte, for good; once more undoes it. The device is at rest.
+    pub fn flip(&mut self, at: u64) {
+        for pages in [&mut self.seen, &mut self.durable] {
+            let mut byte = [0];
+            pages.read(at, &mut byte);
+            pages.write(at, &[!byte[0]]);
+        }
+    }
+
+    /// The device has so many bytes from now on; what is behind them stays, and is out of reach.
+    pub fn resize(&mut self, bytes: u64) {
+        self.size = bytes;
+    }
+
     fn page(&self, page: u64) -> Box<[u8; PAGE as usize]> {
         let mut bytes = Box::new([0; PAGE as usize]);
         self.seen.read(page * PAGE, &mut bytes[..]);

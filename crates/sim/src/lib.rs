@@ -24,6 +24,7 @@ pub mod run;
 pub mod shrink;
 pub mod stage;
 pub mod stamp;
+pub mod tamper;
 pub mod trace;
 pub mod weather;
 mod wires;

@@ -103,7 +103,7 @@ impl Stage {
         if let Some(order) = self.desk.borrow().orders.front() {
             return Some(format!("the MDM has not carried out {order:?}"));
         }
-        if let Some(unmet) = self.servers_unmet() {
+        if let Some(unmet) = self.unrefused().or_else(|| self.servers_unmet()) {
             return Some(unmet);
         }
         if let Some(unmet) = self.groups_unmet(true) {

@@ -7,6 +7,7 @@ mod generate;
 mod text;
 
 use crate::disk::Damage;
+use crate::tamper::Tamper;
 use crate::weather::Weather;
 use base::Limits;
 use std::fmt;
@@ -106,6 +107,8 @@ pub enum Action {
     Scrub,
     /// Damage a block of this server's device, if all copies are whole; which one is drawn.
     Damage(u8, Damage),
+    /// Turn this server off, do this to its device, and turn it on again.
+    Tamper(u8, Tamper),
 }
 
 impl Action {

@@ -3,6 +3,7 @@
 
 use crate::plan::{Action, Plan, Who};
 use crate::run::run;
+use crate::tamper::Tamper;
 use crate::trace::Sink;
 use crate::weather::Weather;
 use base::Limits;
@@ -185,6 +186,7 @@ fn names(action: &Action, who: Who) -> bool {
         Action::Block(a, b) | Action::Open(a, b) | Action::Clog(a, b, _) | Action::Reset(a, b) => {
             a == who || b == who
         }
+        Action::Tamper(_, Tamper::Swapped(j)) => Who::Sds(j) == who,
         _ => false,
     }
 }

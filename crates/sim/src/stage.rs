@@ -8,16 +8,17 @@ use crate::disk::{Disk, DiskKind};
 use crate::history::{Answer, History};
 use crate::marks::Marks;
 use crate::plan::{Death, Plan, Who};
+use crate::tamper::Tamper;
 use crate::trace::Sink;
 use crate::world::{ProcId, ProcState, Reply, Step, World};
-use base::{GroupId, MIB, Prng, TIB, Time, UnitKey, VolumeId};
+use base::{DeviceId, GroupId, MIB, Prng, TIB, Time, UnitKey, VolumeId};
 use node::mdm::Mdm;
 use node::sdc::{Sdc, SdcConfig};
 use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig, Trouble};
 use prost::Message;
 use seam::{BlockError, Note};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
@@ -75,6 +76,10 @@ pub struct Stage {
     /// Blocks that a server has learned to be unreadable where its copy was made from, and that were not
     /// seen to be equal since.
     pub lost_copies: BTreeSet<(u8, UnitKey, u32)>,
+    /// Servers whose devices must be refused: what was done to them, and their size before, in bytes.
+    pub(crate) tampered: BTreeMap<u8, (Tamper, u64)>,
+    /// Servers that have another one's device, and which one that is.
+    pub(crate) written: BTreeMap<u8, DeviceId>,
     /// What damage strikes.
     pub(crate) damage_prng: Prng,
     /// Everything is read for the last time: no error is accepted any more.
@@ -133,6 +138,8 @@ impl Stage {
             sealed: BTreeSet::new(),
             lost: 0,
             lost_copies: BTreeSet::new(),
+            tampered: BTreeMap::new(),
+            written: BTreeMap::new(),
             damage_prng: Prng::new(plan.seed).fork("damage"),
             scanning: false,
             dying: (0..everybody).map(|_| None).collect(),
@@ -340,6 +347,7 @@ impl Stage {
         self.marks.note(&note);
         match note {
             Note::Active { group, epoch, .. } => {
+                self.may_lead(id)?;
                 let life = self.world.life(id);
                 self.observer.active(id, life, group, epoch)?;
             }
@@ -376,9 +384,11 @@ impl Stage {
         let who = self.who(id);
         let trouble = self.world.actor::<Sds>(id).and_then(Sds::trouble).cloned();
         let death = Death { keep: true, ..Death::default() };
-        match trouble {
-            None | Some(Trouble::Device(Device { .. })) => {}
-            Some(other) => {
+        let mut refuses = None;
+        match (who, trouble) {
+            (_, None | Some(Trouble::Device(Device { .. }))) => {}
+            (Who::Sds(i), Some(other)) if self.is_refused_rightly(i, &other) => refuses = Some(i),
+            (_, Some(other)) => {
                 let text = format!("{who} can't use its device: {other}");
                 return Err(Failure::new("device", text));
             }
@@ -386,6 +396,9 @@ impl Stage {
         self.marks.meet("sim: a device failed");
         self.spare(who);
         self.kill(who, death);
+        if let Some(i) = refuses {
+            self.put_right(i);
+        }
         let (low, high) = AGAIN_MS;
         let after = Duration::from_millis(low + self.world.draw(id) % (high - low));
         let at = self.world.now() + after;

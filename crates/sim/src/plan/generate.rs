@@ -3,6 +3,7 @@
 
 use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
 use crate::disk::Damage;
+use crate::tamper::Tamper;
 use crate::weather::Weather;
 use base::{BLOCK, Limits, Prng, SECTOR, UNIT};
 use std::time::Duration;
@@ -103,8 +104,23 @@ impl Plan {
         if plan.capacity < units {
             fill(&mut plan, &mut root.fork("space"));
         }
+        let mut r = root.fork("tamper");
+        if plan.durable && r.chance(0.12) {
+            tamper(&mut plan, &mut r);
+        }
         plan.steps.sort_by_key(|s| s.at);
         plan
+    }
+}
+
+/// A few times somebody does something to a server's device.
+fn tamper(plan: &mut Plan, r: &mut Prng) {
+    for _ in 0..r.range(1, 4) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let i = r.below(u64::from(plan.sds)) as u8;
+        let other = (i + r.range(1, u64::from(plan.sds)) as u8) % plan.sds;
+        let all = [Tamper::Superblock, Tamper::Superblocks, Tamper::Shrunk, Tamper::Swapped(other)];
+        plan.steps.push(Timed { at, action: Action::Tamper(i, *r.pick(&all)) });
     }
 }
 

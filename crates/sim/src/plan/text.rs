@@ -2,6 +2,7 @@
 
 use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
 use crate::disk::Damage;
+use crate::tamper::Tamper;
 use crate::weather::Weather;
 use anyhow::{Context, Result, bail};
 use base::Limits;
@@ -132,6 +133,12 @@ impl fmt::Display for Action {
                 let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
                 write!(f, "damage {i} {how}")
             }
+            Action::Tamper(i, how) => match how {
+                Tamper::Superblock => write!(f, "tamper {i} superblock"),
+                Tamper::Superblocks => write!(f, "tamper {i} superblocks"),
+                Tamper::Shrunk => write!(f, "tamper {i} shrunk"),
+                Tamper::Swapped(j) => write!(f, "tamper {i} swapped {j}"),
+            },
         }
     }
 }
@@ -198,6 +205,10 @@ impl FromStr for Action {
                 let damage = known.context("damage is rot, sector, lost or astray")?.0;
                 Action::Damage(i.parse()?, damage)
             }
+            ["tamper", i, "superblock"] => Action::Tamper(i.parse()?, Tamper::Superblock),
+            ["tamper", i, "superblocks"] => Action::Tamper(i.parse()?, Tamper::Superblocks),
+            ["tamper", i, "shrunk"] => Action::Tamper(i.parse()?, Tamper::Shrunk),
+            ["tamper", i, "swapped", j] => Action::Tamper(i.parse()?, Tamper::Swapped(j.parse()?)),
             _ => bail!("no action: {s:?}"),
         })
     }

@@ -1,0 +1,142 @@
+//! What is done to a data server's device while the server is off: its superblock is damaged, the device is
+//! shorter than it was, or it stands in another server's place.
+//!
+//! One damaged superblock must not matter. All four of them, or a missing end, must be refused and told; then
+//! somebody puts it right, and it serves with all that it had. A device that stands elsewhere is refused as long
+//! as the MDM takes it for up; then it counts again, there, as what is written on it and as nothing else.
+//!
+//! Not done here: damage of other metadata. What a mount does about that is in the store's own tests
+//! (`crates/store/tests/damage.rs`).
+
+use crate::check::Failure;
+use crate::disk::Disk;
+use crate::plan::{Death, Who};
+use crate::stage::Stage;
+use crate::world::{ProcId, ProcState};
+use node::sds::{Device, Sds, Trouble};
+use seam::DiskId;
+use store::durable::layout::{Layout, SLOT};
+use store::durable::{Durable, MountError};
+
+/// What is done to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tamper {
+    /// One copy of the superblock is damaged.
+    Superblock,
+    /// All copies are.
+    Superblocks,
+    /// Its end is missing.
+    Shrunk,
+    /// It is exchanged with this server's.
+    Swapped(u8),
+}
+
+/// A byte of a superblock that its checksum covers, and nothing is looked at before that.
+const INSIDE: u64 = 100;
+
+impl Stage {
+    /// Turns servers off, does that to their devices, and turns them on again.
+    pub(crate) fn tamper(&mut self, i: u8, how: Tamper) {
+        let those = match how {
+            Tamper::Swapped(j) if j != i => vec![i, j],
+            Tamper::Swapped(_) => return,
+            _ => vec![i],
+        };
+        if !those.iter().all(|i| self.can_be_tampered(*i)) {
+            return;
+        }
+        self.marks.meet("sim: a device was tampered with");
+        let size = self.file(i).size();
+        if let Tamper::Swapped(j) = how {
+            let pair = [(i, self.durable(j)), (j, self.durable(i))];
+            let pair = pair.map(|(i, d)| (i, d.expect("it is in use").identity().device));
+            self.written.extend(pair);
+        }
+        for i in &those {
+            self.kill(Who::Sds(*i), Death { keep: true, ..Death::default() });
+        }
+        self.do_to(i, how);
+        if matches!(how, Tamper::Superblocks | Tamper::Shrunk) {
+            self.tampered.insert(i, (how, size));
+        }
+        those.iter().for_each(|i| self.start(Who::Sds(*i)));
+    }
+
+    /// It has a device that keeps its content and is in use.
+    fn can_be_tampered(&self, i: u8) -> bool {
+        let who = Who::Sds(i);
+        let id = self.proc(who);
+        let used = self.durable(i).is_some();
+        let runs = self.world.state(id) == ProcState::Running && self.dying[id.0].is_none();
+        self.plan.keeps(who) && runs && used && !self.tampered.contains_key(&i)
+    }
+
+    fn durable(&self, i: u8) -> Option<&Durable> {
+        self.sds(i).and_then(Sds::device).and_then(Device::durable)
+    }
+
+    fn file(&mut self, i: u8) -> &mut Disk {
+        let id = self.proc(Who::Sds(i));
+        self.world.disk(id, DiskId(0))
+    }
+
+    /// Does it. Once more undoes it, except for the size.
+    fn do_to(&mut self, i: u8, how: Tamper) {
+        let size = self.file(i).size();
+        let copies = Layout::superblocks(size);
+        match how {
+            Tamper::Superblock => {
+                let copy = copies[self.damage_prng.below(4) as usize];
+                self.file(i).flip(copy + INSIDE);
+            }
+            Tamper::Superblocks => copies.iter().for_each(|at| self.file(i).flip(at + INSIDE)),
+            Tamper::Shrunk => self.file(i).resize((size - size / 4) / SLOT * SLOT),
+            Tamper::Swapped(j) => {
+                let empty = Disk::new(self.file(i).kind(), 0);
+                let own = std::mem::replace(self.file(i), empty);
+                let other = std::mem::replace(self.file(j), own);
+                *self.file(i) = other;
+            }
+        }
+    }
+
+    /// Why a server gives up its device was to be expected.
+    pub(crate) fn is_refused_rightly(&self, i: u8, trouble: &Trouble) -> bool {
+        use MountError::{Damaged, Shrunk, TooSmall};
+        match (self.tampered.get(&i), trouble) {
+            (Some((Tamper::Superblocks, _)), Trouble::Device(Damaged { .. })) => true,
+            (Some((Tamper::Shrunk, _)), Trouble::Device(Shrunk { .. } | TooSmall { .. })) => true,
+            (None, Trouble::Refused(_)) => self.written.contains_key(&i),
+            _ => false,
+        }
+    }
+
+    /// The server has refused its device, and is off: puts that right, if something was done to it.
+    pub(crate) fn put_right(&mut self, i: u8) {
+        match self.tampered.remove(&i) {
+            None => return,
+            Some((Tamper::Shrunk, size)) => self.file(i).resize(size),
+            Some((how, _)) => self.do_to(i, how),
+        }
+        self.marks.meet("sim: a device was refused and put right");
+    }
+
+    /// Nobody leads a group from a device that has to be refused, or as another one than it is.
+    pub(crate) fn may_lead(&self, id: ProcId) -> Result<(), Failure> {
+        let Who::Sds(i) = self.who(id) else { return Ok(()) };
+        let text = match (self.tampered.get(&i), self.written.get(&i), self.sds(i).map(Sds::id)) {
+            (Some((how, _)), ..) => format!("sds{i} serves from a device that was {how:?}"),
+            (None, Some(is), Some(serves)) if *is != serves => {
+                format!("sds{i} serves as {serves}, and its device is {is}")
+            }
+            _ => return Ok(()),
+        };
+        Err(Failure::new("device", text))
+    }
+
+    /// A server that has not refused its device yet.
+    pub(crate) fn unrefused(&self) -> Option<String> {
+        let (i, (how, _)) = self.tampered.iter().next()?;
+        Some(format!("sds{i} has not refused a device that was {how:?}"))
+    }
+}
