@@ -144,7 +144,7 @@ impl<J: Journal> Mirror<J> {
             return self.answer(link, Kind::Replicated, h, status, out);
         }
         let (at, len) = (h.at.get(), h.len.get());
-        let fits = fits(at, len, 1) && (h.has(flag::ZERO) || body.len() == len as usize);
+        let fits = fits::<1>(at, len) && (h.has(flag::ZERO) || body.len() == len as usize);
         let lsn = Lsn(h.lsn.get());
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         if !secondary.started {
