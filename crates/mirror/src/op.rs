@@ -28,10 +28,11 @@ impl OpKind {
     }
 }
 
-/// True for a range that is not empty, lies within a unit, and has both ends at multiples of `grain` bytes.
-pub(crate) fn fits(at: u32, len: u32, grain: u32) -> bool {
-    let even = at.is_multiple_of(grain) && len.is_multiple_of(grain);
-    even && len > 0 && at < UNIT && len <= UNIT - at
+/// True for a range that is not empty, lies within a unit, and has both ends at multiples of `GRAIN` bytes.
+#[inline]
+pub(crate) fn fits<const GRAIN: u32>(at: u32, len: u32) -> bool {
+    let within = len > 0 && at < UNIT && len <= UNIT - at;
+    within && at.is_multiple_of(GRAIN) && len.is_multiple_of(GRAIN)
 }
 
 /// Who asked.

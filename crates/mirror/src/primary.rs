@@ -70,7 +70,7 @@ impl<J: Journal> Mirror<J> {
             return Err(Status::Behind);
         }
         let (at, len) = (h.at.get(), h.len.get());
-        if !fits(at, len, SECTOR) {
+        if !fits::<SECTOR>(at, len) {
             return Err(Status::OutOfRange);
         }
         let kind = match h.kind() {

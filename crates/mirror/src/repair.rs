@@ -333,7 +333,7 @@ impl<J: Journal> Mirror<J> {
     ) {
         let group = GroupId(h.group.get());
         match self.check_leader(from, h) {
-            Ok(()) if fits(h.at.get(), h.len.get(), BLOCK) => {
+            Ok(()) if fits::<BLOCK>(h.at.get(), h.len.get()) => {
                 let asker = Asker::Primary { link, op: h.op.get() };
                 let key = self.insert_op(Op::from_frame(h, OpKind::Read, asker, Buf::EMPTY));
                 self.queue(key);

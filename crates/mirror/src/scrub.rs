@@ -349,7 +349,7 @@ impl<J: Journal> Mirror<J> {
         let group = GroupId(h.group.get());
         let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
         let (at, len) = (h.at.get(), h.len.get());
-        let fits = fits(at, len, BLOCK);
+        let fits = fits::<BLOCK>(at, len);
         let Some(replica) = self.replicas.get(group) else { return };
         let config = &replica.config;
         let present = config.epoch.0 == h.epoch.get() && replica.next.is_none();

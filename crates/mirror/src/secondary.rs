@@ -145,7 +145,7 @@ impl<J: Journal> Mirror<J> {
         }
         let (at, len) = (h.at.get(), h.len.get());
         let whole = h.has(flag::ZERO) || body.len() == len as usize || is_loss(h);
-        let fits = fits(at, len, 1) && whole;
+        let fits = fits::<1>(at, len) && whole;
         let lsn = Lsn(h.lsn.get());
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         if !secondary.started {
