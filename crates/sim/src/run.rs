@@ -239,6 +239,9 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     let until = stage.world.now() + limits.suspect_after * 3 + limits.grace;
     wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
     wait(stage, "I8", CALM, Stage::unmet)?;
+    if !stage.plan.allow_loss && !stage.lost_copies.is_empty() {
+        return Ok(()); // who is left might be the one that has to be mended
+    }
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || format!("outcast sds{i} {how:?}"));
     stage.outcasts_device = stage.sds(i).map(|s| s.id().0);

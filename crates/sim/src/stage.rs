@@ -73,8 +73,8 @@ pub struct Stage {
     pub sealed: BTreeSet<GroupId>,
     /// Reads of the final scan that ended in an error that is accepted.
     pub lost: u32,
-    /// Blocks that a server has learned to be unreadable where its copy was made from, and that were not
-    /// seen to be equal since.
+    /// Blocks that a server has learned to be unreadable where its copy was made from, until the last scrub: that
+    /// their bytes are equal says nothing, as no checksum of theirs fits.
     pub lost_copies: BTreeSet<(u8, UnitKey, u32)>,
     /// Servers whose devices must be refused: what was done to them, and their size before, in bytes.
     pub(crate) tampered: BTreeMap<u8, (Tamper, u64)>,

@@ -202,6 +202,9 @@ pub struct Registered {
     /// The map version at which this life is known: act on no older map.
     #[prost(uint64, tag = "4")]
     pub map: u64,
+    /// How often the device was asked to be scrubbed until now. For clients: 0.
+    #[prost(uint32, tag = "5")]
+    pub scrub: u32,
 }
 
 /// "I live", with what the MDM shows to people.

@@ -169,7 +169,8 @@ impl Mdm {
         self.observed.devices.entry(device).or_default().connected = true;
         let before = self.devices.insert(device, Session { link, opened });
         self.seat(link, Peer::Device(device, incarnation), before, out);
-        self.registered(link, device.0, incarnation.0, out);
+        let scrub = self.state.devices[&device].scrub;
+        self.registered(link, device.0, incarnation.0, scrub, out);
     }
 
     fn register_sdc(
@@ -200,7 +201,7 @@ impl Mdm {
         self.observed.sdcs.entry(sdc).or_default().connected = true;
         let before = self.sdcs.insert(sdc, Session { link, opened });
         self.seat(link, Peer::Sdc(sdc, incarnation), before, out);
-        self.registered(link, sdc.0, incarnation.0, out);
+        self.registered(link, sdc.0, incarnation.0, 0, out);
     }
 
     /// The link speaks for this life from now on. The same life's earlier link is closed; an earlier
@@ -214,9 +215,16 @@ impl Mdm {
         }
     }
 
-    fn registered(&mut self, link: LinkId, id: u32, incarnation: u64, out: &mut Effects) {
+    fn registered(
+        &mut self,
+        link: LinkId,
+        id: u32,
+        incarnation: u64,
+        scrub: u32,
+        out: &mut Effects,
+    ) {
         let (cluster, map) = (self.state.cluster.0, self.state.version.0);
-        let message = Registered { cluster, id, incarnation, map };
+        let message = Registered { cluster, id, incarnation, map, scrub };
         let (head, body) = control_frame(Header::new(Kind::Registered), &message, out.pool());
         self.answers.push(Answer { link, order: None, head, body });
     }

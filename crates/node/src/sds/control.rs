@@ -125,6 +125,8 @@ impl Sds {
         let (id, incarnation) = (DeviceId(registered.id), Incarnation(registered.incarnation));
         if self.me == DeviceId(0) {
             (self.me, self.incarnation) = (id, incarnation);
+            // What was asked of an earlier life is done soon after the start of this one anyway.
+            self.scrub = registered.scrub;
             if let Err(error) = self.opening.name(self.cluster, id, out) {
                 return self.give_up(Trouble::Device(error), out);
             }
@@ -188,9 +190,9 @@ impl Sds {
         if known > self.incarnation {
             return self.end(Note::Superseded, out);
         }
-        // What was asked of an earlier life is done soon after the start of this one anyway.
         let asked = self.map.devices.get(&self.me).map_or(0, |d| d.scrub);
-        if self.scrub.replace(asked).is_some_and(|before| before < asked) {
+        if self.scrub < asked {
+            self.scrub = asked;
             mirror.begin_scrub(now);
         }
         mirror.set_map(self.map.version, fates);

@@ -147,8 +147,8 @@ pub struct Sds {
     next_session: u64,
     heartbeat_due: Time,
     proposal_due: Time,
-    /// The number of the last scrub that was asked for, once a map has told.
-    scrub: Option<u32>,
+    /// How often the device was asked to be scrubbed, as far as that is done, or was asked of an earlier life.
+    scrub: u32,
     /// Asked to end in order: serves nobody any more, and leaves an empty log behind.
     stopping: bool,
     /// Superseded, or the device failed, or stopped in order: does nothing any more.
@@ -182,7 +182,7 @@ impl Sds {
             next_session: 0,
             heartbeat_due: Time::ZERO,
             proposal_due: Time::ZERO,
-            scrub: None,
+            scrub: 0,
             stopping: false,
             ended: false,
             trouble: None,

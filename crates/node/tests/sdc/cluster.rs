@@ -209,7 +209,8 @@ impl Cluster {
             }
             Kind::RegisterSdc => {
                 self.log.registrations.push(RegisterSdc::decode(body).unwrap());
-                let registered = Registered { cluster: 9, id: 4, incarnation: 40, map: 3 };
+                let registered =
+                    Registered { cluster: 9, id: 4, incarnation: 40, map: 3, scrub: 0 };
                 self.send(link, Header::new(Kind::Registered), &registered);
             }
             Kind::Heartbeat => self.log.heartbeats += 1,

@@ -73,7 +73,7 @@ fn io_goes_on_without_the_mdm_which_is_told_the_same_nonce_again() {
 fn an_mdm_that_gives_another_identity_is_not_believed() {
     let mut c = Cluster::ready();
     let link = c.link_of(Who::Mdm).unwrap();
-    let other = Registered { cluster: 9, id: 4, incarnation: 41, map: 3 };
+    let other = Registered { cluster: 9, id: 4, incarnation: 41, map: 3, scrub: 0 };
     c.send(link, Header::new(Kind::Registered), &other);
     assert_eq!((c.log.closed.as_slice(), c.sdc.identity().unwrap().1.0), (&[Who::Mdm][..], 40));
 }

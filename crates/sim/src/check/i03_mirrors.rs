@@ -104,9 +104,7 @@ fn compare(stage: &mut Stage, group: GroupId, unit: UnitKey, copies: &[u8]) -> R
         for other in &copies[1..] {
             block(stage, *other, group, unit, index, &mut b);
             let lost = [copies[0], *other].map(|i| (i, unit, index));
-            if a == b {
-                stage.lost_copies.retain(|l| !lost.contains(l));
-            } else if !lost.iter().any(|l| stage.lost_copies.contains(l)) {
+            if a != b && !lost.iter().any(|l| stage.lost_copies.contains(l)) {
                 let at = a.iter().zip(&b).position(|(a, b)| a != b).unwrap_or_default();
                 let text = format!(
                     "{group}: sds{} and sds{other} differ in {} unit {} block {index} (sector {} of the volume): {:02x?} and {:02x?}",
