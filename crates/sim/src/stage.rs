@@ -310,11 +310,13 @@ impl Stage {
             Step::Alarm(token) => Some(token),
             Step::Died(id, _) => {
                 self.take_in()?; // what it still did
-                let (death, again) = self.dying[id.0].take().expect("its death was ordered");
                 let who = self.who(id);
-                self.bury(who, death);
-                if again {
-                    self.start(who);
+                // Nothing is left to do if it gave up at that very moment: it is buried, and comes again.
+                if let Some((death, again)) = self.dying[id.0].take() {
+                    self.bury(who, death);
+                    if again {
+                        self.start(who);
+                    }
                 }
                 None
             }
