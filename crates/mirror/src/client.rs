@@ -49,7 +49,6 @@ use hold::Held;
 pub use hold::PART_DONE;
 use op::Op;
 use outstanding::Outstanding;
-pub use reply::I_LEAD;
 use request::Request;
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
 use wire::Header;

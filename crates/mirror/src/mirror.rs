@@ -351,8 +351,8 @@ impl<J: Journal> Mirror<J> {
             self.remove_op(key);
         }
         if let Asker::Client { link, op } = asker {
-            let leads = next.primary == Some(self.me);
-            self.reply_stale(Caller { link, op, group }, next.epoch, leads, out);
+            let (epoch, leader) = (next.epoch, next.primary);
+            self.reply_stale(Caller { link, op, group }, epoch, leader, out);
         }
     }
 
@@ -665,12 +665,19 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// "Your epoch is old": with the one that is in force here, and whether I lead it.
-    pub(crate) fn reply_stale(&self, to: Caller, epoch: Epoch, leads: bool, out: &mut Effects) {
+    /// Whoever asks may go on to the leader that this names, also without an MDM.
+    pub(crate) fn reply_stale(
+        &self,
+        to: Caller,
+        epoch: Epoch,
+        leader: Option<DeviceId>,
+        out: &mut Effects,
+    ) {
         let mut header = self.header(Kind::Reply, to.group);
         header.op = to.op.into();
         header.status = (Status::Stale as u16).into();
         header.epoch = epoch.0.into();
-        header.len = u32::from(leads).into();
+        header.len = leader.map_or(0, |d| d.0).into();
         out.send(to.link, wire::frame(header, &[]), Buf::EMPTY);
     }
 }

@@ -23,10 +23,9 @@ impl<J: Journal> Mirror<J> {
                     .replicas
                     .get(group)
                     .map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
-                let (epoch, leads) =
-                    config.map_or((Epoch(0), false), |c| (c.epoch, c.primary == Some(self.me)));
+                let (epoch, leader) = config.map_or((Epoch(0), None), |c| (c.epoch, c.primary));
                 out.note(Note::StaleEpoch { group, have: epoch, got: Epoch(h.epoch.get()) });
-                self.reply_stale(caller, epoch, leads, out);
+                self.reply_stale(caller, epoch, leader, out);
             }
             Err(status) => self.reply(caller, status, Buf::EMPTY, out),
         }

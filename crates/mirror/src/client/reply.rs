@@ -7,9 +7,6 @@ use base::{DeviceId, Epoch, MapVersion};
 use seam::{BlockError, Buf};
 use wire::{Header, Status};
 
-/// `Header::len` of a `Stale` answer whose sender leads the group in the epoch that it names.
-pub const I_LEAD: u32 = 1;
-
 impl<T: Copy> Client<T> {
     /// Takes a frame of kind `Reply` that came on the device's present link.
     pub fn reply<M: Topology>(
@@ -116,10 +113,11 @@ impl<T: Copy> Client<T> {
         let op = self.ops.get(key).expect("it was just answered");
         let (group, asked) = (op.group, op.epoch);
         let (epoch, map) = (Epoch(header.epoch.get()), MapVersion(header.map.get()));
-        if epoch > asked && header.len.get() == I_LEAD {
-            self.take_hint(group, Hint { device, epoch, map });
+        let leader = DeviceId(header.len.get());
+        if epoch > asked && leader != DeviceId(0) {
+            self.take_hint(group, Hint { device: leader, epoch, map });
         } else if self.hints.get(&group).is_some_and(|h| (h.device, h.epoch) == (device, asked)) {
-            self.hints.remove(&group); // It said so itself, and has changed its mind.
+            self.hints.remove(&group); // It was asked, and knows better.
         }
         self.need_map(map, turn);
         match self.leader(group, turn.map) {

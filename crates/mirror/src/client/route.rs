@@ -29,7 +29,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// A device says that it leads the group in this epoch.
+    /// A device says who leads the group in this epoch.
     pub(super) fn take_hint(&mut self, group: GroupId, hint: Hint) {
         let held = self.hints.entry(group).or_insert(hint);
         if held.epoch < hint.epoch {

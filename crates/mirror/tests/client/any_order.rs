@@ -4,7 +4,7 @@
 use crate::rig::{FakeMap, Rig, Sent};
 use base::time::Duration;
 use base::{BLOCK, DeviceId, Epoch, Limits, UNIT};
-use mirror::client::{I_LEAD, Leader};
+use mirror::client::Leader;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use seam::{BlockKind, Buf};
@@ -205,9 +205,8 @@ impl World {
                     && h.epoch.get() >= self.epochs[h.group.get() as usize].1 => {}
             _ if silent => return,
             Leader::At(device, epoch) => {
-                let lead = if device == sent.device { I_LEAD } else { 0 };
                 return self.rig.answer_with(&sent, Status::Stale, b"", |h| {
-                    (h.epoch, h.len, h.map) = (epoch.0.into(), lead.into(), version.into());
+                    (h.epoch, h.len, h.map) = (epoch.0.into(), device.0.into(), version.into());
                 });
             }
             _ => {

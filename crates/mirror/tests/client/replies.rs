@@ -3,7 +3,7 @@
 use crate::rig::{LIFE, Rig, SDC, VOLUME};
 use base::time::Duration;
 use base::{DeviceId, Limits, MapVersion, UNIT};
-use mirror::client::{I_LEAD, Leader, PART_DONE};
+use mirror::client::{Leader, PART_DONE};
 use seam::{BlockError, BlockKind, Buf};
 use wire::{Kind, Status, flag};
 
@@ -193,6 +193,19 @@ fn volume_and_range_are_errors_only_when_our_map_agrees() {
 }
 
 #[test]
+fn who_has_led_before_names_the_leader_and_no_mdm_is_needed() {
+    let mut rig = Rig::up(3);
+    rig.write(1, 0, &[1; 512]);
+    let sent = rig.one();
+    // Device 1 knows that device 3 leads in epoch 11; no newer map ever comes here.
+    rig.answer_with(&sent, Status::Stale, b"", |h| {
+        (h.epoch, h.map, h.len) = (11.into(), 6.into(), 3.into());
+    });
+    let sent = rig.one();
+    assert_eq!((sent.device, sent.header.epoch.get()), (DeviceId(3), 11));
+}
+
+#[test]
 fn a_primary_that_names_itself_is_asked_at_once_until_the_map_knows() {
     let mut rig = Rig::up(3);
     rig.write(1, 0, &[1; 512]);
@@ -204,7 +217,7 @@ fn a_primary_that_names_itself_is_asked_at_once_until_the_map_knows() {
     let sent = rig.one();
     assert_eq!((sent.device, sent.header.epoch.get()), (DeviceId(2), 11));
     rig.answer_with(&sent, Status::Stale, b"", |h| {
-        (h.epoch, h.map, h.len) = (12.into(), 9.into(), I_LEAD.into());
+        (h.epoch, h.map, h.len) = (12.into(), 9.into(), 2.into());
     });
     let sent = rig.one();
     assert_eq!(
