@@ -427,6 +427,5 @@ impl<J: Journal> Mirror<J> {
 
 /// True for a copy of blocks that can't be read where they come from.
 fn is_loss(h: &Header) -> bool {
-    let whole = h.at.get().is_multiple_of(BLOCK) && h.len.get().is_multiple_of(BLOCK);
-    h.has(flag::COPY) && h.has(flag::LOST) && whole
+    h.has(flag::COPY) && h.has(flag::LOST) && fits::<BLOCK>(h.at.get(), h.len.get())
 }

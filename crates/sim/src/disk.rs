@@ -110,6 +110,13 @@ struct Unflushed {
     durable: bool,
 }
 
+impl Unflushed {
+    /// It wrote some of these bytes.
+    fn touches(&self, at: u64, len: u64) -> bool {
+        self.at < at + len && at < self.at + self.data.len() as u64
+    }
+}
+
 /// One device.
 #[derive(Debug)]
 pub struct Disk {
@@ -213,9 +220,8 @@ impl Disk {
         if !self.is_cached() {
             return;
         }
-        let end = at + data.len() as u64;
-        let older = |w: &Unflushed| w.at < end && at < w.at + w.data.len() as u64;
-        if durable && !self.unflushed.iter().any(older) {
+        let len = data.len() as u64;
+        if durable && !self.unflushed.iter().any(|w| w.touches(at, len)) {
             self.durable.write(at, data);
         } else {
             let (number, data) = (self.ended, data.to_vec());
@@ -230,9 +236,8 @@ impl Disk {
     /// write at or behind `from`.
     pub fn damage(&mut self, damage: Damage, at: u64, from: u64, prng: &mut Prng) -> bool {
         let page = at / PAGE;
-        let busy =
-            |w: &Unflushed| w.at < (page + 1) * PAGE && w.at + w.data.len() as u64 > page * PAGE;
-        if self.atlas.contains_key(&page) || self.unflushed.iter().any(busy) {
+        let busy = self.unflushed.iter().any(|w| w.touches(page * PAGE, PAGE));
+        if busy || self.atlas.contains_key(&page) {
             return false;
         }
         match damage {

@@ -162,6 +162,20 @@ impl Cluster {
         recorded(&self.dir).into_iter().filter(|pid| is_running(*pid)).collect()
     }
 
+    /// The file of a server's first device.
+    pub fn device(&self, n: impl std::fmt::Display) -> PathBuf {
+        self.file(&format!("devices/sds{n}.0"))
+    }
+
+    /// Stops the cluster; the first device of each of its `servers` by itself holds what it should.
+    pub fn stop_and_inspect(&self, servers: u32) -> Result<()> {
+        self.gabion(&["down"])?.ok()?;
+        for n in 1..=servers {
+            gabion(["inspect", self.device(n).to_str().context("text")?, "verify"])?.ok()?;
+        }
+        Ok(())
+    }
+
     /// Writes a volume from its beginning.
     pub fn fill(&self, volume: &str, content: &[u8]) -> Result<()> {
         let mut nbd = self.nbd(volume)?;

@@ -69,6 +69,12 @@ impl Part {
         size_of::<PartHead>() + n * per_block
     }
 
+    /// The data of the block that is `each`'s number `i`.
+    pub fn block(&self, i: usize) -> Buf {
+        let len = BLOCK as usize;
+        self.data.slice(i * len..(i + 1) * len)
+    }
+
     /// Its blocks, lowest first.
     pub fn each(&self) -> impl Iterator<Item = u32> + use<> {
         let blocks = self.blocks;

@@ -285,9 +285,7 @@ impl Replay {
         self.sums.put(part.slot, part.blocks, &part.sums);
         for (i, block) in part.each().enumerate() {
             if part.way == Way::Inline && number >= self.destaged {
-                let at = i * BLOCK as usize;
-                let data = part.data.slice(at..at + BLOCK as usize);
-                self.overlay.put(part.slot, block, number, data);
+                self.overlay.put(part.slot, block, number, part.block(i));
             }
         }
     }

@@ -117,7 +117,6 @@ pub struct Durable {
     pub(super) replayed: Replayed,
 }
 
-const BLOCK_BYTES: usize = base::BLOCK as usize;
 /// Jobs and operations in flight; the callers bound theirs far below.
 const IN_FLIGHT: usize = 1 << 20;
 /// Slots that one `flush` looks at for those of a volume that went: about 5 ms.
@@ -252,8 +251,7 @@ impl Durable {
 
     /// A write that a later flush makes durable: what nobody waits for.
     pub(super) fn write(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
-        let op = DiskOp(self.ops.insert(op).expect("callers bound their jobs"));
-        out.push(Effect::Write { op, disk: self.disk, at, body, durable: false });
+        self.begin_write(at, body, op, false, out);
     }
 
     /// A write that is durable when it ends: what an answer waits for.
@@ -262,6 +260,10 @@ impl Durable {
             Op::Log => !mutant::on(Mutant::LogUnflushed),
             _ => !mutant::on(Mutant::DataUnflushed),
         };
+        self.begin_write(at, body, op, durable, out);
+    }
+
+    fn begin_write(&mut self, at: u64, body: Buf, op: Op, durable: bool, out: &mut Effects) {
         let op = DiskOp(self.ops.insert(op).expect("callers bound their jobs"));
         out.push(Effect::Write { op, disk: self.disk, at, body, durable });
     }
@@ -367,9 +369,8 @@ impl Durable {
             self.map.set(part.slot, part.blocks);
             self.sums.put(part.slot, part.blocks, &part.sums);
             if part.way == Way::Inline {
-                let block_of = |i: usize| part.data.slice(i * BLOCK_BYTES..(i + 1) * BLOCK_BYTES);
                 for (i, block) in part.each().enumerate() {
-                    self.overlay.put(part.slot, block, record, block_of(i));
+                    self.overlay.put(part.slot, block, record, part.block(i));
                 }
             }
         }

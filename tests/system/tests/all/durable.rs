@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use system::bytes::Random;
 use system::ledger::{Ledger, Writers};
-use system::{Cluster, MIB, Options, case, gabion, secs, wait};
+use system::{Cluster, MIB, Options, case, secs, wait};
 
 const OPTIONS: Options =
     Options { sds: 3, device: "file:320MiB", volumes: &["vol1:128MiB"], more: &[] };
@@ -53,12 +53,7 @@ fn what_was_answered_survives_crashes_of_one_of_the_mdm_and_of_all() {
         }
         cluster.wait_state("healthy", secs(60))?;
         // Each device by itself holds what it should.
-        cluster.gabion(&["down"])?.ok()?;
-        for n in 1..=3 {
-            let device = cluster.file(&format!("devices/sds{n}.0"));
-            gabion(["inspect", device.to_str().context("text")?, "verify"])?.ok()?;
-        }
-        Ok(())
+        cluster.stop_and_inspect(3)
     });
 }
 
@@ -120,7 +115,7 @@ fn flipped_bits_are_found_repaired_and_counted_and_never_served() {
         let blocks: Vec<&[u8]> = data.chunks(4096).step_by(97).collect();
         let mut all = 0;
         for n in 1..=3 {
-            let flipped = flip(&cluster.file(&format!("devices/sds{n}.0")), &blocks, 20)?;
+            let flipped = flip(&cluster.device(n), &blocks, 20)?;
             ensure!(flipped > 5, "sds{n} has only {flipped} of {} blocks", blocks.len());
             all += flipped as u64;
             // Half of it is where clients read, the other half where only the scrubber does.
@@ -139,12 +134,7 @@ fn flipped_bits_are_found_repaired_and_counted_and_never_served() {
             "{repaired} bytes of {all} blocks"
         );
         // Each copy alone is good now.
-        cluster.gabion(&["down"])?.ok()?;
-        for n in 1..=3 {
-            let device = cluster.file(&format!("devices/sds{n}.0"));
-            gabion(["inspect", device.to_str().context("text")?, "verify"])?.ok()?;
-        }
-        Ok(())
+        cluster.stop_and_inspect(3)
     });
 }
 
@@ -168,7 +158,7 @@ fn a_moved_device_counts_again() {
         cluster.wait_down("sds3")?;
         nbd.write(0, &data[MIB as usize..2 * MIB as usize])?;
         let moved = cluster.file("moved");
-        std::fs::rename(cluster.file("devices/sds3.0"), &moved)?;
+        std::fs::rename(cluster.device(3), &moved)?;
         let spec = format!("file:{}", moved.display());
         cluster
             .gabion(&["device", "add", &format!("{spec}:320MiB"), "--sds", "1"])?

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use std::process::{Child, Command, Stdio};
 use system::bytes::Random;
 use system::fio::{Did, engine};
-use system::{Cluster, Fio, MIB, Options, case, gabion, secs, wait};
+use system::{Cluster, Fio, MIB, Options, case, secs, wait};
 
 const OPTIONS: Options =
     Options { sds: 3, device: "file:320MiB", volumes: &["nbd:48MiB", "lib:48MiB"], more: &[] };
@@ -152,11 +152,6 @@ fn fio_finds_all_that_was_answered_over_nbd_and_over_the_library_whatever_is_kil
         }
         println!("{} rounds: {all:?}", rounds());
         cluster.wait_state("healthy", secs(60))?;
-        cluster.gabion(&["down"])?.ok()?;
-        for n in 1..=3 {
-            let device = cluster.file(&format!("devices/sds{n}.0"));
-            gabion(["inspect", device.to_str().context("text")?, "verify"])?.ok()?;
-        }
-        Ok(())
+        cluster.stop_and_inspect(3)
     });
 }

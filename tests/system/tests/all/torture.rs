@@ -11,7 +11,7 @@ use std::time::Instant;
 use system::bytes::Random;
 use system::ledger::{Ledger, Writers};
 use system::rot::Rot;
-use system::{Cluster, MIB, Options, case, gabion, replicas, secs};
+use system::{Cluster, MIB, Options, case, replicas, secs};
 
 const OPTIONS: Options =
     Options { sds: 3, device: "file:320MiB", volumes: &["hot:96MiB", "cold:16MiB"], more: &[] };
@@ -25,7 +25,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 fn device(cluster: &Cluster, n: u64) -> String {
-    cluster.file(&format!("devices/sds{n}.0")).display().to_string()
+    cluster.device(n).display().to_string()
 }
 
 /// What can happen.
@@ -162,10 +162,7 @@ impl Torture {
 fn prepared() -> Result<(Cluster, Rot, Vec<u8>)> {
     let cluster = Cluster::start(&OPTIONS)?;
     let cold = Random::new(2).bytes(COLD as usize);
-    let mut nbd = cluster.nbd("cold")?;
-    for (at, data) in (0..).step_by(MIB as usize).zip(cold.chunks(MIB as usize)) {
-        nbd.write(at, data)?;
-    }
+    cluster.fill("cold", &cold)?;
     cluster.gabion(&["down"])?.ok()?;
     let rot = Rot::learn(&device(&cluster, 1))?;
     cluster.start_again()?;
@@ -219,11 +216,8 @@ fn after_any_faults_every_copy_is_byte_equal_to_what_was_answered() {
 fn equal_copies(cluster: &Cluster, cold: &[u8]) -> Result<()> {
     let hot = whole(cluster, "hot", HOT)?;
     let status = cluster.status()?;
-    cluster.gabion(&["down"])?.ok()?;
+    cluster.stop_and_inspect(3)?;
     let devices: Vec<String> = (1..=3).map(|n| device(cluster, n)).collect();
-    for device in &devices {
-        gabion(["inspect", device, "verify"])?.ok()?;
-    }
     for (name, content) in [("hot", &hot[..]), ("cold", cold)] {
         let volumes = status["volumes"].as_array().context("volumes")?;
         let volume = volumes.iter().find(|v| v["name"] == name).context("the volume")?;

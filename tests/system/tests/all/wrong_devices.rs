@@ -8,7 +8,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use system::bytes::Random;
 use system::cluster::signal;
-use system::nbd::Nbd;
 use system::rot::Rot;
 use system::run::run;
 use system::{Cluster, MIB, Options, case, gabion, replicas, secs, tool, wait};
@@ -17,19 +16,13 @@ const SIZE: u64 = 64 * MIB;
 const OPTIONS: Options =
     Options { sds: 3, device: "file:64MiB", volumes: &["vol1:24MiB"], more: &[] };
 
-fn device(cluster: &Cluster, n: u32) -> PathBuf {
-    cluster.file(&format!("devices/sds{n}.0"))
-}
-
 fn text(path: &Path) -> &str {
     path.to_str().expect("a temporary path is text")
 }
 
-fn fill(nbd: &mut Nbd, seed: u64, bytes: u64) -> Result<Vec<u8>> {
+fn fill(cluster: &Cluster, volume: &str, seed: u64, bytes: u64) -> Result<Vec<u8>> {
     let data = Random::new(seed).bytes(bytes as usize);
-    for (at, part) in (0..).step_by(MIB as usize).zip(data.chunks(MIB as usize)) {
-        nbd.write(at, part)?;
-    }
+    cluster.fill(volume, &data)?;
     Ok(data)
 }
 
@@ -117,8 +110,8 @@ const WRONG: &[Wrong] = &[
 fn what_lies_in_the_place_of_a_device_is_told_and_never_served() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
-        let data = fill(&mut cluster.nbd("vol1")?, 1, 24 * MIB)?;
-        let (path, other) = (device(&cluster, 2), device(&cluster, 3));
+        let data = fill(&cluster, "vol1", 1, 24 * MIB)?;
+        let (path, other) = (cluster.device(2), cluster.device(3));
         cluster.kill("sds2")?;
         cluster.wait_down("sds2")?;
         let kept = cluster.folder.join("kept");
@@ -153,23 +146,23 @@ fn what_lies_in_the_place_of_a_device_is_told_and_never_served() {
 fn a_device_of_another_cluster_is_refused_and_stays_as_it_was() {
     case(|| {
         let (cluster, other) = (Cluster::start(&OPTIONS)?, Cluster::start(&OPTIONS)?);
-        let theirs = fill(&mut other.nbd("vol1")?, 7, 24 * MIB)?;
+        let theirs = fill(&other, "vol1", 7, 24 * MIB)?;
         other.gabion(&["down"])?.ok()?;
         cluster.kill("sds2")?;
         cluster.wait_down("sds2")?;
-        let (path, kept) = (device(&cluster, 2), cluster.folder.join("kept"));
+        let (path, kept) = (cluster.device(2), cluster.folder.join("kept"));
         fs::rename(&path, &kept)?;
-        fs::rename(device(&other, 2), &path)?;
+        fs::rename(other.device(2), &path)?;
         let words = ["belongs to cluster", "paths of devices", "configuration"];
         cluster.gabion(&["sds", "start", "2"])?.fails(1, &words)?;
         gabion(["inspect", text(&path), "verify"])?.ok()?;
-        fs::rename(&path, device(&other, 2))?;
+        fs::rename(&path, other.device(2))?;
         fs::rename(&kept, &path)?;
         cluster.start_sds(2)?;
         cluster.wait_state("healthy", secs(30))?;
         other.start_again()?;
         other.verify("vol1", &theirs)?;
-        compare(&other, &[1, 2, 3].map(|n| device(&other, n)), "vol1", &theirs)
+        compare(&other, &[1, 2, 3].map(|n| other.device(n)), "vol1", &theirs)
     });
 }
 
@@ -177,9 +170,9 @@ fn a_device_of_another_cluster_is_refused_and_stays_as_it_was() {
 fn a_device_that_may_not_be_written_or_is_in_use_is_refused() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
-        let data = fill(&mut cluster.nbd("vol1")?, 2, 8 * MIB)?;
+        let data = fill(&cluster, "vol1", 2, 8 * MIB)?;
         // Two servers with one device: the second one ends, and the first one doesn't notice.
-        let (file, path) = (cluster.file("config/sds3.toml"), device(&cluster, 2));
+        let (file, path) = (cluster.file("config/sds3.toml"), cluster.device(2));
         let before = fs::read_to_string(&file)?;
         cluster.kill("sds3")?;
         fs::write(&file, before.replace("devices/sds3.0", "devices/sds2.0"))?;
@@ -193,7 +186,7 @@ fn a_device_that_may_not_be_written_or_is_in_use_is_refused() {
         }
         fs::write(&file, before)?;
         // A file that can't be written, not even by root, where the file system knows such files.
-        let own = device(&cluster, 3);
+        let own = cluster.device(3);
         if tool("chattr", ["+i", text(&own)])?.code == 0 {
             let refused = cluster.gabion(&["sds", "start", "3"])?;
             let looked = gabion(["inspect", text(&own), "verify"]);
@@ -213,9 +206,9 @@ fn a_device_that_may_not_be_written_or_is_in_use_is_refused() {
 fn a_device_that_shrinks_while_it_serves_is_mended_from_the_other_copies() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
-        let data = fill(&mut cluster.nbd("vol1")?, 3, 24 * MIB)?;
+        let data = fill(&cluster, "vol1", 3, 24 * MIB)?;
         // Reads behind its end fail from now on, as those of a bad disk do.
-        resize(&device(&cluster, 2), 12 * MIB)?;
+        resize(&cluster.device(2), 12 * MIB)?;
         cluster.verify("vol1", &data)?;
         cluster.gabion(&["device", "scrub"])?.ok()?;
         cluster.verify("vol1", &data)?;
@@ -225,15 +218,15 @@ fn a_device_that_shrinks_while_it_serves_is_mended_from_the_other_copies() {
         // Its server can't use it again as it is, and says so.
         cluster.kill("sds2")?;
         cluster.wait_down("sds2")?;
-        if fs::metadata(device(&cluster, 2))?.len() < SIZE {
+        if fs::metadata(cluster.device(2))?.len() < SIZE {
             cluster.gabion(&["sds", "start", "2"])?.fails(1, &["give it back its size"])?;
-            resize(&device(&cluster, 2), SIZE)?;
+            resize(&cluster.device(2), SIZE)?;
         }
         cluster.start_sds(2)?;
         cluster.wait_state("healthy", secs(30))?;
         cluster.verify("vol1", &data)?;
         cluster.gabion(&["device", "scrub"])?.ok()?;
-        compare(&cluster, &[1, 2, 3].map(|n| device(&cluster, n)), "vol1", &data)
+        compare(&cluster, &[1, 2, 3].map(|n| cluster.device(n)), "vol1", &data)
     });
 }
 
@@ -285,7 +278,7 @@ fn when_the_file_system_beneath_a_device_is_full_the_other_copies_serve() {
         // It says that it is memory.
         cluster.gabion(&["device", "add", &spec, "--sds", "1", "--force"])?.ok()?;
         cluster.gabion(&["volume", "create", "late", "64MiB"])?.ok()?;
-        let data = fill(&mut cluster.nbd("late")?, 4, 64 * MIB)?;
+        let data = fill(&cluster, "late", 4, 64 * MIB)?;
         cluster.wait_state("degraded", secs(30))?;
         let log = fs::read_to_string(cluster.file("logs/sds1.log"))?;
         ensure!(log.contains("is full: make room"), "{log}");
@@ -295,7 +288,7 @@ fn when_the_file_system_beneath_a_device_is_full_the_other_copies_serve() {
         signal(cluster.pid("sds1")?, Signal::HUP)?;
         cluster.wait_state("healthy", secs(30))?;
         cluster.verify("late", &data)?;
-        let mut devices = [1, 2, 3].map(|n| device(&cluster, n)).to_vec();
+        let mut devices = [1, 2, 3].map(|n| cluster.device(n)).to_vec();
         devices.push(path);
         compare(&cluster, &devices, "late", &data)?;
         drop(mounted);
@@ -307,9 +300,9 @@ fn when_the_file_system_beneath_a_device_is_full_the_other_copies_serve() {
 fn inspect_tells_damaged_devices_from_whole_ones() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
-        let data = fill(&mut cluster.nbd("vol1")?, 5, 24 * MIB)?;
+        let data = fill(&cluster, "vol1", 5, 24 * MIB)?;
         cluster.gabion(&["down"])?.ok()?;
-        let path = device(&cluster, 1);
+        let path = cluster.device(1);
         let inspect = |more: &[&str]| {
             let arguments = [&["inspect", text(&path)], more].concat();
             run(std::process::Command::new(system::run::binary()).args(arguments))
