@@ -14,7 +14,7 @@
 use super::bits::Bits;
 use super::format::MapEntry;
 use super::layout::{MAP_ENTRIES, SLOT, UNIT_CHUNKS};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 use base::prng::mix;
@@ -25,6 +25,8 @@ use seam::Walk;
 const FREE: u32 = 0xff_ffff;
 /// Slots that one step of a walk looks at: less than a millisecond.
 const WALK: u64 = 64 << 10;
+/// Slots that were given back and are remembered as such: 1 GiB. More are found by looking.
+const GIVEN_BACK: usize = 16 << 10;
 
 /// The 64 KiB of a unit that one slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,6 +76,10 @@ pub struct UnitMap {
     /// Where the sweep goes on, if there is one.
     sweeping: Option<u32>,
     taken: Bits,
+    /// Slots that were given back, the oldest first. They are taken first: where something lay, a file has
+    /// blocks of its file system; elsewhere each write would wait for new ones, and thin files would grow.
+    given_back: VecDeque<u32>,
+    /// Where to look for another one.
     cursor: u32,
     pins: Map<u32, u32>,
     dirty: Bits,
@@ -98,6 +104,7 @@ impl UnitMap {
             recent: None,
             sweeping: None,
             taken,
+            given_back: VecDeque::new(),
             cursor: 0,
             pins: Map::default(),
             dirty: Bits::new(slots.div_ceil(MAP_ENTRIES)),
@@ -335,10 +342,20 @@ impl UnitMap {
     }
 
     fn take(&mut self, chunk: Chunk) -> Option<u32> {
-        let slot = self.taken.next_clear(self.cursor).or_else(|| self.taken.next_clear(0))?;
         let owner = self.owner_index(chunk.group, chunk.unit.volume)?;
-        self.cursor = slot + 1;
+        let slot = self.next_free()?;
         self.assign(slot, owner, chunk);
+        Some(slot)
+    }
+
+    fn next_free(&mut self) -> Option<u32> {
+        while let Some(slot) = self.given_back.pop_front() {
+            if !self.taken.get(slot) {
+                return Some(slot);
+            }
+        }
+        let slot = self.taken.next_clear(self.cursor).or_else(|| self.taken.next_clear(0))?;
+        self.cursor = slot + 1;
         Some(slot)
     }
 
@@ -359,6 +376,9 @@ impl UnitMap {
         let owner = (self.owner(slot) >> 4) as usize;
         self.set_owner(slot, FREE);
         self.taken.put(slot, false);
+        if self.given_back.len() < GIVEN_BACK {
+            self.given_back.push_back(slot);
+        }
         let o = &mut self.owners[owner];
         o.slots -= 1;
         if o.slots == 0 && !self.unused_owners.contains(&(owner as u32)) {
@@ -596,6 +616,21 @@ mod tests {
         map.unpin(slot);
         map.unpin(again);
         assert_eq!((map.used(), map.slot(b)), (1, Some(other)));
+    }
+
+    #[test]
+    fn space_that_was_given_back_is_used_before_space_that_never_was() {
+        let mut map = UnitMap::new(64, None);
+        let take = |map: &mut UnitMap, unit| {
+            let slot = map.pin(chunk(1, unit, 0)).unwrap();
+            map.set(slot, 1);
+            map.unpin(slot);
+            slot
+        };
+        assert_eq!([0, 1, 2].map(|unit| take(&mut map, unit)), [0, 1, 2]);
+        map.clear(1, 1);
+        map.clear(0, 1);
+        assert_eq!([3, 4, 5].map(|unit| take(&mut map, unit)), [1, 0, 3]);
     }
 
     #[test]
