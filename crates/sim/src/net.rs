@@ -51,6 +51,11 @@ impl Lane {
         self.pieces.push_back(Piece { at: self.last, cargo });
     }
 
+    /// True when something should have arrived by now.
+    pub fn is_late(&self, now: Time) -> bool {
+        self.pieces.front().is_some_and(|p| p.at < now)
+    }
+
     /// Forgets all but the first `keep` pieces.
     pub fn truncate(&mut self, keep: usize) {
         self.pieces.truncate(keep);

@@ -44,6 +44,18 @@ impl World {
             }
         }
         self.paths.unclog_all();
+        self.let_go();
+    }
+
+    /// What was held back by a path that is clear now arrives.
+    fn let_go(&mut self) {
+        for index in 0..self.conns.len() {
+            let Some(conn) = &self.conns[index] else { continue };
+            let held = |l: &Lane| l.armed && l.is_late(self.now);
+            for lane in (0..2).filter(|lane| held(&conn.lanes[*lane])) {
+                self.queue.push(self.now, What::Arrive { conn: index as u32, lane: lane as u8 });
+            }
+        }
     }
 
     /// True while a path is blocked.
