@@ -168,6 +168,11 @@ impl Mdm {
         self.is_ready() && self.log.is_idle() && self.inputs.is_empty() && self.revived.is_empty()
     }
 
+    /// True when every device that is up in the map has registered in this life of the MDM, and its link lives.
+    pub fn hears_all(&self) -> bool {
+        self.state.devices.iter().filter(|(_, d)| d.up).all(|(id, _)| self.devices.contains_key(id))
+    }
+
     /// Why it doesn't serve (any more) and what to do; the process may as well end with this text.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
