@@ -14,12 +14,14 @@
 //!   sender (proposals, heartbeats, registrations) or told to try again (orders).
 //!
 //! It never pushes maps to those who don't ask, and it keeps no connection to an SDS of its own: its
-//! dials only find out whether somebody listens.
+//! dials only find out whether somebody listens, and say which life of the MDM asks, so that a server
+//! whose link still leads to an earlier one comes back at once.
 
 mod greet;
 mod intake;
 mod outlet;
 
+use crate::links::{hello, send_control};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -32,8 +34,8 @@ use mdm::status::Observed;
 use seam::{
     BlockError, Buf, DialError, DialId, DiskId, DiskOp, Effect, Effects, Event, Node, Note, Port,
 };
-use wire::PeerFramer;
 use wire::control::{Hello, Role};
+use wire::{Header, Kind, PeerFramer};
 
 use intake::Input;
 use outlet::{Answer, Pages};
@@ -105,6 +107,8 @@ pub struct Mdm {
     state: State,
     /// The log is read and the cluster formed.
     ready: bool,
+    /// Drawn when it begins to serve: tells this life of the process from others.
+    life: Incarnation,
     failed: Option<String>,
     detector: Detector,
     /// So many servers are silent that none is taken for lost: as last told.
@@ -133,6 +137,7 @@ impl Mdm {
             config,
             state: State::new(),
             ready: false,
+            life: Incarnation(0),
             failed: None,
             observed: Observed::default(),
             links: BTreeMap::new(),
@@ -163,6 +168,11 @@ impl Mdm {
         self.is_ready() && self.log.is_idle() && self.inputs.is_empty() && self.revived.is_empty()
     }
 
+    /// True when every device that is up in the map has registered in this life of the MDM, and its link lives.
+    pub fn hears_all(&self) -> bool {
+        self.state.devices.iter().filter(|(_, d)| d.up).all(|(id, _)| self.devices.contains_key(id))
+    }
+
     /// Why it doesn't serve (any more) and what to do; the process may as well end with this text.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
@@ -172,6 +182,9 @@ impl Mdm {
         if let Some(dial) = dial {
             // Somebody listens; that was the question.
             self.detector.probe_over(dial.0);
+            let mut hello = hello(self.state.cluster, Role::Mdm, &self.config.name);
+            hello.incarnation = self.life.0;
+            send_control(link, Header::new(Kind::Hello), &hello, out);
             out.push(Effect::Close { link });
         } else if self.links.len() >= LINKS {
             out.note(Note::Refused { link, why: "too many links" });
@@ -277,9 +290,12 @@ impl Mdm {
         }
     }
 
-    /// Who is thought to be alive has from now on to say so; what was before isn't known.
-    fn begin(&mut self, now: Time) {
+    /// Who is thought to be alive has from now on to say so; what was before isn't known. All are dialled:
+    /// a server's link to an earlier life may seem to be up for as long as TCP tries, if that one's host
+    /// lost power, and nobody is to be taken for lost because of that.
+    fn begin(&mut self, now: Time, out: &mut Effects) {
         self.ready = true;
+        self.life = Incarnation(out.prng().next_u64() | 1);
         self.detector.silent(now);
         for (id, device) in &self.state.devices {
             self.detector.watch(now, *id, device.sds, device.incarnation);
@@ -287,6 +303,8 @@ impl Mdm {
                 self.detector.unwatch(*id);
             }
         }
+        let all: Vec<DeviceId> = self.state.devices.keys().copied().collect();
+        all.into_iter().for_each(|device| self.probe(device, out));
     }
 
     fn disk(&mut self, out: &mut Effects) {

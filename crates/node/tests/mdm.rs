@@ -446,6 +446,27 @@ fn everything_is_there_after_a_restart_and_clocks_begin_anew() {
 }
 
 #[test]
+fn an_mdm_that_begins_tells_every_server_which_life_it_is() {
+    let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
+    let mut again = Bench::on_disk(std::mem::take(&mut b.disk), config(Limits::TEST_MIN));
+    again.settle();
+    let dials = std::mem::take(&mut again.dials);
+    let addresses: Vec<&str> = dials.iter().map(|(_, to)| to.as_str()).collect();
+    assert_eq!(addresses, ["10.0.0.1:7000", "10.0.0.2:7000"]);
+    let link = LinkId(99);
+    let dial = Some(dials[0].0);
+    again.mdm.on(again.now, Event::LinkUp { link, port: Port::Peer, dial }, &mut again.out);
+    again.settle();
+    let told = again.take::<Hello>(link, Kind::Hello).remove(0);
+    assert_eq!((told.role(), told.cluster), (Role::Mdm, 7));
+    assert_eq!(again.closed, [link], "it wants nothing else");
+    let server = again.say_hello(Role::Sds);
+    let welcome = again.take::<Welcome>(server, Kind::Welcome).remove(0);
+    assert_eq!(welcome.incarnation, told.incarnation);
+    assert_ne!(welcome.incarnation, 0);
+}
+
+#[test]
 fn a_log_of_another_cluster_or_none_at_all_is_refused_with_words() {
     let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
     let other = Config { cluster: Some(ClusterId(8)), ..config(Limits::TEST_MIN) };

@@ -80,12 +80,12 @@ impl Stage {
         self.world.set_blocked(from, to, blocked);
     }
 
-    /// A fault while a wiped server is not replaced may take the last copy away.
+    /// A fault while a wiped server is not replaced, or is yet to die, may take the last copy away.
     fn fault(&mut self, action: Action) {
         if !self.exposure.exposed {
             return;
         }
-        if self.is_whole() {
+        if self.is_whole() && self.dying.iter().all(Option::is_none) {
             self.exposure.exposed = false;
         } else if self.exposure.excuse.is_none() {
             self.exposure.excuse = Some(format!("{action} while a server was being replaced"));

@@ -3,16 +3,21 @@
 
 use crate::plan::Who;
 use crate::stage::Stage;
-use crate::world::ProcState;
+use crate::world::{ProcId, ProcState};
 use base::{Epoch, GroupId};
+use node::mdm::Mdm;
 
 impl Stage {
-    /// True when nothing is stopped, cut off or about to die.
+    /// True when nothing is stopped, cut off or about to die, and the MDM has heard everybody since it
+    /// started: who fails now fails alone.
     pub fn is_calm(&self) -> bool {
-        let runs = |who: &Who| self.world.state(self.proc(*who)) == ProcState::Running;
-        !self.world.any_blocked()
-            && self.dying.iter().all(Option::is_none)
-            && self.everybody().iter().filter(|w| !matches!(w, Who::Sdc(_))).all(runs)
+        let everybody = self.everybody().into_iter();
+        let procs: Vec<ProcId> =
+            everybody.filter(|w| !matches!(w, Who::Sdc(_))).map(|w| self.proc(w)).collect();
+        self.dying.iter().all(Option::is_none)
+            && procs.iter().all(|id| self.world.state(*id) == ProcState::Running)
+            && self.world.flows(&procs)
+            && self.mdm().is_some_and(Mdm::hears_all)
     }
 
     /// True when every group has all its copies in sync and an active primary.

@@ -51,6 +51,16 @@ impl Lane {
         self.pieces.push_back(Piece { at: self.last, cargo });
     }
 
+    /// True when something should have arrived by now.
+    pub fn is_late(&self, now: Time) -> bool {
+        self.pieces.front().is_some_and(|p| p.at < now)
+    }
+
+    /// True when the connection is gone at this lane's source, and its end is on the way.
+    pub fn is_ending(&self) -> bool {
+        self.pieces.back().is_some_and(|p| matches!(p.cargo, Cargo::Down(_)))
+    }
+
     /// Forgets all but the first `keep` pieces.
     pub fn truncate(&mut self, keep: usize) {
         self.pieces.truncate(keep);
@@ -126,8 +136,8 @@ impl Paths {
         self.blocked[from.0 * self.n + to.0] = blocked;
     }
 
-    pub fn any_blocked(&self) -> bool {
-        self.blocked.iter().any(|b| *b)
+    pub fn are_clear(&self, now: Time) -> bool {
+        self.blocked.iter().all(|b| !b) && self.clogged.iter().all(|until| *until <= now)
     }
 
     pub fn clogged_until(&self, from: ProcId, to: ProcId) -> Time {

@@ -214,6 +214,11 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || "calm".into());
     mend(stage);
+    wait(stage, "I8", CALM, Stage::unmet)?;
+    // Whoever was silent till now may still be suspected, and left out for a moment: that must be over, too.
+    let limits = &stage.plan.limits;
+    let until = stage.world.now() + limits.suspect_after * 3 + limits.grace;
+    wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
     wait(stage, "I8", CALM, Stage::unmet)
 }
 
@@ -234,11 +239,6 @@ fn mend(stage: &mut Stage) {
 /// One server stays away, or is half cut off: the others serve everything. Then it comes back.
 fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     let Some((i, how)) = stage.plan.outcast else { return Ok(()) };
-    // Whoever was silent till now may still be suspected: that must be over, too.
-    let limits = &stage.plan.limits;
-    let until = stage.world.now() + limits.suspect_after * 3 + limits.grace;
-    wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
-    wait(stage, "I8", CALM, Stage::unmet)?;
     if !stage.plan.allow_loss && !stage.lost_copies.is_empty() {
         return Ok(()); // who is left might be the one that has to be mended
     }

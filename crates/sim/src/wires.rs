@@ -44,11 +44,30 @@ impl World {
             }
         }
         self.paths.unclog_all();
+        self.let_go();
     }
 
-    /// True while a path is blocked.
-    pub fn any_blocked(&self) -> bool {
-        self.paths.any_blocked()
+    /// What was held back by a path that is clear now arrives.
+    fn let_go(&mut self) {
+        for index in 0..self.conns.len() {
+            let Some(conn) = &self.conns[index] else { continue };
+            let held = |l: &Lane| l.armed && l.is_late(self.now);
+            for lane in (0..2).filter(|lane| held(&conn.lanes[*lane])) {
+                self.queue.push(self.now, What::Arrive { conn: index as u32, lane: lane as u8 });
+            }
+        }
+    }
+
+    /// True when no path is blocked or clogged, and between these processes nothing is late, no connection is
+    /// half gone, and none is about to break.
+    pub fn flows(&self, among: &[ProcId]) -> bool {
+        let of_these = |c: &&Conn| c.ends.iter().all(|e| among.contains(&e.proc));
+        let fine = |c: &Conn| {
+            c.ends.iter().all(|e| e.state != EndState::Gone)
+                && c.lanes.iter().all(|l| !l.is_late(self.now) && !l.is_ending())
+        };
+        self.paths.are_clear(self.now)
+            && self.conns.iter().flatten().map(|c| &**c).filter(of_these).all(fine)
     }
 
     /// Breaks every connection between two hosts.
@@ -420,7 +439,7 @@ impl World {
             let at = self.travel() + notice;
             let Some(conn) = &mut self.conns[index as usize] else { return };
             let l = &mut conn.lanes[lane];
-            if matches!(l.pieces.back(), Some(p) if matches!(p.cargo, Cargo::Down(_))) {
+            if l.is_ending() {
                 continue;
             }
             let keep = self.net_prng.below(l.pieces.len() as u64 + 1) as usize;

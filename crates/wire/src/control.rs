@@ -32,7 +32,7 @@ pub struct Hello {
     /// Its device id (SDS) or SDC id; 0 when it has none yet.
     #[prost(uint32, tag = "3")]
     pub id: u32,
-    /// Its incarnation; 0 when it has none yet.
+    /// Its incarnation; 0 when it has none yet. An MDM draws its own.
     #[prost(uint64, tag = "4")]
     pub incarnation: u64,
     /// The number of this connection in its incarnation: a higher one ends all lower ones (rule R8).
@@ -67,7 +67,7 @@ pub struct Welcome {
     /// Its device id (SDS).
     #[prost(uint32, tag = "3")]
     pub id: u32,
-    /// Its incarnation.
+    /// Its incarnation. An MDM draws its own.
     #[prost(uint64, tag = "4")]
     pub incarnation: u64,
     /// The protocol version to speak on this link.

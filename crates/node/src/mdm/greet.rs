@@ -144,7 +144,7 @@ impl Mdm {
         }
         self.links.get_mut(&link).expect("it said hello").peer = Peer::Guest(role);
         let mut answer = welcome(self.state.cluster, Role::Mdm);
-        answer.map = self.state.version.0;
+        (answer.incarnation, answer.map) = (self.life.0, self.state.version.0);
         send_control(link, Header::new(Kind::Welcome), &answer, out);
         Ok(())
     }

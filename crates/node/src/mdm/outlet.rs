@@ -38,7 +38,7 @@ impl Mdm {
             if self.state.cluster.0 == 0 {
                 return;
             }
-            self.begin(now);
+            self.begin(now, out);
             self.welcome_all(out);
         }
         if self.pages.noted != self.state.version {

@@ -78,9 +78,22 @@ impl Sds {
             return self.drop_link(now, link, out);
         }
         self.mdm.welcomed();
+        self.mdm_life = Incarnation(welcome.incarnation);
         let Some(register) = self.register() else { return };
         send_control(link, Header::new(Kind::Register), &register, out);
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
+    }
+
+    /// This life of the MDM asks whether somebody listens here. If our link leads to an earlier one, whose host
+    /// may have lost power, it leads nowhere, and TCP may try it for minutes: it is dialled anew, at once.
+    pub(super) fn mdm_asks(&mut self, now: Time, life: Incarnation, out: &mut Effects) {
+        if self.mdm_life == life {
+            return;
+        }
+        if let Some(link) = self.mdm.link() {
+            self.drop_link(now, link, out);
+        }
+        self.mdm.hurry();
     }
 
     /// What this shard is, as far as it is known.

@@ -135,6 +135,8 @@ pub struct Sds {
     /// The map knows this life: its configurations count.
     named: bool,
     mdm: Dialer,
+    /// The life of the MDM that welcomed it last.
+    mdm_life: Incarnation,
     mdm_next: usize,
     links: Map<LinkId, Who>,
     clients: BTreeMap<SdcId, Session>,
@@ -171,6 +173,7 @@ impl Sds {
             map: MapView::default(),
             named: false,
             mdm,
+            mdm_life: Incarnation(0),
             mdm_next: 0,
             links: Map::default(),
             clients: BTreeMap::new(),

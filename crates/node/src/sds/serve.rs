@@ -93,6 +93,10 @@ impl Sds {
         out: &mut Effects,
     ) -> Result<(), Refusal> {
         check_hello(hello, self.cluster)?;
+        if hello.role() == Role::Mdm {
+            self.mdm_asks(now, Incarnation(hello.incarnation), out);
+            return Ok(()); // it closes the link
+        }
         let Some(mirror) = &mut self.mirror else {
             return Err(refusal(
                 RefusalCode::Unknown,
