@@ -74,19 +74,22 @@ pub struct UnitMap {
     /// Where the sweep goes on, if there is one.
     sweeping: Option<u32>,
     taken: Bits,
+    /// Those among them that nobody ever uses.
+    unused: u32,
     cursor: u32,
     pins: Map<u32, u32>,
     dirty: Bits,
 }
 
 impl UnitMap {
-    /// A map in which all slots are free, but for `hole`.
-    pub fn new(slots: u32, hole: Option<u32>) -> UnitMap {
+    /// A map in which all slots are free, but for those that are never used.
+    pub fn new(slots: u32, unused: impl IntoIterator<Item = u32>) -> UnitMap {
         let mut taken = Bits::new(slots);
-        if let Some(hole) = hole {
-            taken.put(hole, true);
+        for slot in unused {
+            taken.put(slot, true);
         }
         UnitMap {
+            unused: taken.count(),
             owner: vec![[0xff; 3]; slots as usize],
             unit: vec![0; slots as usize],
             valid: vec![0; slots as usize],
@@ -217,9 +220,9 @@ impl UnitMap {
         self.owner.len() as u32 - self.taken.count()
     }
 
-    /// Slots that are taken, with the one of the superblock.
+    /// Slots that are taken, without those that are never used.
     pub fn used(&self) -> u32 {
-        self.taken.count()
+        self.taken.count() - self.unused
     }
 
     // ---- taking and giving ----
@@ -571,7 +574,7 @@ mod tests {
                     None => assert_eq!(tree.len(), 299),
                 },
             }
-            assert_eq!(map.used() as usize, tree.len() + 1);
+            assert_eq!(map.used() as usize, tree.len());
         }
         assert!(tree.iter().all(|(c, slot)| map.slot(*c) == Some(*slot)));
         assert!(tree.iter().all(|(c, slot)| map.chunk(*slot) == Some(*c)));
