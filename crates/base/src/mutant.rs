@@ -105,6 +105,10 @@ pub enum Mutant {
     NoSuperblockCheck,
     /// Store: a device that is shorter than it was is mounted.
     MountShrunk,
+    /// Store: superblocks count where they would be if the device had always had its present size.
+    PresentSize,
+    /// Store: the numbers between two extents of a device that grew are given away as slots.
+    GrownGap,
     /// Not a rule: the MDM takes a device for the one that was in its place, whatever is written on it.
     StrangeDevice,
 }
@@ -122,6 +126,8 @@ impl Mutant {
         Mutant::TornTail,
         Mutant::EagerReuse,
         Mutant::NoDataCheck,
+        Mutant::PresentSize,
+        Mutant::GrownGap,
     ];
 
     /// Those that the simulator hunts. Of the store's, a run is too short for two.
@@ -168,6 +174,7 @@ impl Mutant {
         Mutant::NoDataCheck,
         Mutant::NoSuperblockCheck,
         Mutant::MountShrunk,
+        Mutant::GrownGap,
         Mutant::StrangeDevice,
         Mutant::NoBodyCheck,
         Mutant::ScrubLeaders,

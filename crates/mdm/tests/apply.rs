@@ -255,6 +255,32 @@ fn registrations_tell_lives_apart() {
 }
 
 #[test]
+fn a_device_that_has_grown_counts_with_what_it_has_now() {
+    let mut state = pair(Durable);
+    let version = state.version;
+    let larger = control::Register {
+        sds: "sds1".into(),
+        nonce: 5,
+        store: 11,
+        address: "10.0.0.1:7000".into(),
+        capacity: 3 << 30,
+        kind: Durable as i32,
+        device: 1,
+        ..control::Register::default()
+    };
+    let Registration::New(DeviceId(1), command) = state.register(&larger, false) else { panic!() };
+    assert_eq!(apply(&mut state, &command), Outcome::Changed);
+    assert_eq!(state.devices[&DeviceId(1)].capacity, 3 << 30);
+    assert!(state.version > version, "everybody hears of it");
+    assert_eq!(short(&state, 1).2, [1, 2], "it is the same device, with its data");
+    // Also when it is only heard again.
+    apply(&mut state, &down(1, 3, false));
+    let command = state.revive(DeviceId(1)).expect("it is down");
+    apply(&mut state, &command);
+    assert_eq!(state.devices[&DeviceId(1)].capacity, 3 << 30);
+}
+
+#[test]
 fn a_device_is_known_by_what_is_written_on_it() {
     let mut state = pair(Durable);
     let moved = |sds: &str, shard, nonce| control::Register {

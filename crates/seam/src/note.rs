@@ -110,6 +110,26 @@ pub enum Note {
         /// Which device.
         device: DeviceId,
     },
+    /// A device has become larger, and all of it is used.
+    Grown {
+        /// Which device.
+        device: DeviceId,
+        /// Its bytes before.
+        from: u64,
+        /// Its bytes now.
+        to: u64,
+    },
+    /// A device has become larger, and is used as it was.
+    NotGrown {
+        /// Which device.
+        device: DeviceId,
+        /// Bytes that are used.
+        used: u64,
+        /// Its bytes.
+        bytes: u64,
+        /// In a few words.
+        why: &'static str,
+    },
     /// The content of a volume that is gone was dropped.
     Dropped {
         /// Which volume.

@@ -135,12 +135,14 @@ tcp_only = false
 # pid_file = "/run/gabion/sds1.pid"
 
 # One section per device; each one gets a thread. After a change, SIGHUP makes the process start those
-# that are new and stop those that are gone (`gabion device add` and `remove` do both).
+# that are new, stop those that are gone, and use those whole that have grown (`gabion device add`, `remove`
+# and `grow` do this).
 [[device]]
 # Tells this server's devices apart.
 shard = 0
-# file:PATH:SIZE (made, sparse, when it is not there), block:PATH (a disk that `gabion device add` has
-# formatted), ram:SIZE (empty after the process has died) or null:SIZE (keeps no data: for measuring)
+# file:PATH:SIZE (made, sparse, when it is not there, and enlarged when it is smaller), block:PATH (a disk
+# that `gabion device add` has formatted), ram:SIZE (empty after the process has died) or null:SIZE (keeps
+# no data: for measuring)
 spec = "file:/var/lib/gabion/disk0:100GiB"
 # What clients and other servers dial. When it is 0.0.0.0, say so in `advertise`.
 listen = "192.168.1.11:7072"

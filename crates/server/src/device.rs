@@ -1,6 +1,7 @@
 //! `gabion device`: which devices servers have, and whether one can be trusted with data.
 
 pub mod content;
+mod grow;
 pub mod medium;
 pub mod probe;
 mod roster;
@@ -9,6 +10,7 @@ mod scrub;
 pub mod verdict;
 
 use crate::exit::Exit;
+use crate::size::Size;
 use crate::spec::DeviceSpec;
 use crate::target::Target;
 use anyhow::Result;
@@ -77,6 +79,27 @@ Example:
         #[arg(long)]
         force: bool,
     },
+    /// Use more of a device, while its server runs: of a file that is made larger, or a disk that is larger now
+    #[command(after_help = "\
+The server opens the device again, which takes a moment; the other copies serve meanwhile. Writes that wait for
+space go on by themselves. A device grows by at least 16 MiB at a time, up to 16 times, and never shrinks.
+
+Examples:
+  gabion device grow 7 40GiB --sds 2      a file: it gets that size
+  gabion device grow 7 --sds 2            a block device that was enlarged, as with lvextend")]
+    Grow {
+        /// Its number
+        #[arg(value_name = "ID", value_parser = id)]
+        id: u32,
+        /// Its new size; for a block device, that is what the kernel tells
+        #[arg(value_name = "SIZE")]
+        size: Option<Size>,
+        #[command(flatten)]
+        server: Server,
+        /// Also when data can't be used while it is opened again
+        #[arg(long)]
+        force: bool,
+    },
     /// Read everything that is stored, compare it with its checksums, repair what is damaged
     #[command(after_help = "\
 It happens now and then by itself. This begins a pass now, and shows how it goes; Ctrl-C leaves it running.
@@ -130,6 +153,9 @@ pub fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
         }
         DeviceCommand::Import { spec, server } => roster::import(target, server, spec),
         DeviceCommand::Remove { id, server, force } => roster::remove(target, server, *id, *force),
+        DeviceCommand::Grow { id, size, server, force } => {
+            grow::run(target, server, *id, *size, *force)
+        }
         DeviceCommand::Scrub { id, detach } => scrub::run(target, *id, *detach),
         DeviceCommand::Probe { path, force, json } => {
             let found = probe::probe(path, *force)?;

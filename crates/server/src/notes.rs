@@ -3,6 +3,7 @@
 //! A failure changes hundreds of groups at once. Such notes are counted and told once a second;
 //! the others are told as they come, up to a limit per second, so that no fault fills a disk.
 
+use crate::size::Size;
 use seam::Note;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -72,7 +73,7 @@ impl Notes {
             let comma = if line.is_empty() { "" } else { ", " };
             let _ = write!(line, "{comma}{}: {}", tally.sort, tally.untold);
             if tally.bytes > 0 {
-                let _ = write!(line, " ({})", crate::size::Size(tally.bytes));
+                let _ = write!(line, " ({})", Size(tally.bytes));
             }
         }
         (!line.is_empty()).then_some(line)
@@ -106,6 +107,14 @@ fn tell(note: Note) -> Telling {
             told("old sessions", format!("{link}: a frame of an older session was dropped"))
         }
         Note::Full { device } => told("writes without space", format!("{device} is full")),
+        Note::Grown { device, from, to } => told(
+            "devices that have grown",
+            format!("{device} has grown from {} to {}", Size(from), Size(to)),
+        ),
+        Note::NotGrown { device, used, bytes, why } => told(
+            "devices that have not grown",
+            format!("{device} uses {} of its {}: {why}", Size(used), Size(bytes)),
+        ),
         Note::Dropped { volume, bytes } => {
             let mib = bytes.div_ceil(base::MIB);
             told("volumes dropped", format!("{volume} is gone: gave back {mib} MiB"))

@@ -32,6 +32,6 @@ pub fn run(config: MdmConfig) -> Result<()> {
             pid: std::process::id(),
         })
     };
-    let job = Job { name: "mdm".into(), config: shard, nodes: vec![Box::new(move |_| node())] };
+    let job = Job::new("mdm".into(), shard, vec![Box::new(move |_| node())]);
     service::run("mdm", config.pid_file.as_slice(), vec![job], None)
 }

@@ -33,6 +33,6 @@ pub fn run(config: SdcConfig) -> Result<()> {
             limits: Limits::SHIPPED,
         })
     };
-    let job = Job { name: config.name.clone(), config: shard, nodes: vec![Box::new(node)] };
+    let job = Job::new(config.name.clone(), shard, vec![Box::new(node)]);
     service::run(&config.name, config.pid_file.as_slice(), vec![job], None)
 }

@@ -26,7 +26,7 @@ pub fn run(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<()> {
     let pid_files: Vec<_> = configs.iter().filter_map(|c| c.pid_file.clone()).collect();
     if others.is_empty() {
         let again = |runs: Running<'_>| jobs(&read(files, backend)?[0], runs);
-        let jobs = jobs(first, &|_| false)?;
+        let jobs = jobs(first, &|_| None)?;
         return service::run(&first.name, &pid_files, jobs, Some(Box::new(again)));
     }
     let job = shared(&configs)?;
@@ -65,13 +65,13 @@ fn shared(configs: &[SdsConfig]) -> Result<Job<Sds>> {
     }
     let mut all = Vec::new();
     for config in configs {
-        all.extend(parts(config, |_| false)?.into_iter().map(|(_, part)| part));
+        all.extend(parts(config, |_| None)?.into_iter().map(|(_, part)| part));
     }
     job(format!("{}+{}", first.name, others.len()), first, all)
 }
 
 /// What each device of a server gives to a shard.
-fn parts(config: &SdsConfig, runs: impl Fn(u32) -> bool) -> Result<Vec<(u32, Part)>> {
+fn parts(config: &SdsConfig, runs: impl Fn(u32) -> Option<u64>) -> Result<Vec<(u32, Part)>> {
     if config.device.is_empty() {
         bail!("{}: a data server needs at least one [[device]]", config.name);
     }
@@ -90,6 +90,8 @@ struct Part {
     seat: Seat,
     node: MakeNode<Sds>,
     pin: Option<usize>,
+    notice: Option<String>,
+    grown: bool,
 }
 
 fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
@@ -99,6 +101,8 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
             "servers that share a shard stay on the same core: give their devices the same `pin`"
         );
     }
+    let grown = parts.iter().any(|p| p.grown);
+    let notices = parts.iter().filter_map(|p| p.notice.clone()).collect();
     let (seats, nodes) = parts.into_iter().map(|p| (p.seat, p.node)).unzip();
     let config = rt::Config {
         backend: config.backend.0,
@@ -109,10 +113,11 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
         seed: crate::random()?,
         ..rt::Config::default()
     };
-    Ok(Job { name, config, nodes })
+    Ok(Job { notices, grown, ..Job::new(name, config, nodes) })
 }
 
-fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: bool) -> Result<Part> {
+/// What a device gives to a shard; `runs`: bytes that it was opened with, if it is in use.
+fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>) -> Result<Part> {
     if device.listen.ip().is_unspecified() && device.advertise.is_none() {
         bail!(
             "device {shard} listens on {}: say with `advertise` which address others dial",
@@ -121,9 +126,13 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: bool) -> Re
     }
     let (name, mdm, advertise) = (config.name.clone(), config.mdm.clone(), device.advertise);
     let (spec, replace, listen) = (device.spec.clone(), device.replace, device.listen);
+    let (notice, grown) = match enlarged(&spec) {
+        Ok(bytes) => (None, runs.is_some_and(|had| had > 0 && bytes > had)),
+        Err(error) => (Some(format!("{spec} is used with the size that it has: {error:#}")), false),
+    };
     // What is there may become a device only if it is nothing: nobody else's data is ever formatted. One that
     // runs is not looked at: it is locked, and that would be waited for.
-    let path = spec.path().filter(|_| !runs);
+    let path = spec.path().filter(|_| runs.is_none());
     let format = path.is_some_and(|path| matches!(content::of(path), Ok(Content::Nothing)));
     // Drawn anew: tells this life of the shard from others, and a device that is formatted by it.
     let (nonce, uuid) = (crate::random()?, [crate::random()?, crate::random()?]);
@@ -155,7 +164,20 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: bool) -> Re
         })
     };
     let listeners = vec![Listener { port: Port::Peer, at: listen.into() }];
-    Ok(Part { seat: Seat { listeners, disks: vec![disk] }, node: Box::new(node), pin: device.pin })
+    let seat = Seat { listeners, disks: vec![disk] };
+    Ok(Part { seat, node: Box::new(node), pin: device.pin, notice, grown })
+}
+
+/// Makes a file as large as the configuration says, if it is smaller; tells how large the device is.
+fn enlarged(spec: &DeviceSpec) -> Result<u64> {
+    match spec {
+        DeviceSpec::File(path, Some(size)) => content::enlarge(path, size.0),
+        // What is wrong with it tells who opens it.
+        DeviceSpec::File(path, None) | DeviceSpec::Block(path) => {
+            Ok(content::bytes(path).unwrap_or_default())
+        }
+        DeviceSpec::Ram(_) | DeviceSpec::Null(_) => Ok(0),
+    }
 }
 
 /// The real address, when the kernel has chosen the port.

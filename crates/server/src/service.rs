@@ -4,7 +4,8 @@
 //! waits for signals reports those. A shard never waits for the log: what does not fit is counted.
 //!
 //! Invariants: a shard that wants to end, as one does whose device failed, ends alone; the process ends
-//! with its last shard, or when one fails. SIGHUP makes the shards those that the configuration names now.
+//! with its last shard, or when one fails. SIGHUP makes the shards those that the configuration names now, and
+//! starts those again whose device has grown.
 
 use crate::exit::{Exit, coded};
 use crate::notes::Notes;
@@ -48,25 +49,49 @@ pub struct Job<N> {
     pub config: rt::Config,
     /// One per seat, called on the shard's own thread.
     pub nodes: Vec<MakeNode<N>>,
+    /// What people should know about it before it starts.
+    pub notices: Vec<String>,
+    /// Of one that runs: its device has grown, so that it is to be opened again.
+    pub grown: bool,
+}
+
+impl<N> Job<N> {
+    /// With nothing to say.
+    pub fn new(name: String, config: rt::Config, nodes: Vec<MakeNode<N>>) -> Job<N> {
+        Job { name, config, nodes, notices: Vec::new(), grown: false }
+    }
 }
 
 enum Message {
-    Bound { shard: String, backend: rt::Backend, at: Vec<ListenAddr>, notice: Option<String> },
+    Bound {
+        shard: String,
+        backend: rt::Backend,
+        at: Vec<ListenAddr>,
+        disk_bytes: u64,
+        notice: Option<String>,
+    },
     Note(Note),
-    Verdict { shard: String, verdict: Verdict },
-    Ended { shard: String, why: Option<RtError> },
+    Verdict {
+        shard: String,
+        verdict: Verdict,
+    },
+    Ended {
+        shard: String,
+        why: Option<RtError>,
+    },
     Signal(i32),
 }
 
-/// Tells which shards the configuration names now. It is told which run: their jobs are not used.
+/// Tells which shards the configuration names now. It is told which run: their jobs are not used, unless their
+/// device has grown.
 pub type Reload<'a, N> = Box<dyn FnMut(Running<'_>) -> Result<Vec<Job<N>>> + 'a>;
 
-/// True for the names of shards that run.
-pub type Running<'a> = &'a dyn Fn(&str) -> bool;
+/// By the name of a shard that runs: bytes of its device, as it was opened; 0 while nobody knows.
+pub type Running<'a> = &'a dyn Fn(&str) -> Option<u64>;
 
 /// Runs the shards until a signal asks for the end, or one of them fails. Roles that share the process
-/// have a pid file each. With `reload`, a SIGHUP starts the shards that it names and that don't run, and
-/// ends those that it doesn't name; they are told apart by name.
+/// have a pid file each. With `reload`, a SIGHUP starts the shards that it names and that don't run, ends those
+/// that it doesn't name, and ends and starts those whose device has grown; they are told apart by name.
 pub fn run<N: Node + Watch + 'static>(
     role: &str,
     pid_files: &[PathBuf],
@@ -78,12 +103,13 @@ pub fn run<N: Node + Watch + 'static>(
     log.line(&format!("gabion {} starts, pid {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     let (report, inbox) = sync_channel(BACKLOG);
     watch_signals(report.clone())?;
-    let mut shards = Shards { report, lost: Arc::default(), running: BTreeMap::new() };
+    let (lost, running, waiting) = (Arc::default(), BTreeMap::new(), BTreeMap::new());
+    let mut shards = Shards { report, lost, running, waiting };
     for job in jobs {
-        shards.start(job)?;
+        shards.start(&log, job)?;
     }
     let outcome = follow(&log, &inbox, &mut shards, reload);
-    shards.running.values().for_each(|shard| shard.stop.stop());
+    shards.stop_all();
     // A shard that ends needs room for its last report.
     drop(inbox);
     for (_, shard) in shards.running {
@@ -96,35 +122,42 @@ pub fn run<N: Node + Watch + 'static>(
 }
 
 /// The shards that run.
-struct Shards {
+struct Shards<N> {
     report: SyncSender<Message>,
     /// Notes that found no room.
     lost: Arc<AtomicU64>,
     running: BTreeMap<String, Shard>,
+    /// To be started when those of the same name have ended.
+    waiting: BTreeMap<String, Job<N>>,
 }
 
 struct Shard {
     thread: thread::JoinHandle<()>,
     stop: Stop,
+    disk_bytes: u64,
 }
 
-impl Shards {
-    fn start<N: Node + Watch + 'static>(&mut self, job: Job<N>) -> Result<()> {
+impl<N: Node + Watch + 'static> Shards<N> {
+    fn start(&mut self, log: &Log, job: Job<N>) -> Result<()> {
+        job.notices.iter().for_each(|notice| log.line(notice));
         let (report, lost, stop) = (self.report.clone(), self.lost.clone(), Stop::new());
         let (name, until) = (job.name.clone(), stop.clone());
         let thread = thread::Builder::new()
             .name(name.clone())
             .spawn(move || run_shard(job, &until, &report, &lost))?;
-        self.running.insert(name, Shard { thread, stop });
+        self.running.insert(name, Shard { thread, stop, disk_bytes: 0 });
         Ok(())
     }
 
+    /// They end in order, and nothing comes after them.
+    fn stop_all(&mut self) {
+        self.waiting.clear();
+        self.running.values().for_each(|shard| shard.stop.stop());
+    }
+
     /// Runs these, and no others.
-    fn become_those<N: Node + Watch + 'static>(
-        &mut self,
-        log: &Log,
-        jobs: Vec<Job<N>>,
-    ) -> Result<()> {
+    fn become_those(&mut self, log: &Log, jobs: Vec<Job<N>>) -> Result<()> {
+        self.waiting.clear();
         for (name, shard) in &self.running {
             if !shard.stop.is_set() && !jobs.iter().any(|job| job.name == *name) {
                 log.line(&format!("{name} is not in the configuration any more: stopping it"));
@@ -132,19 +165,33 @@ impl Shards {
             }
         }
         for job in jobs {
-            if !self.running.contains_key(&job.name) {
-                log.line(&format!("{} is new in the configuration: starting it", job.name));
-                self.start(job)?;
+            match self.running.get(&job.name) {
+                None => {
+                    log.line(&format!("{} is new in the configuration: starting it", job.name));
+                    self.start(log, job)?;
+                }
+                Some(shard) if job.grown || shard.stop.is_set() => {
+                    if !shard.stop.is_set() {
+                        log.line(&format!("{}'s device has grown: opening it again", job.name));
+                    }
+                    shard.stop.stop();
+                    self.waiting.insert(job.name.clone(), job);
+                }
+                Some(_) => {}
             }
         }
         Ok(())
     }
 
-    /// A shard has ended; true when it was asked to.
-    fn ended(&mut self, name: &str) -> Result<bool> {
+    /// A shard has ended; true when it was asked to. Starts what has waited for that.
+    fn ended(&mut self, log: &Log, name: &str) -> Result<bool> {
         let Some(shard) = self.running.remove(name) else { return Ok(true) };
         if shard.thread.join().is_err() {
             bail!("{name} panicked; its message is above. Please report it");
+        }
+        if let Some(job) = self.waiting.remove(name) {
+            log.line(&format!("starting {name} again"));
+            self.start(log, job)?;
         }
         Ok(shard.stop.is_set())
     }
@@ -162,10 +209,10 @@ fn run_shard<N: Node + Watch>(
         Ok(shard) => shard,
         Err(why) => return end.why = Some(why),
     };
-    let mut at = Vec::new();
+    let (mut at, mut disk_bytes) = (Vec::new(), 0);
     let mut nodes = Vec::new();
     for (seat, make) in job.nodes.into_iter().enumerate() {
-        let disk_bytes = shard.disk_bytes(seat, DiskId(0)).unwrap_or(0);
+        disk_bytes = shard.disk_bytes(seat, DiskId(0)).unwrap_or(0);
         let own = Place { at: shard.addrs(seat), disk_bytes };
         let (verdicts, name) = (report.clone(), job.name.clone());
         nodes.push(Watched::new(make(&own), move |verdict| {
@@ -174,7 +221,7 @@ fn run_shard<N: Node + Watch>(
         at.extend(own.at);
     }
     let (backend, notice) = (shard.backend(), shard.notice().map(str::to_owned));
-    let _ = report.send(Message::Bound { shard: job.name, backend, at, notice });
+    let _ = report.send(Message::Bound { shard: job.name, backend, at, disk_bytes, notice });
     let outcome = shard.run(nodes, stop, |_, _, note| {
         if report.try_send(Message::Note(note)).is_err() {
             lost.fetch_add(1, Ordering::Relaxed);
@@ -214,14 +261,15 @@ impl Drop for End {
 fn follow<N: Node + Watch + 'static>(
     log: &Log,
     inbox: &Receiver<Message>,
-    shards: &mut Shards,
+    shards: &mut Shards<N>,
     mut reload: Option<Reload<'_, N>>,
 ) -> Result<()> {
     let mut notes = Notes::default();
     while !shards.running.is_empty() {
         let wait = notes.due_in().unwrap_or(Duration::from_secs(3600));
         match inbox.recv_timeout(wait) {
-            Ok(Message::Bound { shard, backend, at, notice }) => {
+            Ok(Message::Bound { shard, backend, at, disk_bytes, notice }) => {
+                shards.running.get_mut(&shard).into_iter().for_each(|s| s.disk_bytes = disk_bytes);
                 let at: Vec<String> = at.iter().map(ToString::to_string).collect();
                 log.line(&format!("{shard} listens on {}, by {backend}", at.join(", ")));
                 notice.iter().for_each(|n| log.line(n));
@@ -241,7 +289,7 @@ fn follow<N: Node + Watch + 'static>(
             }
             Ok(Message::Signal(SIGHUP)) => {
                 // What is wrong with the configuration must not harm what runs.
-                let runs = |name: &str| shards.running.contains_key(name);
+                let runs = |name: &str| shards.running.get(name).map(|s| s.disk_bytes);
                 if let Some(named) = reload.as_mut().map(|reload| reload(&runs))
                     && let Err(why) = named.and_then(|jobs| shards.become_those(log, jobs))
                 {
@@ -250,10 +298,10 @@ fn follow<N: Node + Watch + 'static>(
             }
             Ok(Message::Signal(signal)) => {
                 log.line(&format!("signal {signal}: stopping"));
-                shards.running.values().for_each(|shard| shard.stop.stop());
+                shards.stop_all();
             }
             Ok(Message::Ended { shard, why }) => {
-                let asked = shards.ended(&shard)?;
+                let asked = shards.ended(log, &shard)?;
                 match why {
                     Some(why) if shards.running.is_empty() => return Err(failed(&shard, why)),
                     Some(why) => log.line(&format!("{shard}: {why}{OTHERS_GO_ON}")),

@@ -85,7 +85,7 @@ pub fn space(report: &Report) -> Option<String> {
     let full = report.full.as_ref()?;
     let devices: Vec<String> = full.devices.iter().map(|id| format!("dev{id}")).collect();
     Some(format!(
-        "FULL      {} writes wait for space on {}: delete volumes, discard (fstrim), or `gabion device add`",
+        "FULL      {} writes wait for space on {}: delete volumes, discard (fstrim), or `gabion device grow`",
         full.held,
         if devices.is_empty() { "the devices".to_owned() } else { devices.join(", ") }
     ))

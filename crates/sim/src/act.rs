@@ -7,11 +7,11 @@ use crate::plan::{Action, Death, IoKind, Who};
 use crate::stage::Stage;
 use crate::stamp;
 use crate::world::{ProcId, ProcState};
-use base::{BLOCKS_PER_UNIT, GroupId, SECTOR, UNIT, UnitKey, VolumeId};
+use base::{BLOCKS_PER_UNIT, GroupId, MIB, SECTOR, UNIT, UnitKey, VolumeId};
 use node::sds::Sds;
 use seam::{BlockKind, BlockRequest, Buf, DiskId, Journal, RequestId};
+use std::ops::Range;
 use std::time::Duration;
-use store::durable::layout::Layout;
 
 const UNIT_SECTORS: u32 = UNIT / SECTOR;
 
@@ -54,6 +54,7 @@ impl Stage {
             }
             Action::Damage(i, damage) => self.damage(i, damage),
             Action::Tamper(i, how) => self.tamper(i, how),
+            Action::Grow(i, mib) => self.grow(i, mib),
             Action::Scrub => self.order(Order::Scrub),
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
             Action::Delete(v) => {
@@ -105,16 +106,27 @@ impl Stage {
         if !self.plan.keeps(who) || !(spares || self.plan.allow_loss) {
             return;
         }
-        let Some((at, from)) = self.some_block(i) else { return };
+        let Some((at, data)) = self.some_block(i) else { return };
         let id = self.proc(who);
         let prng = &mut self.damage_prng;
-        if self.world.disk(id, DiskId(0)).damage(damage, at, from, prng) {
+        if self.world.disk(id, DiskId(0)).damage(damage, at, data, prng) {
             self.marks.meet("sim: a block was damaged");
         }
     }
 
-    /// Where a block is that lies at rest on this device, and where blocks begin.
-    fn some_block(&mut self, i: u8) -> Option<(u64, u64)> {
+    /// A server's device becomes larger; this life of the server goes on with what it was.
+    pub(crate) fn grow(&mut self, i: u8, mib: u32) {
+        let who = Who::Sds(i);
+        if self.plan.keeps(who) && !self.tampered.contains_key(&i) {
+            self.marks.meet("sim: a device became larger");
+            let id = self.proc(who);
+            let disk = self.world.disk(id, DiskId(0));
+            disk.resize(disk.size() + u64::from(mib) * MIB);
+        }
+    }
+
+    /// Where a block is that lies at rest on this device, and where blocks are, with superblocks among them.
+    fn some_block(&mut self, i: u8) -> Option<(u64, Vec<Range<u64>>)> {
         let prng = &mut self.damage_prng;
         let id = ProcId(1 + usize::from(i));
         let sds = self.world.actor::<Sds>(id)?;
@@ -131,9 +143,8 @@ impl Stage {
             .filter(|b| durable.place(group, unit, *b).is_some())
             .collect();
         let block = *resting.get(prng.below(resting.len().max(1) as u64) as usize)?;
-        let from = Layout::new(self.world.disk(id, DiskId(0)).size()).ok()?.slots.at;
-        let at = self.world.actor::<Sds>(id)?.device()?.durable()?.place(group, unit, block)?;
-        Some((at, from))
+        let data = durable.layout().extents.iter().map(|e| e.slots.at..e.end).collect();
+        Some((durable.place(group, unit, block)?, data))
     }
 
     /// Takes back all damage.

@@ -13,6 +13,7 @@
 use base::{Map, Prng};
 use seam::{Buf, BufPool, DiskError};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 const PAGE: u64 = 4096;
 const SECTOR: usize = 512;
@@ -70,7 +71,7 @@ impl Pages {
         Pages { map: Map::default(), fill }
     }
 
-    fn each(at: u64, len: usize, mut f: impl FnMut(u64, usize, std::ops::Range<usize>)) {
+    fn each(at: u64, len: usize, mut f: impl FnMut(u64, usize, Range<usize>)) {
         let mut done = 0;
         while done < len {
             let here = at + done as u64;
@@ -130,8 +131,24 @@ pub struct Disk {
     ended: u64,
     /// Damaged pages by number.
     atlas: BTreeMap<u64, Wrong>,
-    /// What becomes of the next write of data, and where data begins.
-    trap: Option<(Damage, u64, u64)>,
+    /// What becomes of the next write of data.
+    trap: Option<Trap>,
+}
+
+/// Something that happens to a later write.
+#[derive(Clone, Debug)]
+struct Trap {
+    damage: Damage,
+    /// The page that was meant.
+    page: u64,
+    /// Where data is.
+    data: Vec<Range<u64>>,
+}
+
+impl Trap {
+    fn is_data(&self, at: u64) -> bool {
+        self.data.iter().any(|range| range.contains(&at))
+    }
 }
 
 impl Disk {
@@ -205,9 +222,8 @@ impl Disk {
         if self.kind == DiskKind::Null {
             return Ok(());
         }
-        if let Some((damage, page, from)) = self.trap.filter(|(_, _, from)| at >= *from) {
-            self.trap = None;
-            self.go_wrong(damage, page, at, data, durable, from);
+        if let Some(trap) = self.trap.take_if(|trap| trap.is_data(at)) {
+            self.go_wrong(&trap, at, data, durable);
             return Ok(());
         }
         self.put(at, data, durable);
@@ -233,8 +249,14 @@ impl Disk {
     // ---- damage ----
 
     /// Damages a page that is at rest and whole; false when it is neither, or the damage has to wait for a
-    /// write at or behind `from`.
-    pub fn damage(&mut self, damage: Damage, at: u64, from: u64, prng: &mut Prng) -> bool {
+    /// write to where data is.
+    pub fn damage(
+        &mut self,
+        damage: Damage,
+        at: u64,
+        data: Vec<Range<u64>>,
+        prng: &mut Prng,
+    ) -> bool {
         let page = at / PAGE;
         let busy = self.unflushed.iter().any(|w| w.touches(page * PAGE, PAGE));
         if busy || self.atlas.contains_key(&page) {
@@ -242,7 +264,7 @@ impl Disk {
         }
         match damage {
             Damage::Lost | Damage::Astray => {
-                self.trap = Some((damage, page, from));
+                self.trap = Some(Trap { damage, page, data });
                 false
             }
             Damage::Sector => {
@@ -294,18 +316,12 @@ impl Disk {
     }
 
     /// A write whose end is a lie.
-    fn go_wrong(
-        &mut self,
-        damage: Damage,
-        page: u64,
-        at: u64,
-        data: &[u8],
-        durable: bool,
-        from: u64,
-    ) {
+    fn go_wrong(&mut self, trap: &Trap, at: u64, data: &[u8], durable: bool) {
         let whole = at.is_multiple_of(PAGE) && data.len().is_multiple_of(PAGE as usize);
-        let astray = damage == Damage::Astray && page * PAGE >= from;
-        if !whole || data.len() as u64 > 4 * PAGE || self.unflushed.iter().any(|w| w.at >= from) {
+        let page = trap.page;
+        let astray = trap.damage == Damage::Astray && trap.is_data(page * PAGE);
+        let busy = self.unflushed.iter().any(|w| trap.is_data(w.at));
+        if !whole || data.len() as u64 > 4 * PAGE || busy {
             return self.put(at, data, durable);
         }
         self.mend(at, data.len());

@@ -21,6 +21,7 @@ pub const NOTES: &[&str] = &[
     "Deduped",
     "OldSession",
     "Full",
+    "Grown",
     "Dropped",
     "DeviceDown",
     "DeviceUp",

@@ -109,6 +109,8 @@ pub enum Action {
     Damage(u8, Damage),
     /// Turn this server off, do this to its device, and turn it on again.
     Tamper(u8, Tamper),
+    /// Make this server's device so many MiB larger, as its next life will find.
+    Grow(u8, u32),
 }
 
 impl Action {
@@ -125,6 +127,7 @@ impl Action {
                 | Action::Delete(_)
                 | Action::Scrub
                 | Action::Damage(..)
+                | Action::Grow(..)
         )
     }
 }
@@ -169,6 +172,8 @@ pub struct Plan {
     pub allow_loss: bool,
     /// Units that one server has space for.
     pub capacity: u32,
+    /// MiB by which devices grow when writes wait for space at last; 0: not at all, and data is given back.
+    pub growth: u32,
     /// Operations that a client of the workload has outstanding at most.
     pub depth: u32,
     /// The processes' bounds.

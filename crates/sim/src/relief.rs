@@ -1,10 +1,11 @@
-//! Space for the writes that wait for it: when some have waited for a while, the clients give back what
-//! they have written, and the waiting writes must end.
+//! Space for the writes that wait for it: when some have waited for a while, the servers' devices grow, one
+//! after the other, if the plan says so; else the clients give back what they have written. The waiting
+//! writes must end.
 //!
 //! One discard of everything may not be enough: what gets in takes the space again. So this goes on as
 //! long as writes are held.
 
-use crate::plan::IoKind;
+use crate::plan::{Death, IoKind, Who};
 use crate::stage::Stage;
 use base::{SECTOR, Time, UNIT};
 use std::time::Duration;
@@ -17,6 +18,8 @@ const PATIENCE: Duration = Duration::from_millis(600);
 pub struct Relief {
     since: Option<Time>,
     first: usize,
+    /// Servers whose devices have grown.
+    grown: u8,
 }
 
 impl Relief {
@@ -31,6 +34,9 @@ impl Relief {
             return;
         }
         self.since = Some(now);
+        if self.grow(stage) {
+            return;
+        }
         stage.marks.meet("sim: space was made for held writes");
         // Unit by unit, as some may be lost; others first each time, as not all may get in at once.
         let volumes = stage.volumes.clone();
@@ -43,5 +49,22 @@ impl Relief {
             let sectors = UNIT / SECTOR;
             stage.issue(client, id, IoKind::Discard, unit * sectors, sectors);
         }
+    }
+
+    /// Lets the next server's device grow; false: all of them have.
+    fn grow(&mut self, stage: &mut Stage) -> bool {
+        let growth = stage.plan.growth;
+        while growth > 0 && self.grown < stage.plan.sds {
+            let (i, who) = (self.grown, Who::Sds(self.grown));
+            self.grown += 1;
+            let away = stage.outcasts_device.and(stage.plan.outcast).map(|(i, _)| i);
+            if stage.plan.keeps(who) && Some(i) != away {
+                stage.grow(i, growth);
+                stage.kill(who, Death { keep: true, ..Death::default() });
+                stage.start(who);
+                return true;
+            }
+        }
+        false
     }
 }

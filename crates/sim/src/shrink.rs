@@ -186,7 +186,8 @@ fn names(action: &Action, who: Who) -> bool {
         Action::Block(a, b) | Action::Open(a, b) | Action::Clog(a, b, _) | Action::Reset(a, b) => {
             a == who || b == who
         }
-        Action::Tamper(_, Tamper::Swapped(j)) => Who::Sds(j) == who,
+        Action::Tamper(i, Tamper::Swapped(j)) => Who::Sds(i) == who || Who::Sds(j) == who,
+        Action::Tamper(i, _) | Action::Damage(i, _) | Action::Grow(i, _) => Who::Sds(i) == who,
         _ => false,
     }
 }

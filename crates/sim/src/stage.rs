@@ -8,7 +8,7 @@ use crate::disk::{Disk, DiskKind};
 use crate::history::{Answer, History};
 use crate::marks::Marks;
 use crate::plan::{Death, Plan, Who};
-use crate::tamper::Tamper;
+use crate::tamper::Harm;
 use crate::trace::Sink;
 use crate::world::{ProcId, ProcState, Reply, Step, World};
 use base::{DeviceId, GroupId, MIB, Prng, TIB, Time, UnitKey, VolumeId};
@@ -76,8 +76,8 @@ pub struct Stage {
     /// Blocks that a server has learned to be unreadable where its copy was made from, until the last scrub: that
     /// their bytes are equal says nothing, as no checksum of theirs fits.
     pub lost_copies: BTreeSet<(u8, UnitKey, u32)>,
-    /// Servers whose devices must be refused: what was done to them, and their size before, in bytes.
-    pub(crate) tampered: BTreeMap<u8, (Tamper, u64)>,
+    /// Servers whose devices must be refused, and what was done to them.
+    pub(crate) tampered: BTreeMap<u8, Harm>,
     /// Servers that have another one's device, and which one that is.
     pub(crate) written: BTreeMap<u8, DeviceId>,
     /// What damage strikes.

@@ -15,7 +15,7 @@ use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
 use node::sds::{Device, Sds, Trouble};
 use seam::DiskId;
-use store::durable::layout::{Layout, SLOT};
+use store::durable::layout::SLOT;
 use store::durable::{Durable, MountError};
 
 /// What is done to the device.
@@ -29,6 +29,16 @@ pub enum Tamper {
     Shrunk,
     /// It is exchanged with this server's.
     Swapped(u8),
+}
+
+/// What was done to a device.
+#[derive(Debug)]
+pub(crate) struct Harm {
+    how: Tamper,
+    /// Its bytes before.
+    size: u64,
+    /// The superblocks that were damaged, if it was that.
+    places: Vec<u64>,
 }
 
 /// A byte of a superblock that its checksum covers, and nothing is looked at before that.
@@ -46,7 +56,12 @@ impl Stage {
             return;
         }
         self.marks.meet("sim: a device was tampered with");
-        let size = self.file(i).size();
+        let Some(layout) = self.durable(i).map(|d| d.layout().clone()) else { return };
+        let mut harm = Harm { how, size: self.file(i).size(), places: layout.places().to_vec() };
+        if how == Tamper::Superblock {
+            let copy = self.damage_prng.below(4) as usize;
+            harm.places = vec![harm.places[copy]];
+        }
         if let Tamper::Swapped(j) = how {
             let pair = [(i, self.durable(j)), (j, self.durable(i))];
             let pair = pair.map(|(i, d)| (i, d.expect("it is in use").identity().device));
@@ -55,9 +70,12 @@ impl Stage {
         for i in &those {
             self.kill(Who::Sds(*i), Death { keep: true, ..Death::default() });
         }
-        self.do_to(i, how);
+        self.do_to(i, &harm);
+        if how == Tamper::Shrunk {
+            self.file(i).resize((layout.size - layout.size / 4) / SLOT * SLOT);
+        }
         if matches!(how, Tamper::Superblocks | Tamper::Shrunk) {
-            self.tampered.insert(i, (how, size));
+            self.tampered.insert(i, harm);
         }
         those.iter().for_each(|i| self.start(Who::Sds(*i)));
     }
@@ -81,16 +99,12 @@ impl Stage {
     }
 
     /// Does it. Once more undoes it, except for the size.
-    fn do_to(&mut self, i: u8, how: Tamper) {
-        let size = self.file(i).size();
-        let copies = Layout::superblocks(size);
-        match how {
-            Tamper::Superblock => {
-                let copy = copies[self.damage_prng.below(4) as usize];
-                self.file(i).flip(copy + INSIDE);
+    fn do_to(&mut self, i: u8, harm: &Harm) {
+        match harm.how {
+            Tamper::Superblock | Tamper::Superblocks => {
+                harm.places.iter().for_each(|at| self.file(i).flip(at + INSIDE));
             }
-            Tamper::Superblocks => copies.iter().for_each(|at| self.file(i).flip(at + INSIDE)),
-            Tamper::Shrunk => self.file(i).resize((size - size / 4) / SLOT * SLOT),
+            Tamper::Shrunk => {}
             Tamper::Swapped(j) => {
                 let empty = Disk::new(self.file(i).kind(), 0);
                 let own = std::mem::replace(self.file(i), empty);
@@ -103,9 +117,9 @@ impl Stage {
     /// Why a server gives up its device was to be expected.
     pub(crate) fn is_refused_rightly(&self, i: u8, trouble: &Trouble) -> bool {
         use MountError::{Damaged, Shrunk, TooSmall};
-        match (self.tampered.get(&i), trouble) {
-            (Some((Tamper::Superblocks, _)), Trouble::Device(Damaged { .. })) => true,
-            (Some((Tamper::Shrunk, _)), Trouble::Device(Shrunk { .. } | TooSmall { .. })) => true,
+        match (self.tampered.get(&i).map(|harm| harm.how), trouble) {
+            (Some(Tamper::Superblocks), Trouble::Device(Damaged { .. })) => true,
+            (Some(Tamper::Shrunk), Trouble::Device(Shrunk { .. } | TooSmall { .. })) => true,
             (None, Trouble::Refused(_)) => self.written.contains_key(&i),
             _ => false,
         }
@@ -113,11 +127,9 @@ impl Stage {
 
     /// The server has refused its device, and is off: puts that right, if something was done to it.
     pub(crate) fn put_right(&mut self, i: u8) {
-        match self.tampered.remove(&i) {
-            None => return,
-            Some((Tamper::Shrunk, size)) => self.file(i).resize(size),
-            Some((how, _)) => self.do_to(i, how),
-        }
+        let Some(harm) = self.tampered.remove(&i) else { return };
+        self.do_to(i, &harm);
+        self.file(i).resize(harm.size);
         self.marks.meet("sim: a device was refused and put right");
     }
 
@@ -125,7 +137,9 @@ impl Stage {
     pub(crate) fn may_lead(&self, id: ProcId) -> Result<(), Failure> {
         let Who::Sds(i) = self.who(id) else { return Ok(()) };
         let text = match (self.tampered.get(&i), self.written.get(&i), self.sds(i).map(Sds::id)) {
-            (Some((how, _)), ..) => format!("sds{i} serves from a device that was {how:?}"),
+            (Some(Harm { how, .. }), ..) => {
+                format!("sds{i} serves from a device that was {how:?}")
+            }
             (None, Some(is), Some(serves)) if *is != serves => {
                 format!("sds{i} serves as {serves}, and its device is {is}")
             }
@@ -136,7 +150,7 @@ impl Stage {
 
     /// A server that has not refused its device yet.
     pub(crate) fn unrefused(&self) -> Option<String> {
-        let (i, (how, _)) = self.tampered.iter().next()?;
+        let (i, Harm { how, .. }) = self.tampered.iter().next()?;
         Some(format!("sds{i} has not refused a device that was {how:?}"))
     }
 }

@@ -118,8 +118,10 @@ fn lost_blocks_fail_through_every_mount_until_they_are_written_whole() {
 fn any_single_damage_of_metadata_is_repaired_or_refused() {
     let layout = Layout::new(SIZE).unwrap();
     let (mut refused, mut lost_sums) = (0, 0);
-    for (i, at) in (0..layout.slots.at).step_by(4096).chain([SIZE / 2, SIZE - 65536]).enumerate() {
-        if (layout.log.at..layout.map.at).contains(&at) {
+    for (i, at) in
+        (0..layout.extents[0].slots.at).step_by(4096).chain([SIZE / 2, SIZE - 65536]).enumerate()
+    {
+        if (layout.log.at..layout.extents[0].map.at).contains(&at) {
             continue; // free, after the checkpoint
         }
         let mut world = written();
@@ -131,7 +133,7 @@ fn any_single_damage_of_metadata_is_repaired_or_refused() {
                     world.read(World::group(u), u, 0, UNIT);
                 }
                 world.settle();
-                let sums = (layout.sums.at..layout.slots.at).contains(&at);
+                let sums = (layout.extents[0].sums.at..layout.extents[0].slots.at).contains(&at);
                 assert!(world.corrupt.is_empty() || sums, "at {at}");
                 lost_sums += usize::from(!world.corrupt.is_empty());
             }
@@ -256,7 +258,7 @@ fn save_checksums(world: &mut World) {
 #[test]
 fn checksums_that_fail_to_be_read_for_a_moment_are_not_saved_as_lost() {
     let layout = Layout::new(SIZE).unwrap();
-    let sums = layout.sums.at..layout.slots.at;
+    let sums = layout.extents[0].sums.at..layout.extents[0].slots.at;
     for times in 1..=3 {
         let mut world = written();
         world.unreadable = (sums.clone(), times);

@@ -6,10 +6,13 @@
 //! damaged.
 
 use base::crc::crc32c;
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use store::durable::Content;
 use store::durable::format::{MapEntry, Superblock, page_sum, superblock_crc};
 use store::durable::layout::{Layout, MAP_ENTRIES, PAGE, UNIT_CHUNKS};
+use store::durable::survey::{CopyState, look};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Units that are added have numbers from here on.
@@ -32,12 +35,11 @@ struct Device {
 impl Device {
     fn open(path: &str) -> Device {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
-        let layout = Layout::new(file.metadata().unwrap().len()).unwrap();
         let page = read(&file, 0, PAGE as usize);
+        let CopyState::Valid(Content { layout, .. }) = look(&page) else { panic!("no device") };
         let sb = Superblock::ref_from_prefix(&page).unwrap().0;
         let root_at = layout.root[(sb.sequence.get() & 1) as usize].at;
-        let pages = (layout.map_pages() + layout.sum_pages()) as usize;
-        let bytes = read(&file, root_at, pages * 4);
+        let bytes = read(&file, root_at, layout.root_len());
         assert_eq!(crc32c(&bytes), sb.root_crc.get(), "stop its server in order first");
         let root = bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap()));
         Device { root: root.collect(), uuid: sb.uuid.map(|w| w.get()), file, layout, root_at }
@@ -65,7 +67,7 @@ impl Device {
     fn close(self) {
         let bytes: Vec<u8> = self.root.iter().flat_map(|sum| sum.to_le_bytes()).collect();
         self.file.write_all_at(&bytes, self.root_at).unwrap();
-        for at in Layout::superblocks(self.layout.size) {
+        for at in self.layout.earlier_ends().chain(self.layout.places()) {
             let mut page = read(&self.file, at, PAGE as usize);
             Superblock::mut_from_prefix(&mut page).unwrap().0.root_crc = crc32c(&bytes).into();
             let crc = superblock_crc(&page);
@@ -83,11 +85,11 @@ fn every_slot_of_a_device_is_taken() {
     let pages = device.layout.map_pages();
     let used = (0..pages).flat_map(|page| device.page(page)).find(|e| e.valid.get() != 0);
     let owner = used.expect("write something to it first");
-    let (mut added, hole) = (0, device.layout.hole());
+    let (mut added, unused) = (0, BTreeSet::from_iter(device.layout.unused()));
     for page in 0..pages {
         let mut entries = device.page(page);
         for (slot, entry) in (page * MAP_ENTRIES..).zip(&mut entries) {
-            let exists = slot < device.layout.slot_count() && Some(slot) != hole;
+            let exists = device.layout.has_slot(slot) && !unused.contains(&slot);
             if exists && entry.valid.get() == 0 {
                 let (unit, chunk) = (FIRST_UNIT + added / UNIT_CHUNKS, added % UNIT_CHUNKS);
                 (entry.group, entry.volume, entry.unit) = (owner.group, owner.volume, unit.into());

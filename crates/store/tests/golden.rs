@@ -1,7 +1,7 @@
 //! Golden devices: what an earlier build left on a device is what this one reads, and what this one writes.
 //!
-//! Two images of 16 MiB, made by a fixed run: one as a crash leaves it, with most of it in the log, and one
-//! after a checkpoint. They are stored as pages that are not zero, each as runs of equal words. When one of
+//! Three images, made by a fixed run: one of 16 MiB as a crash leaves it, with most of it in the log, one after a
+//! checkpoint, and one that grew to 33 MiB on the way, and is used beyond what it was. They are stored as pages that are not zero, each as runs of equal words. When one of
 //! these tests fails, the format has changed: devices in use could not be read any more, and it takes a
 //! new format with a number of its own. `GOLDEN=write cargo test -p gabion-store --test golden same_run` makes new
 //! images.
@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use store::durable::{Durable, Expected, Format, Formatting, Identity, Mount, Mounting, Tuning};
 
 const SIZE: u64 = 16 << 20;
+const GROWN: u64 = 33 << 20;
 const PAGE: usize = 4096;
 const SECTOR: u32 = 512;
 const IDENTITY: Identity =
@@ -28,6 +29,7 @@ type Pages = BTreeMap<u32, Vec<u8>>;
 
 /// A device that ends operations in order, and what should be on it.
 struct Device {
+    size: u64,
     pages: Pages,
     out: Effects,
     open: VecDeque<Effect>,
@@ -49,11 +51,11 @@ impl Device {
     fn with(pages: Pages) -> Device {
         let out = Effects::new(BufPool::new(1 << 20), Prng::new(1), None);
         let (open, store, content) = (VecDeque::new(), None, BTreeMap::new());
-        Device { pages, out, open, store, content, next: 1 }
+        Device { size: SIZE, pages, out, open, store, content, next: 1 }
     }
 
     fn format(&mut self) {
-        let mut format = Format::new(DiskId(0), SIZE, IDENTITY, false).unwrap();
+        let mut format = Format::new(DiskId(0), self.size, IDENTITY, false).unwrap();
         format.start(&mut self.out);
         loop {
             let (op, result) = self.end_one().expect("it waits for something");
@@ -67,7 +69,7 @@ impl Device {
 
     fn mount(&mut self) {
         let expected = Expected { cluster: Some(IDENTITY.cluster), device: Some(IDENTITY.device) };
-        let mut mount = Mount::new(DiskId(0), SIZE, expected, Tuning::SHIPPED);
+        let mut mount = Mount::new(DiskId(0), self.size, expected, Tuning::SHIPPED);
         let mut state = mount.start(&mut self.out);
         loop {
             match state {
@@ -168,6 +170,15 @@ impl Device {
         self.change(2, vec![Change::Dirty(vec![(unit(1, 1), blocks)]), Change::Acted(Epoch(6))]);
     }
 
+    /// The device becomes larger, and nothing of what it was is free any more.
+    fn grow(&mut self) {
+        self.size = GROWN;
+        self.mount();
+        (0..8).for_each(|i| self.write(unit(4, i), 0, UNIT, 0x6000 + i));
+        let used = self.store.as_ref().expect("mounted").used();
+        assert!(used > store::durable::layout::Layout::new(SIZE).unwrap().capacity());
+    }
+
     fn second_half(&mut self) {
         self.write(unit(3, 1), 0, 40 * BLOCK, 0x4000);
         self.change(2, vec![Change::Clean(vec![(unit(1, 1), BlockSet::from_range(3..5))])]);
@@ -220,16 +231,34 @@ impl Device {
     }
 }
 
-/// The fixed run; with a checkpoint at its end, or not.
-fn run(checkpoint: bool) -> Device {
+/// What is done in the fixed run.
+#[derive(Clone, Copy)]
+struct Run {
+    name: &'static str,
+    grow: bool,
+    /// At its end.
+    checkpoint: bool,
+}
+
+const RUNS: [Run; 3] = [
+    Run { name: "format1-log.rle", grow: false, checkpoint: false },
+    Run { name: "format1-checkpoint.rle", grow: false, checkpoint: true },
+    Run { name: "format1-grown.rle", grow: true, checkpoint: true },
+];
+
+/// The fixed run.
+fn run(how: Run) -> Device {
     let mut device = Device::with(Pages::new());
     device.format();
     device.mount();
     device.first_half();
     device.store.as_mut().expect("mounted").request_checkpoint();
     device.settle();
+    if how.grow {
+        device.grow();
+    }
     device.second_half();
-    if checkpoint {
+    if how.checkpoint {
         device.store.as_mut().expect("mounted").request_checkpoint();
         device.settle();
     }
@@ -286,12 +315,10 @@ fn decode(mut bytes: &[u8]) -> Pages {
     pages
 }
 
-const IMAGES: [(&str, bool); 2] = [("format1-log.rle", false), ("format1-checkpoint.rle", true)];
-
 #[test]
 fn the_same_run_leaves_the_same_bytes() {
-    for (name, checkpoint) in IMAGES {
-        let image = encode(&run(checkpoint).pages);
+    for how in RUNS {
+        let (name, image) = (how.name, encode(&run(how).pages));
         if std::env::var("GOLDEN").is_ok_and(|v| v == "write") {
             std::fs::create_dir_all(file("")).unwrap();
             std::fs::write(file(name), &image).unwrap();
@@ -309,12 +336,13 @@ fn the_same_run_leaves_the_same_bytes() {
 
 #[test]
 fn what_an_earlier_build_left_is_read() {
-    for (name, checkpoint) in IMAGES {
-        let mut device = Device::with(decode(&std::fs::read(file(name)).unwrap()));
-        device.content = run(checkpoint).content;
+    for how in RUNS {
+        let mut device = Device::with(decode(&std::fs::read(file(how.name)).unwrap()));
+        let same = run(how);
+        (device.content, device.size) = (same.content, same.size);
         device.mount();
         let replayed = device.store.as_ref().unwrap().replayed();
-        assert_eq!(replayed.batches > 0, !checkpoint, "{replayed:?}");
+        assert_eq!(replayed.batches > 0, !how.checkpoint, "{replayed:?}");
         device.check();
         device.mount(); // and again, as that one left it
         device.check();

@@ -25,6 +25,9 @@ fn life(mutant: Mutant, seed: u64) {
         Mutant::EagerTail => lives::log_wraps(seed),
         // Only a device without other free slots uses one again at once.
         Mutant::EagerReuse => lives::reuse(seed),
+        // Only a device that grows.
+        Mutant::GrownGap => lives::grown(seed),
+        Mutant::PresentSize => lives::imitated(seed),
         _ => drop(lives::random(seed, Lives::default())),
     }
 }

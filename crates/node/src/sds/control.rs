@@ -11,8 +11,9 @@ use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, Time};
 use mirror::{Fate, Mirror, ScrubStats};
 use prost::Message;
 use seam::{Buf, Effects, Journal, Note};
-use store::durable::layout::Layout;
-use store::durable::{Identity, MountError};
+use store::durable::layout::{Layout, NotGrown, SMALLEST_GROWTH};
+use store::durable::survey::Growth;
+use store::durable::{Durable, Identity, MountError};
 use wire::control::{
     Admission, DeviceKind, Heartbeat, MapPage, Proposal, Refusal, RefusalCode, Register,
     Registered, Role, ScrubStatus, Welcome,
@@ -160,6 +161,7 @@ impl Sds {
             let (found, wanted) = (durable.identity().device, self.me);
             return self.give_up(Trouble::Device(MountError::OtherDevice { found, wanted }), out);
         }
+        device.durable().and_then(growth).into_iter().for_each(|note| out.note(note));
         let (limits, boot) = (self.config.limits.clone(), self.boot.unwrap_or(now));
         self.mirror = Some(Mirror::new(self.me, self.incarnation, limits, device, boot));
         if let Some(link) = self.mdm.up() {
@@ -320,6 +322,16 @@ impl Sds {
         let empty =
             proposal.suspects.is_empty() && proposal.join.is_empty() && proposal.admit.is_empty();
         (!empty).then_some(proposal)
+    }
+}
+
+/// What became of a device that is larger than it was.
+fn growth(durable: &Durable) -> Option<Note> {
+    let (device, Growth { from, bytes, refused }) = (durable.identity().device, durable.growth());
+    match refused {
+        None => Some(Note::Grown { device, from, to: bytes }),
+        Some(NotGrown::TooLittle) if bytes.saturating_sub(from) < SMALLEST_GROWTH => None,
+        Some(why) => Some(Note::NotGrown { device, used: from, bytes, why: why.why() }),
     }
 }
 

@@ -1,15 +1,18 @@
-//! What is on a device before it is given to a server.
+//! What is on a device before it is given to a server, and how a file becomes larger.
 
 use crate::inspect::report::Copies;
 use crate::offline;
 use crate::size::Size;
 use crate::spec::DeviceSpec;
 use anyhow::{Context, Result, bail};
+use seam::DiskError;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use store::durable::layout::{Layout, SMALLEST};
-use store::durable::survey::CopyState;
+use store::durable::Content as Superblock;
+use store::durable::layout::{Layout, PAGE, SMALLEST};
+use store::durable::survey::{CopyState, Search};
 
 /// How much of the beginning and the end is looked at, and overwritten by [`erase`].
 const EDGE: u64 = 1 << 20;
@@ -86,15 +89,54 @@ pub fn check_place(spec: &DeviceSpec) -> Result<()> {
     Ok(())
 }
 
+/// The device that is there, as its superblocks tell of it, also while a server uses it; `None`: there is none
+/// that could be used.
+pub fn superblock(path: &Path) -> Result<Option<Superblock>> {
+    let file = File::open(path).with_context(|| format!("can't open {}", path.display()))?;
+    let mut search = Search::new(size(&file)?);
+    let mut page = [0; PAGE as usize];
+    while let Some(at) = search.next() {
+        let read = file.read_exact_at(&mut page, at);
+        search.take(read.map(|()| &page[..]).map_err(|_| DiskError::Io));
+    }
+    Ok(search.choose().ok())
+}
+
+/// Bytes of what is there; 0: nothing.
+pub fn bytes(path: &Path) -> Result<u64> {
+    match File::open(path) {
+        Ok(file) => size(&file),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(0),
+        Err(e) => Err(e).with_context(|| format!("can't open {}", path.display())),
+    }
+}
+
+/// Gives a file at least so many bytes, sparse, if what is there may grow: a device that is whole, or nothing.
+/// One that has shrunk is left alone: what was behind its end is missing, and that has to be told. Tells how
+/// many it has. What is not there, or can't be read, is for who opens it.
+pub fn enlarge(path: &Path, to: u64) -> Result<u64> {
+    let now = bytes(path).unwrap_or_default();
+    let whole = || matches!(superblock(path), Ok(Some(_)));
+    let nothing = || matches!(of(path), Ok(Content::Nothing));
+    if now == 0 || now >= to || !path.is_file() || !(whole() || nothing()) {
+        return Ok(now);
+    }
+    let failed = || format!("can't give {} {}", path.display(), Size(to));
+    let file = File::options().write(true).open(path).with_context(failed)?;
+    file.set_len(to).and_then(|()| file.sync_all()).with_context(failed)?;
+    Ok(to)
+}
+
 /// Makes what is there unrecognisable: its beginning, its end and its superblocks become zeros.
 pub fn erase(path: &Path) -> Result<()> {
     let failed = || format!("can't overwrite {}", path.display());
+    let told = superblock(path)?.map(|s| s.layout.places());
     let mut file = File::options().write(true).open(path).with_context(failed)?;
     let bytes = size(&file)?;
     let zeros = vec![0; EDGE.min(bytes) as usize];
-    let superblocks = Layout::superblocks(bytes);
+    let superblocks = Layout::superblocks(bytes).into_iter().chain(told.into_iter().flatten());
     let edges = [0, bytes.saturating_sub(EDGE)];
-    for at in superblocks.into_iter().chain(edges).filter(|at| *at < bytes) {
+    for at in superblocks.chain(edges).filter(|at| *at < bytes) {
         let len = (bytes - at).min(EDGE) as usize;
         file.seek(SeekFrom::Start(at)).with_context(failed)?;
         file.write_all(&zeros[..len]).with_context(failed)?;

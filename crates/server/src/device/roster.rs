@@ -42,17 +42,17 @@ pub struct Server {
 }
 
 /// A server's file, and how to reach its process and its cluster.
-struct Found {
-    file: PathBuf,
-    config: SdsConfig,
-    target: Target,
+pub(super) struct Found {
+    pub file: PathBuf,
+    pub config: SdsConfig,
+    pub target: Target,
     process: Process,
     /// Its log, and where that ended when the command began, if we may know.
     log: Option<(PathBuf, u64)>,
 }
 
 impl Server {
-    fn find(&self, target: &Target) -> Result<Found> {
+    pub(super) fn find(&self, target: &Target) -> Result<Found> {
         let mut log = None;
         let file = match (&self.config, &self.sds) {
             (Some(file), _) => file.clone(),
@@ -87,7 +87,7 @@ impl Server {
 
 impl Found {
     /// Writes the file, and has it read.
-    fn change(&self) -> Result<()> {
+    pub fn change(&self) -> Result<()> {
         config::write(&self.file, &self.config)?;
         if !self.process.signal(Signal::HUP)? {
             bail!(
@@ -101,27 +101,44 @@ impl Found {
 
     /// Waits until the MDM shows this device as up, or not any more.
     fn wait(&self, shard: u32, state: UpDown) -> Result<Device> {
-        let deadline = Instant::now() + PATIENCE;
+        let refusable = state == UpDown::Up;
+        self.wait_for(shard, &format!("is not {state}"), refusable, |d| d.state == state)
+    }
+
+    /// Waits until the MDM shows this device as it is wanted; `yet` says what it is not. With `refusable`, not
+    /// longer than until the server says why it can't be.
+    pub fn wait_for(
+        &self,
+        shard: u32,
+        yet: &str,
+        refusable: bool,
+        wanted: impl Fn(&Device) -> bool,
+    ) -> Result<Device> {
+        let (name, deadline) = (&self.config.name, Instant::now() + PATIENCE);
         loop {
             let report = status::ask(&self.target)?;
-            let devices = devices(&report, &self.config.name);
-            if let Some(device) = devices.iter().find(|d| (d.shard, d.state) == (shard, state)) {
+            let mut devices = devices(&report, name).iter();
+            if let Some(device) = devices.find(|d| d.shard == shard && wanted(d)) {
                 return Ok(device.clone());
             }
-            if let Some(why) = self.refusal(shard).filter(|_| state == UpDown::Up) {
-                bail!("{}: {why}", self.config.name);
+            if let Some(why) = self.refusal(shard).filter(|_| refusable) {
+                bail!("{name}: {why}");
             }
             if !self.process.is_alive() {
-                bail!("{} has ended: see its log", self.config.name);
+                bail!("{name} has ended: see its log");
             }
             if Instant::now() > deadline {
-                bail!(
-                    "{}'s device {shard} is not {state} after {PATIENCE:?}: see the server's log",
-                    self.config.name
-                );
+                bail!("{name}'s device {shard} {yet} after {PATIENCE:?}: see the server's log");
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Where the file names a device, in its list.
+    pub fn place(&self, device: &Device) -> Result<usize> {
+        let at = self.config.shards().position(|(shard, _)| shard == device.shard);
+        let (file, Device { id, shard, .. }) = (self.file.display(), device);
+        at.with_context(|| format!("{file} doesn't name dev{id} (device {shard})"))
     }
 
     /// Why the server let go of this device, if its log tells since the command began.
@@ -176,7 +193,7 @@ impl Found {
 }
 
 /// Gives every device its number, so that they keep it whatever is put in or taken out.
-fn number(config: &mut SdsConfig) {
+pub(super) fn number(config: &mut SdsConfig) {
     for (place, device) in (0..).zip(&mut config.device) {
         device.shard.get_or_insert(place);
     }
@@ -188,7 +205,7 @@ fn devices<'a>(report: &'a Report, sds: &str) -> &'a [Device] {
 }
 
 /// A server's device with this id.
-fn device<'a>(report: &'a Report, sds: &str, id: u32) -> Result<&'a Device> {
+pub(super) fn device<'a>(report: &'a Report, sds: &str, id: u32) -> Result<&'a Device> {
     let device = devices(report, sds).iter().find(|d| d.id == id);
     device.with_context(|| format!("{sds} has no device {id}: `gabion device list` names them"))
 }
@@ -330,9 +347,7 @@ pub fn remove(target: &Target, server: &Server, id: u32, force: bool) -> Result<
     if found.config.device.len() == 1 {
         bail!("dev{id} is the last device of {name}: stop the server instead");
     }
-    let Some(at) = found.config.shards().position(|(shard, _)| shard == device.shard) else {
-        bail!("{} doesn't name dev{id} (device {})", found.file.display(), device.shard);
-    };
+    let at = found.place(device)?;
     number(&mut found.config);
     let gone = found.config.device.remove(at);
     found.change()?;

@@ -1,6 +1,6 @@
 //! What `gabion inspect` shows to people.
 
-use super::report::{Report, Superblock};
+use super::report::{Growth, Report, Superblock};
 use crate::size::Size;
 use crate::table::{right, table};
 use std::fmt::Write as _;
@@ -21,6 +21,9 @@ pub fn of(report: &Report) -> String {
     let _ = writeln!(page, "{}\n", superblocks(&report.superblocks));
     if !report.areas.is_empty() {
         let _ = writeln!(page, "{}\n", areas(report));
+    }
+    if let Some(larger) = &report.growth {
+        let _ = writeln!(page, "{}", growth(larger));
     }
     if let Some(log) = &report.log {
         let _ = writeln!(
@@ -81,10 +84,27 @@ pub fn superblocks(copies: &[Superblock]) -> String {
 fn areas(report: &Report) -> String {
     let mut rows = table(&["area", "at byte", "size"]);
     for area in &report.areas {
-        rows.add_row([area.name.to_owned(), area.at.to_string(), Size(area.bytes).to_string()]);
+        let name = match area.extent {
+            0 => area.name.to_owned(),
+            growth => format!("{} of growth {growth}", area.name),
+        };
+        rows.add_row([name, area.at.to_string(), Size(area.bytes).to_string()]);
     }
     right(&mut rows, &[1, 2]);
     rows.to_string()
+}
+
+/// What is to be known of a device that has become larger.
+fn growth(growth: &Growth) -> String {
+    let Growth { from_bytes, to_bytes, refused } = *growth;
+    match refused {
+        None => format!(
+            "Growth {} are used; {} will be, with the next start of its server",
+            Size(from_bytes),
+            Size(to_bytes)
+        ),
+        Some(why) => format!("Growth {} are used, and no more will be: {why}", Size(from_bytes)),
+    }
 }
 
 fn volumes(report: &Report) -> String {

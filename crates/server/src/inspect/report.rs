@@ -5,12 +5,12 @@ use super::name;
 use anyhow::Result;
 use base::{BLOCK, BlockSet, GroupId, VolumeId};
 use rt::Drive;
-use seam::{DiskId, DiskOp, Effect, Effects, Journal};
+use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, Journal};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use store::durable::layout::{Layout, PAGE, SLOT};
-use store::durable::survey::{CopyState, look};
+use store::durable::layout::{self, Layout, NotGrown, PAGE, SLOT, SMALLEST_GROWTH};
+use store::durable::survey::{CopyState, Search};
 use store::durable::{Content, Durable};
 
 /// The version of this document's shape.
@@ -22,15 +22,12 @@ pub struct Copies(pub [(u64, CopyState); 4]);
 impl Copies {
     /// Reads them; a copy that can't be read counts as not there.
     pub fn read(drive: &mut Drive) -> Result<Copies> {
-        // The first two lie in the same place whatever the size is, and tell it.
-        let [first, second, ..] = Layout::superblocks(drive.bytes());
-        let (first, second) = (copy(drive, first)?, copy(drive, second)?);
-        let told = [&first.1, &second.1].into_iter().find_map(|state| match state {
-            CopyState::Valid(content) => Some(content.layout.size),
-            _ => None,
-        });
-        let [_, _, middle, last] = Layout::superblocks(told.unwrap_or(drive.bytes()));
-        Ok(Copies([first, second, copy(drive, middle)?, copy(drive, last)?]))
+        let mut search = Search::new(drive.bytes());
+        while let Some(at) = search.next() {
+            let page = page(drive, at)?;
+            search.take(page.as_deref().map_err(|error| *error));
+        }
+        Ok(Copies(search.copies()))
     }
 
     /// What the newest whole one says.
@@ -55,7 +52,9 @@ impl Copies {
                     CopyState::Valid(content) => ("valid", Some(content)),
                     CopyState::Newer(_) => ("newer format", None),
                     CopyState::Unknown(_) => ("unknown features", None),
+                    CopyState::Misfit => ("unknown areas", None),
                     CopyState::Damaged => ("damaged", None),
+                    CopyState::Unreadable => ("unreadable", None),
                     CopyState::Nothing => ("missing", None),
                 };
                 Superblock {
@@ -70,12 +69,11 @@ impl Copies {
     }
 }
 
-fn copy(drive: &mut Drive, at: u64) -> Result<(u64, CopyState)> {
+fn page(drive: &mut Drive, at: u64) -> Result<Result<Buf, DiskError>> {
     let mut out = Effects::new(drive.pool().clone(), base::Prng::new(0), None);
     out.push(Effect::Read { op: DiskOp(0), disk: DiskId(0), at, len: PAGE as u32 });
     drive.begin_all(&mut out);
-    let ended = drive.wait()?.and_then(|(_, result)| result.ok());
-    Ok((at, look(ended.as_deref().unwrap_or_default())))
+    Ok(drive.wait()?.map_or(Err(DiskError::Io), |(_, result)| result))
 }
 
 /// What is on a device.
@@ -86,6 +84,8 @@ pub struct Report {
     pub bytes: u64,
     pub superblocks: Vec<Superblock>,
     pub identity: Option<Id>,
+    /// Of a device that is larger than what is used of it.
+    pub growth: Option<Growth>,
     pub areas: Vec<Area>,
     pub log: Option<Log>,
     pub space: Option<Space>,
@@ -117,10 +117,23 @@ pub struct Id {
     pub life: u64,
 }
 
+/// What a server's start would make of the device's size.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Growth {
+    /// What is used.
+    pub from_bytes: u64,
+    /// What will be used.
+    pub to_bytes: u64,
+    /// Why it stays as it is, if it does.
+    pub refused: Option<&'static str>,
+}
+
 /// A stretch of the device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Area {
     pub name: &'static str,
+    /// 0: what it got when it was formatted; else the number of the growth.
+    pub extent: usize,
     pub at: u64,
     pub bytes: u64,
 }
@@ -190,6 +203,7 @@ impl Report {
             bytes,
             superblocks: copies.list(),
             identity: content.map(identity),
+            growth: store.and_then(growth),
             areas: content.map_or_else(Vec::new, |c| areas(&c.layout)),
             log: store.map(log),
             space: store.map(space),
@@ -208,23 +222,37 @@ fn identity(content: &Content) -> Id {
         device: identity.device.0,
         uuid: format!("{high:016x}{low:016x}"),
         format: store::durable::format::FORMAT,
-        features: Vec::new(),
+        features: (content.layout.extents.len() > 1).then(|| "grown".into()).into_iter().collect(),
         life: anchor.life,
     }
 }
 
+fn growth(store: &Durable) -> Option<Growth> {
+    let store::durable::survey::Growth { from, bytes, refused } = store.growth();
+    let to_bytes = store.layout().size;
+    let growth = Growth { from_bytes: from, to_bytes, refused: refused.map(NotGrown::why) };
+    (refused.is_none() || bytes - from >= SMALLEST_GROWTH).then_some(growth)
+}
+
+/// In the order of the device.
 fn areas(l: &Layout) -> Vec<Area> {
-    let all = [
-        ("root 0", l.root[0]),
-        ("root 1", l.root[1]),
-        ("records 0", l.records[0]),
-        ("records 1", l.records[1]),
-        ("log", l.log),
-        ("map", l.map),
-        ("checksums", l.sums),
-        ("slots", l.slots),
-    ];
-    all.into_iter().map(|(name, a)| Area { name, at: a.at, bytes: a.len }).collect()
+    let last = l.extents.len() - 1;
+    let [root0, root1] = [("root 0", last, l.root[0]), ("root 1", last, l.root[1])];
+    let records = [("records 0", 0, l.records[0]), ("records 1", 0, l.records[1])];
+    let pages =
+        l.extents.iter().enumerate().flat_map(|(i, e)| {
+            [("map", i, e.map), ("checksums", i, e.sums), ("slots", i, e.slots)]
+        });
+    let all = [root0, root1].into_iter().chain(records).chain([("log", 0, l.log)]).chain(pages);
+    let area = |(name, extent, a): (&'static str, usize, layout::Area)| Area {
+        name,
+        extent,
+        at: a.at,
+        bytes: a.len,
+    };
+    let mut areas: Vec<Area> = all.map(area).collect();
+    areas.sort_by_key(|area| area.at);
+    areas
 }
 
 fn log(store: &Durable) -> Log {

@@ -77,6 +77,7 @@ impl Plan {
             memory: 0,
             allow_loss: false,
             capacity,
+            growth: 0,
             depth,
             limits: limits(&mut root.fork("limits")),
             weather: weather(&mut root.fork("weather")),
@@ -108,8 +109,34 @@ impl Plan {
         if plan.durable && r.chance(0.12) {
             tamper(&mut plan, &mut r);
         }
+        let mut r = root.fork("grow");
+        let tight = plan.capacity < units;
+        if plan.durable && r.chance(if tight { 0.6 } else { 0.1 }) {
+            plan.growth = if tight { r.range(16, 40) as u32 } else { 0 };
+            grow(&mut plan, &mut r);
+        }
         plan.steps.sort_by_key(|s| s.at);
         plan
+    }
+}
+
+/// Now and then a server's device becomes larger, mostly a moment before its next life.
+fn grow(plan: &mut Plan, r: &mut Prng) {
+    for _ in 0..r.range(0, 4) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let i = r.below(u64::from(plan.sds)) as u8;
+        plan.steps.push(Timed { at, action: Action::Grow(i, r.range(8, 40) as u32) });
+        let mut e =
+            Episode { plan, at: at + Duration::from_micros(r.below(50_000)), careful: true };
+        if r.chance(0.8) && e.plan.keeps(Who::Sds(i)) {
+            let away = Duration::from_micros(r.range(50, 30_000));
+            e.crash(Who::Sds(i), true, away, r);
+            // Often once more, while it is on the way.
+            e.at += away + Duration::from_micros(r.range(100, 30_000));
+            if r.chance(0.5) {
+                e.crash(Who::Sds(i), true, away, r);
+            }
+        }
     }
 }
 

@@ -56,6 +56,9 @@ impl fmt::Display for Plan {
             writeln!(f, "loss 1")?;
         }
         writeln!(f, "capacity {}\ndepth {}", self.capacity, self.depth)?;
+        if self.growth != 0 {
+            writeln!(f, "growth {}", self.growth)?;
+        }
         if let Some((sds, outcast)) = self.outcast {
             let how = match outcast {
                 Outcast::Dead => "dead",
@@ -129,6 +132,7 @@ impl fmt::Display for Action {
             Action::Resize(v, units) => write!(f, "resize {v} {units}"),
             Action::Delete(v) => write!(f, "delete {v}"),
             Action::Scrub => f.write_str("scrub"),
+            Action::Grow(i, mib) => write!(f, "grow {i} {mib}"),
             Action::Damage(i, damage) => {
                 let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
                 write!(f, "damage {i} {how}")
@@ -200,6 +204,7 @@ impl FromStr for Action {
             ["resize", v, units] => Action::Resize(v.parse()?, units.parse()?),
             ["delete", v] => Action::Delete(v.parse()?),
             ["scrub"] => Action::Scrub,
+            ["grow", i, mib] => Action::Grow(i.parse()?, mib.parse()?),
             ["damage", i, how] => {
                 let known = DAMAGE.iter().find(|(_, name)| name == how);
                 let damage = known.context("damage is rot, sector, lost or astray")?.0;
@@ -226,6 +231,7 @@ impl FromStr for Plan {
             memory: 0,
             allow_loss: false,
             capacity: 64,
+            growth: 0,
             depth: 4,
             limits: Limits::TEST_MIN,
             weather: Weather::FAIR,
@@ -260,6 +266,7 @@ impl Plan {
             "loss" => self.allow_loss = rest.parse::<u8>()? != 0,
             "memory" => self.memory = rest.parse()?,
             "capacity" => self.capacity = rest.parse()?,
+            "growth" => self.growth = rest.parse()?,
             "depth" => self.depth = rest.parse()?,
             "outcast" => {
                 let (sds, how) =

@@ -5,7 +5,8 @@
 //! 2. *Pages*: changed pages of map and checksums go to their other copy.
 //! 3. *Root*: so do root and records. All of 2 and 3 is made durable.
 //! 4. *First*: superblocks 0 and 2; durable. From here on the new checkpoint counts.
-//! 5. *Second*: superblocks 1 and 3; durable. Now the log before the start is free.
+//! 5. *Second*: superblocks 1 and 3, and those where 3 was before the device grew; durable. Now the log before
+//!    the start is free.
 //!
 //! It is fuzzy: jobs go on, and pages may say more than the log's new start. Replay forgives that.
 //! No step needs room in the log.
@@ -18,6 +19,7 @@ use super::layout::{MAP_ENTRIES, PAGE};
 use super::store::Durable;
 use super::superblock::{Anchor, Content, LogStart};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use base::crc::crc32c;
 use base::{Mutant, mutant};
 use seam::{DiskError, Effects};
@@ -199,13 +201,18 @@ impl Durable {
 
     fn save_superblocks(&mut self, step: Step, out: &mut Effects) {
         let c = self.checkpoint.as_mut().expect("it runs");
-        (c.step, c.busy) = (step, c.busy + 2);
-        let content = Content { identity: self.identity, layout: self.layout, anchor: c.anchor };
+        c.step = step;
+        let (identity, layout) = (self.identity, self.layout.clone());
+        let [first, second, middle, last] = layout.places();
+        let mut places = Vec::from([first, middle]);
+        if step == Step::Second {
+            places = layout.earlier_ends().chain([second, last]).collect();
+        }
+        c.busy += places.len() as u32;
+        let content = Content { identity, layout, anchor: c.anchor };
         let mut body = out.alloc(PAGE as usize);
         content.encode(body.as_mut());
-        let all = super::layout::Layout::superblocks(self.layout.size);
-        let which = if step == Step::First { [all[0], all[2]] } else { [all[1], all[3]] };
-        which.into_iter().for_each(|at| self.write(at, body.clone(), Op::Anchor, out));
+        places.into_iter().for_each(|at| self.write(at, body.clone(), Op::Anchor, out));
     }
 
     /// A piece of root or records, or a superblock, is written.

@@ -3,6 +3,7 @@
 //! `docs/internals/on-disk.md` draws them. A change of anything here is a new format: the golden bytes
 //! in `tests/format.rs` notice.
 
+use super::layout::GROWTHS;
 use base::UnitKey;
 use base::crc::{ZERO_BLOCK, crc32c};
 use base::prng::mix;
@@ -12,7 +13,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The format that this build writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
 /// The features that this build knows: a device with others is refused.
-pub const FEATURES: u64 = 0;
+pub const FEATURES: u64 = GROWN;
+/// The feature of a device that has grown since it was formatted.
+pub const GROWN: u64 = 1;
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"GABNDEV1";
 /// First bytes of a batch of the log.
@@ -21,7 +24,19 @@ pub const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"GLB1");
 pub const NO_SLOT: u32 = u32::MAX;
 
 /// A range of the device: 16 bytes.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
 #[repr(C)]
 pub struct DiskArea {
     /// Where it begins, in bytes.
@@ -30,7 +45,7 @@ pub struct DiskArea {
     pub len: U64,
 }
 
-/// What a device is, and where to begin to read it: 248 bytes, the rest of 512 is zero. All of it lies
+/// What a device is, and where to begin to read it: 504 bytes, the rest of 512 is zero. All of it lies
 /// in one sector, so a torn superblock is an old or a new one.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -71,8 +86,10 @@ pub struct Superblock {
     pub records_crc: U32,
     /// Zero.
     pub reserved2: U32,
-    /// Root 0, root 1, records 0, records 1, log, map, sums, slots.
+    /// Root 0, root 1, records 0, records 1, log; map, sums and slots of the first extent.
     pub areas: [DiskArea; 8],
+    /// What each growth has added, up to the first empty one.
+    pub growths: [DiskArea; GROWTHS],
 }
 
 /// Bytes that a superblock's crc covers.
@@ -272,7 +289,7 @@ pub fn superblock_crc(bytes: &[u8]) -> u32 {
 }
 
 const _: () = {
-    assert!(size_of::<Superblock>() == 248);
+    assert!(size_of::<Superblock>() == 504);
     assert!(size_of::<Superblock>() <= SUPERBLOCK_BYTES);
     assert!(size_of::<BatchHead>() == 64);
     assert!(size_of::<RecordHead>() == 32);

@@ -2,7 +2,7 @@
 
 use super::layout::{Layout, PAGE};
 use super::mount::MountError;
-use super::superblock::{Anchor, Content, Identity, choose};
+use super::superblock::{Anchor, Content, CopyState, Identity, look};
 use alloc::vec::Vec;
 use base::crc::crc32c;
 use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects};
@@ -54,7 +54,7 @@ impl Format {
         force: bool,
     ) -> Result<Format, MountError> {
         let layout = Layout::new(bytes)?;
-        let root = alloc::vec![0; root_len(&layout)];
+        let root = alloc::vec![0; layout.root_len()];
         let root_crc = crc32c(&root);
         let anchor =
             Anchor { sequence: FIRST, root_crc, records_crc: crc32c(&[]), ..Anchor::default() };
@@ -92,7 +92,8 @@ impl Format {
             return Formatting::Running;
         }
         if self.step == Step::Look {
-            let formatted = !matches!(self.look(), Err(MountError::Unformatted));
+            let mut copies = self.copies.iter();
+            let formatted = copies.any(|(_, page)| look(page) != CopyState::Nothing);
             if formatted && !self.force {
                 return Formatting::Failed(MountError::InUse);
             }
@@ -110,10 +111,6 @@ impl Format {
             Step::Root => self.write_step(Step::Superblocks, out),
             Step::Superblocks => Formatting::Done,
         }
-    }
-
-    fn look(&self) -> Result<Content, MountError> {
-        choose([0, 1, 2, 3].map(|i: usize| &self.copies[i].1[..]), self.bytes)
     }
 
     fn op(&mut self) -> DiskOp {
@@ -150,9 +147,4 @@ impl Format {
         }
         Formatting::Running
     }
-}
-
-/// Bytes of the root of a layout.
-pub fn root_len(layout: &Layout) -> usize {
-    (layout.map_pages() + layout.sum_pages()) as usize * 4
 }

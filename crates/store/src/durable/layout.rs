@@ -1,4 +1,5 @@
-//! Where everything lies on a device, as a function of its size.
+//! Where everything lies on a device, as a function of its size when it was formatted, and of each size that
+//! it has grown to since.
 //!
 //! ```text
 //! 0          superblock 0              middle     superblock 2 (in the place of a slot)
@@ -6,8 +7,19 @@
 //! 1 MiB + 64 KiB, each rounded up to 64 KiB:
 //!            root 0, root 1, records 0, records 1, log, map, sums, slots
 //! ```
+//!
+//! That is the first *extent*. Each growth appends one, from the old end to the new one:
+//! ```text
+//! root 0, root 1, map, sums, slots, superblock 3 (the last 64 KiB)
+//! ```
+//! The root is the newest extent's and tells about all of them; log and records stay where they are. Numbers
+//! of slots go on: an extent begins at a multiple of [`MAP_ENTRIES`], so that no page tells about two of
+//! them, and before it at least one number is nobody's, so that neighbours by number are neighbours on the
+//! device.
 
 use super::mount::MountError;
+use alloc::vec;
+use alloc::vec::Vec;
 use base::{GIB, MIB};
 
 /// What a device is written in: the size of log blocks and of pages.
@@ -24,6 +36,12 @@ pub const MAP_ENTRIES: u32 = 256;
 pub const SUM_ENTRIES: u32 = 64;
 /// The smallest device.
 pub const SMALLEST: u64 = 16 * MIB;
+/// The smallest growth, in bytes.
+pub const SMALLEST_GROWTH: u64 = 16 * MIB;
+/// How often a device can grow: the superblock has room for so many.
+pub const GROWTHS: usize = 16;
+/// Numbers of slots are below this.
+const MOST_SLOTS: u32 = u32::MAX / 2;
 /// Places of superblocks from the start.
 const SECOND: u64 = MIB;
 
@@ -36,8 +54,37 @@ pub struct Area {
     pub len: u64,
 }
 
+impl Area {
+    /// The byte behind it.
+    pub fn end(&self) -> u64 {
+        self.at + self.len
+    }
+}
+
+/// What a device got when it was formatted, or by one growth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its first slot's number.
+    pub first: u32,
+    /// The byte behind it, in bytes from the device's start.
+    pub end: u64,
+    /// Which unit each slot belongs to; two copies of each page, side by side.
+    pub map: Area,
+    /// Checksums of blocks; two copies of each page, side by side.
+    pub sums: Area,
+    /// The data.
+    pub slots: Area,
+}
+
+impl Extent {
+    /// The number behind its last slot's.
+    fn slot_end(&self) -> u32 {
+        self.first + (self.slots.len / SLOT) as u32
+    }
+}
+
 /// Where everything lies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The device, rounded down to 64 KiB.
     pub size: u64,
@@ -47,74 +94,180 @@ pub struct Layout {
     pub records: [Area; 2],
     /// The log ring.
     pub log: Area,
-    /// Which unit each slot belongs to; two copies of each page, side by side.
-    pub map: Area,
-    /// Checksums of blocks; two copies of each page, side by side.
-    pub sums: Area,
-    /// The data.
-    pub slots: Area,
+    /// In the order of the device; one, if it never grew.
+    pub extents: Vec<Extent>,
+}
+
+/// Why a device that has become larger is used as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotGrown {
+    /// It is not worth it, or nothing has changed.
+    TooLittle,
+    /// There is no room for another one in the superblock.
+    TooOften,
+    /// There are no numbers for more slots.
+    TooLarge,
+}
+
+impl NotGrown {
+    /// For people.
+    pub fn why(self) -> &'static str {
+        match self {
+            NotGrown::TooLittle => {
+                "a device grows by at least 16 MiB, and by so much that half of it is left for data"
+            }
+            NotGrown::TooOften => "a device can grow 16 times, and it has",
+            NotGrown::TooLarge => "it is as large as a device can be",
+        }
+    }
+}
+
+/// Areas one behind the other, each rounded up to 64 KiB.
+struct Areas {
+    next: u64,
+}
+
+impl Areas {
+    fn take(&mut self, len: u64) -> Area {
+        let area = Area { at: self.next, len: len.next_multiple_of(SLOT) };
+        self.next = area.end();
+        area
+    }
+
+    /// What is left before `end` becomes slots, `most` of them; its last 64 KiB are a superblock's.
+    fn slots(&self, end: u64, most: u64) -> Area {
+        let end = end.saturating_sub(SLOT).min(self.next + most * SLOT);
+        Area { at: self.next, len: end.saturating_sub(self.next) }
+    }
 }
 
 impl Layout {
-    /// The layout of a device of `bytes`.
+    /// The layout of a device of `bytes` that is formatted.
     pub fn new(bytes: u64) -> Result<Layout, MountError> {
         let size = bytes / SLOT * SLOT;
         if size < SMALLEST {
             return Err(MountError::TooSmall { bytes, needed: SMALLEST });
         }
-        let most = (size / SLOT).min(u64::from(u32::MAX) / 2);
-        let mut next = SECOND + SLOT;
-        let mut area = |len: u64| {
-            let len = len.next_multiple_of(SLOT);
-            let area = Area { at: next, len };
-            next += len;
-            area
-        };
+        let most = (size / SLOT).min(MOST_SLOTS.into());
+        let mut areas = Areas { next: SECOND + SLOT };
         let map_pages = most.div_ceil(MAP_ENTRIES.into());
         let sum_pages = most.div_ceil(SUM_ENTRIES.into());
         let root_len = (map_pages + sum_pages) * 4;
         let records_len = (most * 10).max(MIB);
-        let mut layout = Layout {
-            size,
-            root: [area(root_len), area(root_len)],
-            records: [area(records_len), area(records_len)],
-            log: area((size / 32).clamp(4 * MIB, 8 * GIB)),
-            map: area(map_pages * 2 * PAGE),
-            sums: area(sum_pages * 2 * PAGE),
-            slots: Area::default(),
-        };
-        let end = (size - SLOT).min(next + most * SLOT);
-        layout.slots = Area { at: next, len: end - next };
-        Ok(layout)
+        let root = [areas.take(root_len), areas.take(root_len)];
+        let records = [areas.take(records_len), areas.take(records_len)];
+        let log = areas.take((size / 32).clamp(4 * MIB, 8 * GIB));
+        let map = areas.take(map_pages * 2 * PAGE);
+        let sums = areas.take(sum_pages * 2 * PAGE);
+        let slots = areas.slots(size, most);
+        let extents = vec![Extent { first: 0, end: size, map, sums, slots }];
+        Ok(Layout { size, root, records, log, extents })
     }
 
-    /// Where the superblocks of a device of `bytes` are.
+    /// The layout when the device has grown to `bytes`.
+    pub fn grown(&self, bytes: u64) -> Result<Layout, NotGrown> {
+        let end = bytes / SLOT * SLOT;
+        let more = end.saturating_sub(self.size);
+        if more < SMALLEST_GROWTH {
+            return Err(NotGrown::TooLittle);
+        }
+        if self.extents.len() > GROWTHS {
+            return Err(NotGrown::TooOften);
+        }
+        if self.slot_count() > MOST_SLOTS - 2 * MAP_ENTRIES {
+            return Err(NotGrown::TooLarge);
+        }
+        let grown = self.extended(end).ok_or(NotGrown::TooLittle)?;
+        let slots = grown.extents.last().map_or(0, |e| e.slots.len);
+        let all = grown.slot_count() == MOST_SLOTS;
+        if slots >= more / 2 || all { Ok(grown) } else { Err(NotGrown::TooLittle) }
+    }
+
+    /// With one more extent, to `end`, whether it is worth it or not; `None`: it would have no slots.
+    pub(super) fn extended(&self, end: u64) -> Option<Layout> {
+        let more = end.checked_sub(self.size).filter(|more| more % SLOT == 0)?;
+        let first = (self.slot_count() + 1).next_multiple_of(MAP_ENTRIES);
+        let most = (more / SLOT).min(MOST_SLOTS.checked_sub(first)?.into());
+        let mut areas = Areas { next: self.size };
+        let map_pages = most.div_ceil(MAP_ENTRIES.into());
+        let sum_pages = most.div_ceil(SUM_ENTRIES.into());
+        let before = u64::from(first / MAP_ENTRIES + first / SUM_ENTRIES);
+        let root_len = (before + map_pages + sum_pages) * 4;
+        let root = [areas.take(root_len), areas.take(root_len)];
+        let map = areas.take(map_pages * 2 * PAGE);
+        let sums = areas.take(sum_pages * 2 * PAGE);
+        let slots = areas.slots(end, most);
+        let mut grown = Layout { size: end, root, ..self.clone() };
+        grown.extents.push(Extent { first, end, map, sums, slots });
+        (slots.len > 0).then_some(grown)
+    }
+
+    // ---- superblocks ----
+
+    /// Where the superblocks of a device of `bytes` are that never grew.
     pub fn superblocks(bytes: u64) -> [u64; 4] {
         let slots = bytes / SLOT;
         [0, SECOND, slots / 2 * SLOT, slots.max(1) * SLOT - SLOT]
     }
 
-    /// How many slots there are, with the one that gives its place to a superblock.
+    /// Where the superblocks are: the last one is at the end of the newest extent.
+    pub fn places(&self) -> [u64; 4] {
+        let [first, second, middle, _] = Layout::superblocks(self.extents[0].end);
+        [first, second, middle, self.size - SLOT]
+    }
+
+    /// Where the last superblock was before each growth: it is written there, too, so that what is there never
+    /// is an old one.
+    pub fn earlier_ends(&self) -> impl Iterator<Item = u64> + '_ {
+        let earlier = &self.extents[..self.extents.len() - 1];
+        earlier.iter().map(|extent| extent.end - SLOT)
+    }
+
+    // ---- slots ----
+
+    /// Numbers of slots are below this; some are nobody's, see [`Layout::unused`].
     pub fn slot_count(&self) -> u32 {
-        (self.slots.len / SLOT) as u32
+        self.extents.last().map_or(0, Extent::slot_end)
     }
 
     /// Bytes for data.
     pub fn capacity(&self) -> u64 {
-        u64::from(self.slot_count() - u32::from(self.hole().is_some())) * SLOT
+        let slots: u64 = self.extents.iter().map(|e| e.slots.len).sum();
+        slots - u64::from(self.hole().is_some()) * SLOT
     }
 
     /// The slot in whose place a superblock lies.
     pub fn hole(&self) -> Option<u32> {
-        let middle = Layout::superblocks(self.size)[2];
-        let inside = middle >= self.slots.at && middle < self.slots.at + self.slots.len;
-        inside.then(|| ((middle - self.slots.at) / SLOT) as u32)
+        let (middle, slots) = (self.places()[2], self.extents[0].slots);
+        let inside = middle >= slots.at && middle < slots.end();
+        inside.then(|| ((middle - slots.at) / SLOT) as u32)
+    }
+
+    /// The numbers that are no slots: the one in whose place a superblock lies, and those between two extents.
+    pub fn unused(&self) -> impl Iterator<Item = u32> + '_ {
+        let gaps = self.extents.windows(2).flat_map(|e| e[0].slot_end()..e[1].first);
+        self.hole().into_iter().chain(gaps)
+    }
+
+    /// True for the number of a slot, also of the one whose place a superblock has.
+    pub fn has_slot(&self, slot: u32) -> bool {
+        slot < self.extent(slot).slot_end()
+    }
+
+    /// The extent of a slot, or of a page that begins with it.
+    fn extent(&self, slot: u32) -> &Extent {
+        let later = self.extents[1..].iter().rev().find(|e| e.first <= slot);
+        later.unwrap_or(&self.extents[0])
     }
 
     /// Where a slot's byte 0 is.
+    #[inline]
     pub fn slot(&self, slot: u32) -> u64 {
-        self.slots.at + u64::from(slot) * SLOT
+        let extent = self.extent(slot);
+        extent.slots.at + u64::from(slot - extent.first) * SLOT
     }
+
+    // ---- pages ----
 
     /// Pages of the map.
     pub fn map_pages(&self) -> u32 {
@@ -126,14 +279,27 @@ impl Layout {
         self.slot_count().div_ceil(SUM_ENTRIES)
     }
 
+    /// Bytes of the root.
+    pub fn root_len(&self) -> usize {
+        (self.map_pages() + self.sum_pages()) as usize * 4
+    }
+
     /// Where the two copies of a page of the map are: `2 * PAGE` bytes.
     pub fn map_page(&self, page: u32) -> u64 {
-        self.map.at + u64::from(page) * 2 * PAGE
+        let extent = self.extent(page * MAP_ENTRIES);
+        extent.map.at + u64::from(page - extent.first / MAP_ENTRIES) * 2 * PAGE
+    }
+
+    /// The page of the map behind those that lie one behind the other from this one on.
+    pub fn map_run_end(&self, page: u32) -> u32 {
+        let next = self.extents.iter().map(|e| e.first / MAP_ENTRIES).find(|first| *first > page);
+        next.unwrap_or(self.map_pages())
     }
 
     /// Where the two copies of a page of checksums are: `2 * PAGE` bytes.
     pub fn sum_page(&self, page: u32) -> u64 {
-        self.sums.at + u64::from(page) * 2 * PAGE
+        let extent = self.extent(page * SUM_ENTRIES);
+        extent.sums.at + u64::from(page - extent.first / SUM_ENTRIES) * 2 * PAGE
     }
 }
 
@@ -145,15 +311,16 @@ mod tests {
     fn areas_follow_each_other_and_superblocks_are_apart() {
         for bytes in [SMALLEST, 17 * MIB + 4711, 64 * MIB, GIB, 1 << 40, 64 << 40] {
             let l = Layout::new(bytes).unwrap();
-            let areas =
-                [l.root[0], l.root[1], l.records[0], l.records[1], l.log, l.map, l.sums, l.slots];
-            assert!(areas.windows(2).all(|w| w[0].at + w[0].len == w[1].at), "{l:?}");
+            let Extent { map, sums, slots, .. } = l.extents[0];
+            let areas = [l.root[0], l.root[1], l.records[0], l.records[1], l.log, map, sums, slots];
+            assert!(areas.windows(2).all(|w| w[0].end() == w[1].at), "{l:?}");
             let [first, second, middle, last] = Layout::superblocks(bytes);
             assert!(first == 0 && second + SLOT == l.root[0].at);
-            assert!(l.slots.at + l.slots.len <= last && last + SLOT <= bytes);
+            assert!(slots.end() <= last && last + SLOT <= bytes);
             let hole = l.hole().map(|s| l.slot(s));
-            assert!(hole == Some(middle) || middle > l.slots.at + l.slots.len);
-            assert!(l.slots.len >= bytes / 2, "{l:?}");
+            assert!(hole == Some(middle) || middle > slots.end());
+            assert!(slots.len >= bytes / 2, "{l:?}");
+            assert_eq!(l.places(), Layout::superblocks(bytes));
         }
         assert!(Layout::new(SMALLEST - 1).is_err());
     }
@@ -161,6 +328,77 @@ mod tests {
     #[test]
     fn metadata_takes_two_percent_of_a_large_device() {
         let l = Layout::new(1 << 40).unwrap();
-        assert!((l.slots.at as f64) < 0.02 * (1u64 << 40) as f64, "{l:?}");
+        assert!((l.extents[0].slots.at as f64) < 0.02 * (1u64 << 40) as f64, "{l:?}");
+    }
+
+    /// Sizes that a device has one after the other.
+    const LIVES: [&[u64]; 5] = [
+        &[16 * MIB, 32 * MIB, 64 * MIB],
+        &[17 * MIB + 4711, 33 * MIB + 4712, GIB, GIB + 17 * MIB],
+        &[GIB, 1 << 40, 2 << 40],
+        &[1 << 40, (1 << 40) + 64 * MIB],
+        &[100 << 40, 127 << 40, 130 << 40],
+    ];
+
+    #[test]
+    fn each_growth_appends_areas_and_moves_nothing_but_root_and_last_superblock() {
+        for sizes in LIVES {
+            let mut l = Layout::new(sizes[0]).unwrap();
+            for bytes in &sizes[1..] {
+                let before = l.clone();
+                l = l.grown(*bytes).unwrap();
+                let e = *l.extents.last().unwrap();
+                assert_eq!((&l.records, l.log, l.size), (&before.records, before.log, e.end));
+                assert_eq!(l.extents[..before.extents.len()], before.extents);
+                let areas = [l.root[0], l.root[1], e.map, e.sums, e.slots];
+                assert!(areas.windows(2).all(|w| w[0].end() == w[1].at), "{l:?}");
+                assert!(l.root[0].at == before.size && e.slots.end() <= l.places()[3]);
+                assert!(l.places()[..3] == before.places()[..3] && *bytes - l.size < SLOT);
+                assert!(l.earlier_ends().last() == Some(before.places()[3]));
+                assert!(l.root[0].len >= l.root_len() as u64, "{l:?}");
+                assert!(l.capacity() > before.capacity());
+            }
+        }
+    }
+
+    #[test]
+    fn every_slot_and_page_is_inside_its_extent_and_neighbours_by_number_are_neighbours() {
+        for sizes in LIVES {
+            let l = Layout::new(sizes[0]).unwrap();
+            let l = sizes[1..].iter().fold(l, |l, bytes| l.grown(*bytes).unwrap());
+            for e in &l.extents {
+                let last = e.slot_end() - 1;
+                assert_eq!((l.slot(e.first), l.slot(last) + SLOT), (e.slots.at, e.slots.end()));
+                assert!(l.has_slot(last) && !l.has_slot(last + 1));
+                let (map, sum) = (last + 1, last + 1); // the number behind is nobody's, and has a page
+                assert!(l.map_page(e.first / MAP_ENTRIES) == e.map.at);
+                assert!(l.map_page(map / MAP_ENTRIES) + 2 * PAGE <= e.map.end());
+                assert!(l.sum_page(e.first / SUM_ENTRIES) == e.sums.at);
+                assert!(l.sum_page(sum / SUM_ENTRIES) + 2 * PAGE <= e.sums.end());
+                assert!(l.map_run_end(e.first / MAP_ENTRIES) > last / MAP_ENTRIES);
+            }
+            let gaps = l.unused().filter(|s| Some(*s) != l.hole()).count() as u32;
+            let slots: u32 = l.extents.iter().map(|e| e.slot_end() - e.first).sum();
+            assert_eq!(gaps + slots, l.slot_count());
+            let hole = l.hole().is_some();
+            assert_eq!(l.capacity(), (u64::from(slots) - u64::from(hole)) * SLOT);
+        }
+    }
+
+    #[test]
+    fn growths_that_are_not_worth_it_or_too_many_are_told() {
+        let mut l = Layout::new(SMALLEST).unwrap();
+        for less in [0, SMALLEST - 1, SMALLEST, SMALLEST + SMALLEST_GROWTH - 1] {
+            assert_eq!(l.grown(less), Err(NotGrown::TooLittle));
+        }
+        // The root alone would take most of it.
+        let large = Layout::new(100 << 40).unwrap();
+        assert_eq!(large.grown((100 << 40) + SMALLEST_GROWTH), Err(NotGrown::TooLittle));
+        for i in 2..=1 + GROWTHS as u64 {
+            l = l.grown(i * SMALLEST_GROWTH).unwrap();
+        }
+        assert_eq!(l.grown(GIB), Err(NotGrown::TooOften));
+        let largest = Layout::new(256 << 40).unwrap();
+        assert_eq!(largest.grown(300 << 40), Err(NotGrown::TooLarge));
     }
 }

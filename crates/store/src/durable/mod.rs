@@ -27,6 +27,7 @@ mod overlay;
 mod read;
 pub(crate) mod record;
 mod replay;
+mod search;
 mod store;
 mod sums;
 mod superblock;

@@ -1,6 +1,9 @@
 //! Opening a device: superblock, root, records, map, log; then a checkpoint, so that the next life begins
 //! with an empty log.
 //!
+//! A device that has become larger grows here: in memory as soon as its root is there, on the device with that
+//! checkpoint. Before that nothing is in what it got, so a crash leads back to what it was.
+//!
 //! First a flush: a life that was killed may have left a superblock in the device's cache. If that one were
 //! taken for the last and the copies that it no longer names were overwritten, a power loss would bring its
 //! predecessor back, and nothing of what that names.
@@ -12,17 +15,18 @@
 use super::bits::Bits;
 use super::fetch::whole_copy;
 use super::format::MapEntry;
-use super::formatter::root_len;
 use super::groups::Groups;
 use super::layout::{Layout, MAP_ENTRIES, PAGE, SMALLEST};
 use super::replay::Replay;
+use super::search::Search;
 use super::store::{Durable, Tuning};
-use super::superblock::{Content, choose};
+use super::superblock::Content;
+use super::survey::Growth;
 use super::unitmap::{Chunk, UnitMap};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::crc::crc32c;
-use base::{ClusterId, DeviceId, GroupId, UnitKey, VolumeId};
+use base::{ClusterId, DeviceId, GroupId, Mutant, UnitKey, VolumeId, mutant};
 use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, Journal};
 use thiserror::Error;
 use zerocopy::FromBytes;
@@ -77,7 +81,7 @@ pub enum MountError {
     /// It was larger.
     #[error("the device had {was} bytes and has {is}: give it back its size, or replace it")]
     Shrunk {
-        /// Its size when it was formatted, in bytes.
+        /// Its size when it was formatted or grew, in bytes.
         was: u64,
         /// Its size in bytes.
         is: u64,
@@ -122,8 +126,8 @@ pub enum Mounting {
 
 enum Step {
     Flush,
-    Superblocks(Vec<Buf>),
-    Root,
+    Superblocks(Box<Search>),
+    Root(Content),
     Records,
     Map(u32),
     Replay(Box<Replay>),
@@ -136,10 +140,50 @@ pub(super) struct Parts {
     pub disk: DiskId,
     pub tuning: Tuning,
     pub content: Content,
+    pub growth: Growth,
     pub root: Vec<u32>,
     pub copies: Bits,
     pub map: UnitMap,
     pub groups: Groups,
+}
+
+impl Parts {
+    /// What follows from superblock and root, if the device has `bytes`.
+    fn new(
+        disk: DiskId,
+        bytes: u64,
+        tuning: Tuning,
+        mut content: Content,
+        root: Vec<u32>,
+    ) -> Parts {
+        let before = content.layout.clone();
+        let grown = before.grown(bytes);
+        let growth = Growth { from: before.size, bytes, refused: grown.as_ref().err().copied() };
+        content.layout = grown.unwrap_or(before.clone());
+        let layout = &content.layout;
+        let hole = layout.hole();
+        let unused = layout.unused().filter(|s| Some(*s) == hole || !mutant::on(Mutant::GrownGap));
+        Parts {
+            disk,
+            tuning,
+            growth,
+            root: root_of(&root, &before, layout),
+            copies: Bits::new(layout.map_pages() + layout.sum_pages()),
+            map: UnitMap::new(layout.slot_count(), unused),
+            groups: Groups::new(0),
+            content,
+        }
+    }
+}
+
+/// The root of a device that may have grown: the new pages were never written.
+fn root_of(root: &[u32], before: &Layout, layout: &Layout) -> Vec<u32> {
+    let (map, sums) = root.split_at(before.map_pages() as usize);
+    let mut all = map.to_vec();
+    all.resize(layout.map_pages() as usize, 0);
+    all.extend_from_slice(sums);
+    all.resize(all.len() + (layout.sum_pages() - before.sum_pages()) as usize, 0);
+    all
 }
 
 /// A device that is being mounted.
@@ -229,8 +273,10 @@ impl Mount {
             Step::Flush => {
                 let what = "flushing the device";
                 result.map_err(|error| MountError::Device { what, error })?;
-                self.step = Step::Superblocks(Vec::new());
-                self.read(Layout::superblocks(self.bytes)[0], PAGE, out);
+                let search = Search::new(self.bytes);
+                let first = search.next().expect("nothing was looked at yet");
+                self.step = Step::Superblocks(Box::new(search));
+                self.read(first, PAGE, out);
                 Ok(false)
             }
             Step::Superblocks(_) => self.superblock(result, out).map(|()| false),
@@ -240,7 +286,7 @@ impl Mount {
             }
             Step::Replay(_) => self.replay(result, out),
             Step::Over => Ok(false),
-            Step::Root | Step::Records | Step::Map(_) => {
+            Step::Root(_) | Step::Records | Step::Map(_) => {
                 let what = "reading the device";
                 let data = result.map_err(|error| MountError::Device { what, error })?;
                 self.got.extend_from_slice(&data);
@@ -259,71 +305,64 @@ impl Mount {
         result: Result<Buf, DiskError>,
         out: &mut Effects,
     ) -> Result<(), MountError> {
-        let Step::Superblocks(copies) = &mut self.step else { unreachable!("checked") };
-        copies.push(result.unwrap_or(Buf::EMPTY));
-        if let Some(at) = Layout::superblocks(self.bytes).get(copies.len()) {
-            let at = *at;
+        let Step::Superblocks(search) = &mut self.step else { unreachable!("checked") };
+        search.take(result.as_deref().map_err(|error| *error));
+        if let Some(at) = search.next() {
             self.read(at, PAGE, out);
             return Ok(());
         }
-        let content = match choose([0, 1, 2, 3].map(|i: usize| &copies[i][..]), self.bytes) {
+        let content = match search.choose() {
             Err(MountError::Unformatted) if self.bytes < SMALLEST => {
                 return Err(MountError::TooSmall { bytes: self.bytes, needed: SMALLEST });
             }
             content => content?,
         };
-        let Content { identity, layout, anchor } = content;
+        let Content { identity, layout, anchor } = &content;
         if let Some(wanted) = self.expected.cluster.filter(|c| *c != identity.cluster) {
             return Err(MountError::OtherCluster { found: identity.cluster, wanted });
         }
         if let Some(wanted) = self.expected.device.filter(|d| *d != identity.device) {
             return Err(MountError::OtherDevice { found: identity.device, wanted });
         }
-        let pages = layout.map_pages() + layout.sum_pages();
-        self.parts = Some(Parts {
-            disk: self.disk,
-            tuning: self.tuning,
-            content,
-            root: Vec::new(),
-            copies: Bits::new(pages),
-            map: UnitMap::new(layout.slot_count(), layout.hole()),
-            groups: Groups::new(0),
-        });
-        self.step = Step::Root;
-        let at = layout.root[(anchor.sequence & 1) as usize].at;
-        self.read_range(at, root_len(&layout) as u64, out);
+        let (at, len) = (layout.root[(anchor.sequence & 1) as usize].at, layout.root_len() as u64);
+        self.step = Step::Root(content);
+        self.read_range(at, len, out);
         Ok(())
     }
 
     fn range_read(&mut self, out: &mut Effects) -> Result<bool, MountError> {
-        let parts = self.parts.as_mut().expect("the superblock was read");
-        let Content { layout, anchor, .. } = parts.content;
-        let damaged = |what| Err(MountError::Damaged { what, at: self.range.0 });
-        match self.step {
-            Step::Root => {
-                if crc32c(&self.got) != anchor.root_crc {
-                    return damaged("the root");
+        let damaged = |what| MountError::Damaged { what, at: self.range.0 };
+        match &self.step {
+            Step::Root(content) => {
+                if crc32c(&self.got) != content.anchor.root_crc {
+                    return Err(damaged("the root"));
                 }
                 let word = |b: &[u8]| u32::from_le_bytes(b.try_into().expect("four bytes"));
-                parts.root = self.got.chunks_exact(4).map(word).collect();
-                self.step = Step::Records;
+                let root = self.got.chunks_exact(4).map(word).collect();
+                let parts = Parts::new(self.disk, self.bytes, self.tuning, content.clone(), root);
+                let Content { layout, anchor, .. } = &parts.content;
                 let at = layout.records[(anchor.sequence & 1) as usize].at;
-                if self.read_range(at, anchor.records_len, out) {
+                let len = anchor.records_len;
+                self.parts = Some(parts);
+                self.step = Step::Records;
+                if self.read_range(at, len, out) {
                     return Ok(false);
                 }
                 self.range_read(out)
             }
             Step::Records => {
-                let most = dirty_most(&layout, self.tuning);
+                let parts = self.parts.as_mut().expect("the root was read");
+                let most = dirty_most(&parts.content.layout, self.tuning);
                 let groups = Groups::decode(&self.got, most);
-                match groups.filter(|_| crc32c(&self.got) == anchor.records_crc) {
+                match groups.filter(|_| crc32c(&self.got) == parts.content.anchor.records_crc) {
                     Some(groups) => parts.groups = groups,
-                    None => return damaged("the records of the replication"),
+                    None => return Err(damaged("the records of the replication")),
                 }
                 self.next_map(0, out)
             }
             _ => {
                 let Step::Map(first) = self.step else { unreachable!("checked by the caller") };
+                let parts = self.parts.as_mut().expect("the root was read");
                 let next = take_map(parts, first, &self.got)?;
                 self.next_map(next, out)
             }
@@ -332,8 +371,8 @@ impl Mount {
 
     /// Reads the pages of the map from `first` on, leaving out stretches that were never written.
     fn next_map(&mut self, first: u32, out: &mut Effects) -> Result<bool, MountError> {
-        let parts = self.parts.as_ref().expect("the superblock was read");
-        let layout = parts.content.layout;
+        let parts = self.parts.as_ref().expect("the root was read");
+        let layout = &parts.content.layout;
         let pages = &parts.root[..layout.map_pages() as usize];
         let Some(skip) = pages[first as usize..].iter().position(|sum| *sum != 0) else {
             let parts = self.parts.take().expect("it is there");
@@ -341,11 +380,12 @@ impl Mount {
             return self.replay(Ok(Buf::EMPTY), out);
         };
         let first = first + skip as u32;
-        let most = (PIECE / (2 * PAGE)) as usize;
-        let run = &pages[first as usize..pages.len().min(first as usize + most)];
+        let most = first + (PIECE / (2 * PAGE)) as u32;
+        let run = &pages[first as usize..layout.map_run_end(first).min(most) as usize];
         let len = run.iter().rposition(|sum| *sum != 0).expect("the first one") + 1;
+        let at = layout.map_page(first);
         self.step = Step::Map(first);
-        self.read_range(layout.map_page(first), len as u64 * 2 * PAGE, out);
+        self.read_range(at, len as u64 * 2 * PAGE, out);
         Ok(false)
     }
 
@@ -387,13 +427,13 @@ fn dirty_most(layout: &Layout, tuning: Tuning) -> usize {
 
 /// Takes over pages of the map, both copies of each; tells the page behind them.
 fn take_map(parts: &mut Parts, first: u32, bytes: &[u8]) -> Result<u32, MountError> {
-    let Content { layout, identity, .. } = parts.content;
+    let uuid = parts.content.identity.uuid;
     let mut page = first;
     for both in bytes.chunks_exact(2 * PAGE as usize) {
         let wanted = parts.root[page as usize];
-        let at = layout.map_page(page);
+        let at = parts.content.layout.map_page(page);
         if wanted != 0 {
-            let Some(copy) = whole_copy(both, wanted, identity.uuid, at) else {
+            let Some(copy) = whole_copy(both, wanted, uuid, at) else {
                 return Err(MountError::Damaged { what: "a page of the map", at });
             };
             parts.copies.put(page, copy == 1);
@@ -411,7 +451,7 @@ fn take_entries(parts: &mut Parts, page: u32, bytes: &[u8]) -> Result<(), MountE
         if e.valid.get() == 0 {
             continue;
         }
-        if slot >= parts.content.layout.slot_count() || e.chunk > 15 {
+        if !parts.content.layout.has_slot(slot) || e.chunk > 15 {
             let at = parts.content.layout.map_page(page);
             return Err(MountError::Damaged { what: "an entry of the map", at });
         }

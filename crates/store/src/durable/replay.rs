@@ -15,7 +15,7 @@ use super::overlay::Overlay;
 use super::record::{Part, Reader, Record, Way, Write, read};
 use super::store::Recovered;
 use super::sums::Sums;
-use super::superblock::LogStart;
+use super::superblock::{Content, LogStart};
 use super::survey::Replayed;
 use super::unitmap::Chunk;
 use alloc::collections::VecDeque;
@@ -302,14 +302,14 @@ impl Replay {
         }
         self.overlay.forget_before(self.destaged);
         let replayed = self.replayed();
-        let Parts { disk, tuning, content, root, copies, mut map, groups } = self.parts;
+        let Parts { disk, tuning, content, growth, root, copies, mut map, groups } = self.parts;
         if map.index().is_err() {
-            let at = content.layout.map.at;
+            let at = content.layout.map_page(0);
             return Err(MountError::Damaged { what: "the map (a unit has two slots)", at });
         }
         self.overlay.retain(|slot, block| map.valid(slot) >> block & 1 == 1);
         let head = LogStart { chain: 0, ..self.next };
-        let (layout, identity, anchor) = (content.layout, content.identity, content.anchor);
+        let Content { layout, identity, anchor } = content;
         let log = Log::new(layout.log, identity.uuid, anchor.life + 1, head);
         Ok(Recovered {
             disk,
@@ -326,6 +326,7 @@ impl Replay {
             copies,
             dropped: self.dropped,
             replayed,
+            growth,
         })
     }
 

@@ -15,7 +15,7 @@ use super::overlay::Overlay;
 use super::record::{Way, Write};
 use super::sums::Sums;
 use super::superblock::{Anchor, Identity};
-use super::survey::Replayed;
+use super::survey::{Growth, Replayed};
 use super::unitmap::{Chunk, UnitMap};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -115,6 +115,7 @@ pub struct Durable {
     pub(super) failed: Option<DiskError>,
     pub(super) stats: Stats,
     pub(super) replayed: Replayed,
+    pub(super) growth: Growth,
 }
 
 /// Jobs and operations in flight; the callers bound theirs far below.
@@ -138,6 +139,7 @@ pub(super) struct Recovered {
     pub copies: Bits,
     pub dropped: u64,
     pub replayed: Replayed,
+    pub growth: Growth,
 }
 
 impl Durable {
@@ -168,6 +170,7 @@ impl Durable {
             failed: None,
             stats: Stats { dropped: r.dropped, ..Stats::default() },
             replayed: r.replayed,
+            growth: r.growth,
         }
     }
 
@@ -178,8 +181,7 @@ impl Durable {
 
     /// Bytes of slots in use.
     pub fn used(&self) -> u64 {
-        let hole = u32::from(self.layout.hole().is_some());
-        u64::from(self.map.used() - hole) * super::layout::SLOT
+        u64::from(self.map.used()) * super::layout::SLOT
     }
 
     /// Bytes of all slots.

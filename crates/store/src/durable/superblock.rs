@@ -1,13 +1,12 @@
-//! The four superblocks: which one counts, and what it says.
+//! What a superblock says.
 //!
 //! A checkpoint writes copies 0 and 2, flushes, writes 1 and 3, and flushes: at every moment two are
-//! whole. The valid one with the highest sequence counts.
+//! whole. Where they are looked for, and which one counts: `search`.
 
 use super::format::{
-    DiskArea, FEATURES, FORMAT, MAGIC, SUPERBLOCK_BYTES, Superblock, superblock_crc,
+    DiskArea, FEATURES, FORMAT, GROWN, MAGIC, SUPERBLOCK_BYTES, Superblock, superblock_crc,
 };
-use super::layout::{Area, Layout, PAGE};
-use super::mount::MountError;
+use super::layout::{Area, GROWTHS, Layout, PAGE};
 use base::{ClusterId, DeviceId, Mutant, mutant};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -51,7 +50,7 @@ pub struct LogStart {
 }
 
 /// The content of a superblock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     /// Which device.
     pub identity: Identity,
@@ -61,8 +60,30 @@ pub struct Content {
     pub anchor: Anchor,
 }
 
-fn areas(l: &Layout) -> [Area; 8] {
-    [l.root[0], l.root[1], l.records[0], l.records[1], l.log, l.map, l.sums, l.slots]
+/// The layout as a superblock has it: areas, and what each growth has added.
+fn table(l: &Layout) -> ([DiskArea; 8], [DiskArea; GROWTHS]) {
+    let disk = |a: Area| DiskArea { at: a.at.into(), len: a.len.into() };
+    let first = &l.extents[0];
+    let areas = [l.root[0], l.root[1], l.records[0], l.records[1], l.log];
+    let areas = [&areas[..], &[first.map, first.sums, first.slots]].concat();
+    let mut growths = [DiskArea::default(); GROWTHS];
+    for (to, pair) in growths.iter_mut().zip(l.extents.windows(2)) {
+        let (at, end) = (pair[0].end, pair[1].end);
+        *to = disk(Area { at, len: end - at });
+    }
+    (core::array::from_fn(|i| disk(areas[i])), growths)
+}
+
+/// The layout that a superblock tells of; `None`: this build would have laid it out in another way.
+fn layout(sb: &Superblock) -> Option<Layout> {
+    let grown = || sb.growths.iter().take_while(|a| a.len.get() != 0);
+    let first = grown().next().map_or(sb.size.get(), |a| a.at.get());
+    let mut layout = Layout::new(first).ok()?;
+    for area in grown() {
+        layout = layout.extended(area.at.get().checked_add(area.len.get())?)?;
+    }
+    let same = table(&layout) == (sb.areas, sb.growths) && layout.size == sb.size.get();
+    same.then_some(layout)
 }
 
 impl Content {
@@ -71,7 +92,8 @@ impl Content {
         let Content { identity, layout, anchor } = self;
         let mut sb = Superblock::new_zeroed();
         sb.magic = MAGIC;
-        (sb.format, sb.features) = (FORMAT.into(), FEATURES.into());
+        let features = if layout.extents.len() > 1 { GROWN } else { 0 };
+        (sb.format, sb.features) = (FORMAT.into(), features.into());
         (sb.cluster, sb.device) = (identity.cluster.0.into(), identity.device.0.into());
         sb.uuid = identity.uuid.map(Into::into);
         (sb.size, sb.sequence, sb.life) =
@@ -81,30 +103,21 @@ impl Content {
         sb.root_crc = anchor.root_crc.into();
         sb.records_len = anchor.records_len.into();
         sb.records_crc = anchor.records_crc.into();
-        sb.areas = areas(layout).map(|a| DiskArea { at: a.at.into(), len: a.len.into() });
+        (sb.areas, sb.growths) = table(layout);
         page[..PAGE as usize].fill(0);
         page[..size_of::<Superblock>()].copy_from_slice(sb.as_bytes());
         let crc = superblock_crc(page);
         page[12..16].copy_from_slice(&crc.to_le_bytes());
     }
 
-    fn decode(sb: &Superblock) -> Content {
-        let area = |i: usize| Area { at: sb.areas[i].at.get(), len: sb.areas[i].len.get() };
-        Content {
+    fn decode(sb: &Superblock) -> Option<Content> {
+        Some(Content {
             identity: Identity {
                 cluster: ClusterId(sb.cluster.get()),
                 device: DeviceId(sb.device.get()),
                 uuid: sb.uuid.map(|w| w.get()),
             },
-            layout: Layout {
-                size: sb.size.get(),
-                root: [area(0), area(1)],
-                records: [area(2), area(3)],
-                log: area(4),
-                map: area(5),
-                sums: area(6),
-                slots: area(7),
-            },
+            layout: layout(sb)?,
             anchor: Anchor {
                 sequence: sb.sequence.get(),
                 life: sb.life.get(),
@@ -117,12 +130,12 @@ impl Content {
                 records_len: sb.records_len.get(),
                 records_crc: sb.records_crc.get(),
             },
-        }
+        })
     }
 }
 
 /// What one copy of the superblock turned out to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // four of them, on the stack
 pub enum CopyState {
     /// It is whole.
@@ -131,14 +144,17 @@ pub enum CopyState {
     Newer(u32),
     /// A newer build wrote it, with features that this one doesn't know.
     Unknown(u64),
+    /// It is whole, and its table of areas is none that this build makes.
+    Misfit,
     /// It is ours, and its checksum is wrong.
     Damaged,
-    /// There is none here.
+    /// The device fails to read it.
+    Unreadable,
+    /// There is none here, or not this device's.
     Nothing,
 }
 
-/// What a page is, if it is where a copy of the superblock should be. A page that can't be read: give
-/// nothing.
+/// What a page is, if it is where a copy of the superblock should be.
 pub fn look(page: &[u8]) -> CopyState {
     let Ok((sb, _)) = Superblock::ref_from_prefix(page) else { return CopyState::Nothing };
     if sb.magic != MAGIC || page.len() < SUPERBLOCK_BYTES {
@@ -152,37 +168,7 @@ pub fn look(page: &[u8]) -> CopyState {
         return CopyState::Damaged;
     }
     match sb.features.get() & !FEATURES {
-        0 => CopyState::Valid(Content::decode(sb)),
+        0 => Content::decode(sb).map_or(CopyState::Misfit, CopyState::Valid),
         unknown => CopyState::Unknown(unknown),
     }
-}
-
-/// The content that counts. Copies that could not be read come as empty.
-pub fn choose(copies: [&[u8]; 4], bytes: u64) -> Result<Content, MountError> {
-    let looked = copies.map(look);
-    let valid =
-        looked.iter().filter_map(|c| if let CopyState::Valid(c) = c { Some(*c) } else { None });
-    let Some(best) = valid.max_by_key(|c| c.anchor.sequence) else {
-        return Err(explain(&looked));
-    };
-    if best.layout.size > bytes && !mutant::on(Mutant::MountShrunk) {
-        return Err(MountError::Shrunk { was: best.layout.size, is: bytes });
-    }
-    if Layout::new(best.layout.size) != Ok(best.layout) {
-        return Err(MountError::Damaged { what: "the table of areas", at: 0 });
-    }
-    Ok(best)
-}
-
-fn explain(looked: &[CopyState; 4]) -> MountError {
-    let mut error = MountError::Unformatted;
-    for copy in looked {
-        match copy {
-            CopyState::Newer(format) => return MountError::Newer { format: *format },
-            CopyState::Unknown(features) => return MountError::Features { unknown: *features },
-            CopyState::Damaged => error = MountError::Damaged { what: "every superblock", at: 0 },
-            CopyState::Nothing | CopyState::Valid(_) => {}
-        }
-    }
-    error
 }

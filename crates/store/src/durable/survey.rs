@@ -3,10 +3,11 @@
 //! Nothing here changes anything. What a mount leaves in memory is a [`Durable`]; the calls that only tools
 //! need are here, too.
 
-use super::layout::{Layout, SLOT, SLOT_BLOCKS};
+use super::layout::{Layout, NotGrown, SLOT_BLOCKS};
 use super::store::Durable;
 use base::{BLOCK, GroupId, UNIT, UnitKey};
 
+pub use super::search::Search;
 pub use super::superblock::{CopyState, look};
 
 /// A slot that holds data.
@@ -67,6 +68,17 @@ pub struct Replayed {
     pub waiting: u64,
 }
 
+/// What a mount made of a device that is larger than what was used of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// Bytes that were used before.
+    pub from: u64,
+    /// Bytes that the device has.
+    pub bytes: u64,
+    /// Why it is used as it was; `None`: it has grown.
+    pub refused: Option<NotGrown>,
+}
+
 impl Durable {
     /// Where everything lies.
     pub fn layout(&self) -> &Layout {
@@ -76,6 +88,11 @@ impl Durable {
     /// What the mount found in the log.
     pub fn replayed(&self) -> Replayed {
         self.replayed
+    }
+
+    /// What the mount made of the device's size.
+    pub fn growth(&self) -> Growth {
+        self.growth
     }
 
     /// The slots that hold data, in the order of the device.
@@ -89,7 +106,7 @@ impl Durable {
             return None;
         }
         let (chunk, valid) = (self.map.chunk(slot)?, self.map.valid(slot));
-        let at = self.layout.slots.at + u64::from(slot) * SLOT;
+        let at = self.layout.slot(slot);
         let first = u32::from(chunk.chunk) * SLOT_BLOCKS;
         let (group, unit) = (chunk.group, chunk.unit);
         (valid != 0).then_some(HeldSlot { slot, at, group, unit, first, valid })

@@ -76,6 +76,8 @@ pub struct UnitMap {
     /// Where the sweep goes on, if there is one.
     sweeping: Option<u32>,
     taken: Bits,
+    /// Those among them that nobody ever uses.
+    unused: u32,
     /// Slots that were given back, the oldest first. They are taken first: where something lay, a file has
     /// blocks of its file system; elsewhere each write would wait for new ones, and thin files would grow.
     given_back: VecDeque<u32>,
@@ -86,13 +88,14 @@ pub struct UnitMap {
 }
 
 impl UnitMap {
-    /// A map in which all slots are free, but for `hole`.
-    pub fn new(slots: u32, hole: Option<u32>) -> UnitMap {
+    /// A map in which all slots are free, but for those that are never used.
+    pub fn new(slots: u32, unused: impl IntoIterator<Item = u32>) -> UnitMap {
         let mut taken = Bits::new(slots);
-        if let Some(hole) = hole {
-            taken.put(hole, true);
+        for slot in unused {
+            taken.put(slot, true);
         }
         UnitMap {
+            unused: taken.count(),
             owner: vec![[0xff; 3]; slots as usize],
             unit: vec![0; slots as usize],
             valid: vec![0; slots as usize],
@@ -224,9 +227,9 @@ impl UnitMap {
         self.owner.len() as u32 - self.taken.count()
     }
 
-    /// Slots that are taken, with the one of the superblock.
+    /// Slots that are taken, without those that are never used.
     pub fn used(&self) -> u32 {
-        self.taken.count()
+        self.taken.count() - self.unused
     }
 
     // ---- taking and giving ----
@@ -591,7 +594,7 @@ mod tests {
                     None => assert_eq!(tree.len(), 299),
                 },
             }
-            assert_eq!(map.used() as usize, tree.len() + 1);
+            assert_eq!(map.used() as usize, tree.len());
         }
         assert!(tree.iter().all(|(c, slot)| map.slot(*c) == Some(*slot)));
         assert!(tree.iter().all(|(c, slot)| map.chunk(*slot) == Some(*c)));

@@ -2,8 +2,11 @@
 
 use super::disk::Fate;
 use super::world::{Crash, World};
-use base::{BLOCK, UNIT, UnitKey, VolumeId};
+use base::{BLOCK, GroupId, UNIT, UnitKey, VolumeId};
 use seam::{Job, Journal, Marks, Started};
+use std::ops::Range;
+use store::durable::layout::{Layout, SMALLEST_GROWTH};
+use store::durable::survey::{CopyState, look};
 
 /// How long.
 #[derive(Clone, Copy)]
@@ -123,11 +126,7 @@ pub fn reuse(seed: u64) {
     let unit = |i: u64| UnitKey { volume: VolumeId(1), index: 2 * i as u32 + 1 };
     let slots = world.store.as_ref().unwrap().capacity() / (64 << 10);
     let name = |n: u64| (unit(n / 16), (n % 16) as u32 * (64 << 10));
-    for n in 0..slots {
-        let (unit, at) = name(n);
-        world.write(World::group(unit), unit, at, BLOCK, false);
-    }
-    world.settle();
+    fill(&mut world, 0..slots);
     for n in 0..world.prng.range(10, 40) {
         // What was there goes, and something new wants its place.
         let old = world.prng.below(slots);
@@ -143,6 +142,115 @@ pub fn reuse(seed: u64) {
     world.crash(Fate::Random);
     world.mount(None).unwrap();
     world.compare();
+}
+
+/// Writes the only block of a slot, the `n`th.
+pub fn take(world: &mut World, n: u64) {
+    let unit = UnitKey { volume: VolumeId(1), index: 2 * (n / 16) as u32 + 1 };
+    world.write(World::group(unit), unit, (n % 16) as u32 * (64 << 10), BLOCK, false);
+}
+
+/// The same for a range of them, as far as there is room; waits for the end.
+pub fn fill(world: &mut World, range: Range<u64>) {
+    let before = world.fulls;
+    for n in range {
+        take(world, n);
+        if n % 32 == 0 {
+            world.settle();
+        }
+        if world.fulls > before {
+            break;
+        }
+    }
+    world.settle();
+}
+
+/// A full device that grows, twice, with crashes while it does and after what it got was used.
+pub fn grown(seed: u64) {
+    let mut world = World::new(seed, seed.is_multiple_of(3));
+    world.mount(None).unwrap();
+    fill(&mut world, 0..u64::MAX);
+    for growth in 1..=2 {
+        let fate = *world.prng.pick(&[Fate::Random, Fate::Random, Fate::Dropped, Fate::Kept]);
+        busy(&mut world, 5);
+        world.crash(fate);
+        world.disk.size += SMALLEST_GROWTH + world.prng.below(1 << 20);
+        loop {
+            let after = world.prng.below(40);
+            let crash = world.prng.chance(0.6).then_some(Crash { after, fate: Fate::Random });
+            if world.mount(crash).unwrap() {
+                break;
+            }
+        }
+        world.compare();
+        let store = world.store.as_ref().unwrap();
+        assert_eq!(store.layout().extents.len(), 1 + growth);
+        assert_eq!(store.capacity(), store.layout().capacity());
+        fill(&mut world, growth as u64 * 1000..growth as u64 * 1000 + 150);
+    }
+    busy(&mut world, 20);
+    world.crash(Fate::Random);
+    world.mount(None).unwrap();
+    world.compare();
+}
+
+/// The content of a superblock that says what this device could have been, were it formatted with its present
+/// size; newer than the true ones, and with their uuid.
+fn imitation(world: &World) -> [u8; BLOCK as usize] {
+    let mut page = [0; BLOCK as usize];
+    world.disk.read(0, &mut page);
+    let CopyState::Valid(mut content) = look(&page) else { panic!("a device has a superblock") };
+    content.layout = Layout::new(world.disk.size).unwrap();
+    content.anchor.sequence += 1000;
+    content.encode(&mut page);
+    page
+}
+
+/// A volume that is full of superblocks, on a device that has become larger: none of them counts, wherever it
+/// lies.
+pub fn imitated(seed: u64) {
+    let mut world = World::sized(seed, false, 40 << 20);
+    world.mount(None).unwrap();
+    let more = *world.prng.pick(&[0, 8 << 20, 20 << 20]);
+    world.disk.size += more;
+    let page = imitation(&world);
+    let slots = world.store.as_ref().unwrap().capacity() / (64 << 10);
+    let unit = |n: u64| UnitKey { volume: VolumeId(1), index: n as u32 / 16 };
+    let place = |n: u64| (n % 16) as u32 * (64 << 10);
+    for n in 0..slots {
+        let body = world.out.copy(&page);
+        let job = Job::Write { at: place(n), body, crc: None };
+        let (store, out) = (world.store.as_mut().unwrap(), &mut world.out);
+        let started = store.start(1 << 40, GroupId(1), unit(n), job, Marks::default(), out);
+        assert!(matches!(started, Started::Pending));
+        while store_end(&mut world).is_none() {}
+    }
+    // Either of the two that tell where the others are may be damaged, and where the last one will be may be
+    // what another device has left.
+    if more > 0 {
+        world.disk.write(world.disk.size - (64 << 10), &page, true);
+    }
+    let damaged = world.prng.below(3);
+    world.crash(Fate::Kept);
+    if damaged < 2 {
+        world.disk.rot((damaged << 20) + 100);
+    }
+    world.mount(None).unwrap();
+    for n in 0..slots {
+        assert_eq!(world.fetch(GroupId(1), unit(n), place(n), BLOCK)[..], page, "slot {n}");
+    }
+    let grew = world.store.as_ref().unwrap().layout().extents.len() > 1;
+    assert_eq!(grew, more > SMALLEST_GROWTH);
+}
+
+/// Ends operations until a job has ended.
+fn store_end(world: &mut World) -> Option<()> {
+    world.store.as_mut().unwrap().flush(&mut world.out);
+    let ended = world.store.as_mut().unwrap().finished();
+    if ended.is_none() {
+        assert!(world.end_or_fail(None), "the job hangs");
+    }
+    ended.map(|f| drop(f.result.unwrap()))
 }
 
 /// A body that has changed in memory since its checksum was made is refused, and changes nothing.

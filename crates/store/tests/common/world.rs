@@ -102,10 +102,15 @@ fn take_finished(store: &mut Durable) -> Vec<Finished> {
 }
 
 impl World {
-    /// A formatted device, not mounted.
+    /// A formatted device of [`SIZE`], not mounted.
     pub fn new(seed: u64, write_through: bool) -> World {
+        World::sized(seed, write_through, SIZE)
+    }
+
+    /// A formatted device of so many bytes, not mounted.
+    pub fn sized(seed: u64, write_through: bool, bytes: u64) -> World {
         let mut world = World {
-            disk: Disk::new(SIZE, write_through),
+            disk: Disk::new(bytes, write_through),
             store: None,
             out: Effects::new(BufPool::new(64 << 20), Prng::new(seed), None),
             prng: Prng::new(seed).fork("world"),
@@ -128,6 +133,15 @@ impl World {
         };
         world.format(identity(), false).expect("a new device");
         world
+    }
+
+    /// The same device at rest once more, not mounted.
+    pub fn copy(&self) -> World {
+        assert!(self.open.is_empty() && self.pending.is_empty());
+        let mut copy = World::sized(1, false, self.disk.size);
+        (copy.disk, copy.model) = (self.disk.clone(), self.model.clone());
+        (copy.next, copy.volume) = (self.next, self.volume);
+        copy
     }
 
     pub fn format(&mut self, identity: Identity, force: bool) -> Result<(), MountError> {
@@ -200,8 +214,12 @@ impl World {
         if !self.slow_metadata {
             return any;
         }
-        let layout = Layout::new(SIZE).expect("a valid size");
-        let fast = |at: u64| at >= layout.slots.at || (layout.log.at..layout.map.at).contains(&at);
+        let fresh = || Layout::new(self.disk.size).expect("a valid size");
+        let layout = self.store.as_ref().map_or_else(fresh, |store| store.layout().clone());
+        let pages = layout.extents.iter().flat_map(|e| [e.map, e.sums]);
+        let slow: Vec<_> = pages.chain(layout.root).collect();
+        let is_slow = |at: u64| slow.iter().any(|a| (a.at..a.end()).contains(&at));
+        let fast = |at: u64| at >= layout.log.at && !is_slow(at);
         let is_fast = |(e, _): &(Effect, u64)| match e {
             Effect::Write { at, .. } => fast(*at),
             _ => true,

@@ -8,6 +8,7 @@ mod durable;
 mod failover;
 mod fio;
 mod full;
+mod grow;
 mod hosts;
 mod library;
 mod lifecycle;

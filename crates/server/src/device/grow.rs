@@ -1,0 +1,131 @@
+//! `gabion device grow`: more of a file or block device is used, while its server runs.
+//!
+//! The server opens that one device again, in order, and uses what it has then; groups that have a copy on it
+//! go on with the other one meanwhile. What it makes of its size is decided there; what it would refuse is
+//! refused here, before anything is changed.
+
+use super::content;
+use super::roster::{self, Found, Server};
+use crate::bench::progress::Line;
+use crate::exit::Exit;
+use crate::report::UpDown;
+use crate::size::Size;
+use crate::spec::DeviceSpec;
+use crate::status;
+use crate::target::Target;
+use anyhow::{Context, Result, bail};
+use std::time::{Duration, Instant};
+
+/// How long a resync may take whose end is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(100);
+
+/// Runs it.
+pub fn run(
+    target: &Target,
+    server: &Server,
+    id: u32,
+    size: Option<Size>,
+    force: bool,
+) -> Result<Exit> {
+    let mut found = server.find(target)?;
+    let report = status::ask(&found.target)?;
+    let before = roster::device(&report, &found.config.name, id)?.clone();
+    if before.state != UpDown::Up {
+        bail!("dev{id} is down: bring it up first (`gabion device list`), then it can grow");
+    }
+    let at = found.place(&before)?;
+    let sizes = Sizes::of(&found.config.device[at].spec, size)?;
+    if !force {
+        await_others(&found, id)?;
+    }
+    roster::number(&mut found.config);
+    if let DeviceSpec::File(path, configured) = &mut found.config.device[at].spec {
+        content::enlarge(path, sizes.to)?;
+        *configured = Some(Size(sizes.to));
+    }
+    found.change()?;
+    let grown = |d: &crate::report::Device| {
+        d.state == UpDown::Up && d.capacity_bytes > before.capacity_bytes
+    };
+    let after = found.wait_for(before.shard, "has not grown", true, grown)?;
+    println!(
+        "dev{id} of {} has grown: {} -> {}, with room for {} of data ({} before).",
+        found.config.name,
+        Size(sizes.from),
+        Size(sizes.to),
+        Size(after.capacity_bytes),
+        Size(before.capacity_bytes)
+    );
+    Ok(Exit::Ok)
+}
+
+/// How many bytes of a device are used, and will be.
+struct Sizes {
+    from: u64,
+    to: u64,
+}
+
+impl Sizes {
+    /// Refuses what would change nothing, or can't be.
+    fn of(spec: &DeviceSpec, size: Option<Size>) -> Result<Sizes> {
+        let (path, to) = match (spec, size) {
+            (DeviceSpec::Ram(_) | DeviceSpec::Null(_), _) => {
+                bail!("{spec} is memory: only files and block devices grow")
+            }
+            (DeviceSpec::Block(path), Some(_)) => bail!(
+                "{0} has the size that the kernel tells: enlarge it there (as with `lvextend`), then leave out \
+                 the size here",
+                path.display()
+            ),
+            (DeviceSpec::File(path, _) | DeviceSpec::Block(path), size) => {
+                let now = content::bytes(path)?;
+                let to = size.map_or(now, |size| size.0);
+                if to < now {
+                    bail!(
+                        "{} has {}, and a device can't become smaller: name more than that",
+                        path.display(),
+                        Size(now)
+                    );
+                }
+                (path, to)
+            }
+        };
+        let used = content::superblock(path)?.with_context(|| {
+            format!("{}: its superblocks can't be read, so it can't grow", path.display())
+        })?;
+        let from = used.layout.size;
+        if let Err(why) = used.layout.grown(to) {
+            bail!(
+                "{} of {} are used, and with {} it would stay so: {}",
+                Size(from),
+                path.display(),
+                Size(to),
+                why.why()
+            );
+        }
+        Ok(Sizes { from, to })
+    }
+}
+
+/// Waits for a resync, while this device has the only good copy of something: that could not be used while it
+/// is opened again.
+fn await_others(found: &Found, id: u32) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let line = Line::new("growing");
+    loop {
+        let report = status::ask(&found.target)?;
+        let last = roster::device(&report, &found.config.name, id)?.last_copies;
+        if last == 0 {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!(
+                "dev{id} has the only good copy of {last} groups: their I/O would wait while it is opened again. \
+                 Bring the other copies back (`gabion status`), or insist with --force"
+            );
+        }
+        line.say(&format!("waits for the resync of {}", Size(report.resync.remaining_bytes)));
+        std::thread::sleep(POLL);
+    }
+}
