@@ -79,6 +79,7 @@ pub struct Mirror<J> {
     client_ops: u32,
     pub(crate) leases: Leases,
     pub(crate) map: MapVersion,
+    pub(crate) named_at: MapVersion,
     /// Links that I dialled to the other members, as far as they are welcomed.
     pub(crate) peers: BTreeMap<DeviceId, LinkId>,
     pub(crate) fates: BTreeMap<DeviceId, Fate>,
@@ -138,6 +139,7 @@ impl<J: Journal> Mirror<J> {
             leases: Leases::new(boot, &limits),
             limits,
             map: MapVersion(0),
+            named_at: MapVersion(0),
             peers: BTreeMap::new(),
             fates: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -234,6 +236,11 @@ impl<J: Journal> Mirror<J> {
     }
 
     // ---- configurations ----
+
+    /// The version of the map at which this life was named. Whatever an earlier life has led, it led by then.
+    pub fn named_at(&mut self, map: MapVersion) {
+        self.named_at = map;
+    }
 
     /// A newer map is there. Call before `configure`, once per map.
     pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, Fate>) {

@@ -4,7 +4,8 @@
 //! A member that can't complete a write in parts says so, and gets the blocks whole, as another write of
 //! the stream in the name of the same client write. Both while the operation holds its range: nothing
 //! overlapping is in flight, so any copy that is in sync has what the blocks should hold; in settling
-//! either copy's content will do, with its list of executed writes.
+//! either copy's content will do, with its list of executed writes. For a joiner that nobody waits for no
+//! range is held: the sync copies it the blocks.
 //!
 //! If no copy that is in sync has the blocks, a read ends in a media error, a write as well, without
 //! having changed anything. A sync copies the damage as it copies all else: it can't keep a joiner out for
@@ -374,10 +375,17 @@ impl<J: Journal> Mirror<J> {
         out: &mut Effects,
     ) {
         let op = self.ops.get_mut(key).expect("the caller has it");
-        if op.kind.changes_data() && !op.amended.intersects(member) {
-            op.damaged.insert(member);
-            self.check_write(now, key, out);
+        if !op.kind.changes_data() || op.amended.intersects(member) {
+            return;
         }
+        if self.replicas[op.group].needed().intersects(member) {
+            op.damaged.insert(member);
+        } else {
+            op.acked.insert(member);
+            let (group, unit, blocks) = (op.group, op.unit, BlockSet::touching(op.at, op.len));
+            self.copy_anew(now, group, unit, blocks, out);
+        }
+        self.check_write(now, key, out);
     }
 
     /// The write is done here: the blocks that it touched are read whole, for those who need them.

@@ -11,7 +11,8 @@ use crate::replica::{Members, Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, VolumeId, mutant,
+    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId,
+    mutant,
 };
 use seam::{Buf, Change, Effects, Journal, Note};
 use wire::records::{self, UnitBlocks};
@@ -389,6 +390,25 @@ impl<J: Journal> Mirror<J> {
             let key = self.insert_op(op);
             self.queue(key);
         }
+    }
+
+    /// The joiner could not write these blocks, of which it has damaged ones. Clients don't wait for it, so the
+    /// write's range may be free, and another write under way there: they are copied, as what else may differ.
+    pub(crate) fn copy_anew(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        unit: UnitKey,
+        blocks: BlockSet,
+        out: &mut Effects,
+    ) {
+        let Some(sync) = self.sync_mut(group) else { return };
+        sync.todo.insert(unit, blocks);
+        if sync.phase == Phase::Drain {
+            sync.phase = Phase::Copy;
+            self.unpark(group);
+        }
+        self.advance(now, group, out);
     }
 
     /// A copy has its range. Blocks without data are sent as zeros; a mixed run is split.

@@ -101,6 +101,8 @@ impl<J: Journal> Mirror<J> {
         self.leases.grant(now, from, fate, MapVersion(h.map.get()));
         let mut grant = self.header(Kind::Grant, GroupId(0));
         (grant.sent, grant.epoch) = (h.sent, 0.into());
+        // Before my first map: the sender may not know that an earlier life of mine has led its groups.
+        grant.map = self.map.max(self.named_at).0.into();
         out.send(link, wire::frame(grant, &[]), Buf::EMPTY);
     }
 

@@ -4,7 +4,7 @@ use base::{ClusterId, Limits, LinkId, Prng, Time};
 use node::links::hello;
 use node::sds::{DeviceConfig, Sds, SdsConfig};
 use prost::Message;
-use seam::{BufPool, DialId, Effect, Effects, Event, Node, Port};
+use seam::{Buf, BufPool, DialId, Effect, Effects, Event, Node, Port};
 use wire::control::{Hello, Registered, Role, Welcome};
 use wire::{Header, Kind, control_frame, parse};
 
@@ -18,6 +18,8 @@ struct Bench {
     links: u64,
     dials: Vec<(DialId, String)>,
     sent: Vec<(LinkId, Kind)>,
+    /// The map's version in the last frame that was sent.
+    map: u64,
     closed: Vec<LinkId>,
 }
 
@@ -40,6 +42,7 @@ impl Bench {
             links: 0,
             dials: Vec::new(),
             sent: Vec::new(),
+            map: 0,
             closed: Vec::new(),
         };
         bench.settle();
@@ -51,7 +54,9 @@ impl Bench {
         for effect in self.out.drain().collect::<Vec<_>>() {
             match effect {
                 Effect::Send { link, head, .. } => {
-                    self.sent.push((link, parse(head.as_slice()).kind().unwrap()));
+                    let header = parse(head.as_slice());
+                    self.sent.push((link, header.kind().unwrap()));
+                    self.map = header.map.get();
                 }
                 Effect::Close { link } => self.closed.push(link),
                 Effect::Dial { dial, to, .. } => self.dials.push((dial, to.to_string())),
@@ -83,7 +88,8 @@ impl Bench {
         let welcome = Welcome { cluster: 7, role, incarnation: life, ..Welcome::default() };
         self.frame(link, Kind::Welcome, &welcome);
         assert!(self.sent.contains(&(link, Kind::Register)));
-        let registered = Registered { cluster: 7, id: 3, incarnation: 9, ..Registered::default() };
+        let registered =
+            Registered { cluster: 7, id: 3, incarnation: 9, map: 18, ..Registered::default() };
         self.frame(link, Kind::Registered, &registered);
         link
     }
@@ -103,6 +109,22 @@ fn a_link_to_an_earlier_life_of_the_mdm_is_given_up_when_the_present_one_asks() 
     b.is_asked(7, 2);
     assert_eq!(b.closed, [old]);
     b.join_mdm(2);
+}
+
+#[test]
+fn without_a_map_a_lease_is_for_those_who_know_that_this_life_began() {
+    let mut b = Bench::new();
+    b.join_mdm(1);
+    let leader = b.link(None);
+    let hello = Hello { id: 4, incarnation: 2, session: 1, ..hello(ClusterId(7), Role::Sds, "b") };
+    b.frame(leader, Kind::Hello, &hello);
+    let mut beacon = Header::new(Kind::Beacon);
+    (beacon.sent, beacon.map, beacon.incarnation) = (1.into(), 17.into(), 2.into());
+    let head = wire::frame(beacon, &[]);
+    let event = Event::Frame { link: leader, head: head.as_slice(), body: Buf::EMPTY };
+    b.sds.on(b.now, event, &mut b.out);
+    b.settle();
+    assert_eq!((b.sent.last(), b.map), (Some(&(leader, Kind::Grant)), 18));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::mapview::Changes;
 use alloc::collections::BTreeMap;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, Time};
+use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, MapVersion, Time};
 use mirror::{Fate, Mirror, ScrubStats};
 use prost::Message;
 use seam::{Buf, Effects, Journal, Note};
@@ -139,6 +139,7 @@ impl Sds {
         let (id, incarnation) = (DeviceId(registered.id), Incarnation(registered.incarnation));
         if self.me == DeviceId(0) {
             (self.me, self.incarnation) = (id, incarnation);
+            self.named_at = MapVersion(registered.map);
             // What was asked of an earlier life is done soon after the start of this one anyway.
             self.scrub = registered.scrub;
             if let Err(error) = self.opening.name(self.cluster, id, out) {
@@ -163,7 +164,9 @@ impl Sds {
         }
         device.durable().and_then(growth).into_iter().for_each(|note| out.note(note));
         let (limits, boot) = (self.config.limits.clone(), self.boot.unwrap_or(now));
-        self.mirror = Some(Mirror::new(self.me, self.incarnation, limits, device, boot));
+        let mut mirror = Mirror::new(self.me, self.incarnation, limits, device, boot);
+        mirror.named_at(self.named_at);
+        self.mirror = Some(mirror);
         if let Some(link) = self.mdm.up() {
             self.pull(link, out);
         }

@@ -19,7 +19,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, Incarnation, Limits, LinkId, Map, SdcId, Time};
+use base::{ClusterId, DeviceId, Incarnation, Limits, LinkId, Map, MapVersion, SdcId, Time};
 use core::net::SocketAddr;
 use followers::Followers;
 use mirror::{GroupView, Mirror, ScrubStats, Stats};
@@ -132,6 +132,8 @@ pub struct Sds {
     incarnation: Incarnation,
     boot: Option<Time>,
     map: MapView,
+    /// The map's version when the MDM had named this life.
+    named_at: MapVersion,
     /// The map knows this life: its configurations count.
     named: bool,
     mdm: Dialer,
@@ -171,6 +173,7 @@ impl Sds {
             incarnation: Incarnation(0),
             boot: None,
             map: MapView::default(),
+            named_at: MapVersion(0),
             named: false,
             mdm,
             mdm_life: Incarnation(0),
