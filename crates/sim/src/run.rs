@@ -96,7 +96,9 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     i03_mirrors::mended(stage)?;
     stage.heal();
     if !stage.plan.allow_loss {
-        stage.lost_copies.clear(); // the scrub has mended them
+        // The scrub has mended them. Memory is not scrubbed: there they are until somebody reads or writes them.
+        let plan = &stage.plan;
+        stage.lost_copies.retain(|(i, ..)| !plan.keeps(Who::Sds(*i)));
     }
     wait(stage, "I14", CALM, i14_leaks::unmet)?;
     wait(stage, "I12", CALM, i03_mirrors::undeleted)?;
