@@ -234,6 +234,15 @@ impl Mdm {
         }
     }
 
+    /// Says which life this is to whoever listens at the device's address. That nobody does proves nothing:
+    /// when everything is started at once, a server may not listen yet.
+    fn introduce(&mut self, device: DeviceId, out: &mut Effects) {
+        let Some(entry) = self.state.devices.get(&device).filter(|d| !d.dead) else { return };
+        let Ok(to) = entry.address.parse() else { return };
+        out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
+        self.dials += 1;
+    }
+
     fn dial_failed(&mut self, now: Time, dial: DialId, why: DialError) {
         if why != DialError::Refused {
             return self.detector.probe_over(dial.0);
@@ -304,7 +313,7 @@ impl Mdm {
             }
         }
         let all: Vec<DeviceId> = self.state.devices.keys().copied().collect();
-        all.into_iter().for_each(|device| self.probe(device, out));
+        all.into_iter().for_each(|device| self.introduce(device, out));
     }
 
     fn disk(&mut self, out: &mut Effects) {
