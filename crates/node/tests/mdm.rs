@@ -433,8 +433,11 @@ fn everything_is_there_after_a_restart_and_clocks_begin_anew() {
     again.settle();
     assert_eq!(again.mdm.state(), &before);
     assert_eq!(again.take::<Welcome>(early, Kind::Welcome).len(), 1);
+    assert_eq!(again.dials.len(), 2, "it says who it is");
+    again.dial_failed(DialError::Refused);
+    again.dial_failed(DialError::Refused);
     again.pass(900, &[]);
-    assert!(again.device(1).0 && again.device(2).0);
+    assert!(again.device(1).0 && again.device(2).0, "who isn't there yet may be starting, too");
     again.pass(200, &[]);
     assert!(again.device(1).0 && again.device(2).0, "who hears nobody suspects itself");
     assert_eq!(again.dials.len(), 2, "silent, or dead?");
