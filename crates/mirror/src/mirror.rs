@@ -671,8 +671,8 @@ impl<J: Journal> Mirror<J> {
         out.send(to.link, head, body);
     }
 
-    /// "Your epoch is old": with the one that is in force here, and whether I lead it.
-    /// Whoever asks may go on to the leader that this names, also without an MDM.
+    /// "Your epoch is old": with the one that is in force here, and who leads in it. Whoever asks may go on
+    /// there, also without an MDM.
     pub(crate) fn reply_stale(
         &self,
         to: Caller,

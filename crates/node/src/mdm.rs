@@ -27,6 +27,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
+use core::net::SocketAddr;
 use mdm::detector::{Detector, Verdict};
 use mdm::log::{Io, Log, Progress};
 use mdm::state::State;
@@ -223,22 +224,27 @@ impl Mdm {
 
     /// Finds out whether somebody listens at the device's address, unless its death is known.
     fn probe(&mut self, device: DeviceId, out: &mut Effects) {
-        let Some(entry) = self.state.devices.get(&device).filter(|d| !d.dead && self.is_ready())
-        else {
-            return;
-        };
-        let Ok(to) = entry.address.parse() else { return };
+        let Some(to) = self.address(device).filter(|_| self.is_ready()) else { return };
         if self.detector.probe(device, self.dials) {
-            out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
-            self.dials += 1;
+            self.dial(to, out);
         }
     }
 
     /// Says which life this is to whoever listens at the device's address. That nobody does proves nothing:
     /// when everything is started at once, a server may not listen yet.
     fn introduce(&mut self, device: DeviceId, out: &mut Effects) {
-        let Some(entry) = self.state.devices.get(&device).filter(|d| !d.dead) else { return };
-        let Ok(to) = entry.address.parse() else { return };
+        if let Some(to) = self.address(device) {
+            self.dial(to, out);
+        }
+    }
+
+    /// Where a device is dialled that isn't known to be dead.
+    fn address(&self, device: DeviceId) -> Option<SocketAddr> {
+        let entry = self.state.devices.get(&device).filter(|d| !d.dead)?;
+        entry.address.parse().ok()
+    }
+
+    fn dial(&mut self, to: SocketAddr, out: &mut Effects) {
         out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
         self.dials += 1;
     }

@@ -37,13 +37,8 @@ fn script(world: &mut World, until: u64) -> bool {
             _ => world.ask(),
         }
         world.flush();
-        for _ in 0..3 {
-            if world.ops - start == until {
-                return false;
-            }
-            if world.has_open() {
-                world.step();
-            }
+        if !world.step_until(start + until) {
+            return false;
         }
     }
     while world.has_open() {
@@ -57,30 +52,15 @@ fn script(world: &mut World, until: u64) -> bool {
 
 #[test]
 fn what_was_acknowledged_survives_a_crash_at_every_operation() {
-    for write_through in [false, true] {
-        let mut after = 0;
-        loop {
-            let mut done = false;
-            for (i, fate) in
-                [Fate::Dropped, Fate::Kept, Fate::Random, Fate::Random].into_iter().enumerate()
-            {
-                let mut world = World::new(5, write_through);
-                world.mount(None).unwrap();
-                done = script(&mut world, after);
-                world.prng = base::Prng::new(after * 4 + i as u64);
-                world.crash(fate);
-                world.fifo = false;
-                world.mount(None).unwrap_or_else(|e| panic!("after {after}, {fate:?}: {e}"));
-                world.compare();
-            }
-            if done {
-                break;
-            }
-            after += 1;
-        }
-        println!("{after} crash points, write through: {write_through}");
-        assert!(after > 120);
-    }
+    lives::crash_everywhere(120, |write_through, after, fate, left| {
+        let mut world = World::new(5, write_through);
+        world.mount(None).unwrap();
+        let done = script(&mut world, after);
+        world.prng = left;
+        world.crash(fate);
+        world.recover(after, fate);
+        done
+    });
 }
 
 #[test]

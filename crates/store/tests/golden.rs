@@ -1,10 +1,11 @@
 //! Golden devices: what an earlier build left on a device is what this one reads, and what this one writes.
 //!
 //! Three images, made by a fixed run: one of 16 MiB as a crash leaves it, with most of it in the log, one after a
-//! checkpoint, and one that grew to 33 MiB on the way, and is used beyond what it was. They are stored as pages that are not zero, each as runs of equal words. When one of
-//! these tests fails, the format has changed: devices in use could not be read any more, and it takes a
-//! new format with a number of its own. `GOLDEN=write cargo test -p gabion-store --test golden same_run` makes new
-//! images.
+//! checkpoint, and one that grew to 33 MiB on the way, and is used beyond what it was. They are stored as pages
+//! that are not zero, each as runs of equal words. When a run leaves other bytes, slots may have been chosen in
+//! another way; when an image can't be read, the format has changed: devices in use could not be read any more,
+//! and it takes a new format with a number of its own. `GOLDEN=write cargo test -p gabion-store --test golden
+//! same_run` makes new images.
 
 use base::{
     BLOCK, BlockSet, ClusterId, DeviceId, Epoch, GroupId, Incarnation, Prng, SdcId, UNIT, UnitKey,

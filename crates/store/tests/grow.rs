@@ -95,14 +95,9 @@ fn grow_with_a_crash(world: &mut World, after: u64, fate: Fate) -> bool {
     for n in 1000..1030 {
         lives::take(world, n);
         world.flush();
-        for _ in 0..3 {
-            if world.ops - start >= after {
-                world.crash(fate);
-                return false;
-            }
-            if world.has_open() {
-                world.step();
-            }
+        if !world.step_until(start + after) {
+            world.crash(fate);
+            return false;
         }
     }
     world.settle();
@@ -112,36 +107,21 @@ fn grow_with_a_crash(world: &mut World, after: u64, fate: Fate) -> bool {
 
 #[test]
 fn what_was_acknowledged_survives_a_crash_at_every_operation_of_a_growth() {
-    for write_through in [false, true] {
-        let mut after = 0;
-        loop {
-            let mut done = false;
-            for (i, fate) in
-                [Fate::Dropped, Fate::Kept, Fate::Random, Fate::Random].into_iter().enumerate()
-            {
-                // With something to replay.
-                let mut world = full(5, write_through);
-                world.mount(None).unwrap();
-                lives::busy(&mut world, 4);
-                world.crash(Fate::Random);
-                world.prng = base::Prng::new(after * 4 + i as u64);
-                done = grow_with_a_crash(&mut world, after, fate);
-                world.fifo = false;
-                world.mount(None).unwrap_or_else(|e| panic!("after {after}, {fate:?}: {e}"));
-                world.compare();
-                lives::fill(&mut world, 2000..2040);
-                world.crash(fate);
-                world.mount(None).unwrap();
-                world.compare();
-            }
-            if done {
-                break;
-            }
-            after += 1;
-        }
-        println!("{after} crash points, write through: {write_through}");
-        assert!(after > 50);
-    }
+    lives::crash_everywhere(50, |write_through, after, fate, left| {
+        // With something to replay.
+        let mut world = full(5, write_through);
+        world.mount(None).unwrap();
+        lives::busy(&mut world, 4);
+        world.crash(Fate::Random);
+        world.prng = left;
+        let done = grow_with_a_crash(&mut world, after, fate);
+        world.recover(after, fate);
+        lives::fill(&mut world, 2000..2040);
+        world.crash(fate);
+        world.mount(None).unwrap();
+        world.compare();
+        done
+    });
 }
 
 #[test]

@@ -11,7 +11,7 @@ use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, MapVersion, Time}
 use mirror::{Fate, Mirror, ScrubStats};
 use prost::Message;
 use seam::{Buf, Effects, Journal, Note};
-use store::durable::layout::{Layout, NotGrown, SMALLEST_GROWTH};
+use store::durable::layout::Layout;
 use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
 use wire::control::{
@@ -330,12 +330,12 @@ impl Sds {
 
 /// What became of a device that is larger than it was.
 fn growth(durable: &Durable) -> Option<Note> {
-    let (device, Growth { from, bytes, refused }) = (durable.identity().device, durable.growth());
-    match refused {
-        None => Some(Note::Grown { device, from, to: bytes }),
-        Some(NotGrown::TooLittle) if bytes.saturating_sub(from) < SMALLEST_GROWTH => None,
-        Some(why) => Some(Note::NotGrown { device, used: from, bytes, why: why.why() }),
-    }
+    let (device, growth) = (durable.identity().device, durable.growth());
+    let Growth { from, bytes, refused } = growth;
+    growth.is_news().then(|| match refused {
+        None => Note::Grown { device, from, to: bytes },
+        Some(why) => Note::NotGrown { device, used: from, bytes, why: why.why() },
+    })
 }
 
 fn scrub(s: &ScrubStats, now: Time) -> ScrubStatus {

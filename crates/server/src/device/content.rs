@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use store::durable::Content as Superblock;
 use store::durable::layout::{Layout, PAGE, SMALLEST};
-use store::durable::survey::{CopyState, Search};
+use store::durable::survey::Search;
 
 /// How much of the beginning and the end is looked at, and overwritten by [`erase`].
 const EDGE: u64 = 1 << 20;
@@ -48,7 +48,7 @@ pub fn of(path: &Path) -> Result<Content> {
         let cluster = Some(format!("{:016x}", content.identity.cluster.0));
         return Ok(Content::Device { cluster });
     }
-    if copies.0.iter().any(|(_, state)| !matches!(state, CopyState::Nothing)) {
+    if !copies.are_missing() {
         return Ok(Content::Device { cluster: None });
     }
     let blank =

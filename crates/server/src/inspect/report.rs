@@ -9,7 +9,7 @@ use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, Journal};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use store::durable::layout::{self, Layout, NotGrown, PAGE, SLOT, SMALLEST_GROWTH};
+use store::durable::layout::{self, Layout, NotGrown, PAGE, SLOT};
 use store::durable::survey::{CopyState, Search};
 use store::durable::{Content, Durable};
 
@@ -17,7 +17,7 @@ use store::durable::{Content, Durable};
 const SCHEMA: u32 = 1;
 
 /// The four copies of the superblock: where each should be, and what is there.
-pub struct Copies(pub [(u64, CopyState); 4]);
+pub struct Copies(Search);
 
 impl Copies {
     /// Reads them; a copy that can't be read counts as not there.
@@ -27,16 +27,17 @@ impl Copies {
             let page = page(drive, at)?;
             search.take(page.as_deref().map_err(|error| *error));
         }
-        Ok(Copies(search.copies()))
+        Ok(Copies(search))
     }
 
     /// What the newest whole one says.
     pub fn newest(&self) -> Option<&Content> {
-        let contents = self.0.iter().filter_map(|(_, state)| match state {
-            CopyState::Valid(content) => Some(content),
-            _ => None,
-        });
-        contents.max_by_key(|c| c.anchor.sequence)
+        self.0.newest()
+    }
+
+    /// True when there is none, not even a damaged one.
+    pub fn are_missing(&self) -> bool {
+        self.0.copies().all(|(_, state)| matches!(state, CopyState::Nothing))
     }
 
     /// Copies that should be whole and are not: number and place.
@@ -45,7 +46,7 @@ impl Copies {
     }
 
     fn list(&self) -> Vec<Superblock> {
-        let copies = self.0.iter().enumerate();
+        let copies = self.0.copies().enumerate();
         copies
             .map(|(copy, (at, state))| {
                 let (state, content) = match state {
@@ -59,7 +60,7 @@ impl Copies {
                 };
                 Superblock {
                     copy,
-                    at: *at,
+                    at,
                     state,
                     checkpoint: content.map(|c| c.anchor.sequence),
                     life: content.map(|c| c.anchor.life),
@@ -228,10 +229,12 @@ fn identity(content: &Content) -> Id {
 }
 
 fn growth(store: &Durable) -> Option<Growth> {
-    let store::durable::survey::Growth { from, bytes, refused } = store.growth();
-    let to_bytes = store.layout().size;
-    let growth = Growth { from_bytes: from, to_bytes, refused: refused.map(NotGrown::why) };
-    (refused.is_none() || bytes - from >= SMALLEST_GROWTH).then_some(growth)
+    let found = store.growth();
+    found.is_news().then(|| Growth {
+        from_bytes: found.from,
+        to_bytes: store.layout().size,
+        refused: found.refused.map(NotGrown::why),
+    })
 }
 
 /// In the order of the device.

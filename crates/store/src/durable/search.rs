@@ -69,24 +69,24 @@ impl Search {
     /// The copy to be looked at next. The last one comes before the middle one when it has to tell where that
     /// one is: that of a device that grew is not in the middle of what it has become.
     fn missing(&self) -> Option<usize> {
-        let order = if self.told().is_some() { [0, 1, 2, 3] } else { [0, 1, 3, 2] };
+        let order = if self.newest().is_some() { [0, 1, 2, 3] } else { [0, 1, 3, 2] };
         order.into_iter().find(|copy| self.copies[*copy].is_none())
     }
 
     fn place(&self, copy: usize) -> u64 {
-        match self.told().filter(|_| !mutant::on(Mutant::PresentSize)) {
+        match self.newest().filter(|_| !mutant::on(Mutant::PresentSize)) {
             Some(content) => content.layout.places()[copy],
             None => Layout::superblocks(self.bytes)[copy],
         }
     }
 
-    /// What those that were found so far say.
-    fn told(&self) -> Option<&Content> {
+    /// What the newest of those says that were found so far.
+    pub fn newest(&self) -> Option<&Content> {
         self.valid().max_by_key(|c| c.anchor.sequence)
     }
 
     fn valid(&self) -> impl Iterator<Item = &Content> {
-        self.copies.iter().flatten().filter_map(|(_, state)| match state {
+        self.copies().filter_map(|(_, state)| match state {
             CopyState::Valid(content) => Some(content),
             _ => None,
         })
@@ -96,7 +96,7 @@ impl Search {
     fn believes(&self, copy: usize, at: u64, content: &Content) -> bool {
         let here = content.layout.places()[copy] == at
             || copy == 3 && content.layout.earlier_ends().any(|end| end == at);
-        let same = match self.told() {
+        let same = match self.newest() {
             Some(told) => {
                 let (a, b) = (&told.layout.extents, &content.layout.extents);
                 told.identity.uuid == content.identity.uuid && a.iter().zip(b).all(|(a, b)| a == b)
@@ -106,9 +106,9 @@ impl Search {
         here && same || mutant::on(Mutant::PresentSize)
     }
 
-    /// All four: where each should be, and what is there.
-    pub fn copies(self) -> [(u64, CopyState); 4] {
-        self.copies.map(|copy| copy.unwrap_or((0, CopyState::Nothing)))
+    /// Those that were looked for, all four at the end: where each should be, and what is there.
+    pub fn copies(&self) -> impl Iterator<Item = (u64, &CopyState)> {
+        self.copies.iter().flatten().map(|(at, state)| (*at, state))
     }
 
     /// The content that counts.
@@ -117,7 +117,7 @@ impl Search {
         if self.copies[..2].iter().flatten().any(misfit) {
             return Err(MountError::Damaged { what: "the table of areas", at: 0 });
         }
-        match self.told() {
+        match self.newest() {
             Some(best) if best.layout.size > self.bytes && !mutant::on(Mutant::MountShrunk) => {
                 Err(MountError::Shrunk { was: best.layout.size, is: self.bytes })
             }
@@ -132,7 +132,7 @@ impl Search {
             let what = "reading the superblocks";
             MountError::Device { what, error }
         });
-        for (_, state) in self.copies.iter().flatten() {
+        for (_, state) in self.copies() {
             match state {
                 CopyState::Newer(format) => return MountError::Newer { format: *format },
                 CopyState::Unknown(features) => return MountError::Features { unknown: *features },

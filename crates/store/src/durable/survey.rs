@@ -3,7 +3,7 @@
 //! Nothing here changes anything. What a mount leaves in memory is a [`Durable`]; the calls that only tools
 //! need are here, too.
 
-use super::layout::{Layout, NotGrown, SLOT_BLOCKS};
+use super::layout::{Layout, NotGrown, SLOT_BLOCKS, SMALLEST_GROWTH};
 use super::store::Durable;
 use base::{BLOCK, GroupId, UNIT, UnitKey};
 
@@ -77,6 +77,13 @@ pub struct Growth {
     pub bytes: u64,
     /// Why it is used as it was; `None`: it has grown.
     pub refused: Option<NotGrown>,
+}
+
+impl Growth {
+    /// True when people should hear of it: the device has grown, or is so much larger that it could have.
+    pub fn is_news(&self) -> bool {
+        self.refused.is_none() || self.bytes.saturating_sub(self.from) >= SMALLEST_GROWTH
+    }
 }
 
 impl Durable {

@@ -2,7 +2,7 @@
 
 use super::disk::Fate;
 use super::world::{Crash, World};
-use base::{BLOCK, GroupId, UNIT, UnitKey, VolumeId};
+use base::{BLOCK, GroupId, Prng, UNIT, UnitKey, VolumeId};
 use seam::{Job, Journal, Marks, Started};
 use std::ops::Range;
 use store::durable::layout::{Layout, SMALLEST_GROWTH};
@@ -123,15 +123,13 @@ pub fn log_wraps(seed: u64) {
 pub fn reuse(seed: u64) {
     let mut world = World::new(seed, seed.is_multiple_of(2));
     world.mount(None).unwrap();
-    let unit = |i: u64| UnitKey { volume: VolumeId(1), index: 2 * i as u32 + 1 };
     let slots = world.store.as_ref().unwrap().capacity() / (64 << 10);
-    let name = |n: u64| (unit(n / 16), (n % 16) as u32 * (64 << 10));
     fill(&mut world, 0..slots);
     for n in 0..world.prng.range(10, 40) {
         // What was there goes, and something new wants its place.
         let old = world.prng.below(slots);
         for (n, zero) in [(old, true), (slots + n, false)] {
-            let (unit, at) = name(n);
+            let (unit, at) = slot(n);
             world.write(World::group(unit), unit, at, 2 * BLOCK, zero);
             world.flush();
             if world.prng.chance(0.5) && world.has_open() {
@@ -144,10 +142,16 @@ pub fn reuse(seed: u64) {
     world.compare();
 }
 
+/// The unit that the `n`th slot's worth is in, and where it begins there.
+fn slot(n: u64) -> (UnitKey, u32) {
+    let unit = UnitKey { volume: VolumeId(1), index: 2 * (n / 16) as u32 + 1 };
+    (unit, (n % 16) as u32 * (64 << 10))
+}
+
 /// Writes the only block of a slot, the `n`th.
 pub fn take(world: &mut World, n: u64) {
-    let unit = UnitKey { volume: VolumeId(1), index: 2 * (n / 16) as u32 + 1 };
-    world.write(World::group(unit), unit, (n % 16) as u32 * (64 << 10), BLOCK, false);
+    let (unit, at) = slot(n);
+    world.write(World::group(unit), unit, at, BLOCK, false);
 }
 
 /// The same for a range of them, as far as there is room; waits for the end.
@@ -163,6 +167,30 @@ pub fn fill(world: &mut World, range: Range<u64>) {
         }
     }
     world.settle();
+}
+
+/// A run that is to crash, by this fate, after so many operations, on a device that writes through or not. The
+/// random numbers are those of what the crash leaves. True: it ended before.
+pub type Doomed = fn(write_through: bool, after: u64, fate: Fate, left: Prng) -> bool;
+
+/// Does it with a crash after no operation, one, two, ..., until it ends before; that is after more than `least`.
+pub fn crash_everywhere(least: u64, run: Doomed) {
+    const FATES: [Fate; 4] = [Fate::Dropped, Fate::Kept, Fate::Random, Fate::Random];
+    for write_through in [false, true] {
+        let mut after = 0;
+        loop {
+            let each = (0..).zip(FATES);
+            let done = each.fold(false, |_, (i, fate)| {
+                run(write_through, after, fate, Prng::new(after * 4 + i))
+            });
+            if done {
+                break;
+            }
+            after += 1;
+        }
+        println!("{after} crash points, write through: {write_through}");
+        assert!(after > least);
+    }
 }
 
 /// A full device that grows, twice, with crashes while it does and after what it got was used.

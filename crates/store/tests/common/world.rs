@@ -166,6 +166,26 @@ impl World {
         self.mount_as(expected(), self.disk.size, crash)
     }
 
+    /// Mounts after a crash, which came after so many operations; what it holds is what it should hold.
+    pub fn recover(&mut self, after: u64, fate: Fate) {
+        self.fifo = false;
+        self.mount(None).unwrap_or_else(|e| panic!("after {after}, {fate:?}: {e}"));
+        self.compare();
+    }
+
+    /// Ends up to three operations; false: so many have ended already.
+    pub fn step_until(&mut self, ops: u64) -> bool {
+        for _ in 0..3 {
+            if self.ops >= ops {
+                return false;
+            }
+            if self.has_open() {
+                self.step();
+            }
+        }
+        true
+    }
+
     pub fn mount_as(
         &mut self,
         expected: Expected,
