@@ -417,12 +417,19 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// The volumes that exist; those that don't any more are dropped (rule R9).
-    pub fn set_volumes(&mut self, live: BTreeSet<VolumeId>, next: VolumeId, out: &mut Effects) {
+    pub fn set_volumes(
+        &mut self,
+        now: Time,
+        live: BTreeSet<VolumeId>,
+        next: VolumeId,
+        out: &mut Effects,
+    ) {
         self.volumes = (live, next);
         let mut stored: Vec<VolumeId> = self.journal.volumes();
         stored.retain(|volume| self.is_gone(*volume));
         for volume in stored {
             self.drop_volume(volume, out);
+            self.end_repairs(now, volume, out);
         }
     }
 
@@ -482,9 +489,8 @@ impl<J: Journal> Mirror<J> {
                 match (op.kind, op.asker) {
                     (_, Asker::Nobody) => {}
                     (_, Asker::Gone) => self.finish_client(key, Status::Stale, out),
-                    (OpKind::Read, Asker::Primary { .. } | Asker::Scrub) => {
-                        self.start_job(now, key, out);
-                    }
+                    (OpKind::Read, Asker::Primary { .. }) => self.start_fetch(now, key, out),
+                    (OpKind::Read, Asker::Scrub) => self.start_job(now, key, out),
                     (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
                     (OpKind::Copy, _) => self.start_copy(now, key, out),
                     (_, Asker::Client { .. }) => self.start_write(now, key, out),

@@ -17,7 +17,7 @@ use crate::op::{Asker, Local, Op, OpKind, fits};
 use crate::replica::Members;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Mutant, Time, mutant};
+use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Mutant, Time, VolumeId, mutant};
 use seam::{Buf, DiskError, Effects, ExecutedBlocks, Job, Journal, Marks, Note, Origin, Started};
 use wire::records::{self, Executed};
 use wire::{Header, Kind, Status, flag};
@@ -64,17 +64,15 @@ impl<J: Journal> Mirror<J> {
         };
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
-        let (group, asker, changes) = (op.group, op.asker, op.kind.changes_data());
+        let (asker, changes) = (op.asker, op.kind.changes_data());
         if self.is_over(key) {
             return self.drop_over(now, key, out);
         }
         match asker {
             Asker::Primary { .. } if changes => self.refuse(now, key, Status::Damaged, out),
-            Asker::Primary { link, op } => {
+            Asker::Primary { .. } => {
                 self.scrub_hopeless(now, key, first, blocks);
-                self.remove_op(key);
-                self.unlock(group, key);
-                self.reply(Caller { link, op, group }, Status::Media, Buf::EMPTY, out);
+                self.end_fetch(key, Status::Media, out);
             }
             Asker::Scrub if self.scrub_corrupt(now, key, first, blocks, out) => {}
             _ => self.ask_other(now, key, first, blocks, out),
@@ -223,23 +221,44 @@ impl<J: Journal> Mirror<J> {
     pub(crate) fn mended(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
-        let (group, unit, kind) = (op.group, op.unit, op.kind);
+        let (group, unit) = (op.group, op.unit);
         let (repair, list) = (self.repairs[&key], self.copied.remove(&key));
         if let (Some(replica), Some(list)) = (self.replicas.get_mut(group), list) {
             replica.record.executed.overwrite(unit, repair.set(), &list);
         }
         self.stats.repaired += u64::from(repair.len());
         out.note(Note::Repaired { group, bytes: repair.len().into() });
-        if self.is_over(key) {
-            return self.drop_over(now, key, out);
-        }
         if matches!(self.ops.get(key).expect("as above").asker, Asker::Scrub) {
             self.scrub_repaired(repair.len());
         }
-        match kind {
-            OpKind::Read => self.ready.push_back(key), // it may need a lease anew
+        self.start_over(now, key, out);
+    }
+
+    /// What had met damage begins anew. It has its range; a read may need a lease.
+    fn start_over(&mut self, now: Time, key: u64, out: &mut Effects) {
+        if self.is_over(key) {
+            return self.drop_over(now, key, out);
+        }
+        match self.ops.get(key).expect("the caller has it").kind {
+            OpKind::Read | OpKind::Copy => self.ready.push_back(key),
             _ => self.start_job(now, key, out),
         }
+    }
+
+    /// A volume is gone, and the damage with it: what waits for another copy of its blocks starts over. None may
+    /// come: who knows that the volume is gone has nothing to answer.
+    pub(crate) fn end_repairs(&mut self, now: Time, volume: VolumeId, out: &mut Effects) {
+        let waits = |key: &u64| {
+            let op = self.ops.get(*key);
+            op.is_some_and(|op| op.unit.volume == volume && op.local == Local::Asking)
+        };
+        let keys: Vec<u64> = self.repairs.keys().copied().filter(waits).collect();
+        for key in keys {
+            self.repairs.remove(&key);
+            self.ops.get_mut(key).expect("looked up above").local = Local::NotStarted;
+            self.start_over(now, key, out);
+        }
+        self.pump(now, out);
     }
 
     /// No copy that is in sync has the blocks.
@@ -347,6 +366,24 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
+    /// They have their range. What a volume that is gone held isn't here any more: that is no content.
+    pub(crate) fn start_fetch(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get(key).expect("the operation lives");
+        if self.is_gone(op.unit.volume) {
+            return self.end_fetch(key, Status::NoVolume, out);
+        }
+        self.start_job(now, key, out);
+    }
+
+    /// They can't be had here.
+    fn end_fetch(&mut self, key: u64, why: Status, out: &mut Effects) {
+        let op = self.remove_op(key).expect("the operation lives");
+        self.unlock(op.group, key);
+        if let Asker::Primary { link, op: name } = op.asker {
+            self.reply(Caller { link, op: name, group: op.group }, why, Buf::EMPTY, out);
+        }
+    }
+
     /// They are read: with them go the entries of the list of executed writes.
     pub(crate) fn fetched_here(&mut self, now: Time, key: u64, data: Buf, out: &mut Effects) {
         let op = self.remove_op(key).expect("the operation lives");
@@ -413,6 +450,9 @@ impl<J: Journal> Mirror<J> {
         if self.is_over(key) {
             return self.drop_over(now, key, out);
         }
+        if self.is_gone(self.ops.get(key).expect("the caller has it").unit.volume) {
+            return self.end_amend(now, key, out);
+        }
         let op = self.ops.get_mut(key).expect("the caller has it");
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let to = Members(op.sent.0 & replica.recipients().0);
@@ -425,6 +465,17 @@ impl<J: Journal> Mirror<J> {
         (op.body, op.sent) = (data, to);
         op.lsn = primary.enter(key);
         self.replicate(key, to, out);
+    }
+
+    /// The volume is gone, so there is nothing to send: the write isn't answered as if the member had it.
+    fn end_amend(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.remove_op(key).expect("the caller has it");
+        self.unlock(op.group, key);
+        let Asker::Amend { of } = op.asker else { return };
+        if let Some(lsn) = self.ops.get(of).map(|write| write.lsn) {
+            self.finish_client(of, Status::NoVolume, out);
+            self.leave_stream(now, op.group, lsn, out);
+        }
     }
 
     /// The blocks may be there now: then the write is, too.

@@ -149,8 +149,11 @@ impl Journal for Memory {
     fn volumes(&self) -> Vec<VolumeId> {
         vec![VolumeId(1)]
     }
-    fn drop_volume(&mut self, _: VolumeId) -> u64 {
-        0
+    fn drop_volume(&mut self, volume: VolumeId) -> u64 {
+        let held = self.held_bytes();
+        self.units.retain(|unit, _| unit.volume != volume);
+        self.bad = if volume == UNIT0.volume { BlockSet::EMPTY } else { self.bad };
+        held - self.held_bytes()
     }
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {
         Vec::new()
@@ -562,6 +565,46 @@ fn what_is_damaged_at_a_member_is_sent_whole() {
     pair.assert_equal();
     assert_eq!(pair.write(0, 2, 9), Some(Status::Ok), "the stream goes on");
     pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+/// A device learns that there are no volumes any more.
+fn delete(pair: &mut Pair, device: usize) {
+    let (mirror, out) = (&mut pair.mirrors[device], &mut pair.outs[device]);
+    mirror.set_volumes(pair.now, [].into(), VolumeId(2), out);
+    pair.run();
+}
+
+#[test]
+fn a_copy_whose_volume_is_gone_has_nothing_to_repair_from() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    damage(&mut pair, 0, 1..3);
+    delete(&mut pair, 1);
+    let block = |b: u32| b * BLOCK..(b + 1) * BLOCK;
+    assert_eq!(pair.client(0, Kind::Read, 0, block(1), 0, 0), None, "no zeros");
+    assert_eq!(pair.client(0, Kind::Write, 0, 2 * BLOCK..2 * BLOCK + 512, 1, 0), None);
+    pair.wait(1500);
+    assert_eq!(pair.replies.len(), 4);
+    delete(&mut pair, 0);
+    let answers = pair.replies[4..].iter().map(|h| Status::from_code(h.status.get()));
+    assert_eq!(answers.collect::<Vec<_>>(), [Some(Status::Ok), Some(Status::NoVolume)]);
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn a_member_is_not_sent_what_a_volume_that_is_gone_had() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    damage(&mut pair, 1, 1..2);
+    pair.connect(false);
+    assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), None);
+    delete(&mut pair, 0);
+    pair.connect(true);
+    pair.wait(500);
+    let answers = pair.replies[4..].iter().map(|h| Status::from_code(h.status.get()));
+    assert_eq!(answers.collect::<Vec<_>>(), [Some(Status::NoVolume)], "it isn't there");
+    assert_eq!(pair.mirrors[1].journal().units[&UNIT0].1[BLOCK as usize], 7);
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 

@@ -214,7 +214,8 @@ impl Sds {
             mirror.begin_scrub(now);
         }
         mirror.set_map(self.map.version, fates);
-        mirror.set_volumes(self.map.volumes.keys().copied().collect(), self.map.next_volume, out);
+        let volumes = self.map.volumes.keys().copied().collect();
+        mirror.set_volumes(now, volumes, self.map.next_volume, out);
         if known < self.incarnation {
             return; // R2: this map does not know this life yet
         }
