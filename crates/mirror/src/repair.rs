@@ -64,9 +64,9 @@ impl<J: Journal> Mirror<J> {
         };
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
-        let (asker, changes) = (op.asker, op.kind.changes_data());
-        if self.is_over(key) {
-            return self.drop_over(now, key, out);
+        let (asker, changes, volume) = (op.asker, op.kind.changes_data(), op.unit.volume);
+        if self.is_over(key) || self.is_gone(volume) {
+            return self.start_over(now, key, out);
         }
         match asker {
             Asker::Primary { .. } if changes => self.refuse(now, key, Status::Damaged, out),

@@ -30,6 +30,8 @@ struct Memory {
     kept: bool,
     /// A bit of what is read next flips before it is sent.
     flips: bool,
+    /// What has ended is told later.
+    late: bool,
 }
 
 impl Memory {
@@ -119,7 +121,7 @@ impl Journal for Memory {
     }
     fn disk_done(&mut self, _: DiskOp, _: Result<Buf, DiskError>, _: &mut Effects) {}
     fn finished(&mut self) -> Option<Finished> {
-        self.ended.pop()
+        if self.late { None } else { self.ended.pop() }
     }
     fn flush(&mut self, _: &mut Effects) {}
     fn has_space_for(&self, _: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
@@ -589,6 +591,22 @@ fn a_copy_whose_volume_is_gone_has_nothing_to_repair_from() {
     delete(&mut pair, 0);
     let answers = pair.replies[4..].iter().map(|h| Status::from_code(h.status.get()));
     assert_eq!(answers.collect::<Vec<_>>(), [Some(Status::Ok), Some(Status::NoVolume)]);
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn damage_that_is_met_while_its_volume_goes_asks_nobody() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 1, 7), Some(Status::Ok));
+    damage(&mut pair, 0, 1..2);
+    delete(&mut pair, 1);
+    pair.mirrors[0].journal_mut().late = true;
+    assert_eq!(pair.client(0, Kind::Read, 0, BLOCK..2 * BLOCK, 0, 0), None);
+    delete(&mut pair, 0);
+    pair.mirrors[0].journal_mut().late = false;
+    pair.run();
+    let status = pair.replies.last().map(|h| Status::from_code(h.status.get()));
+    assert_eq!(status, Some(Some(Status::NoVolume)));
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 
