@@ -41,6 +41,14 @@ pub(crate) struct Caller {
 pub struct Stats {
     /// Client operations answered.
     pub ops: u64,
+    /// Clients' reads that were answered with data.
+    pub reads: u64,
+    /// Bytes of these.
+    pub read_bytes: u64,
+    /// Clients' writes that were answered as done, zeroes among them.
+    pub writes: u64,
+    /// Bytes of these, without zeroes.
+    pub written_bytes: u64,
     /// Bytes copied to joiners and in settling.
     pub moved: u64,
     /// When a write last found no space here.

@@ -142,6 +142,10 @@ impl<J: Journal> Mirror<J> {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
         if let Asker::Client { link, op: name } = op.asker {
+            if op.kind == OpKind::Read {
+                self.stats.reads += 1;
+                self.stats.read_bytes += data.len() as u64;
+            }
             self.reply_data(Caller { link, op: name, group: op.group }, data, crc, out);
         }
     }
@@ -364,6 +368,7 @@ impl<J: Journal> Mirror<J> {
         op.answered = true;
         let (group, asker) = (op.group, op.asker);
         let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
+        let bytes = op.body.len() as u64;
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let missed = replica.config.in_sync.len() < replica.config.replicas.len();
         if missed && self.journal.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
@@ -371,6 +376,8 @@ impl<J: Journal> Mirror<J> {
         }
         self.unlock(group, key);
         if let Asker::Client { link, op } = asker {
+            self.stats.writes += 1;
+            self.stats.written_bytes += bytes;
             self.reply(Caller { link, op, group }, Status::Ok, Buf::EMPTY, out);
         }
     }

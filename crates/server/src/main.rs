@@ -1,6 +1,6 @@
 //! The one binary `gabion`: every role, and the command line for all of them.
 //!
-//! One file per subcommand (`up`, `down`, `status`, `volume`, `mdm`, `sds`, `sdc`, `device`, `inspect`, `bench`); what
+//! One file per subcommand (`up`, `down`, `status`, `top`, `volume`, `mdm`, `sds`, `sdc`, `device`, `inspect`, `bench`); what
 //! they share is below them: `target` finds the cluster, `admin` talks to its MDM, `cluster`,
 //! `statedir` and `process` keep the processes of a cluster on this machine, `service` and the
 //! `role_*` files run a node. Nothing here decides about data: that is the nodes' work.
@@ -34,6 +34,7 @@ mod statedir;
 mod status;
 mod table;
 mod target;
+mod top;
 mod up;
 mod volume;
 mod watched;
@@ -72,6 +73,8 @@ enum Command {
     Down,
     /// Show the cluster's state, servers, volumes, capacity and resync
     Status(status::StatusArgs),
+    /// Watch the cluster live: traffic of every server, space, and how resync gets on
+    Top(top::TopArgs),
     /// Make, list, grow and delete volumes
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
@@ -111,6 +114,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Up(args) => up::run(target, args),
         Command::Down => down::run(target),
         Command::Status(args) => status::run(target, args),
+        Command::Top(args) => top::run(target, args),
         Command::Volume(command) => volume::run(target, command),
         Command::Sds(command) => sds::run(target, command),
         Command::Sdc(command) => sdc::run(target, command),

@@ -130,6 +130,11 @@ pub struct Device {
     pub resync_remaining_bytes: u64,
     pub resync_moved_bytes: u64,
     pub ops: u64,
+    /// Answered to clients since the process started.
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
     pub full: bool,
 }
 
@@ -363,6 +368,10 @@ fn device(status: &DeviceStatus) -> Device {
         resync_remaining_bytes: beat.resync_remaining,
         resync_moved_bytes: beat.resync_moved,
         ops: beat.ops,
+        reads: beat.reads,
+        read_bytes: beat.read_bytes,
+        writes: beat.writes,
+        written_bytes: beat.written_bytes,
         full: beat.full,
     }
 }

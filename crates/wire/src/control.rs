@@ -240,6 +240,18 @@ pub struct Heartbeat {
     /// Times that damaged blocks were in no other copy that is in sync, since the process started (SDS).
     #[prost(uint64, tag = "13")]
     pub unreadable: u64,
+    /// Clients' reads that were answered with data since the process started, and their bytes (SDS).
+    #[prost(uint64, tag = "20")]
+    pub reads: u64,
+    /// Bytes of these.
+    #[prost(uint64, tag = "21")]
+    pub read_bytes: u64,
+    /// Clients' writes that were answered as done since the process started, zeroes among them (SDS).
+    #[prost(uint64, tag = "22")]
+    pub writes: u64,
+    /// Bytes of these, without zeroes.
+    #[prost(uint64, tag = "23")]
+    pub written_bytes: u64,
 }
 
 /// The scrubber of one device: it reads everything that the device holds, and has what is damaged

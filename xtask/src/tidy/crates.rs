@@ -93,6 +93,8 @@ const TABLE: &[Row] = &[
             "hdrhistogram",
             "humantime",
             "prost",
+            // The screen of `top`.
+            "ratatui",
             "rustix",
             "serde",
             "serde_json",

@@ -276,6 +276,10 @@ impl Sds {
             scrub: self.scrub_stats().map(|s| scrub(&s, now)),
             repaired: stats.repaired,
             unreadable: stats.unreadable,
+            reads: stats.reads,
+            read_bytes: stats.read_bytes,
+            writes: stats.writes,
+            written_bytes: stats.written_bytes,
             ..Heartbeat::default()
         };
         let mut header = Header::new(Kind::Heartbeat);

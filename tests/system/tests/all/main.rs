@@ -16,6 +16,7 @@ mod lost;
 mod mdm_restart;
 mod outage;
 mod scale;
+mod top;
 mod torture;
 mod volumes;
 mod wrong_devices;
