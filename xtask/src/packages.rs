@@ -23,6 +23,9 @@ pub const SYSTEM: &[Tool] = &[
     ("e2fsck", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("xfs_repair", "xfsprogs"),
+    ("ip", "iproute2"),
+    ("ssh", "openssh-client"),
+    ("sshd", "openssh-server"),
 ];
 
 /// What counts instructions.

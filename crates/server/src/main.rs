@@ -1,6 +1,6 @@
 //! The one binary `gabion`: every role, and the command line for all of them.
 //!
-//! One file per subcommand (`up`, `down`, `status`, `top`, `volume`, `mdm`, `sds`, `sdc`, `device`, `inspect`, `bench`); what
+//! One file per subcommand (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`, `sdc`, `device`, `inspect`, `bench`); what
 //! they share is below them: `target` finds the cluster, `admin` talks to its MDM, `cluster`,
 //! `statedir` and `process` keep the processes of a cluster on this machine, `service` and the
 //! `role_*` files run a node. Nothing here decides about data: that is the nodes' work.
@@ -10,6 +10,7 @@ mod admin;
 mod bench;
 mod cluster;
 mod config;
+mod deploy;
 mod device;
 mod down;
 mod exit;
@@ -71,6 +72,8 @@ enum Command {
     /// Stop the cluster that `up` started, also a detached or a crashed one
     #[command(after_help = "Example:\n  gabion down")]
     Down,
+    /// Make a cluster on several hosts over SSH, or in network namespaces of this machine
+    Deploy(deploy::DeployArgs),
     /// Show the cluster's state, servers, volumes, capacity and resync
     Status(status::StatusArgs),
     /// Watch the cluster live: traffic of every server, space, and how resync gets on
@@ -113,6 +116,7 @@ fn run(cli: &Cli) -> Result<Exit> {
     match &cli.command {
         Command::Up(args) => up::run(target, args),
         Command::Down => down::run(target),
+        Command::Deploy(args) => deploy::run(target, args),
         Command::Status(args) => status::run(target, args),
         Command::Top(args) => top::run(target, args),
         Command::Volume(command) => volume::run(target, command),

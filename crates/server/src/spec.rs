@@ -168,6 +168,12 @@ pub struct VolumeSpec {
     pub size: Size,
 }
 
+impl fmt::Display for VolumeSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.name, self.size.0)
+    }
+}
+
 impl FromStr for VolumeSpec {
     type Err = String;
     fn from_str(text: &str) -> Result<VolumeSpec, String> {

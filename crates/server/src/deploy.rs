@@ -1,0 +1,265 @@
+//! `gabion deploy`: a cluster on several hosts, from a list of them: looks at all, changes nothing unless all are as
+//! they have to be, installs and starts the roles, and waits until the cluster serves.
+//!
+//! The same steps work on real hosts, over SSH, and with `--local` in network namespaces of this machine.
+
+mod ask;
+mod check;
+mod host;
+mod local;
+mod roles;
+mod topology;
+
+use crate::admin::Admin;
+use crate::exit::Exit;
+use crate::report::{Report, UpDown};
+use crate::size::Size;
+use crate::status;
+use crate::table::{right, table};
+use crate::target::Target;
+use anyhow::{Context, Result, bail};
+use check::Findings;
+use clap::Args;
+use host::{Remote, Way};
+use local::Local;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+use topology::{EXAMPLE, Host, Topology};
+
+/// How long the cluster may take until everybody is there.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Options of `gabion deploy`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  gabion deploy --example > cluster.toml     a topology, every line explained
+  gabion deploy cluster.toml --check         look at the hosts, change nothing
+  gabion deploy cluster.toml                 install, start, wait until it serves
+  gabion deploy                              the same, by question and answer
+  gabion deploy cluster.toml --local --dir try    on this machine, each host a network namespace (root)
+  gabion deploy --down --dir try                  ends that one; its data stays in the directory
+
+The hosts need nothing but sshd, a shell and root's rights. It asks all of them first; if anything is wrong with any,
+nothing is changed. GABION_SSH names another program than `ssh`. A table works as a topology, too: name,address,mdm,sdc,devices in a file NAME.csv.")]
+pub struct DeployArgs {
+    /// The hosts, and what each of them does: TOML, or CSV
+    topology: Option<PathBuf>,
+    /// Use network namespaces of this machine as hosts, with their files in --dir
+    #[arg(long)]
+    local: bool,
+    /// Only look at the hosts
+    #[arg(long)]
+    check: bool,
+    /// End the cluster of --local that is in --dir
+    #[arg(long, conflicts_with_all = ["topology", "check", "example"])]
+    down: bool,
+    /// Print a topology to begin with
+    #[arg(long)]
+    example: bool,
+}
+
+/// Runs `gabion deploy`.
+pub fn run(target: &Target, args: &DeployArgs) -> Result<Exit> {
+    if args.example {
+        print!("{EXAMPLE}");
+        return Ok(Exit::Ok);
+    }
+    if let Some(mdm) = target.mdm {
+        bail!("`deploy` makes a new cluster: leave out --mdm {mdm}");
+    }
+    if args.down {
+        return down(&target.dir);
+    }
+    let topology = match &args.topology {
+        Some(file) => Topology::read(file)?,
+        None => ask::topology(&mut std::io::stdin().lock(), &mut std::io::stdout(), args.local)?,
+    };
+    topology.check(args.local)?;
+    if args.local {
+        deploy_here(&target.dir, topology, args.check)
+    } else {
+        deploy(topology, args.check)
+    }
+}
+
+fn deploy(topology: Topology, only_check: bool) -> Result<Exit> {
+    let way = Way::Ssh { user: topology.user.clone() };
+    Deployment { topology: &topology, way: &way }.run(only_check)
+}
+
+fn deploy_here(folder: &Path, topology: Topology, only_check: bool) -> Result<Exit> {
+    if Local::open(folder)?.is_some() {
+        bail!(
+            "{} has a cluster that was deployed: `gabion deploy --down --dir {}` ends it",
+            folder.display(),
+            folder.display()
+        );
+    }
+    let local = Local::new(folder, topology)?;
+    if let Err(why) = local.make(folder) {
+        let _ = local.remove(folder);
+        return Err(why);
+    }
+    let way = Way::Namespace { prefix: local.prefix() };
+    let ended = Deployment { topology: &local.topology, way: &way }.run(only_check);
+    if ended.is_err() || only_check {
+        local.remove(folder)?;
+    }
+    ended
+}
+
+fn down(folder: &Path) -> Result<Exit> {
+    match Local::open(folder)? {
+        Some(local) => local.remove(folder)?,
+        None => bail!("no cluster was deployed with --local in {}", folder.display()),
+    }
+    println!("It has ended; its data is in {}.", folder.display());
+    Ok(Exit::Ok)
+}
+
+struct Deployment<'a> {
+    topology: &'a Topology,
+    way: &'a Way,
+}
+
+impl Deployment<'_> {
+    fn run(&self, only_check: bool) -> Result<Exit> {
+        let findings = self.on_each(|remote| Ok(check::check(remote)))?;
+        println!("{}", self.table(&findings));
+        let wrong: usize = findings.iter().map(|f| f.wrong.len()).sum();
+        if wrong > 0 {
+            bail!("nothing was changed: first put right what the table says");
+        }
+        if only_check {
+            return Ok(Exit::Ok);
+        }
+        self.step("Installing", || self.on_each(roles::install).map(drop))?;
+        for role in ["mdm", "sds", "sdc"] {
+            self.step(&format!("Starting {role}"), || self.start(role, &findings))?;
+        }
+        let report = self.step("Waiting until all are there", || self.wait())?;
+        let mut admin = self.admin()?;
+        for volume in self.topology.volumes.iter().map(|v| &v.0) {
+            // A cluster that was there before, in these files, has its volumes.
+            if !report.volumes.iter().any(|v| v.name == volume.name) {
+                admin.create_volume(&volume.name, volume.size.0)?;
+            }
+        }
+        self.how_to_use(&report);
+        Ok(Exit::Ok)
+    }
+
+    /// Does it on all hosts side by side; what came of it, in their order.
+    fn on_each<T: Send>(&self, f: impl Fn(&Remote<'_>) -> Result<T> + Sync) -> Result<Vec<T>> {
+        thread::scope(|scope| {
+            let f = &f;
+            let start = |host| scope.spawn(move || f(&Remote { host, way: self.way }));
+            let running: Vec<_> = self.topology.hosts.iter().map(start).collect();
+            let end =
+                |r: thread::ScopedJoinHandle<'_, Result<T>>| r.join().expect("it doesn't panic");
+            running.into_iter().map(end).collect()
+        })
+    }
+
+    fn step<T>(&self, what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begin = Instant::now();
+        let done = f().with_context(|| format!("{what} failed"))?;
+        println!("{what:<30} {:>6.1} s", begin.elapsed().as_secs_f64());
+        Ok(done)
+    }
+
+    fn start(&self, role: &str, findings: &[Findings]) -> Result<()> {
+        let place = |host: &Host| self.topology.hosts.iter().position(|h| h.name == host.name);
+        self.on_each(|remote| {
+            let findings = &findings[place(remote.host).context("it is one of them")?];
+            let mine = roles::of(remote.host, self.topology)?;
+            mine.iter().filter(|r| r.name == role).try_for_each(|r| r.start(remote, findings))
+        })
+        .map(drop)
+    }
+
+    fn admin(&self) -> Result<Admin> {
+        Admin::connect(self.topology.mdms().next().context("checked")?.mdm_at())
+    }
+
+    /// Waits until every device and client is up.
+    fn wait(&self) -> Result<Report> {
+        let mdm = self.topology.mdms().next().context("checked")?.mdm_at();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = Admin::connect(mdm).and_then(|mut admin| admin.status());
+            let missing = match &answer {
+                Ok(info) => {
+                    let report = Report::new(info, mdm);
+                    match self.missing(&report) {
+                        None => return Ok(report),
+                        Some(missing) => missing,
+                    }
+                }
+                Err(_) => (self.topology.mdms().next().context("checked")?, "mdm"),
+            };
+            if Instant::now() > deadline {
+                let (host, role) = missing;
+                let said = roles::last_words(&Remote { host, way: self.way }, role);
+                bail!(
+                    "after {} s the {role} of {} is not there. It said: {said}",
+                    PATIENCE.as_secs(),
+                    host.name
+                );
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// The first one that is not there.
+    fn missing(&self, report: &Report) -> Option<(&Host, &'static str)> {
+        let devices_up = |host: &Host| {
+            let devices = report.sds.iter().find(|s| s.name == host.name).map(|s| &s.devices);
+            devices.map_or(0, |d| d.iter().filter(|d| d.state == UpDown::Up).count())
+        };
+        let client_up =
+            |name: &str| report.sdc.iter().any(|s| s.name == name && s.state == UpDown::Up);
+        let server = self.topology.servers().find(|h| devices_up(h) < h.devices.len());
+        let client = || self.topology.hosts.iter().find(|h| h.sdc.is_some() && !client_up(&h.name));
+        server.map(|h| (h, "sds")).or_else(|| client().map(|h| (h, "sdc")))
+    }
+
+    fn table(&self, findings: &[Findings]) -> String {
+        let mut t = table(&["host", "address", "roles", "kernel", "cores", "memory", "wrong"]);
+        right(&mut t, &[4, 5]);
+        for (host, found) in self.topology.hosts.iter().zip(findings) {
+            let devices = format!("sds ({})", host.devices.len());
+            let roles = [
+                host.mdm.then_some("mdm"),
+                (!host.devices.is_empty()).then_some(devices.as_str()),
+                host.sdc.map(|_| "sdc"),
+            ];
+            t.add_row([
+                host.name.clone(),
+                host.address.to_string(),
+                roles.into_iter().flatten().collect::<Vec<_>>().join(", "),
+                found.kernel.clone(),
+                found.cores.clone(),
+                Size(found.memory).to_string(),
+                found.wrong.join("; "),
+            ]);
+        }
+        t.to_string()
+    }
+
+    fn how_to_use(&self, report: &Report) {
+        println!("\n{}\n", status::headline(report));
+        if let Some(mdm) = self.topology.mdms().next() {
+            println!("  export GABION_MDM={}\n  gabion status", mdm.mdm_at());
+        }
+        for host in self.topology.hosts.iter().filter(|h| h.sdc.is_some()) {
+            for volume in &self.topology.volumes {
+                let base = host.nbd_at()[0].uri();
+                let uri = crate::config::volume_uri(&base, &volume.0.name);
+                println!("  nbdinfo '{uri}'    (on {})", host.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Hosts that are network namespaces of this machine, each with an address of its own, on a bridge.
+//!
+//! What was made is written down before it is made, so that it can be taken away whatever happened.
+
+use super::topology::{Host, Topology};
+use crate::process::Process;
+use crate::spec::DeviceSpec;
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Networks to choose from: 10.199.N.0/24.
+const NETWORK: [u8; 2] = [10, 199];
+/// How long a process may take to end before it is killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A cluster in namespaces, as it is written down in its folder.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Local {
+    /// The third part of its addresses.
+    network: u8,
+    pub topology: Topology,
+}
+
+impl Local {
+    /// Chooses a network that nobody uses, and gives every host its address and its folder.
+    pub fn new(folder: &Path, mut topology: Topology) -> Result<Local> {
+        let taken = ip(&["-o", "-4", "addr"])?;
+        let free = |n: &u8| !taken.contains(&format!("{}.{}.{n}.", NETWORK[0], NETWORK[1]));
+        let network = (0..=255).find(free).context("all networks 10.199.N.0/24 are in use")?;
+        if topology.hosts.len() > 200 {
+            bail!("at most 200 hosts fit into one network");
+        }
+        fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
+        let folder = folder.canonicalize()?;
+        for (number, host) in (11..).zip(&mut topology.hosts) {
+            host.address = IpAddr::V4(address(network, number));
+            host.root = folder.join(&host.name);
+            host.devices.iter_mut().for_each(|device| below(&host.root, &mut device.0));
+        }
+        Ok(Local { network, topology })
+    }
+
+    /// Reads what is in a folder.
+    pub fn open(folder: &Path) -> Result<Option<Local>> {
+        let file = file(folder);
+        match file.exists() {
+            true => crate::config::read(&file).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// How the names of its namespaces begin.
+    pub fn prefix(&self) -> String {
+        format!("gabion{}-", self.network)
+    }
+
+    fn bridge(&self) -> String {
+        format!("gabion{}", self.network)
+    }
+
+    /// Makes the namespaces.
+    pub fn make(&self, folder: &Path) -> Result<()> {
+        if !rustix::process::geteuid().is_root() {
+            bail!(
+                "network namespaces need root: use sudo, or `gabion up`, which does without them"
+            );
+        }
+        crate::config::write(&file(folder), self)?;
+        let (bridge, own) = (self.bridge(), format!("{}/24", address(self.network, 1)));
+        ip(&["link", "add", &bridge, "type", "bridge"])?;
+        ip(&["addr", "add", &own, "dev", &bridge])?;
+        ip(&["link", "set", &bridge, "up"])?;
+        for (number, host) in self.topology.hosts.iter().enumerate() {
+            self.add(number, host)?;
+        }
+        Ok(())
+    }
+
+    fn add(&self, number: usize, host: &Host) -> Result<()> {
+        let (space, bridge) = (format!("{}{}", self.prefix(), host.name), self.bridge());
+        let cable = format!("gab{}.{number}", self.network);
+        let address = format!("{}/24", host.address);
+        ip(&["netns", "add", &space])?;
+        ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &space])?;
+        ip(&["link", "set", &cable, "master", &bridge, "up"])?;
+        ip(&["-n", &space, "addr", "add", &address, "dev", "eth0"])?;
+        ip(&["-n", &space, "link", "set", "eth0", "up"])?;
+        ip(&["-n", &space, "link", "set", "lo", "up"])?;
+        Ok(())
+    }
+
+    /// Ends the processes, and takes the namespaces away; the data stays.
+    pub fn remove(&self, folder: &Path) -> Result<()> {
+        let pid_file = |host: &Host, role| host.path(&format!("run/gabion/{role}.pid"));
+        let pid_files = self.topology.hosts.iter().flat_map(|host| {
+            ["sdc", "sds", "mdm"].into_iter().map(move |role| pid_file(host, role))
+        });
+        let running: Vec<Process> =
+            pid_files.filter_map(|f| Process::read(&f)).filter(Process::is_alive).collect();
+        for process in &running {
+            process.signal(Signal::TERM)?;
+        }
+        for process in &running {
+            if !process.wait_gone(PATIENCE) {
+                process.signal(Signal::KILL)?;
+            }
+        }
+        for host in &self.topology.hosts {
+            // What isn't there any more needs not be taken away.
+            let _ = ip(&["netns", "del", &format!("{}{}", self.prefix(), host.name)]);
+        }
+        let _ = ip(&["link", "del", &self.bridge()]);
+        fs::remove_file(file(folder)).context("can't remove what was written down")
+    }
+}
+
+/// The hosts share the file system of this machine: the files of each are in its own folder.
+fn below(root: &Path, device: &mut DeviceSpec) {
+    if let DeviceSpec::File(path, _) = device {
+        *path = root.join(path.strip_prefix("/").unwrap_or(path));
+    }
+}
+
+fn file(folder: &Path) -> PathBuf {
+    folder.join("local.toml")
+}
+
+fn address(network: u8, host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(NETWORK[0], NETWORK[1], network, host)
+}
+
+fn ip(arguments: &[&str]) -> Result<String> {
+    let ran = Command::new("ip").args(arguments).output().context("can't start `ip` (iproute2)")?;
+    if !ran.status.success() {
+        let why = String::from_utf8_lossy(&ran.stderr);
+        bail!("`ip {}`: {}", arguments.join(" "), why.trim());
+    }
+    Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
+}

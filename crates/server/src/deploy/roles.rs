@@ -1,0 +1,160 @@
+//! The roles of a host: their files, and how they are started.
+
+use super::check::Findings;
+use super::host::{Remote, Way};
+use super::topology::{Host, Topology};
+use crate::config::{DeviceConfig, MdmConfig, SdcConfig, SdsConfig};
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// One process to be kept running on a host.
+pub struct Role {
+    /// `mdm`, `sds` or `sdc`.
+    pub name: &'static str,
+    /// Its configuration.
+    config: String,
+}
+
+/// The roles that a host has.
+pub fn of(host: &Host, topology: &Topology) -> Result<Vec<Role>> {
+    let mdm: Vec<_> = topology.mdms().map(Host::mdm_at).collect();
+    let pid = |role: &str| Some(host.path(&format!("run/gabion/{role}.pid")));
+    let mut roles = Vec::new();
+    if host.mdm {
+        let config = MdmConfig {
+            listen: host.mdm_at(),
+            log: host.path("var/lib/gabion/mdm.log"),
+            backend: Default::default(),
+            tcp_only: false,
+            spin_us: None,
+            pid_file: pid("mdm"),
+        };
+        roles.push(role("mdm", &config)?);
+    }
+    if !host.devices.is_empty() {
+        let device = |(shard, spec): (usize, _)| DeviceConfig {
+            shard: Some(shard as u32),
+            spec,
+            replace: false,
+            listen: host.sds_at(shard),
+            advertise: None,
+            pin: None,
+        };
+        let specs = host.devices.iter().map(|d| d.0.clone());
+        let config = SdsConfig {
+            name: host.name.clone(),
+            mdm: mdm.clone(),
+            backend: Default::default(),
+            tcp_only: false,
+            spin_us: None,
+            pid_file: pid("sds"),
+            device: specs.enumerate().map(device).collect(),
+        };
+        roles.push(role("sds", &config)?);
+    }
+    if host.sdc.is_some() {
+        let config = SdcConfig {
+            name: host.name.clone(),
+            mdm,
+            nbd: host.nbd_at(),
+            backend: Default::default(),
+            tcp_only: false,
+            spin_us: None,
+            pid_file: pid("sdc"),
+            pin: None,
+        };
+        roles.push(role("sdc", &config)?);
+    }
+    Ok(roles)
+}
+
+fn role(name: &'static str, config: &impl Serialize) -> Result<Role> {
+    let text = toml::to_string(config)?;
+    Ok(Role { name, config: format!("# Written by `gabion deploy`.\n{text}") })
+}
+
+/// Where the binary is on the host.
+pub fn binary(remote: &Remote<'_>) -> Result<PathBuf> {
+    match remote.way {
+        Way::Ssh { .. } => Ok(remote.host.path("usr/local/bin/gabion")),
+        Way::Namespace { .. } => std::env::current_exe().context("this binary has no path"),
+    }
+}
+
+/// Copies this binary there, unless it is there.
+pub fn install(remote: &Remote<'_>) -> Result<()> {
+    let there = binary(remote)?;
+    if matches!(remote.way, Way::Namespace { .. }) {
+        return Ok(());
+    }
+    let this = std::fs::read(std::env::current_exe()?).context("can't read this binary")?;
+    let sum = base::crc::crc32c(&this);
+    let mark = remote.host.path("usr/local/bin/.gabion.crc32c");
+    let known = remote.run(&format!("cat '{}' 2>/dev/null || true", mark.display()))?;
+    if known.trim() != format!("{sum:08x}") {
+        remote.put(&there, &this, 0o755)?;
+        remote.put(&mark, format!("{sum:08x}\n").as_bytes(), 0o644)?;
+    }
+    let said = remote.run(&format!("'{}' --version", there.display()))?;
+    anyhow::ensure!(
+        said.starts_with("gabion "),
+        "{}: {} does not run",
+        remote.host.name,
+        there.display()
+    );
+    Ok(())
+}
+
+impl Role {
+    /// Writes its configuration and starts it, as a service where there is systemd.
+    pub fn start(&self, remote: &Remote<'_>, findings: &Findings) -> Result<()> {
+        let host = remote.host;
+        let file = host.path(&format!("etc/gabion/{}.toml", self.name));
+        remote.put(&file, self.config.as_bytes(), 0o644)?;
+        let (binary, name) = (binary(remote)?, self.name);
+        let command = format!("{} {name} run --config {}", binary.display(), file.display());
+        let (run, state) = (host.path("run/gabion"), host.path("var/lib/gabion"));
+        let mut folders = format!("mkdir -p '{}' '{}'\n", run.display(), state.display());
+        for file in host.devices.iter().filter_map(|d| d.0.path().filter(|_| name == "sds")) {
+            folders += &format!("mkdir -p \"$(dirname '{}')\"\n", file.display());
+        }
+        let whole = host.root.as_os_str() == "/" && matches!(remote.way, Way::Ssh { .. });
+        if findings.systemd && whole {
+            let unit = format!("/etc/systemd/system/gabion-{name}.service");
+            remote.put(unit.as_ref(), unit_file(name, &command).as_bytes(), 0o644)?;
+            let start = format!("systemctl daemon-reload\nsystemctl enable --now gabion-{name}\n");
+            return remote.run(&(folders + &start)).map(drop);
+        }
+        let log = host.path(&format!("var/log/gabion/{name}.log"));
+        let start = format!(
+            "mkdir -p '{}'\nulimit -n 65536 2>/dev/null || true\n\
+             setsid nohup {command} </dev/null >>'{}' 2>&1 &\n",
+            log.parent().unwrap_or(&log).display(),
+            log.display()
+        );
+        remote.run(&(folders + &start)).map(drop)
+    }
+}
+
+/// The last words of a role on a host.
+pub fn last_words(remote: &Remote<'_>, role: &str) -> String {
+    let log = remote.host.path(&format!("var/log/gabion/{role}.log"));
+    let tell = format!(
+        "if [ -f '{0}' ]; then tail -n 1 '{0}'; else journalctl -q -n 1 -o cat -u gabion-{role}; fi",
+        log.display()
+    );
+    let said = remote.run(&tell).map(|said| said.trim().to_owned());
+    said.unwrap_or_else(|why| format!("its log can't be read: {why:#}"))
+}
+
+fn unit_file(role: &str, command: &str) -> String {
+    format!(
+        "# Written by `gabion deploy`.\n\
+         [Unit]\nDescription=Gabion {role}\nAfter=network-online.target\nWants=network-online.target\n\n\
+         [Service]\nExecStart={command}\nExecReload=/bin/kill -HUP $MAINPID\nRestart=always\nRestartSec=1\n\
+         RuntimeDirectory=gabion\nRuntimeDirectoryPreserve=yes\nStateDirectory=gabion\n\
+         LimitNOFILE=65536\nLimitMEMLOCK=infinity\nOOMScoreAdjust=-900\n\n\
+         [Install]\nWantedBy=multi-user.target\n"
+    )
+}

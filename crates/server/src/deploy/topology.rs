@@ -1,0 +1,299 @@
+//! Which hosts there are, and what each of them does: a TOML or CSV file, or answers to questions.
+
+use crate::config::NbdAddress;
+use crate::spec::{DeviceSpec, VolumeSpec};
+use anyhow::{Context, Result, bail};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// Where an MDM listens.
+pub const MDM_PORT: u16 = 7001;
+/// Where the first device of a server listens; the others above it.
+pub const SDS_PORT: u16 = 7072;
+
+/// What `--example` prints.
+pub const EXAMPLE: &str = r#"# gabion deploy cluster.toml
+
+# Who logs in; keys, jump hosts and the like are what `ssh` is configured for.
+user = "root"
+# Made when everything runs; leave it out to make volumes later.
+volumes = ["db:20GiB"]
+
+[[host]]
+name = "node1"
+address = "192.168.1.11"
+# It manages the cluster: one host does.
+mdm = true
+# It serves volumes over NBD, at a unix socket and at this address.
+sdc = "127.0.0.1:10809"
+# What it gives to the cluster: whole disks, or files that are made.
+devices = ["block:/dev/sdb", "file:/var/lib/gabion/disk0:100GiB"]
+
+[[host]]
+name = "node2"
+address = "192.168.1.12"
+devices = ["block:/dev/sdb"]
+
+[[host]]
+name = "node3"
+address = "192.168.1.13"
+# ssh_port = 22
+# Everything goes below this folder, by default /; without systemd, if it is another one.
+# root = "/opt/gabion"
+devices = ["block:/dev/sdb"]
+"#;
+
+/// A whole cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// Who logs in.
+    #[serde(default = "root")]
+    pub user: String,
+    /// Volumes to make.
+    #[serde(default)]
+    pub volumes: Vec<Text<VolumeSpec>>,
+    #[serde(rename = "host")]
+    pub hosts: Vec<Host>,
+}
+
+/// One host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Names its server and its client in the cluster.
+    pub name: String,
+    /// Where the others reach it; with `--local` it gets one.
+    #[serde(default = "nowhere")]
+    pub address: IpAddr,
+    #[serde(default = "ssh_port")]
+    pub ssh_port: u16,
+    #[serde(default = "slash")]
+    pub root: PathBuf,
+    #[serde(default)]
+    pub mdm: bool,
+    /// Serves volumes, at this address, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sdc: Option<SocketAddr>,
+    #[serde(default)]
+    pub devices: Vec<Text<DeviceSpec>>,
+}
+
+/// What is written as one word.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Text<T>(pub T);
+
+impl<T: std::fmt::Display> Serialize for Text<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&self.0)
+    }
+}
+
+impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Text<T>, D::Error> {
+        String::deserialize(from)?.parse().map(Text).map_err(D::Error::custom)
+    }
+}
+
+fn root() -> String {
+    "root".into()
+}
+
+fn slash() -> PathBuf {
+    "/".into()
+}
+
+fn ssh_port() -> u16 {
+    22
+}
+
+fn nowhere() -> IpAddr {
+    IpAddr::from([0, 0, 0, 0])
+}
+
+impl Host {
+    /// With this name and address, and nothing to do.
+    pub fn new(name: &str, address: IpAddr) -> Host {
+        let (ssh_port, root) = (ssh_port(), slash());
+        let (name, devices) = (name.to_owned(), Vec::new());
+        Host { name, address, ssh_port, root, mdm: false, sdc: None, devices }
+    }
+
+    /// A file or folder of it.
+    pub fn path(&self, below_root: &str) -> PathBuf {
+        self.root.join(below_root)
+    }
+
+    /// Where its MDM listens.
+    pub fn mdm_at(&self) -> SocketAddr {
+        SocketAddr::new(self.address, MDM_PORT)
+    }
+
+    /// Where its devices listen.
+    pub fn sds_at(&self, shard: usize) -> SocketAddr {
+        SocketAddr::new(self.address, SDS_PORT + shard as u16)
+    }
+
+    /// Where it serves volumes.
+    pub fn nbd_at(&self) -> Vec<NbdAddress> {
+        let socket = rt::ListenAddr::Unix(self.path("run/gabion/nbd.sock"));
+        let tcp = self.sdc.map(rt::ListenAddr::from);
+        [Some(socket), tcp].into_iter().flatten().map(NbdAddress).collect()
+    }
+}
+
+impl Topology {
+    /// Of a file; one whose name ends in `.csv` is a table.
+    pub fn read(file: &Path) -> Result<Topology> {
+        let text =
+            fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
+        let is_table = file.extension().is_some_and(|e| e == "csv");
+        let read = if is_table { Topology::of_table(&text) } else { Ok(toml::from_str(&text)?) };
+        read.with_context(|| {
+            format!("{} is no topology (`gabion deploy --example` prints one)", file.display())
+        })
+    }
+
+    /// `name,address,mdm,sdc,devices`, the devices with spaces between them.
+    fn of_table(text: &str) -> Result<Topology> {
+        let mut lines = (1..).zip(text.lines()).filter(|(_, l)| {
+            let line = l.trim();
+            !line.is_empty() && !line.starts_with('#')
+        });
+        let (_, titles) = lines.next().context("it is empty")?;
+        let titles: Vec<&str> = titles.split(',').map(str::trim).collect();
+        let known = ["name", "address", "mdm", "sdc", "devices"];
+        if let Some(odd) = titles.iter().find(|t| !known.contains(t)) {
+            bail!("there is no column `{odd}`: use {}", known.join(", "));
+        }
+        let host = |(number, line): (u32, &str)| {
+            let cells: Vec<&str> = line.split(',').map(str::trim).collect();
+            let cell = |title: &str| {
+                let place = titles.iter().position(|t| *t == title)?;
+                cells.get(place).copied().filter(|c| !c.is_empty())
+            };
+            Host::of_cells(cell).with_context(|| format!("line {number}"))
+        };
+        let hosts = lines.map(host).collect::<Result<_>>()?;
+        Ok(Topology { user: root(), volumes: Vec::new(), hosts })
+    }
+
+    /// What is wrong with it, before anybody is asked. With `local`, addresses are given later.
+    pub fn check(&self, local: bool) -> Result<()> {
+        let mut names = BTreeSet::new();
+        let mut addresses = BTreeSet::new();
+        for host in &self.hosts {
+            let name = &host.name;
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if name.is_empty() || name.len() > 31 || !name.chars().all(plain) {
+                bail!(
+                    "`{name}` is no name for a host: use 1 to 31 letters, digits, `-`, `_` and `.`"
+                );
+            }
+            if !names.insert(name) {
+                bail!("two hosts are called {name}: data would be mistaken for another one's");
+            }
+            if !local && host.address.is_unspecified() {
+                bail!("{name} has no address");
+            }
+            if !local && !addresses.insert(host.address) {
+                bail!("two hosts have the address {}", host.address);
+            }
+            let paths: BTreeSet<_> = host.devices.iter().filter_map(|d| d.0.path()).collect();
+            if paths.len() != host.devices.iter().filter(|d| d.0.path().is_some()).count() {
+                bail!("{name} names a device twice");
+            }
+            if let Some(relative) = paths.iter().find(|p| p.is_relative()) {
+                bail!("{name}: {} has to begin with a slash", relative.display());
+            }
+        }
+        match self.mdms().count() {
+            0 => bail!("no host has `mdm = true`: one has to manage the cluster"),
+            1 => {}
+            n => bail!("{n} hosts have `mdm = true`: one manages the cluster for now"),
+        }
+        if self.servers().count() < 2 {
+            bail!(
+                "two copies need devices on two hosts: give `devices` to at least two, better three"
+            );
+        }
+        if !self.hosts.iter().any(|h| h.sdc.is_some()) && !self.volumes.is_empty() {
+            bail!("no host has `sdc`, so nobody would serve the volumes");
+        }
+        Ok(())
+    }
+
+    /// Hosts with a metadata manager.
+    pub fn mdms(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter().filter(|h| h.mdm)
+    }
+
+    /// Hosts with a data server.
+    pub fn servers(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter().filter(|h| !h.devices.is_empty())
+    }
+}
+
+impl Host {
+    fn of_cells<'a>(cell: impl Fn(&str) -> Option<&'a str>) -> Result<Host> {
+        let address = cell("address").map_or(Ok(nowhere()), str::parse).context("its address")?;
+        let mut host = Host::new(cell("name").context("a host needs a name")?, address);
+        host.mdm = match cell("mdm") {
+            None | Some("no" | "false") => false,
+            Some("yes" | "true") => true,
+            Some(odd) => bail!("mdm is yes or no, not `{odd}`"),
+        };
+        host.sdc = cell("sdc").map(str::parse).transpose().context("sdc is IP:PORT")?;
+        for device in cell("devices").unwrap_or_default().split_whitespace() {
+            host.devices.push(Text(device.parse().map_err(anyhow::Error::msg)?));
+        }
+        Ok(host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_is_a_topology_and_survives_being_written() {
+        let example: Topology = toml::from_str(EXAMPLE).unwrap();
+        example.check(false).unwrap();
+        assert_eq!((example.hosts.len(), example.servers().count()), (3, 3));
+        assert_eq!(toml::from_str(&toml::to_string(&example).unwrap()), Ok(example));
+    }
+
+    #[test]
+    fn a_table_is_a_topology_too() {
+        let table = "name, address, mdm, sdc, devices\n\
+                     # racks\n\
+                     a,10.0.0.1,yes,,block:/dev/sdb file:/d:1GiB\n\
+                     b,10.0.0.2,,127.0.0.1:10809,block:/dev/sdb\n";
+        let topology = Topology::of_table(table).unwrap();
+        topology.check(false).unwrap();
+        assert_eq!(topology.hosts[0].devices.len(), 2);
+        assert!(topology.hosts[0].mdm && topology.hosts[1].sdc.is_some());
+        assert!(Topology::of_table(&table.replace("yes", "perhaps")).is_err());
+        assert!(Topology::of_table(&table.replace("mdm", "mmd")).is_err());
+    }
+
+    #[test]
+    fn mistakes_are_told_before_anybody_is_asked() {
+        let wrong = |from: &str, to: &str, word: &str| {
+            let topology: Topology = toml::from_str(&EXAMPLE.replace(from, to)).unwrap();
+            let said = topology.check(false).unwrap_err().to_string();
+            assert!(said.contains(word), "{said}");
+        };
+        wrong("node2", "node1", "called node1");
+        wrong("192.168.1.12", "192.168.1.11", "address 192.168.1.11");
+        wrong("mdm = true", "mdm = false", "manage");
+        wrong("name = \"node2\"", "name = \"node 2\"", "no name for a host");
+        wrong("devices = [\"block:/dev/sdb\"]", "devices = []", "two hosts");
+        wrong("sdc = \"127.0.0.1:10809\"", "", "serve the volumes");
+        wrong("/var/lib/gabion/disk0", "disk0", "slash");
+    }
+}
