@@ -138,10 +138,15 @@ pub struct Writers {
 impl Writers {
     /// Starts one per ledger.
     pub fn start(cluster: &Cluster, volume: &str, ledgers: Vec<Ledger>) -> Result<Writers> {
+        Writers::on(|| cluster.nbd(volume), ledgers)
+    }
+
+    /// Starts one per ledger, on connections of its own.
+    pub fn on(connect: impl Fn() -> Result<Nbd>, ledgers: Vec<Ledger>) -> Result<Writers> {
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut threads = Vec::new();
         for mut ledger in ledgers {
-            let (nbd, stop, count) = (cluster.nbd(volume)?, stop.clone(), count.clone());
+            let (nbd, stop, count) = (connect()?, stop.clone(), count.clone());
             threads.push(std::thread::spawn(move || {
                 ledger.write(nbd, &stop, &count);
                 ledger

@@ -15,12 +15,14 @@ pub mod probe;
 pub mod replicas;
 pub mod rot;
 pub mod run;
+pub mod spaces;
 pub mod wire;
 
 pub use cluster::{Cluster, Options};
 pub use fio::Fio;
 pub use folder::{Folder, case};
 pub use run::{Ran, gabion, shell, tool};
+pub use spaces::Spaces;
 
 use anyhow::{Context, Result, bail};
 use std::time::{Duration, Instant};

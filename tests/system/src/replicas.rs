@@ -2,7 +2,7 @@
 //!
 //! What a device holds of a volume comes from `gabion inspect`, which knows that one device only.
 
-use crate::{Cluster, MIB, gabion};
+use crate::{Folder, MIB, gabion};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,12 @@ use std::path::Path;
 const COPIES: usize = 2;
 
 /// Compares all copies of a volume with each other and with its content: of each unit that has any, two
-/// devices hold exactly it, and no device holds anything else. Returns how many bytes were compared.
-pub fn compare(cluster: &Cluster, devices: &[String], volume: u64, content: &[u8]) -> Result<u64> {
+/// devices hold exactly it, and no device holds anything else. Returns how many bytes were compared. The images go
+/// to the folder, and from there.
+pub fn compare(folder: &Folder, devices: &[String], volume: u64, content: &[u8]) -> Result<u64> {
     let mut images = Vec::new();
     for device in devices {
-        let mut image = export(cluster, device, volume)?;
+        let mut image = export(folder, device, volume)?;
         ensure!(image.len() <= content.len(), "{device} has more than the volume");
         image.resize(content.len(), 0);
         images.push(image);
@@ -41,9 +42,9 @@ fn is_zero(bytes: &[u8]) -> bool {
 }
 
 /// What a device holds of a volume, to the end of the last unit that is there.
-fn export(cluster: &Cluster, device: &str, volume: u64) -> Result<Vec<u8>> {
+fn export(folder: &Folder, device: &str, volume: u64) -> Result<Vec<u8>> {
     let name = Path::new(device).file_name().context("a device has a name")?;
-    let out = cluster.folder.join(&format!("{}-{volume}", name.display()));
+    let out = folder.join(&format!("{}-{volume}", name.display()));
     let path = out.to_str().context("text")?;
     gabion(["inspect", device, "export", "--volume", &volume.to_string(), "--out", path])?.ok()?;
     let image = fs::read(&out)?;

@@ -1,8 +1,7 @@
 //! Clusters on several hosts: namespaces of this machine, and hosts that are reached over SSH.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rustix::process::Signal;
-use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,82 +9,8 @@ use system::bytes::Random;
 use system::cluster::signal;
 use system::nbd::Nbd;
 use system::run::binary;
-use system::{Folder, MIB, Ran, case, free_port, gabion, secs, tool, wait};
-
-/// A topology of three hosts; each has this, besides its name and its device.
-fn topology(each: impl Fn(u32) -> String) -> String {
-    let host = |n: u32| {
-        let roles = if n == 1 { "mdm = true\nsdc = \"127.0.0.1:10809\"\n" } else { "" };
-        let device = "devices = [\"file:/var/lib/gabion/disk0:128MiB\"]\n";
-        format!("[[host]]\nname = \"h{n}\"\n{roles}{}\n{}", each(n), device)
-    };
-    format!("volumes = [\"v:32MiB\"]\n{}{}{}", host(1), host(2), host(3))
-}
-
-/// A cluster in namespaces, taken away with its test.
-struct Spaces {
-    folder: Folder,
-    mdm: String,
-    prefix: String,
-}
-
-impl Drop for Spaces {
-    fn drop(&mut self) {
-        let _ = self.deploy(&["--down"]);
-    }
-}
-
-impl Spaces {
-    fn new() -> Result<Spaces> {
-        let folder = Folder::new()?;
-        fs::write(folder.join("c.toml"), topology(|_| String::new()))?;
-        let mut spaces = Spaces { folder, mdm: String::new(), prefix: String::new() };
-        spaces.up()?;
-        Ok(spaces)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder.join("data").join(name)
-    }
-
-    fn deploy(&self, arguments: &[&str]) -> Result<Ran> {
-        let dir = self.folder.join("data").display().to_string();
-        gabion([&["deploy", "--dir", &dir], arguments].concat())
-    }
-
-    fn up(&mut self) -> Result<()> {
-        let topology = self.folder.join("c.toml").display().to_string();
-        let said = self.deploy(&[&topology, "--local"])?.ok()?;
-        let mdm = said.lines().find_map(|l| l.trim().strip_prefix("export GABION_MDM="));
-        self.mdm = mdm.with_context(|| said.clone())?.to_owned();
-        let network = self.mdm.split('.').nth(2).context("an address")?;
-        self.prefix = format!("gabion{network}-");
-        Ok(())
-    }
-
-    fn nbd(&self) -> Result<Nbd> {
-        let socket = self.file("h1/run/gabion/nbd.sock");
-        wait("the volume is served", secs(10), || Ok(Nbd::connect(&socket, "v").ok()))
-    }
-
-    fn pid(&self, host: &str, role: &str) -> Result<u32> {
-        let text = fs::read_to_string(self.file(&format!("{host}/run/gabion/{role}.pid")))?;
-        Ok(text.split_whitespace().next().context("a pid")?.parse()?)
-    }
-
-    fn cable(&self, host: &str, state: &str) -> Result<()> {
-        let space = format!("{}{host}", self.prefix);
-        tool("ip", ["-n", &space, "link", "set", "eth0", state])?.ok().map(drop)
-    }
-
-    fn wait_state(&self, state: &str) -> Result<()> {
-        wait(state, secs(30), || {
-            let status = gabion(["status", "--json", "--mdm", &self.mdm])?;
-            let status: Value = serde_json::from_str(&status.stdout)?;
-            Ok((status["state"] == state).then_some(()))
-        })
-    }
-}
+use system::spaces::{self, DISK};
+use system::{Folder, MIB, Ran, Spaces, case, free_port, secs, tool, wait};
 
 fn fill(nbd: &mut Nbd, content: &[u8]) -> Result<()> {
     (0..).zip(content.chunks(MIB as usize)).try_for_each(|(i, c)| nbd.write(i * MIB, c))
@@ -101,13 +26,13 @@ fn verify(nbd: &mut Nbd, content: &[u8]) -> Result<()> {
 #[test]
 fn hosts_in_namespaces_lose_their_cable_and_their_server_and_nothing_else() {
     case(|| {
-        let mut spaces = Spaces::new()?;
+        let mut spaces = Spaces::new(3, "128MiB", "\"v:32MiB\"")?;
         spaces.deploy(&["--local", "x.toml"])?.fails(1, &["x.toml"])?;
         let topology = spaces.folder.join("c.toml").display().to_string();
         spaces.deploy(&[&topology, "--local"])?.fails(1, &["--down"])?;
         let mut random = Random::new(77);
         let mut content = random.bytes(32 * MIB as usize);
-        let mut nbd = spaces.nbd()?;
+        let mut nbd = spaces.nbd("v")?;
         fill(&mut nbd, &content)?;
         spaces.cable("h2", "down")?;
         content = random.bytes(32 * MIB as usize);
@@ -115,17 +40,16 @@ fn hosts_in_namespaces_lose_their_cable_and_their_server_and_nothing_else() {
         spaces.wait_state("degraded")?;
         spaces.cable("h2", "up")?;
         spaces.wait_state("healthy")?;
-        signal(spaces.pid("h3", "sds")?, Signal::KILL)?;
+        spaces.signal("h3", "sds", Signal::KILL)?;
         verify(&mut nbd, &content)?;
         drop(nbd);
         spaces.deploy(&["--down"])?.ok()?;
         spaces.deploy(&["--down"])?.fails(1, &["no cluster"])?;
-        let left = tool("ip", ["netns"])?.ok()?;
-        ensure!(!left.contains(&spaces.prefix), "{left}");
+        ensure!(!spaces.is_there()?, "a namespace is left");
         // The same files, the same cluster.
         spaces.up()?;
         spaces.wait_state("healthy")?;
-        verify(&mut spaces.nbd()?, &content)
+        verify(&mut spaces.nbd("v")?, &content)
     });
 }
 
@@ -210,12 +134,11 @@ fn hosts_are_checked_installed_and_started_over_ssh() {
             let (root, port) = (root.join(format!("h{n}")).display().to_string(), sshd.port);
             format!("address = \"127.0.0.{}\"\nssh_port = {port}\nroot = \"{root}\"\n", n + 1)
         };
-        let text = topology(host);
-        let text = text.replace("/var/lib", &format!("{}/disks-of", root.display()));
+        let text = spaces::topology(3, "128MiB", "\"v:32MiB\"", host);
         let devices = |text: &str| {
             // Hosts that share a file system have devices of their own.
-            (1..=3)
-                .fold(text.to_owned(), |t, n| t.replacen("gabion/disk0", &format!("h{n}/disk"), 1))
+            let disk = |n| format!("{}/disks/{n}", root.display());
+            (1..=3).fold(text.to_owned(), |t, n| t.replacen(&format!("/{DISK}"), &disk(n), 1))
         };
         let file = folder.join("c.toml").display().to_string();
         fs::write(&file, devices(&text))?;

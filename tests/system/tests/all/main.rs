@@ -17,6 +17,7 @@ mod lost;
 mod mdm_restart;
 mod outage;
 mod scale;
+mod storm;
 mod top;
 mod torture;
 mod volumes;

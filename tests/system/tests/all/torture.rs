@@ -222,7 +222,7 @@ fn equal_copies(cluster: &Cluster, cold: &[u8]) -> Result<()> {
         let volumes = status["volumes"].as_array().context("volumes")?;
         let volume = volumes.iter().find(|v| v["name"] == name).context("the volume")?;
         let id = volume["id"].as_u64().context("an id")?;
-        let bytes = replicas::compare(cluster, &devices, id, content)?;
+        let bytes = replicas::compare(&cluster.folder, &devices, id, content)?;
         ensure!(bytes >= content.len() as u64, "{bytes} bytes are not all");
         println!("{name}: {bytes} bytes compared");
     }

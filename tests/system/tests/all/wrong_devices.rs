@@ -238,7 +238,7 @@ fn compare(cluster: &Cluster, devices: &[PathBuf], volume: &str, data: &[u8]) ->
     let id = found["id"].as_u64().context("an id")?;
     cluster.gabion(&["down"])?.ok()?;
     let devices: Vec<String> = devices.iter().map(|d| text(d).to_owned()).collect();
-    replicas::compare(cluster, &devices, id, data).map(drop)
+    replicas::compare(&cluster.folder, &devices, id, data).map(drop)
 }
 
 /// A file system in memory, unmounted with its value.

@@ -1,0 +1,158 @@
+//! A cluster whose hosts are network namespaces, as `gabion deploy --local` makes it: cables can be pulled.
+
+use crate::cluster::{is_running, signal};
+use crate::nbd::Nbd;
+use crate::run::binary;
+use crate::{Folder, Ran, gabion, secs, tool, wait};
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::cell::RefCell;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// Hosts `h1`, `h2`, ..., each with one device, which begins with this.
+pub const DISK: &str = "var/lib/gabion/disk0";
+
+/// A cluster in namespaces, taken away with its test. The first host manages it and serves its volumes.
+#[derive(Debug)]
+pub struct Spaces {
+    /// Where everything is.
+    pub folder: Folder,
+    mdm: String,
+    prefix: String,
+    /// Roles that were started again: children of this process.
+    again: RefCell<Vec<Child>>,
+}
+
+impl Drop for Spaces {
+    fn drop(&mut self) {
+        let _ = self.deploy(&["--down"]);
+        for child in self.again.get_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A topology of hosts; `each` tells what a host has besides its name, its roles and its device.
+pub fn topology(hosts: u32, disk: &str, volumes: &str, each: impl Fn(u32) -> String) -> String {
+    let host = |n: u32| {
+        let roles = if n == 1 { "mdm = true\nsdc = \"127.0.0.1:10809\"\n" } else { "" };
+        let device = format!("devices = [\"file:/{DISK}:{disk}\"]\n");
+        format!("[[host]]\nname = \"h{n}\"\n{roles}{}\n{device}", each(n))
+    };
+    let hosts: String = (1..=hosts).map(host).collect();
+    format!("volumes = [{volumes}]\n{hosts}")
+}
+
+impl Spaces {
+    /// So many hosts, with devices of this size, and these volumes.
+    pub fn new(hosts: u32, disk: &str, volumes: &str) -> Result<Spaces> {
+        let folder = Folder::new()?;
+        fs::write(folder.join("c.toml"), topology(hosts, disk, volumes, |_| String::new()))?;
+        let (mdm, prefix, again) = (String::new(), String::new(), RefCell::default());
+        let mut spaces = Spaces { folder, mdm, prefix, again };
+        spaces.up()?;
+        Ok(spaces)
+    }
+
+    /// A file of a host: `h2/var/log/gabion/sds.log`.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join("data").join(name)
+    }
+
+    /// The device of a host.
+    pub fn device(&self, host: &str) -> String {
+        self.file(&format!("{host}/{DISK}")).display().to_string()
+    }
+
+    /// Runs `gabion deploy` in the cluster's folder.
+    pub fn deploy(&self, arguments: &[&str]) -> Result<Ran> {
+        let dir = self.folder.join("data").display().to_string();
+        gabion([&["deploy", "--dir", &dir], arguments].concat())
+    }
+
+    /// Deploys it, or starts it again.
+    pub fn up(&mut self) -> Result<()> {
+        let topology = self.folder.join("c.toml").display().to_string();
+        let said = self.deploy(&[&topology, "--local"])?.ok()?;
+        let mdm = said.lines().find_map(|l| l.trim().strip_prefix("export GABION_MDM="));
+        self.mdm = mdm.with_context(|| said.clone())?.to_owned();
+        let network = self.mdm.split('.').nth(2).context("an address")?;
+        self.prefix = format!("gabion{network}-");
+        Ok(())
+    }
+
+    /// True when something of it is left in the kernel.
+    pub fn is_there(&self) -> Result<bool> {
+        Ok(tool("ip", ["netns"])?.ok()?.contains(&self.prefix))
+    }
+
+    /// Runs a command against the cluster.
+    pub fn gabion(&self, arguments: &[&str]) -> Result<Ran> {
+        gabion([arguments, &["--mdm", &self.mdm]].concat())
+    }
+
+    /// A connection to a volume.
+    pub fn nbd(&self, volume: &str) -> Result<Nbd> {
+        let socket = self.file("h1/run/gabion/nbd.sock");
+        wait("the volume is served", secs(30), || Ok(Nbd::connect(&socket, volume).ok()))
+    }
+
+    /// The process of a role of a host.
+    pub fn pid(&self, host: &str, role: &str) -> Result<u32> {
+        let text = fs::read_to_string(self.file(&format!("{host}/run/gabion/{role}.pid")))?;
+        Ok(text.split_whitespace().next().context("a pid")?.parse()?)
+    }
+
+    /// Signals a role of a host.
+    pub fn signal(&self, host: &str, role: &str, what: Signal) -> Result<()> {
+        signal(self.pid(host, role)?, what)
+    }
+
+    /// Starts a role again that has ended, as an operator on that host would.
+    pub fn start(&self, host: &str, role: &str) -> Result<()> {
+        let pid = self.pid(host, role)?;
+        wait("the old process is gone", secs(10), || Ok((!is_running(pid)).then_some(())))?;
+        let file = |name: String| self.file(&format!("{host}/{name}"));
+        let log =
+            fs::File::options().append(true).open(file(format!("var/log/gabion/{role}.log")))?;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.space(host)]).arg(binary());
+        command.args([role, "run", "--config"]).arg(file(format!("etc/gabion/{role}.toml")));
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
+        self.again.borrow_mut().push(child);
+        Ok(())
+    }
+
+    fn space(&self, host: &str) -> String {
+        format!("{}{host}", self.prefix)
+    }
+
+    /// Pulls a host's cable (`down`), or puts it in again (`up`).
+    pub fn cable(&self, host: &str, state: &str) -> Result<()> {
+        tool("ip", ["-n", &self.space(host), "link", "set", "eth0", state])?.ok().map(drop)
+    }
+
+    /// What one host sends to another one gets lost, or does not any more.
+    pub fn lose(&self, from: &str, to: &str, lost: bool) -> Result<()> {
+        let number: u32 = to.trim_start_matches('h').parse()?;
+        let (network, _) = self.mdm.rsplit_once('.').context("an address")?;
+        let route = format!("{network}.{}/32", 10 + number);
+        let change = if lost { "add" } else { "del" };
+        let space = self.space(from);
+        tool("ip", ["-n", &space, "route", change, "blackhole", &route])?.ok().map(drop)
+    }
+
+    /// What the MDM says.
+    pub fn status(&self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.gabion(&["status", "--json"])?.stdout)?)
+    }
+
+    /// Waits until the cluster is in this state.
+    pub fn wait_state(&self, state: &str) -> Result<()> {
+        wait(state, secs(90), || Ok((self.status()?["state"] == state).then_some(())))
+    }
+}

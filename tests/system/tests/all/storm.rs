@@ -1,0 +1,170 @@
+//! Hosts with cables: servers and the MDM are killed and frozen, cables are pulled, what one host sends to another gets
+//! lost, bits flip, one after the other and at once; what was answered is there, and at the end all copies are equal.
+//!
+//! Careful as the torture run is: a fault comes while another one lasts only if both leave a good copy.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::time::Instant;
+use system::bytes::Random;
+use system::ledger::{Ledger, Writers};
+use system::rot::Rot;
+use system::{MIB, Spaces, case, gabion, replicas, secs};
+
+const HOSTS: u32 = 4;
+const BYTES: u64 = 64 * MIB;
+const WRITERS: u64 = 3;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Fault {
+    KillServer,
+    FreezeServer,
+    KillMdm,
+    FreezeMdm,
+    PullCable,
+    /// From a server to one other host; not back.
+    LoseOneWay,
+    /// Between two servers, both ways.
+    Part,
+    FlipBits,
+}
+
+use Fault::*;
+const FAULTS: [Fault; 8] =
+    [KillServer, FreezeServer, KillMdm, FreezeMdm, PullCable, LoseOneWay, Part, FlipBits];
+
+struct Storm {
+    spaces: Spaces,
+    random: Random,
+    rot: Rot,
+    writers: Writers,
+    flipped: u64,
+}
+
+impl Storm {
+    /// A server's host; not the one where the volume is served, whose cable nobody may pull.
+    fn server(&mut self) -> String {
+        format!("h{}", 2 + self.random.below(u64::from(HOSTS) - 1))
+    }
+
+    fn other(&mut self, than: &str) -> String {
+        loop {
+            let other = self.server();
+            if other != than {
+                return other;
+            }
+        }
+    }
+
+    /// Waits for some writes, which go on whatever has happened.
+    fn some_writes(&mut self) -> Result<()> {
+        let count = 1 + self.random.below(200);
+        self.writers.wait(count)
+    }
+
+    fn happens(&mut self, fault: Fault) -> Result<()> {
+        self.spaces.wait_state("healthy")?;
+        let host = self.server();
+        match fault {
+            KillServer => {
+                self.spaces.signal(&host, "sds", Signal::KILL)?;
+                self.some_writes()?;
+                self.spaces.start(&host, "sds")
+            }
+            FreezeServer => self.freeze(&host, "sds"),
+            KillMdm => {
+                self.spaces.signal("h1", "mdm", Signal::KILL)?;
+                self.some_writes()?;
+                self.spaces.start("h1", "mdm")
+            }
+            FreezeMdm => self.freeze("h1", "mdm"),
+            PullCable => {
+                self.spaces.cable(&host, "down")?;
+                let outcome = self.some_writes();
+                self.spaces.cable(&host, "up")?;
+                outcome
+            }
+            LoseOneWay => {
+                let to = format!("h{}", 1 + self.random.below(u64::from(HOSTS)));
+                let to = if to == host { "h1".to_owned() } else { to };
+                self.parted(&[(&host, &to)])
+            }
+            Part => {
+                let other = self.other(&host);
+                self.parted(&[(&host, &other), (&other, &host)])
+            }
+            FlipBits => {
+                let device = self.spaces.device(&host);
+                self.flipped += self.rot.flip(&device, 8, None, &mut self.random)?;
+                self.spaces.gabion(&["device", "scrub"])?.ok().map(drop)
+            }
+        }
+    }
+
+    fn freeze(&mut self, host: &str, role: &str) -> Result<()> {
+        self.spaces.signal(host, role, Signal::STOP)?;
+        let outcome = self.some_writes();
+        self.spaces.signal(host, role, Signal::CONT)?;
+        outcome
+    }
+
+    fn parted(&mut self, ways: &[(&str, &str)]) -> Result<()> {
+        ways.iter().try_for_each(|(from, to)| self.spaces.lose(from, to, true))?;
+        let outcome = self.some_writes();
+        ways.iter().try_for_each(|(from, to)| self.spaces.lose(from, to, false))?;
+        outcome
+    }
+}
+
+/// `GABION_STORM=1200` is the long form, in seconds; `GABION_SEED` chooses the faults.
+#[test]
+fn a_storm_over_hosts_with_cables_loses_nothing() {
+    case(|| {
+        let (seconds, seed) = (number("GABION_STORM", 20), number("GABION_SEED", 1));
+        println!("to repeat it: GABION_STORM={seconds} GABION_SEED={seed}");
+        let mut spaces = Spaces::new(HOSTS, "256MiB", "\"v:64MiB\"")?;
+        spaces.deploy(&["--down"])?.ok()?;
+        let rot = Rot::learn(&spaces.device("h2"))?;
+        spaces.up()?;
+        let ledgers = (0..WRITERS).map(|n| Ledger::new(n, WRITERS, BYTES)).collect();
+        let writers = Writers::on(|| spaces.nbd("v"), ledgers)?;
+        let mut storm = Storm { spaces, random: Random::new(seed), rot, writers, flipped: 0 };
+        let mut faults = BTreeMap::new();
+        let end = Instant::now() + secs(seconds);
+        while Instant::now() < end {
+            storm.some_writes()?;
+            let count: u64 = faults.values().sum();
+            // Each kind once, then as chance will have it.
+            let chance = storm.random.below(FAULTS.len() as u64);
+            let fault = *FAULTS.get(count as usize).unwrap_or(&FAULTS[chance as usize]);
+            storm.happens(fault).with_context(|| format!("fault {count}, {fault:?}"))?;
+            *faults.entry(fault).or_insert(0) += 1;
+        }
+        let Storm { spaces, mut writers, flipped, .. } = storm;
+        let answered = writers.count();
+        let mut ledgers = writers.finish();
+        spaces.wait_state("healthy")?;
+        spaces.gabion(&["device", "scrub"])?.ok()?;
+        let mut nbd = spaces.nbd("v")?;
+        ledgers.iter_mut().try_for_each(|ledger| ledger.verify(&mut nbd))?;
+        println!("{faults:?}; bits in {flipped} blocks; {answered} writes answered");
+        let units = (0..BYTES).step_by(MIB as usize).map(|at| nbd.read(at, MIB as usize));
+        let content = units.collect::<Result<Vec<_>>>()?.concat();
+        drop(nbd);
+        let id = spaces.status()?["volumes"][0]["id"].as_u64().context("an id")?;
+        spaces.deploy(&["--down"])?.ok()?;
+        let devices: Vec<String> = (1..=HOSTS).map(|n| spaces.device(&format!("h{n}"))).collect();
+        for device in &devices {
+            gabion(["inspect", device, "verify"])?.ok()?;
+        }
+        let bytes = replicas::compare(&spaces.folder, &devices, id, &content)?;
+        ensure!(bytes >= BYTES, "{bytes} bytes are not all");
+        println!("{bytes} bytes compared");
+        Ok(())
+    });
+}
