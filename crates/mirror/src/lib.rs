@@ -9,6 +9,7 @@ extern crate alloc;
 
 pub mod client;
 mod dirty;
+mod discard;
 mod executed;
 mod full;
 mod lease;

@@ -270,9 +270,17 @@ impl<J: Journal> Mirror<J> {
         if old_epoch && replica.config.epoch.0 == 0 {
             return; // R2: after a restart only a newer epoch counts
         }
-        let led = replica.next.as_ref().map_or(&replica.config, |(next, _)| next).primary;
+        let before = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
+        let led = before.primary;
+        let gone = before.replicas.iter().filter(|d| !config.replicas.contains(d));
+        let mut former: Vec<DeviceId> = replica.former.iter().chain(gone).copied().collect();
+        former.retain(|d| !config.replicas.contains(d) && self.leases.promised(*d) > now);
+        former.sort_unstable();
+        former.dedup();
+        replica.former = former;
         if config.primary == Some(self.me) && led != Some(self.me) {
-            let others = config.replicas.iter().filter(|d| **d != self.me);
+            let former = replica.former.iter().filter(|_| !mutant::on(Mutant::ForgetFormer));
+            let others = config.replicas.iter().chain(former).filter(|d| **d != self.me);
             replica.promises = others.map(|d| (*d, self.leases.promised(*d))).collect();
         }
         self.stop(group, config, out);
@@ -373,8 +381,15 @@ impl<J: Journal> Mirror<J> {
         }
         let Some((next, _)) = &replica.next else { return };
         let epoch = next.epoch;
-        let acts = Replica::acts_in(next, me) && self.journal.survives();
-        if acts && replica.record.acted < epoch {
+        let acts = Replica::acts_in(next, me);
+        let unknown = replica.record.base == Epoch(0) && next.in_sync == [me];
+        if acts && unknown {
+            // What others have, this one doesn't know: its dirty set reaches back to no epoch before this one.
+            replica.record.base = epoch;
+            self.change(group, alloc::vec![Change::Base(epoch)]);
+        }
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        if acts && self.journal.survives() && replica.record.acted < epoch {
             if replica.noted < epoch {
                 replica.noted = epoch;
                 let changes = alloc::vec![Change::Acted(epoch)];
@@ -385,6 +400,9 @@ impl<J: Journal> Mirror<J> {
         let Some((config, map)) = replica.next.take() else { return };
         replica.enter(config, map, me);
         let config = &replica.config;
+        if !config.replicas.contains(&me) || mutant::on(Mutant::WipeReplica) && !acts {
+            return self.discard(now, group, out);
+        }
         if config.lost || config.primary.is_none() {
             return;
         }

@@ -357,7 +357,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// R1 is met. As long as any member of the group is not in sync, what is written is dirty: also
+    /// R1 is met. As long as no other member of the group is in sync, what is written is dirty: also
     /// what a joiner has got already, which may come back without it.
     fn answer_write(&mut self, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
@@ -365,7 +365,7 @@ impl<J: Journal> Mirror<J> {
         let (group, asker) = (op.group, op.asker);
         let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
-        let missed = replica.config.in_sync.len() < replica.config.replicas.len();
+        let missed = replica.is_solo();
         if missed && self.journal.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
             replica.record.dirty.insert(unit, blocks);
         }

@@ -14,7 +14,7 @@ use base::{
     BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId,
     mutant,
 };
-use seam::{Buf, Change, Effects, Journal, Note};
+use seam::{Buf, Effects, Journal, Note};
 use wire::records::{self, UnitBlocks};
 use wire::{Header, Kind, Status, flag};
 use zerocopy::IntoBytes;
@@ -336,13 +336,8 @@ impl<J: Journal> Mirror<J> {
             return self.ask(now, group, next, false, out);
         }
         replica.record.base = replica.config.epoch;
-        if replica.config.in_sync.len() == replica.config.replicas.len() {
-            replica.record.clean();
-            self.change_to(group);
-        } else {
-            let base = replica.record.base;
-            self.change(group, alloc::vec![Change::Base(base)]);
-        }
+        replica.record.clean();
+        self.change_to(group);
         self.activate(now, group, out);
     }
 

@@ -137,6 +137,11 @@ pub enum Note {
         /// Bytes of the device that it took.
         bytes: u64,
     },
+    /// What was here of a group is deleted: this device is none of its replicas any more.
+    Discarded {
+        /// Which group.
+        group: GroupId,
+    },
     /// Blocks that failed their checksum were written anew, with what another copy has.
     Repaired {
         /// Which group.

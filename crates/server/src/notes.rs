@@ -119,6 +119,7 @@ fn tell(note: Note) -> Telling {
             let mib = bytes.div_ceil(base::MIB);
             told("volumes dropped", format!("{volume} is gone: gave back {mib} MiB"))
         }
+        Note::Discarded { .. } => counted("replicas given up"),
         Note::Repaired { group, bytes } => Telling {
             bytes,
             ..told(

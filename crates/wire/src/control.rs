@@ -275,6 +275,18 @@ pub struct ScrubStatus {
     pub skipped: u64,
 }
 
+/// What is to become of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+pub enum Intent {
+    /// It stays.
+    Normal = 0,
+    /// Its groups move away; then it is removed.
+    Remove = 1,
+    /// It belongs to the cluster no more. Its id never comes back.
+    Removed = 2,
+}
+
 /// A device in the map.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DeviceInfo {
@@ -305,6 +317,9 @@ pub struct DeviceInfo {
     /// How often it was asked to be scrubbed: when this rises, a pass begins.
     #[prost(uint32, tag = "20")]
     pub scrub: u32,
+    /// What is to become of it.
+    #[prost(enumeration = "Intent", tag = "30")]
+    pub intent: i32,
 }
 
 /// A group in the map. Room for three replicas from the first day.
@@ -331,6 +346,9 @@ pub struct GroupInfo {
     /// Every copy is gone: reads and writes are errors (rule R10).
     #[prost(bool, tag = "7")]
     pub lost: bool,
+    /// The replica that goes when the others are in sync; 0: none.
+    #[prost(uint32, tag = "30")]
+    pub leaving: u32,
 }
 
 /// A volume in the map.

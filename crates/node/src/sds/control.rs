@@ -220,7 +220,16 @@ impl Sds {
             return; // R2: this map does not know this life yet
         }
         let first = !core::mem::replace(&mut self.named, true);
-        let groups = if first { self.map.groups_of(self.me) } else { changes.groups };
+        // What lies here of groups to which this device doesn't belong any more is deleted.
+        let groups = if first {
+            let mut groups = self.map.groups_of(self.me);
+            groups.extend(mirror.groups());
+            groups.sort_unstable();
+            groups.dedup();
+            groups
+        } else {
+            changes.groups
+        };
         for group in groups {
             if let Some(config) = self.map.group(group) {
                 mirror.configure(now, group, config, out);
