@@ -111,7 +111,7 @@ pub enum Mutant {
     GrownGap,
     /// Not a rule: the MDM takes a device for the one that was in its place, whatever is written on it.
     StrangeDevice,
-    /// R4: the MDM gives a group other replicas without comparing the epoch.
+    /// R4: the MDM gives a group other replicas without comparing the epoch. (In the MDM's own tests.)
     MoveBlindly,
     /// R11: a replica that leaves is dropped before the one in its place is in sync.
     DropEarly,
@@ -123,8 +123,6 @@ pub enum Mutant {
     KeepForeign,
     /// R11: the two copies of a group may come to lie on one server. (In the MDM's own tests.)
     OneFaultUnit,
-    /// R3: who leads a group doesn't wait for the promises to a leader that is no replica any more.
-    ForgetFormer,
 }
 
 impl Mutant {
@@ -194,12 +192,10 @@ impl Mutant {
         Mutant::ScrubLeaders,
         Mutant::ForgetHeld,
         Mutant::AckFull,
-        Mutant::MoveBlindly,
         Mutant::DropEarly,
         Mutant::AdmitUncopied,
         Mutant::WipeReplica,
         Mutant::KeepForeign,
-        Mutant::ForgetFormer,
     ];
 }
 

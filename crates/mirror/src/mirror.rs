@@ -235,6 +235,21 @@ impl<J: Journal> Mirror<J> {
         self.replicas.values().map(todo).sum()
     }
 
+    /// Groups of which a newcomer gets a copy while another replica is out of sync: what is still to be copied,
+    /// and what that one lacks, in bytes.
+    pub fn moves(&self) -> Vec<(GroupId, u64, u64)> {
+        let told = |(group, r): (GroupId, &Replica)| {
+            let Role::Primary(Primary { sync: Some(sync), .. }) = &r.role else { return None };
+            let begun =
+                sync.joiner && sync.has_begun() && r.is_solo() && r.config.replicas.len() > 2;
+            let missed = if r.record.all_dirty { u64::MAX } else { r.record.dirty.bytes() };
+            begun.then(|| (group, sync.todo.bytes(), missed))
+        };
+        let mut moves: Vec<_> = self.replicas.iter().filter_map(told).collect();
+        moves.sort_unstable();
+        moves
+    }
+
     // ---- configurations ----
 
     /// The version of the map at which this life was named. Whatever an earlier life has led, it led by then.
@@ -279,8 +294,7 @@ impl<J: Journal> Mirror<J> {
         former.dedup();
         replica.former = former;
         if config.primary == Some(self.me) && led != Some(self.me) {
-            let former = replica.former.iter().filter(|_| !mutant::on(Mutant::ForgetFormer));
-            let others = config.replicas.iter().chain(former).filter(|d| **d != self.me);
+            let others = config.replicas.iter().chain(&replica.former).filter(|d| **d != self.me);
             replica.promises = others.map(|d| (*d, self.leases.promised(*d))).collect();
         }
         self.stop(group, config, out);

@@ -66,6 +66,11 @@ impl Sync {
         self.joiner && self.phase == Phase::Admit
     }
 
+    /// What is to be copied is known.
+    pub fn has_begun(&self) -> bool {
+        !matches!(self.phase, Phase::Ask | Phase::Wipe)
+    }
+
     /// New writes wait for the seal.
     pub fn holds_writes(&self) -> bool {
         matches!(self.phase, Phase::Drain | Phase::Seal(_))

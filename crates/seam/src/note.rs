@@ -183,6 +183,11 @@ pub enum Note {
         /// True when its process is known to be dead.
         proof: bool,
     },
+    /// More servers are away than one accident explains, and nothing is rebuilt; or that is over.
+    RebuildHeld {
+        /// True when it is over.
+        over: bool,
+    },
     /// So many servers are silent that the MDM takes none of them for lost; or that is over.
     MassSilence {
         /// True when it is over.

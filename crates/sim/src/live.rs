@@ -6,6 +6,8 @@ use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
 use base::{Epoch, GroupId};
 use node::mdm::Mdm;
+use std::time::Duration;
+use wire::control::GroupInfo;
 
 impl Stage {
     /// True when nothing is stopped, cut off or about to die, and the MDM has heard everybody since it
@@ -64,11 +66,8 @@ impl Stage {
                 return Some(format!("{id} is lost"));
             }
             let must_be_whole = !(at_last && self.is_tight());
-            if g.in_sync.len() < g.replicas.len() && must_be_whole {
-                return Some(format!("{id} lacks a copy: {g:?}"));
-            }
-            if !g.joiners.is_empty() && must_be_whole {
-                return Some(format!("{id} has a joiner: {g:?}"));
+            if let Some(unmet) = copies_unmet(*id, g).filter(|_| must_be_whole) {
+                return Some(unmet);
             }
             if g.primary == 0 {
                 return Some(format!("{id} has no primary: {g:?}"));
@@ -135,7 +134,13 @@ impl Stage {
         None
     }
 
-    /// What still has to happen before everything is served without this server.
+    /// True when the others are to make the copies anew that a server has which stays away.
+    fn rebuilds(&self) -> bool {
+        self.plan.sds > 2 && self.plan.limits.rebuild_after < Duration::from_secs(10)
+    }
+
+    /// What still has to happen before everything is served without this server, with two copies again if
+    /// there are servers for them.
     pub fn unmet_without(&self, outcast: u8) -> Option<String> {
         let device = self.outcasts_device?;
         for (id, g) in &self.observer.groups {
@@ -148,10 +153,25 @@ impl Stage {
             if let Some(unmet) = self.primary_unmet(*id, Epoch(g.epoch), g.primary) {
                 return Some(unmet);
             }
+            let anew = self.rebuilds() && !self.is_tight();
+            if let Some(unmet) = copies_unmet(*id, g).filter(|_| anew) {
+                return Some(unmet);
+            }
         }
         if self.is_tight() {
             return None;
         }
         self.answers_unmet()
     }
+}
+
+/// What a group lacks before it has its two copies, and nobody comes or goes.
+fn copies_unmet(id: GroupId, g: &GroupInfo) -> Option<String> {
+    if g.in_sync.len() < g.replicas.len() {
+        return Some(format!("{id} lacks a copy: {g:?}"));
+    }
+    if !g.joiners.is_empty() {
+        return Some(format!("{id} has a joiner: {g:?}"));
+    }
+    (g.leaving != 0).then(|| format!("dev{} has not left {id}: {g:?}", g.leaving))
 }

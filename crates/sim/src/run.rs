@@ -102,6 +102,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     }
     wait(stage, "I14", CALM, i14_leaks::unmet)?;
     wait(stage, "I12", CALM, i03_mirrors::undeleted)?;
+    wait(stage, "R11", CALM, i03_mirrors::foreign)?;
     i03_mirrors::check(stage)?;
     *unclear = i02_register::check(&stage.history)?;
     Ok(())

@@ -240,6 +240,23 @@ pub struct Heartbeat {
     /// Times that damaged blocks were in no other copy that is in sync, since the process started (SDS).
     #[prost(uint64, tag = "13")]
     pub unreadable: u64,
+    /// Copies that this device makes for a newcomer, while another replica is away (SDS).
+    #[prost(message, repeated, tag = "30")]
+    pub moves: Vec<MoveStatus>,
+}
+
+/// What two replicas of a group lack, of which one will do: the newcomer, and the one in whose place it comes.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct MoveStatus {
+    /// The group.
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// Bytes that are still to be copied to the newcomer.
+    #[prost(uint64, tag = "2")]
+    pub todo: u64,
+    /// Bytes that were written since the other one left.
+    #[prost(uint64, tag = "3")]
+    pub missed: u64,
 }
 
 /// The scrubber of one device: it reads everything that the device holds, and has what is damaged

@@ -65,7 +65,23 @@ impl Mdm {
             }
             self.input(now, input, &mut batch, out);
         }
+        self.heal(now, &mut batch, out);
         batch
+    }
+
+    /// Gives groups other replicas, where it is time for that.
+    fn heal(&mut self, now: Time, batch: &mut Batch, out: &mut Effects) {
+        if !self.ready {
+            return;
+        }
+        let limits = &self.config.limits;
+        for command in self.healer.work(now, &self.state, &self.observed, limits) {
+            self.execute(now, &command, batch, out);
+        }
+        let held_back = self.healer.is_held_back();
+        if held_back != core::mem::replace(&mut self.rebuilds_held, held_back) {
+            out.note(Note::RebuildHeld { over: !held_back });
+        }
     }
 
     fn input(&mut self, now: Time, input: Input, batch: &mut Batch, out: &mut Effects) {
@@ -81,6 +97,9 @@ impl Mdm {
                 // Who suspects so many is the one that is cut off, or overloaded (rule R12).
                 let server = |d: &u32| self.state.devices.get(&DeviceId(*d)).map(|d| d.sds);
                 let suspects: BTreeSet<_> = m.suspects.iter().filter_map(server).collect();
+                if !m.admit.is_empty() {
+                    self.healer.hurry(now);
+                }
                 let believable = suspects.len() <= loss_limit(self.state.servers.len());
                 for command in State::proposed(&m) {
                     if believable || !matches!(command, Command::Suspect(_)) {

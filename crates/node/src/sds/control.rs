@@ -15,8 +15,8 @@ use store::durable::layout::Layout;
 use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
 use wire::control::{
-    Admission, DeviceKind, Heartbeat, MapPage, Proposal, Refusal, RefusalCode, Register,
-    Registered, Role, ScrubStatus, Welcome,
+    Admission, DeviceKind, Heartbeat, MapPage, MoveStatus, Proposal, Refusal, RefusalCode,
+    Register, Registered, Role, ScrubStatus, Welcome,
 };
 use wire::{Header, Kind, flag};
 
@@ -285,6 +285,7 @@ impl Sds {
             scrub: self.scrub_stats().map(|s| scrub(&s, now)),
             repaired: stats.repaired,
             unreadable: stats.unreadable,
+            moves: self.mirror.iter().flat_map(|m| m.moves()).map(copying).collect(),
             ..Heartbeat::default()
         };
         let mut header = Header::new(Kind::Heartbeat);
@@ -346,6 +347,10 @@ fn growth(durable: &Durable) -> Option<Note> {
         None => Note::Grown { device, from, to: bytes },
         Some(why) => Note::NotGrown { device, used: from, bytes, why: why.why() },
     })
+}
+
+fn copying((group, todo, missed): (base::GroupId, u64, u64)) -> MoveStatus {
+    MoveStatus { group: group.0, todo, missed }
 }
 
 fn scrub(s: &ScrubStats, now: Time) -> ScrubStatus {

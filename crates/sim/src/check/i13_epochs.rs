@@ -90,6 +90,11 @@ impl Observer {
                 return Err(Failure::new("I13", text));
             }
             Some(old) if new.epoch == old.epoch + 1 && !old.lost => {
+                let dropped = old.in_sync.iter().find(|d| !new.replicas.contains(d));
+                if let Some(d) = dropped.filter(|_| new.in_sync.len() < new.replicas.len().min(2)) {
+                    let text = format!("device {d} was dropped too early: {old:?}, then {new:?}");
+                    return Err(Failure::new("R11", text));
+                }
                 let stranger = new
                     .in_sync
                     .iter()

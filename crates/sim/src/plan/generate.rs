@@ -172,6 +172,11 @@ fn limits(r: &mut Prng) -> Limits {
     l.copies = r.range(1, 4) as u32;
     l.copy_bytes = *r.pick(&[4 << 10, 8 << 10, 64 << 10, 256 << 10]);
     l.mdm_log = *r.pick(&[4 << 10, 16 << 10, 64 << 10]);
+    // Often about as long as a server is away; sometimes so long that everybody is waited for.
+    let soon = Duration::from_millis(r.range(100, 3000));
+    l.rebuild_after = if r.chance(0.8) { soon } else { Limits::SHIPPED.rebuild_after * 60 };
+    l.moves = r.range(1, 16) as u32;
+    l.moves_per_device = r.range(1, 4) as u32;
     l
 }
 
