@@ -52,7 +52,7 @@ impl State {
                 return Registration::Superseded(superseded(&m.sds));
             }
             Some((id, _)) => (id, self.next_incarnation),
-            None if self.devices.len() >= MAX_DEVICES => {
+            None if self.devices_there() >= MAX_DEVICES => {
                 return Registration::Bad(format!(
                     "there are {MAX_DEVICES} devices, the most that one cluster takes"
                 ));
@@ -186,7 +186,7 @@ impl State {
 
     /// A device that was taken for lost gives a sign of life.
     pub fn revive(&self, device: DeviceId) -> Option<Command> {
-        let d = self.devices.get(&device).filter(|d| !d.up)?;
+        let d = self.devices.get(&device).filter(|d| !d.up && d.intent != Intent::Removed)?;
         Some(Command::DeviceUp(command::DeviceUp {
             device: device.0,
             sds: d.sds.0,

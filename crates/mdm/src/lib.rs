@@ -22,6 +22,7 @@ pub mod healer;
 pub mod log;
 pub mod publish;
 pub mod refused;
+pub mod removal;
 pub mod snapshot;
 pub mod state;
 pub mod status;

@@ -238,7 +238,7 @@ impl State {
                     && d.incarnation.0 <= c.incarnation
                     && d.intent != Intent::Removed
             }
-            None => id == self.next_device() && self.devices.len() < MAX_DEVICES,
+            None => id == self.next_device() && self.devices_there() < MAX_DEVICES,
         };
         if taken || !known || !(1..LIVES).contains(&c.incarnation) {
             return None;
@@ -560,6 +560,11 @@ impl State {
     /// True when the device is thought to be alive.
     pub fn is_up(&self, device: DeviceId) -> bool {
         self.devices.get(&device).is_some_and(|d| d.up)
+    }
+
+    /// Devices that were not removed.
+    pub(crate) fn devices_there(&self) -> usize {
+        self.devices.values().filter(|d| d.intent != Intent::Removed).count()
     }
 
     /// The groups that a device belongs to.

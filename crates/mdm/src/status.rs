@@ -15,7 +15,9 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, SdcId, Time, VolumeId};
 use core::time::Duration;
-use wire::control::{DeviceStatus, FullStatus, Heartbeat, SdcStatus, StatusInfo, VolumeStatus};
+use wire::control::{
+    DeviceStatus, FullStatus, Heartbeat, Intent, SdcStatus, StatusInfo, VolumeStatus,
+};
 
 /// How far back the resync rate looks.
 const WINDOW: Duration = Duration::from_secs(3);
@@ -114,13 +116,14 @@ pub fn status(
     pid: u32,
 ) -> StatusInfo {
     let tally = state.groups.values().fold(Tally::default(), |t, g| t.add(g, unheard));
+    let there = state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
     let mut info = StatusInfo {
         cluster: state.cluster.0,
         map: state.version.0,
         groups: state.groups.len() as u32,
         groups_degraded: tally.degraded as u32,
         groups_failed: tally.failed as u32,
-        devices: state.devices.keys().map(|id| device(state, seen, unheard, *id)).collect(),
+        devices: there.map(|(id, _)| device(state, seen, unheard, *id)).collect(),
         volumes: state.volumes.iter().map(|(id, v)| volume(state, unheard, *id, v)).collect(),
         sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id)).collect(),
         mdm_pid: pid,

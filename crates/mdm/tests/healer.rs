@@ -7,9 +7,9 @@ use common::*;
 use mdm::command::*;
 use mdm::healer::Healer;
 use mdm::status::{Observed, Seen};
-use mdm::{Command, State};
+use mdm::{Command, Refused, State};
 use std::collections::BTreeMap;
-use wire::control::{DeviceKind, Heartbeat, Intent, MoveStatus};
+use wire::control::{DeviceKind, Heartbeat, Intent, MoveStatus, RemoveAsk};
 
 /// A cluster of servers with one device each and one volume, and what the MDM's node adds to the state.
 struct Rig {
@@ -305,4 +305,28 @@ fn two_copies_that_came_onto_one_server_are_parted() {
     }
     rig.settle();
     rig.shares();
+}
+
+#[test]
+fn a_removal_that_would_break_what_was_promised_is_refused() {
+    let ask = |rig: &Rig, device: u32, server: &str| {
+        let ask = RemoveAsk { device, server: server.into(), keep: false };
+        rig.state.removal_command(&ask, &rig.seen, &rig.limits)
+    };
+    let mut rig = Rig::new(3);
+    assert_eq!(ask(&rig, 9, ""), Err(Refused::NoDevice(9)));
+    assert_eq!(ask(&rig, 0, "who"), Err(Refused::NoServer("who".into())));
+    assert!(ask(&rig, 0, "sds2").is_ok());
+    rig.used(2, 1 << 29);
+    rig.used(1, 1 << 29);
+    rig.used(3, 1 << 30);
+    let room = (1 << 30) / 100 * 90 - (1 << 29);
+    assert_eq!(ask(&rig, 2, ""), Err(Refused::NoRoom { needed: 1 << 29, room }));
+    rig.used(3, 0);
+    rig.intend(1, Intent::Remove);
+    assert_eq!(ask(&rig, 2, ""), Err(Refused::TooFewLeft { left: 1 }));
+    let mut rig = Rig::new(4);
+    rig.down(2);
+    rig.down(1);
+    assert!(matches!(ask(&rig, 1, ""), Err(Refused::LastCopies { device: 1, .. })));
 }

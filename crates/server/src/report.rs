@@ -6,7 +6,7 @@ use crate::exit::Exit;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::control::{DeviceKind, DeviceStatus, StatusInfo};
+use wire::control::{DeviceKind, DeviceStatus, Intent, StatusInfo};
 
 /// The version of this document's shape.
 pub const SCHEMA: u32 = 1;
@@ -112,6 +112,8 @@ pub struct Device {
     pub state: UpDown,
     /// Down, and its process is known to be dead.
     pub dead: bool,
+    /// It is to be removed: its groups move away.
+    pub leaving: bool,
     pub connected: bool,
     pub address: String,
     pub incarnation: u64,
@@ -339,6 +341,7 @@ fn device(status: &DeviceStatus) -> Device {
         },
         state: UpDown::of(info.up),
         dead: info.dead,
+        leaving: info.intent() == Intent::Remove,
         connected: status.connected,
         address: info.address,
         incarnation: info.incarnation,
@@ -463,6 +466,7 @@ mod tests {
             "/sds/0/devices/0/resync_moved_bytes",
             "/sds/0/devices/0/ops",
             "/sds/0/devices/0/full",
+            "/sds/0/devices/0/leaving",
             "/sdc/0/name",
             "/sdc/0/id",
             "/sdc/0/state",

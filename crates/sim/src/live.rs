@@ -54,6 +54,13 @@ impl Stage {
         self.observer.volumes.values().any(|slots| slots.contains(&group.0))
     }
 
+    /// A device that is to be removed and is not. What is lost can't move away.
+    fn removals_unmet(&self) -> Option<String> {
+        let lost = self.observer.groups.values().any(|g| g.lost);
+        let waits = self.observer.devices.iter().find(|(_, d)| d.leaves);
+        waits.filter(|_| !lost).map(|(id, _)| format!("{id} is not removed"))
+    }
+
     /// The first group that is not whole. At last, what can't be helped is excepted: groups whose
     /// loss is excused or hurts nobody, and copies for which there is no space.
     fn groups_unmet(&self, at_last: bool) -> Option<String> {
@@ -110,7 +117,7 @@ impl Stage {
         if let Some(unmet) = self.unrefused().or_else(|| self.servers_unmet()) {
             return Some(unmet);
         }
-        if let Some(unmet) = self.groups_unmet(true) {
+        if let Some(unmet) = self.groups_unmet(true).or_else(|| self.removals_unmet()) {
             return Some(unmet);
         }
         self.answers_unmet()
@@ -136,7 +143,9 @@ impl Stage {
 
     /// True when the others are to make the copies anew that a server has which stays away.
     fn rebuilds(&self) -> bool {
-        self.plan.sds > 2 && self.plan.limits.rebuild_after < Duration::from_secs(10)
+        // One that is to be removed, and can't be because something is lost, takes nothing any more.
+        let all = !self.observer.devices.values().any(|d| d.leaves);
+        all && self.plan.sds > 2 && self.plan.limits.rebuild_after < Duration::from_secs(10)
     }
 
     /// What still has to happen before everything is served without this server, with two copies again if

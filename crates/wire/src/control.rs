@@ -460,7 +460,7 @@ pub struct Proposal {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AdminRequest {
     /// The question or order.
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20, 30")]
     pub ask: Option<Ask>,
 }
 
@@ -482,6 +482,9 @@ pub enum Ask {
     /// Scrub devices now.
     #[prost(message, tag = "20")]
     Scrub(ScrubAsk),
+    /// Have a device, or all of a server, removed; or not any more.
+    #[prost(message, tag = "30")]
+    Remove(RemoveAsk),
 }
 
 /// "How is everything?"
@@ -494,6 +497,20 @@ pub struct ScrubAsk {
     /// Which; 0: all.
     #[prost(uint32, tag = "1")]
     pub device: u32,
+}
+
+/// "Have this removed, once what it holds is elsewhere", or "keep it".
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RemoveAsk {
+    /// A device; 0: all of a server.
+    #[prost(uint32, tag = "1")]
+    pub device: u32,
+    /// The server's name, if it is a server.
+    #[prost(string, tag = "2")]
+    pub server: String,
+    /// It stays after all.
+    #[prost(bool, tag = "3")]
+    pub keep: bool,
 }
 
 /// "Make a volume."

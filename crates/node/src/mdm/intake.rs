@@ -13,7 +13,9 @@ use mdm::log::{BATCH_MAX, Batch};
 use mdm::state::{Outcome, State};
 use mdm::{Refused, status};
 use seam::{Effect, Effects, Note};
-use wire::control::{AdminReply, Ask, Proposal, RefusalCode, Register, RegisterSdc, Registered};
+use wire::control::{
+    AdminReply, Ask, Intent, Proposal, RefusalCode, Register, RegisterSdc, Registered,
+};
 use wire::{Header, Kind, control_frame};
 
 /// Something that may change the state.
@@ -136,6 +138,9 @@ impl Mdm {
                 let device = DeviceId(c.device);
                 self.detector.unwatch(device);
                 out.note(Note::DeviceDown { device, proof: c.dead });
+            }
+            Command::Intend(c) if c.intent() == Intent::Removed => {
+                c.devices.iter().for_each(|device| self.detector.unwatch(DeviceId(*device)));
             }
             _ => {}
         }
@@ -271,6 +276,7 @@ impl Mdm {
                 self.state.resize_volume_command(&m.name, m.size).map(Some)
             }
             Some(Ask::DeleteVolume(m)) => self.state.delete_volume_command(&m.name).map(Some),
+            Some(Ask::Remove(m)) => self.state.removal_command(m, &self.observed, limits).map(Some),
         };
         let mut reply = AdminReply::default();
         match made {

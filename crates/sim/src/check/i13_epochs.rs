@@ -8,7 +8,7 @@ use crate::world::ProcId;
 use base::{DeviceId, Epoch, GroupId, MapVersion};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::control::{GroupInfo, MapPage};
+use wire::control::{GroupInfo, Intent, MapPage};
 
 /// A device, as the last page told.
 #[derive(Clone, Debug)]
@@ -19,6 +19,10 @@ pub struct Device {
     pub up: bool,
     /// The life that the map knows.
     pub incarnation: u64,
+    /// It is to be removed.
+    pub leaves: bool,
+    /// It was.
+    pub removed: bool,
 }
 
 /// The map as an observer of the MDM's links knows it.
@@ -56,6 +60,8 @@ impl Observer {
                     address: d.address.parse().ok(),
                     up: d.up,
                     incarnation: d.incarnation,
+                    leaves: d.intent() == Intent::Remove,
+                    removed: d.intent() == Intent::Removed,
                 };
                 self.devices.insert(DeviceId(d.id), device);
             }

@@ -115,8 +115,26 @@ impl Plan {
             plan.growth = if tight { r.range(16, 40) as u32 } else { 0 };
             grow(&mut plan, &mut r);
         }
+        let mut r = root.fork("removal");
+        let tampers = plan.steps.iter().any(|s| matches!(s.action, Action::Tamper(..)));
+        if plan.sds > 2 && !tampers && !tight && r.chance(0.3) {
+            removal(&mut plan, &mut r);
+        }
         plan.steps.sort_by_key(|s| s.at);
         plan
+    }
+}
+
+/// Servers are removed, and others come in their places; now and then one stays after all.
+fn removal(plan: &mut Plan, r: &mut Prng) {
+    for _ in 0..r.range(1, 4) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let i = r.below(u64::from(plan.sds)) as u8;
+        plan.steps.push(Timed { at, action: Action::Remove(i) });
+        if r.chance(0.3) {
+            let at = at + Duration::from_micros(r.below(1_000_000));
+            plan.steps.push(Timed { at, action: Action::Keep(i) });
+        }
     }
 }
 

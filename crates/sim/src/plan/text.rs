@@ -135,6 +135,8 @@ impl fmt::Display for Action {
             Action::Delete(v) => write!(f, "delete {v}"),
             Action::Scrub => f.write_str("scrub"),
             Action::Grow(i, mib) => write!(f, "grow {i} {mib}"),
+            Action::Remove(i) => write!(f, "remove {i}"),
+            Action::Keep(i) => write!(f, "keep {i}"),
             Action::Damage(i, damage) => {
                 let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
                 write!(f, "damage {i} {how}")
@@ -207,6 +209,8 @@ impl FromStr for Action {
             ["delete", v] => Action::Delete(v.parse()?),
             ["scrub"] => Action::Scrub,
             ["grow", i, mib] => Action::Grow(i.parse()?, mib.parse()?),
+            ["remove", i] => Action::Remove(i.parse()?),
+            ["keep", i] => Action::Keep(i.parse()?),
             ["damage", i, how] => {
                 let known = DAMAGE.iter().find(|(_, name)| name == how);
                 let damage = known.context("damage is rot, sector, lost or astray")?.0;
