@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use base::{DeviceId, GroupId, SdcId, Time, VolumeId};
 use core::time::Duration;
 use wire::control::{
-    DeviceStatus, FullStatus, Heartbeat, Intent, SdcStatus, StatusInfo, VolumeStatus,
+    DeviceStatus, FullStatus, Heartbeat, Intent, MovesStatus, SdcStatus, StatusInfo, VolumeStatus,
 };
 
 /// How far back the resync rate looks.
@@ -150,7 +150,29 @@ pub fn status(
         }
     }
     info.full = full(state, seen);
+    info.moves = moves(state, seen);
     info
+}
+
+/// What comes and goes, and what waits for it. Bytes are a guess, as for the states of data.
+fn moves(state: &State, seen: &Observed) -> Option<MovesStatus> {
+    let mut moves = MovesStatus::default();
+    let beat = |d: DeviceId| seen.devices.get(&d).and_then(|s| s.heartbeat.as_ref());
+    let used = |d: DeviceId| state.groups_of(d).iter().filter(|g| state.is_used(**g)).count();
+    let share = |d: DeviceId| beat(d).map_or(0, |b| b.used / used(d).max(1) as u64);
+    let leaves = |d: &DeviceId| state.devices[d].intent == Intent::Remove;
+    let shares: BTreeMap<DeviceId, u64> = state.devices.keys().map(|d| (*d, share(*d))).collect();
+    for (id, group) in state.groups.iter().filter(|(_, g)| !g.lost) {
+        if group.leaving.is_some() {
+            moves.groups += 1;
+        } else if !group.is_whole() && group.joiners.is_empty() || group.replicas.iter().any(leaves)
+        {
+            moves.waiting += 1;
+            let bytes = group.in_sync.iter().map(|d| shares[d]).max().unwrap_or(0);
+            moves.waiting_bytes += if state.is_used(*id) { bytes } else { 0 };
+        }
+    }
+    (moves != MovesStatus::default()).then_some(moves)
 }
 
 /// Who has no space, and what waits for it. Only what is connected counts: the last word of a process
@@ -187,6 +209,8 @@ fn device(
         primaries: groups.iter().filter(leads).count() as u32,
         replicas: groups.len() as u32,
         last_copies: groups.iter().filter(last).count() as u32,
+        coming: groups.iter().filter(|g| state.groups[*g].newcomer() == Some(id)).count() as u32,
+        going: groups.iter().filter(|g| state.groups[*g].leaving == Some(id)).count() as u32,
     }
 }
 

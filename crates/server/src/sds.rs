@@ -88,10 +88,9 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
             println!("Killed {name}, pid {pid}.{}", shared(&dir, &name, "are gone, too")?);
         }
         SdsCommand::Remove { which, removal } => {
-            let name = match target.mdm {
-                Some(_) => which.clone(),
-                None => cluster::sds_name(&target.local()?, which)?,
-            };
+            // It may be one that `up` doesn't know.
+            let number = which.parse::<u32>();
+            let name = number.map_or_else(|_| which.clone(), |n| format!("sds{n}"));
             if removal.run(target, What::Server(&name))? {
                 println!("{name} is removed, and holds nothing that is needed any more: stop it.");
             }

@@ -637,6 +637,26 @@ pub struct StatusInfo {
     /// There is not enough space; absent when there is.
     #[prost(message, optional, tag = "20")]
     pub full: Option<FullStatus>,
+    /// Groups that get other replicas; absent when there is nothing of that.
+    #[prost(message, optional, tag = "30")]
+    pub moves: Option<MovesStatus>,
+}
+
+/// Copies that are made anew, move off devices that are to be removed, or to new ones.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct MovesStatus {
+    /// Groups that one replica comes to and another one leaves, now.
+    #[prost(uint32, tag = "1")]
+    pub groups: u32,
+    /// Groups that wait for that: they lack a copy, or have one on a device that is to be removed.
+    #[prost(uint32, tag = "2")]
+    pub waiting: u32,
+    /// About the bytes of these.
+    #[prost(uint64, tag = "3")]
+    pub waiting_bytes: u64,
+    /// So many servers are away that no lost copy is made anew.
+    #[prost(bool, tag = "4")]
+    pub held_back: bool,
 }
 
 /// Writes find no space: clients hold them until there is some, by a volume that is deleted, data that is
@@ -681,6 +701,12 @@ pub struct DeviceStatus {
     /// Groups that a volume uses and of which it has the only copy that is in sync.
     #[prost(uint32, tag = "9")]
     pub last_copies: u32,
+    /// Groups of which it is getting a copy.
+    #[prost(uint32, tag = "30")]
+    pub coming: u32,
+    /// Groups that it leaves when the copy in its place is done.
+    #[prost(uint32, tag = "31")]
+    pub going: u32,
 }
 
 /// One volume.

@@ -284,7 +284,11 @@ impl Mdm {
             Ok(None) => {
                 let unheard = self.detector.unheard(now);
                 let (state, seen) = (&self.state, &self.observed);
-                reply.status = Some(status::status(state, seen, &unheard, now, self.config.pid));
+                let mut status = status::status(state, seen, &unheard, now, self.config.pid);
+                if self.rebuilds_held {
+                    status.moves.get_or_insert_default().held_back = true;
+                }
+                reply.status = Some(status);
             }
             Ok(Some(command)) => {
                 self.execute(now, &command, batch, out);

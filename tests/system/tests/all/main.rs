@@ -9,6 +9,7 @@ mod failover;
 mod fio;
 mod full;
 mod grow;
+mod heal;
 mod hosts;
 mod library;
 mod lifecycle;
