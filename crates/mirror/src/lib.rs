@@ -17,6 +17,7 @@ mod lock;
 mod marks;
 mod mirror;
 mod op;
+mod pace;
 mod primary;
 mod repair;
 mod replica;

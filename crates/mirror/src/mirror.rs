@@ -11,6 +11,7 @@ use crate::lease::{Fate, Leases};
 use crate::lock::Range;
 use crate::marks::{Changes, Waiting};
 use crate::op::{Asker, Local, Op, OpKind};
+use crate::pace::Pace;
 use crate::repair::Repair;
 use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
 use crate::scrub::Scrub;
@@ -88,6 +89,9 @@ pub struct Mirror<J> {
     /// Groups with blocks to copy, served in turn.
     pub(crate) copy_queue: VecDeque<GroupId>,
     pub(crate) copies: u32,
+    pub(crate) pace: Pace,
+    /// When copies that are held back may begin.
+    pub(crate) copy_at: Option<Time>,
     /// Groups that wait until a promise of mine runs out.
     pub(crate) waiting_grace: BTreeMap<GroupId, Time>,
     /// Groups with reads that wait for a lease.
@@ -145,6 +149,8 @@ impl<J: Journal> Mirror<J> {
             ready: VecDeque::new(),
             copy_queue: VecDeque::new(),
             copies: 0,
+            pace: Pace::default(),
+            copy_at: None,
             waiting_grace: BTreeMap::new(),
             parked: BTreeSet::new(),
             asking: BTreeMap::new(),

@@ -16,6 +16,7 @@ impl<J: Journal> Mirror<J> {
     pub fn client(&mut self, now: Time, link: LinkId, h: &Header, body: Buf, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let caller = Caller { link, op: h.op.get(), group };
+        self.pace.client(now);
         match self.admit(h, &body) {
             Ok(kind) => self.accept(link, h, kind, body),
             Err(Status::Stale) => {
