@@ -38,6 +38,19 @@ pub struct Healer {
     held_back: bool,
     /// The map at which there was nothing to level.
     level: MapVersion,
+    /// Before this time it isn't looked again, after something could not be levelled.
+    level_at: Time,
+}
+
+/// What came of an attempt to level.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Level {
+    /// There is nothing to do.
+    Even,
+    /// Something else comes first, or something was begun.
+    Busy,
+    /// Who should take something can't yet: it has no room, or was not heard.
+    Stuck,
 }
 
 impl Healer {
@@ -76,8 +89,12 @@ impl Healer {
         round.finish();
         round.rebuild(&lost);
         round.clear();
-        if self.level < state.version && !round.level() {
-            self.level = state.version;
+        if self.level < state.version && self.level_at <= now {
+            match round.level() {
+                Level::Even => self.level = state.version,
+                Level::Stuck => self.level_at = now + limits.heartbeat_every * 10,
+                Level::Busy => {}
+            }
         }
         round.commands()
     }
@@ -255,8 +272,8 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// Levels what devices hold, when nothing else is to be done; false when all is level.
-    fn level(&mut self) -> bool {
+    /// Levels what devices hold, when nothing else is to be done.
+    fn level(&mut self) -> Level {
         let state = self.state;
         let busy = |(id, g): (&GroupId, &Group)| {
             !g.is_whole() && (!g.lost || state.is_used(*id)) || g.leaving.is_some()
@@ -264,7 +281,7 @@ impl<'a> Round<'a> {
         let away = state.devices.values().any(|d| !d.up && d.intent == Intent::Normal);
         let leaves = state.devices.values().any(|d| d.intent == Intent::Remove);
         if away || leaves || !self.shapes.is_empty() || state.groups.iter().any(busy) {
-            return true;
+            return Level::Busy;
         }
         let plan = self.rooms.level(state);
         for m in &plan.moves {
@@ -280,6 +297,10 @@ impl<'a> Round<'a> {
             let replicas = state.groups[id].replicas.iter().rev().copied().collect();
             self.shape(*id, replicas, None);
         }
-        !self.shapes.is_empty()
+        match () {
+            () if !self.shapes.is_empty() => Level::Busy,
+            () if plan.moves.is_empty() => Level::Even,
+            () => Level::Stuck,
+        }
     }
 }

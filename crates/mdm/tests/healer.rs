@@ -330,3 +330,15 @@ fn a_removal_that_would_break_what_was_promised_is_refused() {
     rig.down(1);
     assert!(matches!(ask(&rig, 1, ""), Err(Refused::LastCopies { device: 1, .. })));
 }
+
+#[test]
+fn a_new_device_that_was_not_heard_yet_gets_its_share_when_it_is() {
+    let mut rig = Rig::new(4);
+    rig.settle();
+    rig.add(5, 0);
+    let heard = rig.seen.devices.remove(&DeviceId(5)).unwrap();
+    assert_eq!(rig.beats(), 0);
+    rig.seen.devices.insert(DeviceId(5), heard);
+    let waited = (0..20).find(|_| rig.beats() > 0);
+    assert!(waited.is_some(), "it is never looked at again");
+}

@@ -69,6 +69,8 @@ pub struct Stage {
     pub outstanding: Vec<u32>,
     /// The device of the plan's outcast, while it is one.
     pub outcasts_device: Option<u32>,
+    /// The device of a second one that died after the first one's copies were made anew.
+    pub second_device: Option<u32>,
     /// Groups that were sealed and whose copies have not been compared since.
     pub sealed: BTreeSet<GroupId>,
     /// Reads of the final scan that ended in an error that is accepted.
@@ -135,6 +137,7 @@ impl Stage {
             exposure: Exposure::default(),
             outstanding: vec![0; plan.clients as usize],
             outcasts_device: None,
+            second_device: None,
             sealed: BTreeSet::new(),
             lost: 0,
             lost_copies: BTreeSet::new(),

@@ -19,6 +19,8 @@ pub struct Device {
     pub up: bool,
     /// The life that the map knows.
     pub incarnation: u64,
+    /// Bytes for data.
+    pub capacity: u64,
     /// It is to be removed.
     pub leaves: bool,
     /// It was.
@@ -60,6 +62,7 @@ impl Observer {
                     address: d.address.parse().ok(),
                     up: d.up,
                     incarnation: d.incarnation,
+                    capacity: d.capacity,
                     leaves: d.intent() == Intent::Remove,
                     removed: d.intent() == Intent::Removed,
                 };
