@@ -42,6 +42,22 @@ pub struct Limits {
     pub copies: u32,
     /// Bytes of one resync copy; a multiple of 4 KiB, at most 1 MiB.
     pub copy_bytes: u32,
+    /// Of these, while clients are served, for copies that replace a lost one; 0: all.
+    pub rebuild_copies: u32,
+    /// Bytes per second of such copies by one shard while clients are served; 0: any.
+    pub rebuild_bytes: u64,
+    /// The same for copies that only move: 0: all.
+    pub move_copies: u32,
+    /// Bytes per second of such copies; 0: any.
+    pub move_bytes: u64,
+    /// How long a device is away before its copies are made anew on others: a restart moves nothing.
+    pub rebuild_after: Duration,
+    /// Groups whose replicas change at a time.
+    pub moves: u32,
+    /// Of these, those that one device copies, or gets.
+    pub moves_per_device: u32,
+    /// Percent of a device's capacity that only lost copies are made anew in.
+    pub spare_percent: u32,
     /// Bytes per second that the scrubber of one device reads; 0: it does not run. As shipped a device
     /// of 1 TiB takes 6 hours, which is a quarter of what a disk can give, and little for an SSD.
     pub scrub_bytes: u64,
@@ -78,6 +94,14 @@ impl Limits {
         stuck_after: Duration::from_millis(100),
         copies: 16,
         copy_bytes: 128 << 10,
+        rebuild_copies: 4,
+        rebuild_bytes: 0,
+        move_copies: 1,
+        move_bytes: 64 << 20,
+        rebuild_after: Duration::from_secs(60),
+        moves: 1024,
+        moves_per_device: 8,
+        spare_percent: 10,
         scrub_bytes: 50 << 20,
         scrub_every: Duration::from_secs(7 * 24 * 3600),
         scrub_first: Duration::from_secs(3600),
@@ -98,6 +122,11 @@ impl Limits {
         stripe_width: 4,
         copies: 2,
         copy_bytes: 8 << 10,
+        rebuild_copies: 1,
+        move_bytes: 1 << 20,
+        rebuild_after: Duration::from_secs(1),
+        moves: 8,
+        moves_per_device: 2,
         mdm_log: 4 << 10,
         nbd_payload: 1 << 20,
         nbd_requests: 4,

@@ -111,6 +111,18 @@ pub enum Mutant {
     GrownGap,
     /// Not a rule: the MDM takes a device for the one that was in its place, whatever is written on it.
     StrangeDevice,
+    /// R4: the MDM gives a group other replicas without comparing the epoch. (In the MDM's own tests.)
+    MoveBlindly,
+    /// R11: a replica that leaves is dropped before the one in its place is in sync.
+    DropEarly,
+    /// R11: a newcomer counts as in sync without a copy.
+    AdmitUncopied,
+    /// R11: a device wipes what it has of a group while it is a replica out of sync.
+    WipeReplica,
+    /// R11: a device that is no replica any more keeps what it had.
+    KeepForeign,
+    /// R11: the two copies of a group may come to lie on one server. (In the MDM's own tests.)
+    OneFaultUnit,
 }
 
 impl Mutant {
@@ -180,6 +192,10 @@ impl Mutant {
         Mutant::ScrubLeaders,
         Mutant::ForgetHeld,
         Mutant::AckFull,
+        Mutant::DropEarly,
+        Mutant::AdmitUncopied,
+        Mutant::WipeReplica,
+        Mutant::KeepForeign,
     ];
 }
 

@@ -47,6 +47,12 @@ pub enum Command {
     /// A device is to be scrubbed.
     #[prost(message, tag = "20")]
     Scrub(Scrub),
+    /// Groups get other replicas.
+    #[prost(message, tag = "30")]
+    Reshape(Reshape),
+    /// Devices are to be removed, or not any more, or are.
+    #[prost(message, tag = "31")]
+    Intend(Intend),
 }
 
 /// See [`Command::FormCluster`].
@@ -240,10 +246,46 @@ pub struct Scrub {
     pub number: u32,
 }
 
+/// See [`Command::Reshape`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Reshape {
+    /// Group by group.
+    #[prost(message, repeated, tag = "1")]
+    pub list: Vec<Shape>,
+}
+
+/// One group of a [`Reshape`].
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Shape {
+    /// The group.
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// The epoch that is compared (rule R4).
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// Its replicas from now on, the preferred primary first, the one that leaves last.
+    #[prost(uint32, repeated, tag = "3")]
+    pub replicas: Vec<u32>,
+    /// The one that leaves when the others are in sync; 0: none.
+    #[prost(uint32, tag = "4")]
+    pub leaving: u32,
+}
+
+/// See [`Command::Intend`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Intend {
+    /// Which.
+    #[prost(uint32, repeated, tag = "1")]
+    pub devices: Vec<u32>,
+    /// What is to become of them: `control::Intent`.
+    #[prost(enumeration = "wire::control::Intent", tag = "2")]
+    pub intent: i32,
+}
+
 /// The envelope of a command in the log.
 #[derive(Clone, PartialEq, Message)]
 struct Record {
-    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20")]
+    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31")]
     command: Option<Command>,
 }
 

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use base::{DeviceId, Limits, Mutant, SdcId, SdsId, UNIT, mutant};
 use core::net::SocketAddr;
 use placement::Choice;
-use wire::control;
+use wire::control::{self, Intent};
 
 /// What a registration leads to.
 #[derive(Clone, PartialEq, Debug)]
@@ -52,7 +52,7 @@ impl State {
                 return Registration::Superseded(superseded(&m.sds));
             }
             Some((id, _)) => (id, self.next_incarnation),
-            None if self.devices.len() >= MAX_DEVICES => {
+            None if self.devices_there() >= MAX_DEVICES => {
                 return Registration::Bad(format!(
                     "there are {MAX_DEVICES} devices, the most that one cluster takes"
                 ));
@@ -109,6 +109,9 @@ impl State {
                 false => Ok(()),
             };
         }
+        if d.intent == Intent::Removed {
+            return Err(format!("it is {id}, which was removed from this cluster: add it anew"));
+        }
         if d.store != m.store {
             return Err(format!(
                 "it is an {id} that was replaced since: its data is of no use any more. Add it anew"
@@ -131,7 +134,8 @@ impl State {
                 place(v)
             ));
         }
-        let epochs = self.groups_of(id).iter().map(|g| self.groups[g].epoch.0);
+        // Of all groups: it may have acted in one that has other replicas by now.
+        let epochs = self.groups.values().map(|g| g.epoch.0);
         match epochs.max() {
             Some(known) if m.acted > known => Err(format!(
                 "{id} has acted in epoch {}, and this MDM knows none above {known}: it was set back; restore \
@@ -182,7 +186,7 @@ impl State {
 
     /// A device that was taken for lost gives a sign of life.
     pub fn revive(&self, device: DeviceId) -> Option<Command> {
-        let d = self.devices.get(&device).filter(|d| !d.up)?;
+        let d = self.devices.get(&device).filter(|d| !d.up && d.intent != Intent::Removed)?;
         Some(Command::DeviceUp(command::DeviceUp {
             device: device.0,
             sds: d.sds.0,
@@ -234,12 +238,11 @@ impl State {
         let devices: Vec<placement::Device> = self
             .devices
             .iter()
-            .filter(|(_, d)| d.up)
+            .filter(|(_, d)| d.up && d.intent == Intent::Normal)
             .map(|(id, d)| placement::Device { id: *id, sds: d.sds, capacity: d.capacity })
             .collect();
         let live = self.groups.values().filter(|g| !g.lost);
-        let existing: Vec<placement::Pair> =
-            live.filter_map(|g| g.replicas.get(..2)?.try_into().ok()).collect();
+        let existing: Vec<placement::Pair> = live.filter_map(|g| g.pair()).collect();
         let new = placement::top_up(&devices, &existing, limits.groups_per_device)
             .map_err(|e| Refused::TooFewServers { up: e.servers, known: self.servers.len() })?;
         // Groups that somebody serves; if there are none, groups that will be served again.
@@ -271,7 +274,7 @@ impl State {
 
     fn choices(&self, may: impl Fn(&crate::group::Group) -> bool) -> Vec<Choice> {
         let choice = |(id, g): (&base::GroupId, &crate::group::Group)| {
-            Some(Choice { group: *id, replicas: g.replicas.get(..2)?.try_into().ok()? })
+            Some(Choice { group: *id, replicas: g.pair()? })
         };
         self.groups.iter().filter(|(_, g)| may(g)).filter_map(choice).collect()
     }

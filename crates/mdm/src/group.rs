@@ -5,7 +5,8 @@
 //!
 //! Invariants (checked by [`Group::check`]): in-sync devices and joiners are replicas, and no device
 //! is both; a primary is in sync and up; joiners are up and have a primary; exactly a lost group has
-//! no in-sync device.
+//! no in-sync device; a group has two replicas, or a third one that leaves, which is the last in the list
+//! and doesn't join.
 
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -24,6 +25,8 @@ pub struct Group {
     pub in_sync: Vec<DeviceId>,
     /// Those that are being brought up to date.
     pub joiners: Vec<DeviceId>,
+    /// The replica that goes, as soon as the others are in sync (rule R11).
+    pub leaving: Option<DeviceId>,
     /// Every copy is gone (rule R10).
     pub lost: bool,
     /// The version that changed it last.
@@ -38,14 +41,32 @@ impl Group {
         group
     }
 
-    /// True when no write, old or new, can be missing from a replica that is wanted.
+    /// True when no write, old or new, can be missing from as many replicas as are wanted.
     pub fn is_whole(&self) -> bool {
-        self.in_sync.len() == self.replicas.len() && self.primary.is_some()
+        let wanted = self.replicas.len() - usize::from(self.leaving.is_some());
+        self.in_sync.len() >= wanted && self.primary.is_some()
+    }
+
+    /// The replica that comes in the place of the one that leaves, and is not in sync yet.
+    pub fn newcomer(&self) -> Option<DeviceId> {
+        self.leaving?;
+        self.staying().find(|d| !self.in_sync.contains(d))
+    }
+
+    /// The replicas but for the one that leaves.
+    pub fn staying(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.replicas.iter().copied().filter(|d| Some(*d) != self.leaving)
     }
 
     /// True when nobody serves it.
     pub fn is_failed(&self) -> bool {
         self.primary.is_none()
+    }
+
+    /// The two replicas that it has for good, or will have.
+    pub fn pair(&self) -> Option<[DeviceId; 2]> {
+        let mut staying = self.staying();
+        Some([staying.next()?, staying.next()?])
     }
 
     /// A lost group starts again empty, on its replicas that are up. Only for groups that no volume
@@ -102,7 +123,7 @@ impl Group {
 
     /// The primary begins to bring this device, which is up, up to date.
     pub fn join(&mut self, device: DeviceId) {
-        let here = self.replicas.contains(&device) && !self.in_sync.contains(&device);
+        let here = self.staying().any(|d| d == device) && !self.in_sync.contains(&device);
         if here && !self.joiners.contains(&device) {
             self.joiners.push(device);
         }
@@ -129,6 +150,52 @@ impl Group {
         if self.replicas.first() == Some(&device) {
             self.primary = Some(device);
         }
+    }
+
+    /// Other replicas (rule R11): a newcomer in the place of one that leaves, the end of such a move or
+    /// its abort, or another order of preference. Only if the epoch is still this one (rule R4), and never
+    /// so that an acknowledged write could be missing: who is in sync goes only when all others are, and a
+    /// newcomer gets in sync like every joiner. The preferred primary leads if it can; safe, since a new epoch
+    /// settles first.
+    pub fn reshape(
+        &mut self,
+        epoch: Epoch,
+        replicas: &[DeviceId],
+        leaving: Option<DeviceId>,
+        up: &impl Fn(DeviceId) -> bool,
+    ) {
+        let same = epoch == self.epoch || mutant::on(Mutant::MoveBlindly);
+        if !same || self.lost || self.primary.is_none() {
+            return;
+        }
+        let new = |d: &&DeviceId| !self.replicas.contains(d);
+        let known =
+            replicas.iter().filter(new).count() <= 1 && replicas.iter().filter(new).all(|d| up(*d));
+        let gone = |d: &&DeviceId| !replicas.contains(d);
+        let kept = |d: &DeviceId| self.in_sync.contains(d) || mutant::on(Mutant::DropEarly);
+        let safe = !self.in_sync.iter().any(|d| gone(&d)) || replicas.iter().all(kept);
+        let some = self.in_sync.iter().any(|d| replicas.contains(d) && up(*d));
+        if !(known && safe && some) {
+            return;
+        }
+        let mut next = self.clone();
+        (next.replicas, next.leaving) = (replicas.to_vec(), leaving);
+        let within = |d: &DeviceId, of: &[DeviceId]| of.contains(d);
+        next.in_sync = replicas.iter().copied().filter(|d| within(d, &self.in_sync)).collect();
+        if mutant::on(Mutant::AdmitUncopied) && leaving.is_some() {
+            next.in_sync = replicas.to_vec();
+        }
+        let joins = |d: &DeviceId| within(d, &self.joiners) && Some(*d) != leaving;
+        next.joiners = replicas.iter().copied().filter(joins).collect();
+        next.prefer(up);
+        if next.check(up).is_ok() {
+            *self = next;
+        }
+    }
+
+    /// The first replica that is in sync and up leads, and not the one that leaves, unless there is no other.
+    fn prefer(&mut self, up: &impl Fn(DeviceId) -> bool) {
+        self.primary = self.in_sync.iter().copied().find(|d| up(*d)); // who leaves is the last one
     }
 
     /// The last copy is gone.
@@ -159,7 +226,21 @@ impl Group {
 
     /// The first invariant that doesn't hold.
     pub fn check(&self, up: &impl Fn(DeviceId) -> bool) -> Result<(), &'static str> {
+        let mut distinct = self.replicas.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let three = self.leaving.is_some() && self.replicas.last().copied() == self.leaving;
         let held = [
+            (
+                distinct.len() == self.replicas.len()
+                    && (self.replicas.len() == 2 || self.replicas.len() == 3 && three),
+                "two replicas, or a third one that leaves",
+            ),
+            (
+                self.leaving.is_none() || self.replicas.len() == 3,
+                "a replica leaves, and none is to come",
+            ),
+            (self.joiners.iter().all(|d| Some(*d) != self.leaving), "who leaves joins"),
             (
                 self.in_sync.iter().all(|d| self.replicas.contains(d)),
                 "an in-sync device is no replica",

@@ -2,7 +2,7 @@
 //!
 //! - [`command`]: what a log entry can say; [`state`]: what it means ([`State::apply`]).
 //! - [`controller`]: wishes and observations become commands, or a refusal; nothing else makes them.
-//! - [`detector`]: who lives. [`log`]: how commands survive. [`publish`], [`snapshot`], [`status`]:
+//! - [`healer`]: which groups get other replicas. [`detector`]: who lives. [`log`]: how commands survive. [`publish`], [`snapshot`], [`status`]:
 //!   the state as map pages, as bytes, and for people.
 //!
 //! **Architecture invariant:** all is decided in `apply`, by the state and the command alone; the
@@ -18,9 +18,11 @@ pub mod command;
 pub mod controller;
 pub mod detector;
 pub mod group;
+pub mod healer;
 pub mod log;
 pub mod publish;
 pub mod refused;
+pub mod removal;
 pub mod snapshot;
 pub mod state;
 pub mod status;

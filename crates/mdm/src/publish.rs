@@ -72,6 +72,7 @@ pub fn device_info(id: DeviceId, d: &Device) -> DeviceInfo {
         kind: d.kind as i32,
         capacity: d.capacity,
         scrub: d.scrub,
+        intent: d.intent as i32,
     }
 }
 
@@ -86,6 +87,7 @@ pub fn group_info(id: GroupId, g: &Group) -> GroupInfo {
         in_sync: ids(&g.in_sync),
         joiners: ids(&g.joiners),
         lost: g.lost,
+        leaving: g.leaving.map_or(0, |d| d.0),
     }
 }
 

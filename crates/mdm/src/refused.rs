@@ -68,6 +68,38 @@ pub enum Refused {
     /// No device has this id.
     #[error("there is no device {0}: `gabion status` shows those that exist")]
     NoDevice(u32),
+    /// No server has this name.
+    #[error("there is no server `{0}`: `gabion status` shows those that exist")]
+    NoServer(String),
+    /// Two copies would have too few servers.
+    #[error(
+        "two copies need two servers, and {left} would be left that is up: start another SDS first"
+    )]
+    TooFewLeft {
+        /// Servers that are up and stay.
+        left: usize,
+    },
+    /// The other devices are too small.
+    #[error(
+        "{needed} bytes would have to move, and the others have room for {room} beside their spare: add a device, \
+         or delete volumes, first"
+    )]
+    NoRoom {
+        /// Bytes that would move.
+        needed: u64,
+        /// Bytes that the others can take.
+        room: u64,
+    },
+    /// It is down, and what it has nobody else has.
+    #[error(
+        "dev{device} is down, and has the only good copy of {groups} groups: bring it back first"
+    )]
+    LastCopies {
+        /// The device.
+        device: u32,
+        /// Groups that a volume uses.
+        groups: usize,
+    },
     /// The request names nothing that this build knows.
     #[error("this MDM doesn't know that order: update it")]
     Unknown,
@@ -84,8 +116,11 @@ impl Refused {
                 AdminError::Invalid
             }
             Refused::Taken(_) => AdminError::NameTaken,
-            Refused::NotFound(_) | Refused::NoDevice(_) => AdminError::NotFound,
-            Refused::TooFewServers { .. } => AdminError::TooFewServers,
+            Refused::NotFound(_) | Refused::NoDevice(_) | Refused::NoServer(_) => {
+                AdminError::NotFound
+            }
+            Refused::TooFewServers { .. } | Refused::TooFewLeft { .. } => AdminError::TooFewServers,
+            Refused::NoRoom { .. } | Refused::LastCopies { .. } => AdminError::Invalid,
             Refused::NoGroup | Refused::TooManyVolumes | Refused::Unknown | Refused::Outdated => {
                 AdminError::Other
             }

@@ -174,6 +174,7 @@ fn device(r: DeviceRecord) -> Device {
         kind: r.info.kind(),
         capacity: r.info.capacity,
         scrub: r.info.scrub,
+        intent: r.info.intent(),
         pid: r.pid,
         up: r.info.up,
         dead: r.info.dead,
@@ -190,6 +191,7 @@ fn group(r: GroupRecord) -> Group {
         replicas: ids(r.info.replicas),
         in_sync: ids(r.info.in_sync),
         joiners: ids(r.info.joiners),
+        leaving: Some(DeviceId(r.info.leaving)).filter(|d| d.0 != 0),
         lost: r.info.lost,
         changed_at: MapVersion(r.changed_at),
     }

@@ -20,7 +20,7 @@ use base::{
     ClusterId, DeviceId, Epoch, GroupId, Incarnation, MAX_VOLUME_BYTES, MapVersion, SdcId, SdsId,
     UNIT, VolumeId,
 };
-use wire::control::{DeviceKind, Register};
+use wire::control::{DeviceKind, Intent, Register};
 
 /// How many earlier nonces of a device or client are remembered, to tell a left-over process from
 /// a new one.
@@ -63,6 +63,8 @@ pub struct Device {
     pub dead: bool,
     /// How often it was asked to be scrubbed.
     pub scrub: u32,
+    /// What is to become of it.
+    pub intent: Intent,
     /// The version that changed it last.
     pub changed_at: MapVersion,
 }
@@ -145,7 +147,7 @@ pub struct State {
 #[derive(Default)]
 pub struct Edits {
     cluster: Option<ClusterId>,
-    device: Option<(DeviceId, Device)>,
+    devices: Vec<(DeviceId, Device)>,
     server: Option<(SdsId, String)>,
     sdc: Option<(SdcId, Sdc)>,
     groups: Vec<(GroupId, Group)>,
@@ -160,7 +162,7 @@ impl Edits {
 
     fn is_map(&self) -> bool {
         self.cluster.is_some()
-            || self.device.is_some()
+            || !self.devices.is_empty()
             || self.server.is_some()
             || self.volume.is_some()
             || !self.groups.is_empty()
@@ -202,6 +204,8 @@ impl State {
             Command::ResizeVolume(c) => self.resize_volume(c),
             Command::DeleteVolume(c) => self.delete_volume(c),
             Command::Scrub(c) => Ok(self.scrub(c).unwrap_or_default()),
+            Command::Reshape(c) => Ok(self.reshape(c)),
+            Command::Intend(c) => Ok(self.intend(c)),
         }
     }
 
@@ -224,14 +228,17 @@ impl State {
         let place = (sds, c.shard);
         // Of those that survive, several may have been at a place, one after the other.
         let taken = self.devices.iter().any(|(d, v)| {
-            *d != id && (v.sds, v.shard) == place && (v.up || !(survives(v.kind) || survives(kind)))
+            let alone = v.up || !(survives(v.kind) || survives(kind));
+            *d != id && (v.sds, v.shard) == place && alone && v.intent != Intent::Removed
         });
         let known = match old {
             Some(d) => {
                 let moved = survives(kind) && survives(d.kind) && d.store == c.store && !d.up;
-                ((d.sds, d.shard) == place || moved) && d.incarnation.0 <= c.incarnation
+                ((d.sds, d.shard) == place || moved)
+                    && d.incarnation.0 <= c.incarnation
+                    && d.intent != Intent::Removed
             }
-            None => id == self.next_device() && self.devices.len() < MAX_DEVICES,
+            None => id == self.next_device() && self.devices_there() < MAX_DEVICES,
         };
         if taken || !known || !(1..LIVES).contains(&c.incarnation) {
             return None;
@@ -256,6 +263,7 @@ impl State {
             up: true,
             dead: false,
             scrub: old.map_or(0, |d| d.scrub),
+            intent: old.map_or(Intent::Normal, |d| d.intent),
             changed_at: old.map_or(MapVersion(0), |d| d.changed_at),
         };
         let emptied = old.is_some_and(|d| d.store != c.store);
@@ -265,8 +273,8 @@ impl State {
         let groups = self.changed(self.groups_of(id), raise, &up, |group| {
             if emptied { group.emptied(id, &up) } else { group.restarted_if(new_life, id, &up) }
         });
-        let device = (old != Some(&entry)).then_some((id, entry));
-        Some(Edits { device, server, groups, ..Edits::default() })
+        let devices = (old != Some(&entry)).then_some((id, entry)).into_iter().collect();
+        Some(Edits { devices, server, groups, ..Edits::default() })
     }
 
     fn device_down(&self, c: &command::DeviceDown) -> Option<Edits> {
@@ -278,14 +286,15 @@ impl State {
         let empty = dead && !survives(old.kind);
         let went = |group: &mut Group| group.went_down(id, empty, &up);
         let groups = self.changed(self.groups_of(id), false, &up, went);
-        Some(Edits { device: (*old != entry).then_some((id, entry)), groups, ..Edits::default() })
+        let devices = (*old != entry).then_some((id, entry)).into_iter().collect();
+        Some(Edits { devices, groups, ..Edits::default() })
     }
 
     fn scrub(&self, c: &command::Scrub) -> Option<Edits> {
         let id = DeviceId(c.device);
         let old = self.devices.get(&id).filter(|d| d.scrub.checked_add(1) == Some(c.number))?;
         let entry = Device { scrub: c.number, ..old.clone() };
-        Some(Edits { device: Some((id, entry)), ..Edits::default() })
+        Some(Edits { devices: Vec::from([(id, entry)]), ..Edits::default() })
     }
 
     fn suspect(&self, c: &command::Suspect) -> Edits {
@@ -329,6 +338,64 @@ impl State {
             groups.extend(self.changed(&ids, false, &up, admit));
         }
         Edits { groups: groups.into_iter().collect(), ..Edits::default() }
+    }
+
+    fn reshape(&self, c: &command::Reshape) -> Edits {
+        let up = |d: DeviceId| self.is_up(d);
+        let mut groups: BTreeMap<GroupId, Group> = BTreeMap::new();
+        for shape in &c.list {
+            let id = GroupId(shape.group);
+            let replicas: Vec<DeviceId> = shape.replicas.iter().copied().map(DeviceId).collect();
+            let leaving = Some(DeviceId(shape.leaving)).filter(|d| d.0 != 0);
+            let staying = replicas.iter().copied().filter(|d| Some(*d) != leaving);
+            if groups.contains_key(&id) || !self.may_hold(id, staying) {
+                continue;
+            }
+            let epoch = Epoch(shape.epoch);
+            let shaped = |group: &mut Group| group.reshape(epoch, &replicas, leaving, &up);
+            groups.extend(self.changed(&[id], false, &up, shaped));
+        }
+        Edits { groups: groups.into_iter().collect(), ..Edits::default() }
+    }
+
+    /// Whether these devices may be a group's replicas for good. If one of them is new, they must be on two
+    /// servers, and it must not be on its way out. (That an old one came to the other's server with its disk is
+    /// nothing to refuse here.)
+    fn may_hold(&self, group: GroupId, staying: impl Iterator<Item = DeviceId>) -> bool {
+        let Some(group) = self.groups.get(&group) else { return false };
+        let (mut servers, mut count, mut fresh) = (BTreeSet::new(), 0, false);
+        for device in staying {
+            let Some(entry) = self.devices.get(&device) else { return false };
+            let new = !group.replicas.contains(&device);
+            if new && entry.intent != Intent::Normal {
+                return false;
+            }
+            fresh |= new;
+            servers.insert(entry.sds);
+            count += 1;
+        }
+        !fresh || servers.len() == count || mutant::on(Mutant::OneFaultUnit)
+    }
+
+    /// Intents change from normal to remove and back, and from remove to removed when the device holds nothing
+    /// that counts.
+    fn intend(&self, c: &command::Intend) -> Edits {
+        let mut devices = Vec::new();
+        for (id, old) in &self.devices {
+            let intent = c.intent();
+            let may = match (old.intent, intent) {
+                (Intent::Normal, Intent::Remove) | (Intent::Remove, Intent::Normal) => true,
+                (Intent::Remove, Intent::Removed) => self.groups_of(*id).is_empty(),
+                _ => false,
+            };
+            if may && c.devices.contains(&id.0) {
+                let gone = intent == Intent::Removed;
+                let entry =
+                    Device { intent, up: old.up && !gone, dead: old.dead && !gone, ..old.clone() };
+                devices.push((*id, entry));
+            }
+        }
+        Edits { devices, ..Edits::default() }
     }
 
     fn sdc_up(&self, c: &command::RegisterSdc) -> Option<Edits> {
@@ -460,7 +527,7 @@ impl State {
         if let Some((id, name)) = edits.server {
             self.servers.insert(id, name);
         }
-        if let Some((id, device)) = edits.device {
+        for (id, device) in edits.devices {
             self.next_incarnation =
                 self.next_incarnation.max(Incarnation(device.incarnation.0 + 1));
             self.devices.insert(id, Device { changed_at, ..device });
@@ -470,7 +537,9 @@ impl State {
             self.sdcs.insert(id, sdc);
         }
         for (id, group) in edits.groups {
-            if !self.groups.contains_key(&id) {
+            let old = self.groups.get(&id).map(|g| g.replicas.clone());
+            if old.as_ref() != Some(&group.replicas) {
+                self.forget_group(id, old.as_deref().unwrap_or_default());
                 self.index_group(id, &group);
             }
             self.groups.insert(id, Group { changed_at, ..group });
@@ -493,6 +562,11 @@ impl State {
         self.devices.get(&device).is_some_and(|d| d.up)
     }
 
+    /// Devices that were not removed.
+    pub(crate) fn devices_there(&self) -> usize {
+        self.devices.values().filter(|d| d.intent != Intent::Removed).count()
+    }
+
     /// The groups that a device belongs to.
     pub fn groups_of(&self, device: DeviceId) -> &[GroupId] {
         self.by_device.get(&device).map_or(&[], |g| g)
@@ -510,7 +584,8 @@ impl State {
             return self.devices.get(&id).map(|d| (id, d));
         }
         let place = (self.server_named(&m.sds)?, m.shard);
-        let mut there = self.devices.iter().filter(|(_, d)| (d.sds, d.shard) == place);
+        let here = |d: &Device| (d.sds, d.shard) == place && d.intent != Intent::Removed;
+        let mut there = self.devices.iter().filter(|(_, d)| here(d));
         there.next_back().map(|(id, d)| (*id, d))
     }
 
@@ -564,10 +639,19 @@ impl State {
 
     fn index_group(&mut self, id: GroupId, group: &Group) {
         for (i, device) in group.replicas.iter().enumerate() {
-            self.by_device.entry(*device).or_default().push(id);
+            enter(self.by_device.entry(*device).or_default(), id);
             for other in &group.replicas[i + 1..] {
                 let pair = (*device.min(other), *device.max(other));
-                self.by_pair.entry(pair).or_default().push(id);
+                enter(self.by_pair.entry(pair).or_default(), id);
+            }
+        }
+    }
+
+    fn forget_group(&mut self, id: GroupId, replicas: &[DeviceId]) {
+        for (i, device) in replicas.iter().enumerate() {
+            leave(&mut self.by_device, *device, id);
+            for other in &replicas[i + 1..] {
+                leave(&mut self.by_pair, (*device.min(other), *device.max(other)), id);
             }
         }
     }
@@ -592,6 +676,12 @@ impl State {
             .chain(self.sdcs.values().map(|s| s.incarnation));
         if !lives.clone().all(|i| i.0 > 0 && i < self.next_incarnation) {
             return Err(format!("a life is numbered {:?} or more", self.next_incarnation));
+        }
+        let removed = |id: &DeviceId, d: &Device| {
+            d.intent == Intent::Removed && (d.up || self.by_device.contains_key(id))
+        };
+        if let Some((id, _)) = self.devices.iter().find(|(id, d)| removed(id, d)) {
+            return Err(format!("{id} is removed, and is up or has groups"));
         }
         if self.devices.values().any(|d| d.up && d.dead || !self.servers.contains_key(&d.sds)) {
             return Err(String::from("a device is up and dead, or has no server"));
@@ -620,6 +710,22 @@ impl Group {
         if new_life || self.primary.is_none() {
             self.restarted(device, up);
         }
+    }
+}
+
+/// Puts a group into a list that is in order.
+fn enter(groups: &mut Vec<GroupId>, id: GroupId) {
+    if let Err(place) = groups.binary_search(&id) {
+        groups.insert(place, id);
+    }
+}
+
+/// Takes a group out of the list of this key; no empty list stays.
+fn leave<K: Ord>(lists: &mut BTreeMap<K, Vec<GroupId>>, key: K, id: GroupId) {
+    let Some(groups) = lists.get_mut(&key) else { return };
+    groups.retain(|g| *g != id);
+    if groups.is_empty() {
+        lists.remove(&key);
     }
 }
 

@@ -15,7 +15,9 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, SdcId, Time, VolumeId};
 use core::time::Duration;
-use wire::control::{DeviceStatus, FullStatus, Heartbeat, SdcStatus, StatusInfo, VolumeStatus};
+use wire::control::{
+    DeviceStatus, FullStatus, Heartbeat, Intent, MovesStatus, SdcStatus, StatusInfo, VolumeStatus,
+};
 
 /// How far back the resync rate looks.
 const WINDOW: Duration = Duration::from_secs(3);
@@ -114,13 +116,14 @@ pub fn status(
     pid: u32,
 ) -> StatusInfo {
     let tally = state.groups.values().fold(Tally::default(), |t, g| t.add(g, unheard));
+    let there = state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
     let mut info = StatusInfo {
         cluster: state.cluster.0,
         map: state.version.0,
         groups: state.groups.len() as u32,
         groups_degraded: tally.degraded as u32,
         groups_failed: tally.failed as u32,
-        devices: state.devices.keys().map(|id| device(state, seen, unheard, *id)).collect(),
+        devices: there.map(|(id, _)| device(state, seen, unheard, *id)).collect(),
         volumes: state.volumes.iter().map(|(id, v)| volume(state, unheard, *id, v)).collect(),
         sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id)).collect(),
         mdm_pid: pid,
@@ -147,7 +150,29 @@ pub fn status(
         }
     }
     info.full = full(state, seen);
+    info.moves = moves(state, seen);
     info
+}
+
+/// What comes and goes, and what waits for it. Bytes are a guess, as for the states of data.
+fn moves(state: &State, seen: &Observed) -> Option<MovesStatus> {
+    let mut moves = MovesStatus::default();
+    let beat = |d: DeviceId| seen.devices.get(&d).and_then(|s| s.heartbeat.as_ref());
+    let used = |d: DeviceId| state.groups_of(d).iter().filter(|g| state.is_used(**g)).count();
+    let share = |d: DeviceId| beat(d).map_or(0, |b| b.used / used(d).max(1) as u64);
+    let leaves = |d: &DeviceId| state.devices[d].intent == Intent::Remove;
+    let shares: BTreeMap<DeviceId, u64> = state.devices.keys().map(|d| (*d, share(*d))).collect();
+    for (id, group) in state.groups.iter().filter(|(_, g)| !g.lost) {
+        if group.leaving.is_some() {
+            moves.groups += 1;
+        } else if !group.is_whole() && group.joiners.is_empty() || group.replicas.iter().any(leaves)
+        {
+            moves.waiting += 1;
+            let bytes = group.in_sync.iter().map(|d| shares[d]).max().unwrap_or(0);
+            moves.waiting_bytes += if state.is_used(*id) { bytes } else { 0 };
+        }
+    }
+    (moves != MovesStatus::default()).then_some(moves)
 }
 
 /// Who has no space, and what waits for it. Only what is connected counts: the last word of a process
@@ -184,6 +209,8 @@ fn device(
         primaries: groups.iter().filter(leads).count() as u32,
         replicas: groups.len() as u32,
         last_copies: groups.iter().filter(last).count() as u32,
+        coming: groups.iter().filter(|g| state.groups[*g].newcomer() == Some(id)).count() as u32,
+        going: groups.iter().filter(|g| state.groups[*g].leaving == Some(id)).count() as u32,
     }
 }
 

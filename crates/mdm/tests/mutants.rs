@@ -5,8 +5,9 @@
 mod common;
 
 use base::mutant::{Mutant, choose};
-use common::{admit, down, join, pair, short, suspect, up};
+use common::{admit, down, join, pair, reshape, short, suspect, up};
 use mdm::Command;
+use mdm::command::DeviceUp;
 use wire::control::DeviceKind::{self, Durable, Ram};
 
 type Short = (u64, u32, Vec<u32>, Vec<u32>, bool);
@@ -19,6 +20,12 @@ fn run(mutant: Option<Mutant>, kind: DeviceKind, commands: &[Command]) -> Short 
     }
     choose(None);
     short(&state, 1)
+}
+
+/// A second device of the first server.
+fn twin() -> Command {
+    let Command::DeviceUp(c) = up(3, 3, 13, Durable) else { unreachable!() };
+    Command::DeviceUp(DeviceUp { sds: 1, name: "sds1".into(), shard: 1, ..c })
 }
 
 #[test]
@@ -50,6 +57,27 @@ fn mutants_break_the_rule_that_they_are_named_for() {
             vec![up(1, 3, 11, Durable)],
             (1, 1, vec![1, 2], vec![], false),
         ),
+        (
+            Mutant::MoveBlindly,
+            Durable,
+            vec![up(3, 3, 13, Durable), reshape(1, 7, &[3, 2, 1], 1)],
+            (2, 2, vec![2, 1], vec![], false),
+        ),
+        (
+            Mutant::DropEarly,
+            Durable,
+            vec![up(3, 3, 13, Durable), reshape(1, 1, &[1, 3, 2], 2), reshape(1, 2, &[1, 3], 0)],
+            (3, 1, vec![1], vec![], false),
+        ),
+        (
+            Mutant::AdmitUncopied,
+            Durable,
+            vec![up(3, 3, 13, Durable), reshape(1, 1, &[1, 3, 2], 2)],
+            (2, 1, vec![1, 3, 2], vec![], false),
+        ),
+        (Mutant::OneFaultUnit, Durable, vec![twin(), reshape(1, 1, &[1, 3, 2], 2)], {
+            (2, 1, vec![1, 2], vec![], false)
+        }),
     ];
     for (mutant, kind, commands, want) in cases {
         assert_eq!(run(Some(mutant), kind, &commands), want, "{mutant:?}");

@@ -19,6 +19,8 @@ enum Step {
     Suspect { by: u32, device: u32 },
     Join { by: u32, device: u32 },
     Admit { picks: Vec<(usize, u32, bool)> },
+    Reshape { picks: Vec<(usize, u32, u8)> },
+    Intend { device: u32, intent: i32 },
     Create { name: u8 },
     Resize { name: u8, size: u64 },
     Delete { name: u8 },
@@ -27,6 +29,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Step> {
     let dev = 1..=5u32;
+    let (dev2, dev3) = (dev.clone(), dev.clone());
     prop_oneof![
         4 => (dev.clone(), any::<bool>(), any::<bool>())
             .prop_map(|(device, new_life, new_store)| Step::Up { device, new_life, new_store }),
@@ -36,6 +39,8 @@ fn steps() -> impl Strategy<Value = Step> {
         4 => (dev.clone(), dev.clone()).prop_map(|(by, device)| Step::Join { by, device }),
         4 => prop::collection::vec((0..20usize, dev, prop::bool::weighted(0.2)), 1..6)
             .prop_map(|picks| Step::Admit { picks }),
+        6 => prop::collection::vec((0..20usize, dev2, 0..8u8), 1..6).prop_map(|picks| Step::Reshape { picks }),
+        1 => (dev3, 0..3).prop_map(|(device, intent)| Step::Intend { device, intent }),
         1 => (0..4u8).prop_map(|name| Step::Create { name }),
         1 => (0..4u8, 0..5u64).prop_map(|(name, size)| Step::Resize { name, size: size << 20 }),
         1 => (0..4u8).prop_map(|name| Step::Delete { name }),
@@ -81,6 +86,37 @@ fn command(state: &State, step: &Step) -> Option<Command> {
                 Some(Admission { group: id.0, epoch: group.epoch.0 - u64::from(*stale), device })
             };
             Command::Admit(Admit { list: picks.iter().filter_map(one).collect() })
+        }
+        Step::Reshape { picks } => {
+            let ids: Vec<_> = state.groups.keys().collect();
+            let one = |(i, device, how): &(usize, u32, u8)| {
+                let id = ids.get(*i % ids.len().max(1))?;
+                let group = &state.groups[id];
+                let mut list: Vec<u32> = group.replicas.iter().map(|d| d.0).collect();
+                let mut leaving = group.leaving.map_or(0, |d| d.0);
+                match how {
+                    0 | 1 => {
+                        // A newcomer, mostly where there is none.
+                        let place = usize::from(*how);
+                        leaving = std::mem::replace(&mut list[place], *device);
+                        list.push(leaving);
+                    }
+                    2 => leaving = 0,
+                    3 | 4 => {
+                        leaving = 0;
+                        list.pop();
+                    }
+                    5 => list.swap(0, 1),
+                    6 => drop(list.remove(0)),
+                    _ => list.push(*device),
+                }
+                let epoch = group.epoch.0 - u64::from(*how == 7);
+                Some(Shape { group: id.0, epoch, replicas: list, leaving })
+            };
+            Command::Reshape(Reshape { list: picks.iter().filter_map(one).collect() })
+        }
+        Step::Intend { device, intent } => {
+            Command::Intend(Intend { devices: vec![*device], intent: *intent })
         }
         Step::Create { name } => {
             state.create_volume_command(&format!("v{name}"), 1 << 20, &limits()).ok()?

@@ -9,6 +9,7 @@ extern crate alloc;
 
 pub mod client;
 mod dirty;
+mod discard;
 mod executed;
 mod full;
 mod lease;
@@ -16,6 +17,7 @@ mod lock;
 mod marks;
 mod mirror;
 mod op;
+mod pace;
 mod primary;
 mod repair;
 mod replica;

@@ -31,6 +31,8 @@ pub(crate) enum Waiting {
     Seal { epoch: Epoch, lsn: Lsn, link: LinkId, op: u64 },
     /// A wipe in this epoch is to be answered on this link.
     Wipe { epoch: Epoch, link: LinkId },
+    /// What a replica had that is none any more is to be gone.
+    Discard,
 }
 
 /// Changes that somebody waits for, and what the journal is still to hear.
@@ -54,8 +56,7 @@ impl<J: Journal> Mirror<J> {
             None if op.client.sdc.0 != 0 => Origin::Client(op.client),
             None => Origin::Unnamed,
         };
-        let config = &self.replicas[op.group].config;
-        let alone = config.in_sync.len() < config.replicas.len();
+        let alone = self.replicas[op.group].is_solo();
         Marks { dirty: !(alone && mutant::on(Mutant::NoSoloDirty)), origin }
     }
 
@@ -123,6 +124,7 @@ impl<J: Journal> Mirror<J> {
             }
             Waiting::Seal { epoch, lsn, link, op } => self.sealed(group, epoch, lsn, link, op, out),
             Waiting::Wipe { epoch, link } => self.wiped(group, epoch, link, out),
+            Waiting::Discard => self.discarded(now, group, out),
         }
     }
 
@@ -134,7 +136,7 @@ impl<J: Journal> Mirror<J> {
             return;
         }
         let Some(replica) = self.replicas.get_mut(op.group) else { return };
-        let whole = replica.config.in_sync.len() == replica.config.replicas.len();
+        let whole = !replica.is_solo();
         if let Role::Primary(primary) = &mut replica.role
             && primary.active
             && whole

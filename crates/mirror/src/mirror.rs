@@ -11,6 +11,7 @@ use crate::lease::{Fate, Leases};
 use crate::lock::Range;
 use crate::marks::{Changes, Waiting};
 use crate::op::{Asker, Local, Op, OpKind};
+use crate::pace::Pace;
 use crate::repair::Repair;
 use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
 use crate::scrub::Scrub;
@@ -96,6 +97,9 @@ pub struct Mirror<J> {
     /// Groups with blocks to copy, served in turn.
     pub(crate) copy_queue: VecDeque<GroupId>,
     pub(crate) copies: u32,
+    pub(crate) pace: Pace,
+    /// When copies that are held back may begin.
+    pub(crate) copy_at: Option<Time>,
     /// Groups that wait until a promise of mine runs out.
     pub(crate) waiting_grace: BTreeMap<GroupId, Time>,
     /// Groups with reads that wait for a lease.
@@ -153,6 +157,8 @@ impl<J: Journal> Mirror<J> {
             ready: VecDeque::new(),
             copy_queue: VecDeque::new(),
             copies: 0,
+            pace: Pace::default(),
+            copy_at: None,
             waiting_grace: BTreeMap::new(),
             parked: BTreeSet::new(),
             asking: BTreeMap::new(),
@@ -243,6 +249,21 @@ impl<J: Journal> Mirror<J> {
         self.replicas.values().map(todo).sum()
     }
 
+    /// Groups of which a newcomer gets a copy while another replica is out of sync: what is still to be copied,
+    /// and what that one lacks, in bytes.
+    pub fn moves(&self) -> Vec<(GroupId, u64, u64)> {
+        let told = |(group, r): (GroupId, &Replica)| {
+            let Role::Primary(Primary { sync: Some(sync), .. }) = &r.role else { return None };
+            let begun =
+                sync.joiner && sync.has_begun() && r.is_solo() && r.config.replicas.len() > 2;
+            let missed = if r.record.all_dirty { u64::MAX } else { r.record.dirty.bytes() };
+            begun.then(|| (group, sync.todo.bytes(), missed))
+        };
+        let mut moves: Vec<_> = self.replicas.iter().filter_map(told).collect();
+        moves.sort_unstable();
+        moves
+    }
+
     // ---- configurations ----
 
     /// The version of the map at which this life was named. Whatever an earlier life has led, it led by then.
@@ -278,9 +299,16 @@ impl<J: Journal> Mirror<J> {
         if old_epoch && replica.config.epoch.0 == 0 {
             return; // R2: after a restart only a newer epoch counts
         }
-        let led = replica.next.as_ref().map_or(&replica.config, |(next, _)| next).primary;
+        let before = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
+        let led = before.primary;
+        let gone = before.replicas.iter().filter(|d| !config.replicas.contains(d));
+        let mut former: Vec<DeviceId> = replica.former.iter().chain(gone).copied().collect();
+        former.retain(|d| !config.replicas.contains(d) && self.leases.promised(*d) > now);
+        former.sort_unstable();
+        former.dedup();
+        replica.former = former;
         if config.primary == Some(self.me) && led != Some(self.me) {
-            let others = config.replicas.iter().filter(|d| **d != self.me);
+            let others = config.replicas.iter().chain(&replica.former).filter(|d| **d != self.me);
             replica.promises = others.map(|d| (*d, self.leases.promised(*d))).collect();
         }
         self.stop(group, config, out);
@@ -381,8 +409,15 @@ impl<J: Journal> Mirror<J> {
         }
         let Some((next, _)) = &replica.next else { return };
         let epoch = next.epoch;
-        let acts = Replica::acts_in(next, me) && self.journal.survives();
-        if acts && replica.record.acted < epoch {
+        let acts = Replica::acts_in(next, me);
+        let unknown = replica.record.base == Epoch(0) && next.in_sync == [me];
+        if acts && unknown {
+            // What others have, this one doesn't know: its dirty set reaches back to no epoch before this one.
+            replica.record.base = epoch;
+            self.change(group, alloc::vec![Change::Base(epoch)]);
+        }
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        if acts && self.journal.survives() && replica.record.acted < epoch {
             if replica.noted < epoch {
                 replica.noted = epoch;
                 let changes = alloc::vec![Change::Acted(epoch)];
@@ -393,6 +428,9 @@ impl<J: Journal> Mirror<J> {
         let Some((config, map)) = replica.next.take() else { return };
         replica.enter(config, map, me);
         let config = &replica.config;
+        if !config.replicas.contains(&me) || mutant::on(Mutant::WipeReplica) && !acts {
+            return self.discard(now, group, out);
+        }
         if config.lost || config.primary.is_none() {
             return;
         }

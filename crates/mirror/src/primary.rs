@@ -16,6 +16,7 @@ impl<J: Journal> Mirror<J> {
     pub fn client(&mut self, now: Time, link: LinkId, h: &Header, body: Buf, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let caller = Caller { link, op: h.op.get(), group };
+        self.pace.client(now);
         match self.admit(h, &body) {
             Ok(kind) => self.accept(link, h, kind, body),
             Err(Status::Stale) => {
@@ -361,7 +362,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// R1 is met. As long as any member of the group is not in sync, what is written is dirty: also
+    /// R1 is met. As long as no other member of the group is in sync, what is written is dirty: also
     /// what a joiner has got already, which may come back without it.
     fn answer_write(&mut self, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
@@ -370,7 +371,7 @@ impl<J: Journal> Mirror<J> {
         let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
         let bytes = op.body.len() as u64;
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
-        let missed = replica.config.in_sync.len() < replica.config.replicas.len();
+        let missed = replica.is_solo();
         if missed && self.journal.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
             replica.record.dirty.insert(unit, blocks);
         }

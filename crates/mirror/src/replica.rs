@@ -183,6 +183,9 @@ pub(crate) struct Replica {
     /// Until when each other member may serve by leases that I had granted when I learned that I
     /// lead.
     pub promises: Vec<(DeviceId, Time)>,
+    /// Who was a member in configurations of before, and is none any more: it may have led, and serve by a
+    /// lease that I had granted.
+    pub former: Vec<DeviceId>,
     /// Jobs that run on the media.
     pub local: u32,
     /// What comes next, as soon as no job runs, and it is durable that it acts then.
@@ -201,6 +204,7 @@ impl Replica {
             role: Role::Out,
             locks: Locks::default(),
             promises: Vec::new(),
+            former: Vec::new(),
             local: 0,
             next: None,
             noted: Epoch(0),
@@ -232,6 +236,12 @@ impl Replica {
     pub fn acts_in(config: &GroupConfig, me: DeviceId) -> bool {
         let member = config.in_sync.contains(&me) || config.joiners.contains(&me);
         !config.lost && config.primary.is_some() && member
+    }
+
+    /// What is written is missing from members that may come back for just that: this one is the only one in
+    /// sync. While there are two, whoever else comes gets everything.
+    pub fn is_solo(&self) -> bool {
+        self.config.in_sync.len() < self.config.replicas.len().min(2)
     }
 
     /// The members whose answer an acknowledgement needs, and whose lease a read needs.

@@ -390,9 +390,13 @@ impl<J: Journal> Mirror<J> {
         let epoch = replica.config.epoch;
         secondary.uncertain.clear();
         replica.record.clean();
-        replica.record.base = epoch;
+        // Beside another one in sync, what a joiner misses from here on nobody remembers, unless it is admitted:
+        // it must not look as if it could come back for that.
+        let beside = !replica.config.in_sync.contains(&self.me) && replica.config.in_sync.len() > 1;
+        let base = if beside { Epoch(0) } else { epoch };
+        replica.record.base = base;
         replica.record.executed = ExecutedList::from_records(list);
-        let mut changes = alloc::vec![Change::CleanAll, Change::Base(epoch)];
+        let mut changes = alloc::vec![Change::CleanAll, Change::Base(base)];
         if self.journal.survives() {
             changes.push(Change::Executed(replica.record.executed.entries()));
         }

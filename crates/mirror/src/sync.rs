@@ -7,6 +7,7 @@
 use crate::dirty::Dirty;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
+use crate::pace::{Purpose, Turn};
 use crate::replica::{Members, Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -14,7 +15,7 @@ use base::{
     BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId,
     mutant,
 };
-use seam::{Buf, Change, Effects, Journal, Note};
+use seam::{Buf, Effects, Journal, Note};
 use wire::records::{self, UnitBlocks};
 use wire::{Header, Kind, Status, flag};
 use zerocopy::IntoBytes;
@@ -64,6 +65,11 @@ impl Sync {
     /// Acknowledgements and reads need the joiner.
     pub fn in_limbo(&self) -> bool {
         self.joiner && self.phase == Phase::Admit
+    }
+
+    /// What is to be copied is known.
+    pub fn has_begun(&self) -> bool {
+        !matches!(self.phase, Phase::Ask | Phase::Wipe)
     }
 
     /// New writes wait for the seal.
@@ -336,13 +342,8 @@ impl<J: Journal> Mirror<J> {
             return self.ask(now, group, next, false, out);
         }
         replica.record.base = replica.config.epoch;
-        if replica.config.in_sync.len() == replica.config.replicas.len() {
-            replica.record.clean();
-            self.change_to(group);
-        } else {
-            let base = replica.record.base;
-            self.change(group, alloc::vec![Change::Base(base)]);
-        }
+        replica.record.clean();
+        self.change_to(group);
         self.activate(now, group, out);
     }
 
@@ -365,11 +366,42 @@ impl<J: Journal> Mirror<J> {
 
     // ---- copies ----
 
-    /// Starts copies, group by group in turn, as far as the limit allows.
+    /// The first group in turn whose copies aren't held back, and what they are for.
+    fn next_to_copy(&mut self, now: Time) -> Option<(GroupId, Purpose)> {
+        self.copy_at = None;
+        if self.copy_queue.is_empty() || self.copies >= self.limits.copies {
+            return None;
+        }
+        let turns = Purpose::ALL.map(|p| (p, self.pace.turn(now, p, self.copies, &self.limits)));
+        let turn = |purpose| turns.iter().find(|t| t.0 == purpose).map(|t| t.1);
+        let may = |group: &GroupId| turn(self.purpose(*group)) == Some(Turn::Now);
+        let place = self.copy_queue.iter().position(may);
+        if place.is_none() {
+            let at = |t: &(Purpose, Turn)| if let Turn::At(at) = t.1 { Some(at) } else { None };
+            self.copy_at = turns.iter().filter_map(at).min();
+        }
+        let group = self.copy_queue.remove(place?)?;
+        Some((group, self.purpose(group)))
+    }
+
+    fn purpose(&self, group: GroupId) -> Purpose {
+        let Some(replica) = self.replicas.get(group) else { return Purpose::Settle };
+        match &replica.role {
+            Role::Primary(Primary { sync: Some(sync), .. }) if sync.joiner => {
+                if replica.is_solo() {
+                    Purpose::Rebuild
+                } else {
+                    Purpose::Move
+                }
+            }
+            _ => Purpose::Settle,
+        }
+    }
+
+    /// Starts copies, group by group in turn, as far as the limits allow.
     pub(crate) fn start_copies(&mut self, now: Time, out: &mut Effects) {
         let most = (self.limits.copy_bytes / BLOCK).max(1);
-        while self.copies < self.limits.copies {
-            let Some(group) = self.copy_queue.pop_front() else { return };
+        while let Some((group, purpose)) = self.next_to_copy(now) {
             let Some(sync) = self.sync_mut(group) else { continue };
             sync.queued = false;
             if sync.phase != Phase::Copy {
@@ -386,6 +418,7 @@ impl<J: Journal> Mirror<J> {
             }
             self.copies += 1;
             let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
+            self.pace.begun(now, purpose, len, &self.limits);
             let op = Op::new(group, OpKind::Copy, unit, at, len, Asker::Sync);
             let key = self.insert_op(op);
             self.queue(key);

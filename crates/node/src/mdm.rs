@@ -29,6 +29,7 @@ use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
 use core::net::SocketAddr;
 use mdm::detector::{Detector, Verdict};
+use mdm::healer::Healer;
 use mdm::log::{Io, Log, Progress};
 use mdm::state::State;
 use mdm::status::Observed;
@@ -112,6 +113,9 @@ pub struct Mdm {
     life: Incarnation,
     failed: Option<String>,
     detector: Detector,
+    healer: Healer,
+    /// So many servers are away that nothing is rebuilt: as last told.
+    rebuilds_held: bool,
     /// So many servers are silent that none is taken for lost: as last told.
     held_back: bool,
     observed: Observed,
@@ -134,6 +138,8 @@ impl Mdm {
         Mdm {
             log: Log::new(config.limits.mdm_log),
             detector: Detector::new(&config.limits),
+            healer: Healer::default(),
+            rebuilds_held: false,
             held_back: false,
             config,
             state: State::new(),
@@ -390,7 +396,11 @@ impl Node for Mdm {
     fn wake_at(&self) -> Option<Time> {
         match (self.ops, self.is_ready()) {
             (0, _) => Some(Time::ZERO), // nothing has begun yet
-            (_, true) => self.detector.wake_at(),
+            // The healer speaks when the disk is free, and is asked then anyway.
+            (_, true) => {
+                let heal = self.log.is_idle().then(|| self.healer.wake_at());
+                Time::earliest(self.detector.wake_at(), heal)
+            }
             (_, false) => None,
         }
     }

@@ -3,23 +3,18 @@
 //! Invariants of an answer: the two replicas of a pair are on two servers; each device that lacked
 //! groups has its share afterwards (its part of `devices * groups_per_device` by capacity, exactly
 //! when the sum allows it); its pairs are spread evenly over its partners, who are all others, or
-//! [`PARTNERS`] of them; it is the preferred primary (first of the pair) of half of its groups. Existing groups are counted and never changed.
+//! [`crate::PARTNERS`] of them; it is the preferred primary (first of the pair) of half of its groups. Existing groups are counted and never changed.
 //!
 //! It doesn't move groups off a device, and it doesn't know which volume uses what.
 
 use crate::orient::orient;
+use crate::spread::Spread;
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use base::{DeviceId, SdsId};
 use core::cmp::Reverse;
 use core::fmt;
-
-/// The devices that one device shares groups with, where there are more: its scatter width.
-///
-/// All of them rebuild it when it fails, so more than these would not help: they copy faster than any
-/// network carries. But each pair that shares groups costs a link and its beacons, and each is a pair whose
-/// loss together loses data. (Cidon et al., "Copysets", USENIX ATC 2013, has the arithmetic.)
-pub const PARTNERS: u32 = 16;
 
 /// A device that may hold groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,10 +65,10 @@ pub fn top_up(
         edges.push((a, b));
     }
     let mut surplus = vec![0i64; devices.len()];
-    let place = |id: DeviceId| devices.iter().position(|d| d.id == id);
+    let place = places(devices);
     for [first, second] in existing {
-        place(*first).into_iter().for_each(|p| surplus[p] += 1);
-        place(*second).into_iter().for_each(|p| surplus[p] -= 1);
+        place.get(first).into_iter().for_each(|p| surplus[*p] += 1);
+        place.get(second).into_iter().for_each(|p| surplus[*p] -= 1);
     }
     orient(&mut edges, surplus);
     Ok(edges.into_iter().map(|(a, b)| [devices[a].id, devices[b].id]).collect())
@@ -81,8 +76,9 @@ pub fn top_up(
 
 /// What each device should have and lacks, and how often each pair exists.
 struct Table {
-    /// The server of each device, as an index.
+    /// The server of each device, as an index, and the devices of each.
     server: Vec<usize>,
+    devices: Vec<Vec<usize>>,
     /// How many groups each device should be in.
     share: Vec<u64>,
     /// How many it still lacks.
@@ -91,51 +87,45 @@ struct Table {
     server_need: Vec<u64>,
     /// Devices that lacked nothing at the start may take more, so that new servers mesh with old ones.
     settled: Vec<bool>,
+    /// There are such devices.
+    helped: bool,
     /// Groups beyond the share that settled devices were given.
     extra: Vec<u64>,
-    pairs: Vec<u32>,
-    /// How many others each device shares groups with.
-    partners: Vec<u32>,
+    spread: Spread,
 }
 
 impl Table {
     fn new(devices: &[Device], existing: &[Pair], per_device: u32) -> Result<Table, TooFewServers> {
-        let mut servers: Vec<SdsId> = devices.iter().map(|d| d.sds).collect();
-        servers.sort_unstable();
-        servers.dedup();
-        if servers.len() < 2 {
-            return Err(TooFewServers { servers: servers.len() });
-        }
+        let (server, servers) = servers(devices)?;
         let n = devices.len();
-        let server: Vec<usize> = devices
-            .iter()
-            .map(|d| servers.binary_search(&d.sds).expect("collected above"))
-            .collect();
-        let share = shares(devices, &server, servers.len(), per_device);
-        let (mut have, mut pairs) = (vec![0u64; n], vec![0u32; n * n]);
+        let share = shares(devices, per_device)?;
+        let (mut have, mut spread) = (vec![0u64; n], Spread::new(n));
+        let place = places(devices);
         for pair in existing {
-            let [a, b] = pair.map(|id| devices.iter().position(|d| d.id == id));
+            let [a, b] = pair.each_ref().map(|id| place.get(id).copied());
             [a, b].into_iter().flatten().for_each(|p| have[p] += 1);
             if let (Some(a), Some(b)) = (a, b) {
-                pairs[a * n + b] += 1;
-                pairs[b * n + a] += 1;
+                spread.join(a, b);
             }
         }
         let need: Vec<u64> = share.iter().zip(&have).map(|(s, h)| s.saturating_sub(*h)).collect();
-        let mut server_need = vec![0; servers.len()];
+        let mut server_need = vec![0; servers];
         need.iter().zip(&server).for_each(|(n, s)| server_need[*s] += n);
-        let settled = need.iter().map(|n| *n == 0).collect();
-        let partners =
-            (0..n).map(|a| (0..n).filter(|b| pairs[a * n + b] > 0).count() as u32).collect();
-        Ok(Table { server, share, need, server_need, settled, extra: vec![0; n], pairs, partners })
+        let settled: Vec<bool> = need.iter().map(|n| *n == 0).collect();
+        let helped = settled.contains(&true);
+        let mut devices = vec![Vec::new(); servers];
+        server.iter().enumerate().for_each(|(d, s)| devices[*s].push(d));
+        let extra = vec![0; n];
+        Ok(Table { server, devices, share, need, server_need, settled, helped, extra, spread })
     }
 
     /// The device that lacks most, on the server that lacks most: so the last needs never end up on
     /// one server as long as that can be avoided.
     fn neediest(&self) -> Option<usize> {
-        (0..self.need.len())
-            .filter(|d| self.need[*d] > 0)
-            .max_by_key(|d| (self.server_need[self.server[*d]], self.need[*d], Reverse(*d)))
+        let most = self.server_need.iter().max().filter(|n| **n > 0)?;
+        let servers = self.server_need.iter().zip(&self.devices).filter(|(need, _)| *need == most);
+        let devices = servers.flat_map(|(_, devices)| devices.iter().copied());
+        devices.max_by_key(|d| (self.need[*d], Reverse(*d)))
     }
 
     /// The best partner for `a`: one of its partners if either has enough of them; the one with which it
@@ -143,39 +133,53 @@ impl Table {
     /// two servers.
     fn partner(&self, a: usize) -> usize {
         let n = self.need.len();
-        let others = || (0..n).filter(|b| self.server[*b] != self.server[a]);
+        let elsewhere = |b: &usize| self.server[*b] != self.server[a];
+        let others = || (0..n).filter(elsewhere);
         let open = |b: &usize| self.need[*b] > 0 || self.settled[*b];
-        let total: u64 = self.server_need.iter().sum();
-        // A server that holds half of all that is lacking must be in every pair from now on.
-        let must = |b: &usize| {
-            self.need[*b] > 0 && 2 * self.server_need[self.server[*b]] > total.saturating_sub(2)
-        };
         let key = |b: &usize| {
-            let pairs = u128::from(self.pairs[a * n + *b]) + 1;
-            let full = u128::from(u32::MAX);
-            let enough = self.partners[a].max(self.partners[*b]) >= PARTNERS;
+            let pairs = u64::from(self.spread.pairs(a, *b)) + 1;
+            let full = u64::from(u32::MAX);
             (
-                pairs == 1 && enough,
-                pairs * full / u128::from(self.share[*b].max(1)),
+                self.spread.widens(a, *b),
+                pairs * full / self.share[*b].max(1),
                 Reverse(self.need[*b]),
                 self.extra[*b],
                 (*b + n - a) % n,
             )
         };
-        let any_settled = others().any(|b| self.settled[b]);
-        let forced = if any_settled { None } else { others().filter(must).min_by_key(key) };
-        forced
-            .or_else(|| others().filter(open).min_by_key(key))
+        if let Some(server) = self.must(a) {
+            let devices = self.devices[server].iter().copied().filter(|d| self.need[*d] > 0);
+            return devices.min_by_key(key).expect("it lacks something");
+        }
+        if self.spread.has_enough(a) {
+            // All others would be new to it.
+            let near = self.spread.partners(a).iter().copied().filter(elsewhere).filter(open);
+            if let Some(best) = near.min_by_key(key) {
+                return best;
+            }
+        }
+        others()
+            .filter(open)
+            .min_by_key(key)
             .or_else(|| others().min_by_key(|b| (self.extra[*b], key(b))))
             .expect("a device on another server")
     }
 
-    fn join(&mut self, a: usize, b: usize) {
-        let n = self.need.len();
-        for (one, other) in [(a, b), (b, a)] {
-            self.partners[one] += u32::from(self.pairs[one * n + other] == 0);
-            self.pairs[one * n + other] += 1;
+    /// The server that holds half of all that is lacking, and must be in every pair from now on; unless devices
+    /// that lack nothing can help.
+    fn must(&self, a: usize) -> Option<usize> {
+        if self.helped {
+            return None;
         }
+        let total: u64 = self.server_need.iter().sum();
+        let half = |s: &usize| 2 * self.server_need[*s] > total.saturating_sub(2);
+        let servers = (0..self.server_need.len())
+            .filter(|s| *s != self.server[a] && self.server_need[*s] > 0);
+        servers.filter(half).max_by_key(|s| (self.server_need[*s], Reverse(*s)))
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        self.spread.join(a, b);
         for d in [a, b] {
             if self.need[d] > 0 {
                 self.need[d] -= 1;
@@ -187,28 +191,52 @@ impl Table {
     }
 }
 
-/// How many groups each device should be in: by capacity, on average `per_device`. What a server has
-/// beyond the sum of all others can't be mirrored and doesn't count.
-fn shares(devices: &[Device], server: &[usize], servers: usize, per_device: u32) -> Vec<u64> {
+/// Where each device is in the list.
+pub(crate) fn places(devices: &[Device]) -> BTreeMap<DeviceId, usize> {
+    devices.iter().enumerate().map(|(place, d)| (d.id, place)).collect()
+}
+
+/// The server of each device as a number from 0, and how many servers there are.
+fn servers(devices: &[Device]) -> Result<(Vec<usize>, usize), TooFewServers> {
+    let mut servers: Vec<SdsId> = devices.iter().map(|d| d.sds).collect();
+    servers.sort_unstable();
+    servers.dedup();
+    if servers.len() < 2 {
+        return Err(TooFewServers { servers: servers.len() });
+    }
+    let number = |d: &Device| servers.binary_search(&d.sds).expect("collected above");
+    Ok((devices.iter().map(number).collect(), servers.len()))
+}
+
+/// How many groups each device should be in: by capacity, on average `per_device`.
+fn shares(devices: &[Device], per_device: u32) -> Result<Vec<u64>, TooFewServers> {
+    let all = (devices.len() as u64 * u64::from(per_device)) as f64;
+    let share = |part: f64| ((all * part + 0.5) as u64).max(u64::from(per_device.min(1)));
+    Ok(parts(devices)?.into_iter().map(share).collect())
+}
+
+/// Each device's part of everything, by capacity. What a server has beyond the sum of all others can't be
+/// mirrored and doesn't count.
+pub(crate) fn parts(devices: &[Device]) -> Result<Vec<f64>, TooFewServers> {
+    let (server, servers) = servers(devices)?;
     let capacity = |d: &Device| u128::from(d.capacity.max(1));
     let mut per_server = vec![0u128; servers];
-    devices.iter().zip(server).for_each(|(d, s)| per_server[*s] += capacity(d));
+    devices.iter().zip(&server).for_each(|(d, s)| per_server[*s] += capacity(d));
     let sum: u128 = per_server.iter().sum();
     let counts = |s: usize| per_server[s].min(sum - per_server[s]);
     let counted: u128 = (0..servers).map(counts).sum();
-    let all = devices.len() as u128 * u128::from(per_device);
-    let share = |(d, s): (&Device, &usize)| {
-        // all * (its part of its server) * (its server's part of what counts), rounded
+    let part = |(d, s): (&Device, &usize)| {
+        // (its part of its server) * (its server's part of what counts)
         let whole = per_server[*s] as f64 * counted as f64;
-        let part = all as f64 * capacity(d) as f64 * counts(*s) as f64 / whole;
-        ((part + 0.5) as u64).max(u64::from(per_device.min(1)))
+        capacity(d) as f64 * counts(*s) as f64 / whole
     };
-    devices.iter().zip(server).map(share).collect()
+    Ok(devices.iter().zip(&server).map(part).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PARTNERS;
     use alloc::collections::BTreeMap;
 
     fn cluster(servers: u32, per_server: u32) -> Vec<Device> {

@@ -1,18 +1,23 @@
 //! Which device holds which group, and which groups a volume is striped over.
 //!
 //! Pure arithmetic on explicit tables: nothing here knows liveness, epochs or a log. The MDM asks
-//! once, when a volume is made, and records the answer; so these choices may become better in a
-//! later build without moving what exists. [`slot_of`] alone is part of the format.
+//! when a volume is made, and when devices have come or gone, and records the answers; so these choices
+//! may become better in a later build. [`slot_of`] alone is part of the format.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod balance;
 mod groups;
+mod lead;
 mod orient;
 mod slots;
+mod spread;
 
+pub use balance::{Held, Move, Plan, TOLERANCE, balance};
 pub use groups::{Device, Pair, TooFewServers, plan, top_up};
 pub use slots::{Choice, choose_slots};
+pub use spread::PARTNERS;
 
 /// Which of a volume's `slots` its unit `unit` belongs to.
 ///

@@ -137,6 +137,11 @@ pub enum Note {
         /// Bytes of the device that it took.
         bytes: u64,
     },
+    /// What was here of a group is deleted: this device is none of its replicas any more.
+    Discarded {
+        /// Which group.
+        group: GroupId,
+    },
     /// Blocks that failed their checksum were written anew, with what another copy has.
     Repaired {
         /// Which group.
@@ -177,6 +182,11 @@ pub enum Note {
         device: DeviceId,
         /// True when its process is known to be dead.
         proof: bool,
+    },
+    /// More servers are away than one accident explains, and nothing is rebuilt; or that is over.
+    RebuildHeld {
+        /// True when it is over.
+        over: bool,
     },
     /// So many servers are silent that the MDM takes none of them for lost; or that is over.
     MassSilence {

@@ -8,8 +8,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use wire::control::{
-    AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, Refusal, ResizeVolume, Role,
-    ScrubAsk, StatusAsk, StatusInfo, VolumeStatus, Welcome,
+    AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, Refusal, RemoveAsk,
+    ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, VolumeStatus, Welcome,
 };
 use wire::header::HEADER;
 use wire::{Header, Kind, PeerFramer};
@@ -90,6 +90,11 @@ impl Admin {
     /// Begins to scrub a device, or all.
     pub fn scrub(&mut self, device: Option<u32>) -> Result<()> {
         self.ask(Ask::Scrub(ScrubAsk { device: device.unwrap_or(0) })).map(drop)
+    }
+
+    /// Has a device (or, 0, all of a server) removed; with `keep`, not any more.
+    pub fn remove(&mut self, device: u32, server: &str, keep: bool) -> Result<()> {
+        self.ask(Ask::Remove(RemoveAsk { device, server: server.into(), keep })).map(drop)
     }
 
     fn ask(&mut self, ask: Ask) -> Result<AdminReply> {

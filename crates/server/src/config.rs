@@ -29,6 +29,9 @@ pub struct MdmConfig {
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
+    /// Seconds that a device is away before its copies are made anew on others. By default, 60.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebuild_after_seconds: Option<u32>,
 }
 
 /// A data server.
@@ -118,6 +121,8 @@ tcp_only = false
 # Microseconds to poll for more work before sleeping: latency for processor time.
 # spin_us = 30
 # pid_file = "/run/gabion/mdm.pid"
+# Seconds that a device is away before its copies are made anew on others.
+# rebuild_after_seconds = 60
 "#;
 
 /// What `sds run --example-config` prints.

@@ -10,6 +10,7 @@ mod scrub;
 pub mod verdict;
 
 use crate::exit::Exit;
+use crate::removal::Removal;
 use crate::size::Size;
 use crate::spec::DeviceSpec;
 use crate::target::Target;
@@ -52,7 +53,7 @@ Examples:
     },
     /// Give a server a device that holds data of this cluster: what it holds counts again
     #[command(after_help = "\
-For a disk that was moved from another server, or comes back after `gabion device remove`.
+For a disk that was moved from another server, or comes back after `gabion device remove --now`.
 
 Example:
   gabion device import file:/mnt/moved/sds1.0 --sds 2")]
@@ -63,20 +64,30 @@ Example:
         #[command(flatten)]
         server: Server,
     },
-    /// Take a device out of its server; its data stays on it
+    /// Remove a device: what it has moves to others first, while both copies stay
     #[command(after_help = "\
-Groups that it has a copy of go on with the other one, degraded, until it is imported again.
+Refused when the others have no room for it, or would be too few servers. Ctrl-C leaves it going on; --keep ends it.
 
-Example:
-  gabion device remove 7 --sds 2")]
+With --now it is taken out of its server at once, and its data stays on it: groups that it has a copy of go on with
+the other one, degraded, until it is imported again, or made anew elsewhere after a minute.
+
+Examples:
+  gabion device remove 7 --sds 2
+  gabion device remove 7 --sds 2 --keep     it stays after all
+  gabion device remove 7 --sds 2 --now      to carry it to another server")]
     Remove {
         /// Its number
         #[arg(value_name = "ID", value_parser = id)]
         id: u32,
         #[command(flatten)]
         server: Server,
+        #[command(flatten)]
+        removal: Removal,
+        /// At once, with its data on it
+        #[arg(long, conflicts_with_all = ["keep", "detach"])]
+        now: bool,
         /// Also when data can't be used without it
-        #[arg(long)]
+        #[arg(long, requires = "now")]
         force: bool,
     },
     /// Use more of a device, while its server runs: of a file that is made larger, or a disk that is larger now
@@ -152,7 +163,12 @@ pub fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
             roster::add(target, server, spec, *replace, *force)
         }
         DeviceCommand::Import { spec, server } => roster::import(target, server, spec),
-        DeviceCommand::Remove { id, server, force } => roster::remove(target, server, *id, *force),
+        DeviceCommand::Remove { id, server, now: true, force, .. } => {
+            roster::take_out(target, server, *id, *force)
+        }
+        DeviceCommand::Remove { id, server, removal, .. } => {
+            roster::remove(target, server, *id, *removal)
+        }
         DeviceCommand::Grow { id, size, server, force } => {
             grow::run(target, server, *id, *size, *force)
         }

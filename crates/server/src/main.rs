@@ -21,6 +21,7 @@ mod notes;
 mod offline;
 mod ports;
 mod process;
+mod removal;
 mod report;
 mod role_mdm;
 mod role_sdc;

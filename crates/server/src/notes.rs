@@ -119,6 +119,7 @@ fn tell(note: Note) -> Telling {
             let mib = bytes.div_ceil(base::MIB);
             told("volumes dropped", format!("{volume} is gone: gave back {mib} MiB"))
         }
+        Note::Discarded { .. } => counted("replicas given up"),
         Note::Repaired { group, bytes } => Telling {
             bytes,
             ..told(
@@ -157,6 +158,13 @@ fn tell(note: Note) -> Telling {
         ),
         Note::MassSilence { over: true } => {
             told("alarms", "most servers are heard again".to_owned())
+        }
+        Note::RebuildHeld { over: false } => told(
+            "alarms",
+            "too many servers are away for one accident: their data is not rebuilt; bring them back".to_owned(),
+        ),
+        Note::RebuildHeld { over: true } => {
+            told("alarms", "few enough servers are away: lost copies are rebuilt".to_owned())
         }
         Note::DeviceUp { device } => told("devices up", format!("{device} is up")),
         Note::Snapshot { version } => told("snapshots", format!("wrote a snapshot of {version}")),

@@ -6,7 +6,7 @@ use crate::exit::Exit;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::control::{DeviceKind, DeviceStatus, StatusInfo};
+use wire::control::{DeviceKind, DeviceStatus, Intent, StatusInfo};
 
 /// The version of this document's shape.
 pub const SCHEMA: u32 = 1;
@@ -47,6 +47,7 @@ pub struct Report {
     pub groups: Groups,
     pub capacity: Capacity,
     pub resync: Resync,
+    pub moves: Moves,
     /// Nothing, unless writes wait for space.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full: Option<Full>,
@@ -112,6 +113,8 @@ pub struct Device {
     pub state: UpDown,
     /// Down, and its process is known to be dead.
     pub dead: bool,
+    /// It is to be removed: its groups move away.
+    pub leaving: bool,
     pub connected: bool,
     pub address: String,
     pub incarnation: u64,
@@ -119,6 +122,10 @@ pub struct Device {
     pub used_bytes: u64,
     pub groups: u32,
     pub groups_led: u32,
+    /// Groups of which it is getting a copy.
+    pub groups_coming: u32,
+    /// Groups that it leaves as soon as the copy in its place is done.
+    pub groups_going: u32,
     /// Groups that a volume uses and of which nobody else has a copy that is in sync.
     pub last_copies: u32,
     /// Damaged bytes that were written anew from another copy, since the process started.
@@ -183,6 +190,36 @@ pub struct Resync {
     pub remaining_bytes: u64,
     pub rate_bytes_per_second: u64,
     pub moved_bytes: u64,
+}
+
+/// Copies that are made anew, move off devices that are to be removed, or to new ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Moves {
+    /// Groups on the move.
+    pub groups: u32,
+    /// Groups that wait for it.
+    pub waiting_groups: u32,
+    /// About what is still to be copied, with what resyncs have to.
+    pub remaining_bytes: u64,
+    /// Until all is copied at the present rate; nothing while there is none.
+    pub eta_seconds: Option<u64>,
+    /// So many servers are away that no lost copy is made anew.
+    pub held_back: bool,
+}
+
+impl Moves {
+    fn new(info: &StatusInfo) -> Moves {
+        let moves = info.moves.unwrap_or_default();
+        let remaining_bytes = info.resync_remaining + moves.waiting_bytes;
+        let rate = Some(info.resync_rate).filter(|rate| *rate > 0 && remaining_bytes > 0);
+        Moves {
+            groups: moves.groups,
+            waiting_groups: moves.waiting,
+            remaining_bytes,
+            eta_seconds: rate.map(|rate| remaining_bytes.div_ceil(rate)),
+            held_back: moves.held_back,
+        }
+    }
 }
 
 impl Groups {
@@ -264,6 +301,7 @@ impl Report {
                 rate_bytes_per_second: info.resync_rate,
                 moved_bytes: info.resync_moved,
             },
+            moves: Moves::new(info),
             full: info.full.as_ref().map(|f| Full { devices: f.devices.clone(), held: f.held }),
         }
     }
@@ -344,6 +382,7 @@ fn device(status: &DeviceStatus) -> Device {
         },
         state: UpDown::of(info.up),
         dead: info.dead,
+        leaving: info.intent() == Intent::Remove,
         connected: status.connected,
         address: info.address,
         incarnation: info.incarnation,
@@ -351,6 +390,8 @@ fn device(status: &DeviceStatus) -> Device {
         used_bytes: beat.used,
         groups: status.replicas,
         groups_led: status.primaries,
+        groups_coming: status.coming,
+        groups_going: status.going,
         last_copies: status.last_copies,
         repaired_bytes: beat.repaired,
         unreadable: beat.unreadable,
@@ -472,6 +513,14 @@ mod tests {
             "/sds/0/devices/0/resync_moved_bytes",
             "/sds/0/devices/0/ops",
             "/sds/0/devices/0/full",
+            "/sds/0/devices/0/leaving",
+            "/sds/0/devices/0/groups_coming",
+            "/sds/0/devices/0/groups_going",
+            "/moves/groups",
+            "/moves/waiting_groups",
+            "/moves/remaining_bytes",
+            "/moves/eta_seconds",
+            "/moves/held_back",
             "/sdc/0/name",
             "/sdc/0/id",
             "/sdc/0/state",

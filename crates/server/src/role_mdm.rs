@@ -7,6 +7,7 @@ use base::Limits;
 use node::mdm::{Config, Mdm};
 use rt::{DiskSpec, Listener};
 use seam::Port;
+use std::time::Duration;
 
 /// Runs until it is told to stop.
 pub fn run(config: MdmConfig) -> Result<()> {
@@ -24,11 +25,15 @@ pub fn run(config: MdmConfig) -> Result<()> {
             vec![DiskSpec::Growing { path: config.log }],
         )
     };
-    let node = || {
+    let mut limits = Limits::SHIPPED;
+    if let Some(seconds) = config.rebuild_after_seconds {
+        limits.rebuild_after = Duration::from_secs(seconds.into());
+    }
+    let node = move || {
         Mdm::new(Config {
             name: "mdm".into(),
             cluster: None,
-            limits: Limits::SHIPPED,
+            limits: limits.clone(),
             pid: std::process::id(),
         })
     };

@@ -1,7 +1,8 @@
-//! `gabion sds run|list|kill|start`.
+//! `gabion sds run|list|kill|remove|start`.
 
 use crate::config::SDS_EXAMPLE;
 use crate::exit::Exit;
+use crate::removal::{Removal, What};
 use crate::report::UpDown;
 use crate::target::Target;
 use crate::{cluster, role_sds, runopts::RunArgs, status};
@@ -41,6 +42,21 @@ Example:
         #[arg(value_name = "N")]
         which: String,
     },
+    /// Remove a server: what it has moves to others first, while both copies stay
+    #[command(after_help = "\
+Refused when the others have no room for it, or would be too few. Ctrl-C leaves it going on; --keep ends it. At its
+end the server's process can be stopped; it belongs to the cluster no more.
+
+Examples:
+  gabion sds remove 2
+  gabion sds remove 2 --keep     it stays after all")]
+    Remove {
+        /// Its number or name
+        #[arg(value_name = "N")]
+        which: String,
+        #[command(flatten)]
+        removal: Removal,
+    },
     /// Start a killed SDS of a cluster started by `up` again; it is filled from the other copies
     #[command(after_help = "Example:\n  gabion sds start 2")]
     Start {
@@ -70,6 +86,14 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
             let name = cluster::sds_name(&dir, which)?;
             let pid = cluster::kill(&dir, &name)?;
             println!("Killed {name}, pid {pid}.{}", shared(&dir, &name, "are gone, too")?);
+        }
+        SdsCommand::Remove { which, removal } => {
+            // It may be one that `up` doesn't know.
+            let number = which.parse::<u32>();
+            let name = number.map_or_else(|_| which.clone(), |n| format!("sds{n}"));
+            if removal.run(target, What::Server(&name))? {
+                println!("{name} is removed, and holds nothing that is needed any more: stop it.");
+            }
         }
         SdsCommand::Start { which } => {
             let dir = target.local()?;

@@ -1,7 +1,7 @@
 //! `gabion status`: how everything is, for people and for programs.
 
 use crate::exit::Exit;
-use crate::report::{Report, Resync, UpDown};
+use crate::report::{Moves, Report, Resync, UpDown};
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
@@ -56,6 +56,7 @@ fn page(report: &Report) -> String {
     }
     let _ = writeln!(page, "\n{}\n\n{}\n", servers(report), volumes(report));
     let _ = writeln!(page, "{}\n{}", capacity(report), resync(&report.resync));
+    moves(&report.moves).into_iter().for_each(|line| page += &format!("{line}\n"));
     space(report).into_iter().for_each(|line| page += &format!("{line}\n"));
     page
 }
@@ -80,6 +81,28 @@ pub fn headline(report: &Report) -> String {
     line
 }
 
+/// One line: groups that get other devices, if there are any.
+pub fn moves(moves: &Moves) -> Option<String> {
+    if moves.held_back {
+        return Some(
+            "Moves     ALARM: too many servers are away for one accident; nothing is rebuilt until they are back"
+                .into(),
+        );
+    }
+    (moves.groups + moves.waiting_groups > 0).then(|| {
+        let mut line = format!(
+            "Moves     {} groups, {} more wait, {} to copy",
+            moves.groups,
+            moves.waiting_groups,
+            Size(moves.remaining_bytes)
+        );
+        if let Some(seconds) = moves.eta_seconds {
+            let _ = write!(line, ", about {seconds} s");
+        }
+        line
+    })
+}
+
 /// What to do when space has run out.
 pub fn space(report: &Report) -> Option<String> {
     let full = report.full.as_ref()?;
@@ -99,6 +122,7 @@ pub fn servers(report: &Report) -> String {
     for sds in &report.sds {
         for device in &sds.devices {
             let state = match (device.state, device.full) {
+                (UpDown::Up, _) if device.leaving => "up, leaves".to_owned(),
                 (UpDown::Up, true) => "up, full".to_owned(),
                 (UpDown::Down, _) if !device.dead => "down (silent)".to_owned(),
                 (state, _) => state.to_string(),

@@ -79,6 +79,10 @@ pub struct UpArgs {
     #[arg(long, value_name = "US")]
     spin: Option<u32>,
 
+    /// Seconds that an SDS is away before its copies are made anew on others [default: 60]
+    #[arg(long, value_name = "S")]
+    rebuild_after: Option<u32>,
+
     /// Serve NBD at this TCP address too
     #[arg(long, value_name = "IP:PORT")]
     nbd_tcp: Option<SocketAddr>,
@@ -299,6 +303,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
         tcp_only,
         spin_us,
         pid_file: pid_file("mdm"),
+        rebuild_after_seconds: args.rebuild_after,
     };
     config::write(&dir.config_file("mdm"), &manager)?;
     let mut names = vec!["mdm".to_owned()];

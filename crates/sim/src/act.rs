@@ -56,6 +56,8 @@ impl Stage {
             Action::Tamper(i, how) => self.tamper(i, how),
             Action::Grow(i, mib) => self.grow(i, mib),
             Action::Scrub => self.order(Order::Scrub),
+            Action::Remove(i) => self.order(Order::Remove(i, false)),
+            Action::Keep(i) => self.order(Order::Remove(i, true)),
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
             Action::Delete(v) => {
                 let there =
@@ -71,7 +73,7 @@ impl Stage {
     pub fn is_ordered(&self, v: u8, kind: impl Fn(&Order) -> bool) -> bool {
         let of = |o: &Order| match o {
             Order::Create(of, _) | Order::Resize(of, _) | Order::Delete(of) => Some(*of),
-            Order::Scrub => None,
+            Order::Scrub | Order::Remove(..) => None,
         };
         self.desk.borrow().orders.iter().any(|o| of(o) == Some(v) && kind(o))
     }

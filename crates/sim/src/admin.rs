@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{
-    AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, ResizeVolume,
-    Role, ScrubAsk, StatusAsk, StatusInfo,
+    AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, RemoveAsk,
+    ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo,
 };
 use wire::{Header, Kind, PeerFramer};
 
@@ -26,6 +26,8 @@ pub enum Order {
     Delete(u8),
     /// Scrub all devices.
     Scrub,
+    /// Remove this server; true: keep it after all.
+    Remove(u8, bool),
 }
 
 /// What came of an order.
@@ -39,6 +41,8 @@ pub enum Done {
     Deleted(u8),
     /// The map says so.
     Scrubbing,
+    /// The wish is noted, or refused.
+    Intended,
 }
 
 /// Orders and outcomes, shared between the world's owner and the node.
@@ -105,6 +109,9 @@ impl Admin {
             }
             Order::Delete(v) => Ask::DeleteVolume(DeleteVolume { name: name(v) }),
             Order::Scrub => Ask::Scrub(ScrubAsk { device: 0 }),
+            Order::Remove(i, keep) => {
+                Ask::Remove(RemoveAsk { device: 0, server: format!("sds{i}"), keep })
+            }
         };
         Admin::send(link, Kind::Admin, &AdminRequest { ask: Some(ask) }, out);
         self.state = State::Asking(link, look);
@@ -144,6 +151,9 @@ impl Admin {
                 self.finish(Done::Deleted(v))
             }
             (Order::Scrub, AdminError::None, _) => self.finish(Done::Scrubbing),
+            (Order::Remove(..), error, _) if error != AdminError::Other => {
+                self.finish(Done::Intended)
+            }
             _ => self.pause_until = now + RETRY,
         }
     }

@@ -6,6 +6,8 @@ use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
 use base::{Epoch, GroupId};
 use node::mdm::Mdm;
+use std::time::Duration;
+use wire::control::GroupInfo;
 
 impl Stage {
     /// True when nothing is stopped, cut off or about to die, and the MDM has heard everybody since it
@@ -52,6 +54,32 @@ impl Stage {
         self.observer.volumes.values().any(|slots| slots.contains(&group.0))
     }
 
+    /// A device that is to be removed and is not. What is lost can't move away.
+    fn removals_unmet(&self) -> Option<String> {
+        let lost = self.observer.groups.values().any(|g| g.lost);
+        let waits = self.observer.devices.iter().find(|(_, d)| d.leaves);
+        waits.filter(|_| !lost).map(|(id, _)| format!("{id} is not removed"))
+    }
+
+    /// A device that has much more or less than its share of all groups, by capacity.
+    fn share_unmet(&self) -> Option<String> {
+        let groups = &self.observer.groups;
+        let there = || self.observer.devices.iter().filter(|(_, d)| !d.removed);
+        if self.is_tight() || groups.values().any(|g| g.lost) || there().any(|(_, d)| d.leaves) {
+            return None;
+        }
+        let all: f64 = there().map(|(_, d)| d.capacity as f64).sum();
+        there().find_map(|(id, d)| {
+            // No server has more than half of all copies.
+            let part = (d.capacity as f64 / all).min(0.5);
+            let share = 2.0 * groups.len() as f64 * part;
+            let has = groups.values().filter(|g| g.replicas.contains(&id.0)).count();
+            let off = (has as f64 - share).abs();
+            (off > 2.0 + share * 0.05)
+                .then(|| format!("{id} has {has} groups, and its share is {share:.1}"))
+        })
+    }
+
     /// The first group that is not whole. At last, what can't be helped is excepted: groups whose
     /// loss is excused or hurts nobody, and copies for which there is no space.
     fn groups_unmet(&self, at_last: bool) -> Option<String> {
@@ -64,11 +92,8 @@ impl Stage {
                 return Some(format!("{id} is lost"));
             }
             let must_be_whole = !(at_last && self.is_tight());
-            if g.in_sync.len() < g.replicas.len() && must_be_whole {
-                return Some(format!("{id} lacks a copy: {g:?}"));
-            }
-            if !g.joiners.is_empty() && must_be_whole {
-                return Some(format!("{id} has a joiner: {g:?}"));
+            if let Some(unmet) = copies_unmet(*id, g).filter(|_| must_be_whole) {
+                return Some(unmet);
             }
             if g.primary == 0 {
                 return Some(format!("{id} has no primary: {g:?}"));
@@ -111,7 +136,10 @@ impl Stage {
         if let Some(unmet) = self.unrefused().or_else(|| self.servers_unmet()) {
             return Some(unmet);
         }
-        if let Some(unmet) = self.groups_unmet(true) {
+        if let Some(unmet) = self.groups_unmet(true).or_else(|| self.removals_unmet()) {
+            return Some(unmet);
+        }
+        if let Some(unmet) = self.share_unmet() {
             return Some(unmet);
         }
         self.answers_unmet()
@@ -135,17 +163,33 @@ impl Stage {
         None
     }
 
-    /// What still has to happen before everything is served without this server.
+    /// True when the others are to make the copies anew that a server has which stays away.
+    pub fn rebuilds(&self) -> bool {
+        // One that is to be removed, and can't be because something is lost, takes nothing any more.
+        let all = !self.observer.devices.values().any(|d| d.leaves);
+        all && self.plan.sds > 2 && self.plan.limits.rebuild_after < Duration::from_secs(10)
+    }
+
+    /// What still has to happen before everything is served without this server, with two copies again if
+    /// there are servers for them.
     pub fn unmet_without(&self, outcast: u8) -> Option<String> {
         let device = self.outcasts_device?;
+        let out = [Some(device), self.second_device];
         for (id, g) in &self.observer.groups {
             if g.lost || (self.is_tight() && g.in_sync == [device]) {
                 continue;
             }
-            if g.primary == 0 || g.primary == device {
+            if g.primary == 0 || out.contains(&Some(g.primary)) {
                 return Some(format!("{id} is not served without sds{outcast}: {g:?}"));
             }
             if let Some(unmet) = self.primary_unmet(*id, Epoch(g.epoch), g.primary) {
+                return Some(unmet);
+            }
+            let anew = self.rebuilds() && !self.is_tight();
+            if let Some(d) = g.in_sync.iter().find(|d| anew && out.contains(&Some(**d))) {
+                return Some(format!("{id} still counts on dev{d}: {g:?}"));
+            }
+            if let Some(unmet) = copies_unmet(*id, g).filter(|_| anew) {
                 return Some(unmet);
             }
         }
@@ -154,4 +198,15 @@ impl Stage {
         }
         self.answers_unmet()
     }
+}
+
+/// What a group lacks before it has its two copies, and nobody comes or goes.
+fn copies_unmet(id: GroupId, g: &GroupInfo) -> Option<String> {
+    if g.in_sync.len() < g.replicas.len() {
+        return Some(format!("{id} lacks a copy: {g:?}"));
+    }
+    if !g.joiners.is_empty() {
+        return Some(format!("{id} has a joiner: {g:?}"));
+    }
+    (g.leaving != 0).then(|| format!("dev{} has not left {id}: {g:?}", g.leaving))
 }

@@ -23,6 +23,7 @@ pub const NOTES: &[&str] = &[
     "Full",
     "Grown",
     "Dropped",
+    "Discarded",
     "DeviceDown",
     "DeviceUp",
     "Snapshot",

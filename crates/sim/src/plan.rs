@@ -111,6 +111,10 @@ pub enum Action {
     Tamper(u8, Tamper),
     /// Make this server's device so many MiB larger, as its next life will find.
     Grow(u8, u32),
+    /// Remove this server; when it is empty, another one is added in its place, with an empty device.
+    Remove(u8),
+    /// Or not: it stays.
+    Keep(u8),
 }
 
 impl Action {
@@ -128,6 +132,8 @@ impl Action {
                 | Action::Scrub
                 | Action::Damage(..)
                 | Action::Grow(..)
+                | Action::Remove(_)
+                | Action::Keep(_)
         )
     }
 }

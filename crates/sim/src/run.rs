@@ -102,6 +102,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     }
     wait(stage, "I14", CALM, i14_leaks::unmet)?;
     wait(stage, "I12", CALM, i03_mirrors::undeleted)?;
+    wait(stage, "R11", CALM, i03_mirrors::foreign)?;
     i03_mirrors::check(stage)?;
     *unclear = i02_register::check(&stage.history)?;
     Ok(())
@@ -258,6 +259,31 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
             }
         }
     }
+    ask_everything(stage);
+    wait(stage, "I8", CALM, |s| s.unmet_without(i))?;
+    second(stage, i)?;
+    (stage.outcasts_device, stage.second_device) = (None, None);
+    mend(stage);
+    wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// One more dies, when the first one's copies are made anew and there are servers for that once more.
+fn second(stage: &mut Stage, first: u8) -> Result<(), Failure> {
+    let i = (first + 1) % stage.plan.sds;
+    if stage.plan.sds < 4 || !stage.rebuilds() || !stage.plan.keeps(Who::Sds(i)) {
+        return Ok(());
+    }
+    stage.marks.meet("sim: a second server died");
+    let now = stage.world.now();
+    stage.world.trace().line(now, "PLAN", || format!("outcast sds{i}, too"));
+    stage.second_device = stage.sds(i).map(|s| s.id().0);
+    stage.kill(Who::Sds(i), Death { keep: true, ..Death::default() });
+    ask_everything(stage);
+    wait(stage, "I8", CALM, |s| s.unmet_without(first))
+}
+
+/// Every client writes or reads a little in every unit.
+fn ask_everything(stage: &mut Stage) {
     for (v, volume) in stage.volumes.clone().into_iter().enumerate() {
         for client in 0..stage.plan.clients {
             for unit in 0..volume.units {
@@ -271,10 +297,6 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
             }
         }
     }
-    wait(stage, "I8", CALM, |s| s.unmet_without(i))?;
-    stage.outcasts_device = None;
-    mend(stage);
-    wait(stage, "I8", CALM, Stage::unmet)
 }
 
 /// A client that is born anew reads everything.

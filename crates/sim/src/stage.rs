@@ -23,7 +23,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 use store::durable::{Durability, Tuning};
-use wire::control::MapPage;
+use wire::control::{Intent, MapPage};
 
 /// One of the plan's volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +69,8 @@ pub struct Stage {
     pub outstanding: Vec<u32>,
     /// The device of the plan's outcast, while it is one.
     pub outcasts_device: Option<u32>,
+    /// The device of a second one that died after the first one's copies were made anew.
+    pub second_device: Option<u32>,
     /// Groups that were sealed and whose copies have not been compared since.
     pub sealed: BTreeSet<GroupId>,
     /// Reads of the final scan that ended in an error that is accepted.
@@ -135,6 +137,7 @@ impl Stage {
             exposure: Exposure::default(),
             outstanding: vec![0; plan.clients as usize],
             outcasts_device: None,
+            second_device: None,
             sealed: BTreeSet::new(),
             lost: 0,
             lost_copies: BTreeSet::new(),
@@ -332,6 +335,7 @@ impl Stage {
                 .map_err(|e| Failure::new("wire", format!("the MDM sent a bad page: {e}")))?;
             self.observer.page(page)?;
         }
+        (0..self.plan.sds).for_each(|i| self.replace_removed(i));
         for (id, note) in std::mem::take(&mut self.world.notes) {
             self.note(id, note)?;
         }
@@ -389,6 +393,10 @@ impl Stage {
         let mut refuses = None;
         match (who, trouble) {
             (_, None | Some(Trouble::Device(Device { .. }))) => {}
+            (Who::Sds(i), Some(Trouble::Refused(_))) if self.is_removed(i) => {
+                self.replace_removed(i);
+                return Ok(());
+            }
             (Who::Sds(i), Some(other)) if self.is_refused_rightly(i, &other) => refuses = Some(i),
             (_, Some(other)) => {
                 let text = format!("{who} can't use its device: {other}");
@@ -401,11 +409,52 @@ impl Stage {
         if let Some(i) = refuses {
             self.put_right(i);
         }
+        self.start_soon(id);
+        Ok(())
+    }
+
+    fn start_soon(&mut self, id: ProcId) {
         let (low, high) = AGAIN_MS;
         let after = Duration::from_millis(low + self.world.draw(id) % (high - low));
         let at = self.world.now() + after;
         self.world.alarm(at, AGAIN + id.0 as u64);
-        Ok(())
+    }
+
+    /// The device that a server has: as it was named, or as is written on it.
+    fn device_of(&self, i: u8) -> Option<DeviceId> {
+        let sds = self.sds(i)?;
+        let written = || Some(sds.device()?.durable()?.identity().device);
+        Some(sds.id()).filter(|id| id.0 != 0).or_else(written)
+    }
+
+    /// The device that this server has was removed.
+    fn is_removed(&self, i: u8) -> bool {
+        let Some(device) = self.device_of(i) else { return false };
+        self.mdm()
+            .and_then(|m| m.state().devices.get(&device))
+            .is_some_and(|d| d.intent == Intent::Removed)
+    }
+
+    /// A server whose removal is complete ends; what it had is thrown away, and nobody may miss it. Another one
+    /// comes with an empty device.
+    fn replace_removed(&mut self, i: u8) {
+        let Some(device) = self.sds(i).map(Sds::id) else { return };
+        let gone =
+            self.observer.devices.get(&device).is_some_and(|d| d.removed) || self.is_refused(i);
+        let who = Who::Sds(i);
+        let id = self.proc(who);
+        if !gone || !self.is_removed(i) || self.world.state(id) == ProcState::Dead {
+            return;
+        }
+        self.marks.meet("sim: a server was removed and another added");
+        self.spare(who);
+        self.world.crash(id, false).expect("it lives");
+        self.world.disk(id, seam::DiskId(0)).wipe();
+        self.start_soon(id);
+    }
+
+    fn is_refused(&self, i: u8) -> bool {
+        self.sds(i).is_some_and(Sds::ended)
     }
 
     /// The alarm for a server that gave up.
@@ -494,7 +543,7 @@ impl Stage {
                 volume.units = volume.units.max(units);
             }
             Done::Deleted(v) => self.volumes[v as usize].id = None,
-            Done::Scrubbing => {}
+            Done::Scrubbing | Done::Intended => {}
         }
     }
 

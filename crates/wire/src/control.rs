@@ -252,6 +252,23 @@ pub struct Heartbeat {
     /// Bytes of these, without zeroes.
     #[prost(uint64, tag = "23")]
     pub written_bytes: u64,
+    /// Copies that this device makes for a newcomer, while another replica is away (SDS).
+    #[prost(message, repeated, tag = "30")]
+    pub moves: Vec<MoveStatus>,
+}
+
+/// What two replicas of a group lack, of which one will do: the newcomer, and the one in whose place it comes.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct MoveStatus {
+    /// The group.
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// Bytes that are still to be copied to the newcomer.
+    #[prost(uint64, tag = "2")]
+    pub todo: u64,
+    /// Bytes that were written since the other one left.
+    #[prost(uint64, tag = "3")]
+    pub missed: u64,
 }
 
 /// The scrubber of one device: it reads everything that the device holds, and has what is damaged
@@ -287,6 +304,18 @@ pub struct ScrubStatus {
     pub skipped: u64,
 }
 
+/// What is to become of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+pub enum Intent {
+    /// It stays.
+    Normal = 0,
+    /// Its groups move away; then it is removed.
+    Remove = 1,
+    /// It belongs to the cluster no more. Its id never comes back.
+    Removed = 2,
+}
+
 /// A device in the map.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DeviceInfo {
@@ -317,6 +346,9 @@ pub struct DeviceInfo {
     /// How often it was asked to be scrubbed: when this rises, a pass begins.
     #[prost(uint32, tag = "20")]
     pub scrub: u32,
+    /// What is to become of it.
+    #[prost(enumeration = "Intent", tag = "30")]
+    pub intent: i32,
 }
 
 /// A group in the map. Room for three replicas from the first day.
@@ -343,6 +375,9 @@ pub struct GroupInfo {
     /// Every copy is gone: reads and writes are errors (rule R10).
     #[prost(bool, tag = "7")]
     pub lost: bool,
+    /// The replica that goes when the others are in sync; 0: none.
+    #[prost(uint32, tag = "30")]
+    pub leaving: u32,
 }
 
 /// A volume in the map.
@@ -437,7 +472,7 @@ pub struct Proposal {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AdminRequest {
     /// The question or order.
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20, 30")]
     pub ask: Option<Ask>,
 }
 
@@ -459,6 +494,9 @@ pub enum Ask {
     /// Scrub devices now.
     #[prost(message, tag = "20")]
     Scrub(ScrubAsk),
+    /// Have a device, or all of a server, removed; or not any more.
+    #[prost(message, tag = "30")]
+    Remove(RemoveAsk),
 }
 
 /// "How is everything?"
@@ -471,6 +509,20 @@ pub struct ScrubAsk {
     /// Which; 0: all.
     #[prost(uint32, tag = "1")]
     pub device: u32,
+}
+
+/// "Have this removed, once what it holds is elsewhere", or "keep it".
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RemoveAsk {
+    /// A device; 0: all of a server.
+    #[prost(uint32, tag = "1")]
+    pub device: u32,
+    /// The server's name, if it is a server.
+    #[prost(string, tag = "2")]
+    pub server: String,
+    /// It stays after all.
+    #[prost(bool, tag = "3")]
+    pub keep: bool,
 }
 
 /// "Make a volume."
@@ -597,6 +649,26 @@ pub struct StatusInfo {
     /// There is not enough space; absent when there is.
     #[prost(message, optional, tag = "20")]
     pub full: Option<FullStatus>,
+    /// Groups that get other replicas; absent when there is nothing of that.
+    #[prost(message, optional, tag = "30")]
+    pub moves: Option<MovesStatus>,
+}
+
+/// Copies that are made anew, move off devices that are to be removed, or to new ones.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct MovesStatus {
+    /// Groups that one replica comes to and another one leaves, now.
+    #[prost(uint32, tag = "1")]
+    pub groups: u32,
+    /// Groups that wait for that: they lack a copy, or have one on a device that is to be removed.
+    #[prost(uint32, tag = "2")]
+    pub waiting: u32,
+    /// About the bytes of these.
+    #[prost(uint64, tag = "3")]
+    pub waiting_bytes: u64,
+    /// So many servers are away that no lost copy is made anew.
+    #[prost(bool, tag = "4")]
+    pub held_back: bool,
 }
 
 /// Writes find no space: clients hold them until there is some, by a volume that is deleted, data that is
@@ -641,6 +713,12 @@ pub struct DeviceStatus {
     /// Groups that a volume uses and of which it has the only copy that is in sync.
     #[prost(uint32, tag = "9")]
     pub last_copies: u32,
+    /// Groups of which it is getting a copy.
+    #[prost(uint32, tag = "30")]
+    pub coming: u32,
+    /// Groups that it leaves when the copy in its place is done.
+    #[prost(uint32, tag = "31")]
+    pub going: u32,
 }
 
 /// One volume.

@@ -81,3 +81,10 @@ pub fn short(state: &State, group: u32) -> (u64, u32, Vec<u32>, Vec<u32>, bool) 
     let ids = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
     (g.epoch.0, g.primary.map_or(0, |p| p.0), ids(&g.in_sync), ids(&g.joiners), g.lost)
 }
+
+/// Other replicas for a group, of which `leaving` goes at last (0: none).
+pub fn reshape(group: u32, epoch: u64, replicas: &[u32], leaving: u32) -> Command {
+    Command::Reshape(Reshape {
+        list: vec![Shape { group, epoch, replicas: replicas.to_vec(), leaving }],
+    })
+}

@@ -10,7 +10,7 @@ use mdm::controller::superseded;
 use prost::Message;
 use seam::{Effect, Effects, Note};
 use wire::control::{
-    AdminError, AdminReply, AdminRequest, Heartbeat, Hello, Proposal, Refusal, RefusalCode,
+    AdminError, AdminReply, AdminRequest, Heartbeat, Hello, Intent, Proposal, Refusal, RefusalCode,
     Register, RegisterSdc, Role,
 };
 use wire::{Header, Kind, flag};
@@ -177,6 +177,10 @@ impl Mdm {
         let Some(entry) = self.state.devices.get(&device) else {
             return Err(unexpected(format!("this cluster has no {device}: register first")));
         };
+        if entry.intent == Intent::Removed {
+            let text = format!("{device} was removed from this cluster: what it held is on others");
+            return Err(refusal(RefusalCode::WrongDevice, text));
+        }
         if entry.incarnation.0 != life {
             let name = self.state.servers.get(&entry.sds).map_or("?", |n| n);
             return Err(refusal(RefusalCode::Superseded, superseded(name)));

@@ -13,7 +13,9 @@ use mdm::log::{BATCH_MAX, Batch};
 use mdm::state::{Outcome, State};
 use mdm::{Refused, status};
 use seam::{Effect, Effects, Note};
-use wire::control::{AdminReply, Ask, Proposal, RefusalCode, Register, RegisterSdc, Registered};
+use wire::control::{
+    AdminReply, Ask, Intent, Proposal, RefusalCode, Register, RegisterSdc, Registered,
+};
 use wire::{Header, Kind, control_frame};
 
 /// Something that may change the state.
@@ -65,7 +67,23 @@ impl Mdm {
             }
             self.input(now, input, &mut batch, out);
         }
+        self.heal(now, &mut batch, out);
         batch
+    }
+
+    /// Gives groups other replicas, where it is time for that.
+    fn heal(&mut self, now: Time, batch: &mut Batch, out: &mut Effects) {
+        if !self.ready {
+            return;
+        }
+        let limits = &self.config.limits;
+        for command in self.healer.work(now, &self.state, &self.observed, limits) {
+            self.execute(now, &command, batch, out);
+        }
+        let held_back = self.healer.is_held_back();
+        if held_back != core::mem::replace(&mut self.rebuilds_held, held_back) {
+            out.note(Note::RebuildHeld { over: !held_back });
+        }
     }
 
     fn input(&mut self, now: Time, input: Input, batch: &mut Batch, out: &mut Effects) {
@@ -81,6 +99,9 @@ impl Mdm {
                 // Who suspects so many is the one that is cut off, or overloaded (rule R12).
                 let server = |d: &u32| self.state.devices.get(&DeviceId(*d)).map(|d| d.sds);
                 let suspects: BTreeSet<_> = m.suspects.iter().filter_map(server).collect();
+                if !m.admit.is_empty() {
+                    self.healer.hurry(now);
+                }
                 let believable = suspects.len() <= loss_limit(self.state.servers.len());
                 for command in State::proposed(&m) {
                     if believable || !matches!(command, Command::Suspect(_)) {
@@ -117,6 +138,9 @@ impl Mdm {
                 let device = DeviceId(c.device);
                 self.detector.unwatch(device);
                 out.note(Note::DeviceDown { device, proof: c.dead });
+            }
+            Command::Intend(c) if c.intent() == Intent::Removed => {
+                c.devices.iter().for_each(|device| self.detector.unwatch(DeviceId(*device)));
             }
             _ => {}
         }
@@ -252,6 +276,7 @@ impl Mdm {
                 self.state.resize_volume_command(&m.name, m.size).map(Some)
             }
             Some(Ask::DeleteVolume(m)) => self.state.delete_volume_command(&m.name).map(Some),
+            Some(Ask::Remove(m)) => self.state.removal_command(m, &self.observed, limits).map(Some),
         };
         let mut reply = AdminReply::default();
         match made {
@@ -259,7 +284,11 @@ impl Mdm {
             Ok(None) => {
                 let unheard = self.detector.unheard(now);
                 let (state, seen) = (&self.state, &self.observed);
-                reply.status = Some(status::status(state, seen, &unheard, now, self.config.pid));
+                let mut status = status::status(state, seen, &unheard, now, self.config.pid);
+                if self.rebuilds_held {
+                    status.moves.get_or_insert_default().held_back = true;
+                }
+                reply.status = Some(status);
             }
             Ok(Some(command)) => {
                 self.execute(now, &command, batch, out);

@@ -15,8 +15,8 @@ use store::durable::layout::Layout;
 use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
 use wire::control::{
-    Admission, DeviceKind, Heartbeat, MapPage, Proposal, Refusal, RefusalCode, Register,
-    Registered, Role, ScrubStatus, Welcome,
+    Admission, DeviceKind, Heartbeat, MapPage, MoveStatus, Proposal, Refusal, RefusalCode,
+    Register, Registered, Role, ScrubStatus, Welcome,
 };
 use wire::{Header, Kind, flag};
 
@@ -220,7 +220,16 @@ impl Sds {
             return; // R2: this map does not know this life yet
         }
         let first = !core::mem::replace(&mut self.named, true);
-        let groups = if first { self.map.groups_of(self.me) } else { changes.groups };
+        // What lies here of groups to which this device doesn't belong any more is deleted.
+        let groups = if first {
+            let mut groups = self.map.groups_of(self.me);
+            groups.extend(mirror.groups());
+            groups.sort_unstable();
+            groups.dedup();
+            groups
+        } else {
+            changes.groups
+        };
         for group in groups {
             if let Some(config) = self.map.group(group) {
                 mirror.configure(now, group, config, out);
@@ -280,6 +289,7 @@ impl Sds {
             read_bytes: stats.read_bytes,
             writes: stats.writes,
             written_bytes: stats.written_bytes,
+            moves: self.mirror.iter().flat_map(|m| m.moves()).map(copying).collect(),
             ..Heartbeat::default()
         };
         let mut header = Header::new(Kind::Heartbeat);
@@ -341,6 +351,10 @@ fn growth(durable: &Durable) -> Option<Note> {
         None => Note::Grown { device, from, to: bytes },
         Some(why) => Note::NotGrown { device, used: from, bytes, why: why.why() },
     })
+}
+
+fn copying((group, todo, missed): (base::GroupId, u64, u64)) -> MoveStatus {
+    MoveStatus { group: group.0, todo, missed }
 }
 
 fn scrub(s: &ScrubStats, now: Time) -> ScrubStatus {

@@ -9,6 +9,7 @@ use crate::config::{self, DeviceConfig, SdsConfig};
 use crate::exit::Exit;
 use crate::offline::{self, Offline};
 use crate::process::Process;
+use crate::removal::{Removal, What};
 use crate::report::{Device, Report, UpDown};
 use crate::size::Size;
 use crate::spec::DeviceSpec;
@@ -273,7 +274,7 @@ pub fn add(
 fn given_up(report: &Report, sds: &str, id: u32, force: bool) -> Result<u32> {
     let device = device(report, sds, id)?;
     if device.state == UpDown::Up {
-        bail!("dev{id} works: `gabion device remove {id} --sds {sds}` takes it out first");
+        bail!("dev{id} works: `gabion device remove {id} --sds {sds} --now` takes it out first");
     }
     if device.last_copies > 0 && !force {
         bail!(
@@ -332,7 +333,27 @@ fn refuse_twice(config: &SdsConfig, spec: &DeviceSpec) -> Result<()> {
 }
 
 /// `gabion device remove`.
-pub fn remove(target: &Target, server: &Server, id: u32, force: bool) -> Result<Exit> {
+pub fn remove(target: &Target, server: &Server, id: u32, removal: Removal) -> Result<Exit> {
+    let mut found = server.find(target)?;
+    let report = status::ask(&found.target)?;
+    let name = found.config.name.clone();
+    let at = found.place(device(&report, &name, id)?)?;
+    if !removal.run(&found.target, What::Device(id))? {
+        return Ok(Exit::Ok);
+    }
+    if found.config.device.len() == 1 {
+        println!("dev{id} is removed. It was the last device of {name}, which can be stopped.");
+        return Ok(Exit::Ok);
+    }
+    number(&mut found.config);
+    let gone = found.config.device.remove(at);
+    found.change()?;
+    println!("dev{id} is removed. {} holds nothing that is needed any more.", gone.spec);
+    Ok(Exit::Ok)
+}
+
+/// `gabion device remove --now`.
+pub fn take_out(target: &Target, server: &Server, id: u32, force: bool) -> Result<Exit> {
     let mut found = server.find(target)?;
     let report = status::ask(&found.target)?;
     let name = found.config.name.clone();

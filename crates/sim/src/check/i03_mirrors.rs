@@ -122,6 +122,20 @@ fn compare(stage: &mut Stage, group: GroupId, unit: UnitKey, copies: &[u8]) -> R
     Ok(())
 }
 
+/// Something that is still stored where its group has no replica any more (rule R11).
+pub fn foreign(stage: &Stage) -> Option<String> {
+    (0..stage.plan.sds).find_map(|i| {
+        let sds = stage.sds(i)?;
+        let (me, device) = (sds.id().0, sds.device()?);
+        let stranger = |group: &GroupId| {
+            stage.observer.groups.get(group).is_some_and(|g| !g.replicas.contains(&me))
+        };
+        let groups = sds.groups().into_iter().map(|v| v.group);
+        let kept = groups.filter(stranger).find(|group| !device.is_empty(*group))?;
+        Some(format!("sds{i} still stores units of {kept}, of which it is no replica"))
+    })
+}
+
 /// Something that is still stored although its volume is deleted (I12).
 pub fn undeleted(stage: &Stage) -> Option<String> {
     let live = &stage.observer.volumes;

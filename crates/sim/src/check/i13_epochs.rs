@@ -8,7 +8,7 @@ use crate::world::ProcId;
 use base::{DeviceId, Epoch, GroupId, MapVersion};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::control::{GroupInfo, MapPage};
+use wire::control::{GroupInfo, Intent, MapPage};
 
 /// A device, as the last page told.
 #[derive(Clone, Debug)]
@@ -19,6 +19,12 @@ pub struct Device {
     pub up: bool,
     /// The life that the map knows.
     pub incarnation: u64,
+    /// Bytes for data.
+    pub capacity: u64,
+    /// It is to be removed.
+    pub leaves: bool,
+    /// It was.
+    pub removed: bool,
 }
 
 /// The map as an observer of the MDM's links knows it.
@@ -56,6 +62,9 @@ impl Observer {
                     address: d.address.parse().ok(),
                     up: d.up,
                     incarnation: d.incarnation,
+                    capacity: d.capacity,
+                    leaves: d.intent() == Intent::Remove,
+                    removed: d.intent() == Intent::Removed,
                 };
                 self.devices.insert(DeviceId(d.id), device);
             }
@@ -90,6 +99,11 @@ impl Observer {
                 return Err(Failure::new("I13", text));
             }
             Some(old) if new.epoch == old.epoch + 1 && !old.lost => {
+                let dropped = old.in_sync.iter().find(|d| !new.replicas.contains(d));
+                if let Some(d) = dropped.filter(|_| new.in_sync.len() < new.replicas.len().min(2)) {
+                    let text = format!("device {d} was dropped too early: {old:?}, then {new:?}");
+                    return Err(Failure::new("R11", text));
+                }
                 let stranger = new
                     .in_sync
                     .iter()

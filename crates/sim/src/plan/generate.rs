@@ -115,8 +115,26 @@ impl Plan {
             plan.growth = if tight { r.range(16, 40) as u32 } else { 0 };
             grow(&mut plan, &mut r);
         }
+        let mut r = root.fork("removal");
+        let tampers = plan.steps.iter().any(|s| matches!(s.action, Action::Tamper(..)));
+        if plan.sds > 2 && !tampers && !tight && r.chance(0.3) {
+            removal(&mut plan, &mut r);
+        }
         plan.steps.sort_by_key(|s| s.at);
         plan
+    }
+}
+
+/// Servers are removed, and others come in their places; now and then one stays after all.
+fn removal(plan: &mut Plan, r: &mut Prng) {
+    for _ in 0..r.range(1, 4) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let i = r.below(u64::from(plan.sds)) as u8;
+        plan.steps.push(Timed { at, action: Action::Remove(i) });
+        if r.chance(0.3) {
+            let at = at + Duration::from_micros(r.below(1_000_000));
+            plan.steps.push(Timed { at, action: Action::Keep(i) });
+        }
     }
 }
 
@@ -172,6 +190,14 @@ fn limits(r: &mut Prng) -> Limits {
     l.copies = r.range(1, 4) as u32;
     l.copy_bytes = *r.pick(&[4 << 10, 8 << 10, 64 << 10, 256 << 10]);
     l.mdm_log = *r.pick(&[4 << 10, 16 << 10, 64 << 10]);
+    // Often about as long as a server is away; sometimes so long that everybody is waited for.
+    let soon = Duration::from_millis(r.range(100, 3000));
+    l.rebuild_after = if r.chance(0.8) { soon } else { Limits::SHIPPED.rebuild_after * 60 };
+    l.moves = r.range(1, 16) as u32;
+    l.moves_per_device = r.range(1, 4) as u32;
+    l.move_copies = r.range(0, 2) as u32;
+    l.move_bytes = *r.pick(&[0, 1 << 20, 16 << 20]);
+    l.rebuild_bytes = *r.pick(&[0, 0, 16 << 20]);
     l
 }
 

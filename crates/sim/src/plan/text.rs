@@ -40,8 +40,11 @@ macro_rules! limits {
 
 limits! {
     numbers: frame_body, client_ops, client_bytes, shard_ops, sdc_requests, link_queue,
-        groups_per_device, stripe_width, copies, copy_bytes, mdm_log, nbd_payload, nbd_requests;
-    times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after
+        groups_per_device, stripe_width, copies, copy_bytes, mdm_log, nbd_payload, nbd_requests,
+        moves, moves_per_device, spare_percent,
+        rebuild_copies, rebuild_bytes, move_copies, move_bytes;
+    times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after,
+        rebuild_after
 }
 
 impl fmt::Display for Plan {
@@ -133,6 +136,8 @@ impl fmt::Display for Action {
             Action::Delete(v) => write!(f, "delete {v}"),
             Action::Scrub => f.write_str("scrub"),
             Action::Grow(i, mib) => write!(f, "grow {i} {mib}"),
+            Action::Remove(i) => write!(f, "remove {i}"),
+            Action::Keep(i) => write!(f, "keep {i}"),
             Action::Damage(i, damage) => {
                 let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
                 write!(f, "damage {i} {how}")
@@ -205,6 +210,8 @@ impl FromStr for Action {
             ["delete", v] => Action::Delete(v.parse()?),
             ["scrub"] => Action::Scrub,
             ["grow", i, mib] => Action::Grow(i.parse()?, mib.parse()?),
+            ["remove", i] => Action::Remove(i.parse()?),
+            ["keep", i] => Action::Keep(i.parse()?),
             ["damage", i, how] => {
                 let known = DAMAGE.iter().find(|(_, name)| name == how);
                 let damage = known.context("damage is rot, sector, lost or astray")?.0;

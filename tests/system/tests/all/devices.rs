@@ -22,7 +22,7 @@ fn a_server_gets_one_more_device_and_gives_it_back() {
         let id = device.context("the new device")?["id"].to_string();
         ensure!(cluster.pid("sds2")? == pid, "the server was not restarted");
         cluster.gabion(&["device", "add", &spec, "--sds", "2"])?.fails(1, &["already"])?;
-        cluster.gabion(&["device", "remove", &id, "--sds", "2"])?.ok()?;
+        cluster.gabion(&["device", "remove", &id, "--sds", "2", "--now"])?.ok()?;
         cluster.gabion(&["device", "import", &spec, "--sds", "3"])?.ok()?;
         ensure!(nbd.read(0, 4096)? == [7; 4096]);
         // It is found again by the next start.

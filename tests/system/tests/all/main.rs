@@ -10,6 +10,7 @@ mod failover;
 mod fio;
 mod full;
 mod grow;
+mod heal;
 mod hosts;
 mod library;
 mod lifecycle;

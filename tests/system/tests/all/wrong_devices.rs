@@ -362,7 +362,7 @@ fn what_can_not_be_added_or_imported_is_refused_at_once() {
         let list: serde_json::Value = serde_json::from_str(&list)?;
         let added = list.as_array().context("a list")?.iter().find(|d| d["shard"] == 1);
         let id = added.context("the new device")?["id"].to_string();
-        cluster.gabion(&["device", "remove", &id, "--sds", "1"])?.ok()?;
+        cluster.gabion(&["device", "remove", &id, "--sds", "1", "--now"])?.ok()?;
         fs::copy(path("moved"), path("shrunk"))?;
         resize(&path("shrunk"), SIZE / 2)?;
         import("shrunk")?.fails(1, &["shrunk", "give it back its size"])?;

@@ -1,0 +1,306 @@
+//! The healer: which groups get other replicas, and when (rule R11).
+//!
+//! Intent (devices that are to be removed), the map, and what heartbeats tell become one command per round: all
+//! that is due, group by group, each compared with its epoch (rule R4). Nothing is remembered between rounds
+//! but since when devices are away; so a new MDM, or one that comes back, goes on where the state is.
+//!
+//! In order of importance: moves that are at their end or have become pointless; lost copies made anew
+//! elsewhere, when their device has been away for [`Limits::rebuild_after`]; copies off devices that are to be
+//! removed, and off servers that have both; balance.
+//!
+//! Invariants: a bounded number of groups is on the move, per device and in all; nothing is planned onto a
+//! device that isn't heard or has no room; only a rebuild uses the spare; nothing moves for balance while
+//! anything is degraded; while more servers are away than one accident explains (rule R12), nothing is rebuilt.
+//!
+//! It doesn't know how a copy is made, and it decides nothing by itself: `State::apply` does, by the epochs.
+
+mod room;
+
+use crate::command::{self, Command};
+use crate::detector::loss_limit;
+use crate::group::Group;
+use crate::state::{State, survives};
+use crate::status::Observed;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
+use base::{DeviceId, GroupId, Limits, MapVersion, SdsId, Time};
+use room::Rooms;
+use wire::control::{Intent, MoveStatus};
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub struct Healer {
+    /// Since when devices are down, as far as this life of the MDM knows.
+    away: BTreeMap<DeviceId, Time>,
+    due: Time,
+    /// So many servers are away that nothing is rebuilt.
+    held_back: bool,
+    /// The map at which there was nothing to level.
+    level: MapVersion,
+    /// Before this time it isn't looked again, after something could not be levelled.
+    level_at: Time,
+}
+
+/// What came of an attempt to level.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Level {
+    /// There is nothing to do.
+    Even,
+    /// Something else comes first, or something was begun.
+    Busy,
+    /// Who should take something can't yet: it has no room, or was not heard.
+    Stuck,
+}
+
+impl Healer {
+    /// When [`Healer::work`] is to be asked next.
+    pub fn wake_at(&self) -> Time {
+        self.due
+    }
+
+    /// True while nothing is rebuilt because too many servers are away.
+    pub fn is_held_back(&self) -> bool {
+        self.held_back
+    }
+
+    /// Something has changed that may end a move.
+    pub fn hurry(&mut self, now: Time) {
+        self.due = self.due.min(now);
+    }
+
+    /// What is to be done now: at most one command for groups, and one for devices that are empty at last.
+    pub fn work(
+        &mut self,
+        now: Time,
+        state: &State,
+        seen: &Observed,
+        limits: &Limits,
+    ) -> Vec<Command> {
+        if now < self.due {
+            return Vec::new();
+        }
+        self.due = now + limits.heartbeat_every;
+        self.look(now, state, limits);
+        let overdue = |since: &Time| now.since(*since) >= limits.rebuild_after;
+        let lost = self.away.iter().filter(|(_, since)| !self.held_back && overdue(since));
+        let lost: BTreeSet<DeviceId> = lost.map(|(device, _)| *device).collect();
+        let mut round = Round::new(state, seen, limits);
+        round.finish();
+        round.rebuild(&lost);
+        round.clear();
+        if self.level < state.version && self.level_at <= now {
+            match round.level() {
+                Level::Even => self.level = state.version,
+                Level::Stuck => self.level_at = now + limits.heartbeat_every * 10,
+                Level::Busy => {}
+            }
+        }
+        round.commands()
+    }
+
+    /// Who is away, since when; and whether it is believable that so many died.
+    fn look(&mut self, now: Time, state: &State, limits: &Limits) {
+        let down = |id: &DeviceId| state.devices.get(id).is_some_and(|d| !d.up);
+        self.away.retain(|id, _| down(id));
+        for id in state.devices.keys().filter(|id| down(id)) {
+            self.away.entry(*id).or_insert(now);
+        }
+        let gone = |id: &DeviceId| {
+            self.away.get(id).is_some_and(|at| now.since(*at) >= limits.rebuild_after)
+        };
+        let mut servers: BTreeMap<SdsId, bool> = BTreeMap::new();
+        for (id, d) in state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed) {
+            *servers.entry(d.sds).or_insert(true) &= gone(id);
+        }
+        let away = servers.values().filter(|away| **away).count();
+        self.held_back = away > loss_limit(servers.len());
+    }
+}
+
+/// One round of thinking.
+struct Round<'a> {
+    state: &'a State,
+    seen: &'a Observed,
+    limits: &'a Limits,
+    rooms: Rooms,
+    /// Groups that are on the move.
+    moving: usize,
+    shapes: BTreeMap<GroupId, command::Shape>,
+}
+
+impl<'a> Round<'a> {
+    fn new(state: &'a State, seen: &'a Observed, limits: &'a Limits) -> Round<'a> {
+        let moving = state.groups.values().filter(|g| g.leaving.is_some()).count();
+        let rooms = Rooms::new(state, seen, limits);
+        Round { state, seen, limits, rooms, moving, shapes: BTreeMap::new() }
+    }
+
+    fn commands(self) -> Vec<Command> {
+        let mut commands = Vec::new();
+        let list: Vec<command::Shape> = self.shapes.into_values().collect();
+        if !list.is_empty() {
+            commands.push(Command::Reshape(command::Reshape { list }));
+        }
+        let empty = |id: &DeviceId| self.state.groups_of(*id).is_empty();
+        let goes = self.state.devices.iter().filter(|(_, d)| d.intent == Intent::Remove);
+        let devices: Vec<u32> = goes.filter(|(id, _)| empty(id)).map(|(id, _)| id.0).collect();
+        if !devices.is_empty() {
+            let intent = Intent::Removed as i32;
+            commands.push(Command::Intend(command::Intend { devices, intent }));
+        }
+        commands
+    }
+
+    fn shape(&mut self, id: GroupId, replicas: Vec<DeviceId>, leaving: Option<DeviceId>) {
+        let shape = command::Shape {
+            group: id.0,
+            epoch: self.state.groups[&id].epoch.0,
+            replicas: replicas.iter().map(|d| d.0).collect(),
+            leaving: leaving.map_or(0, |d| d.0),
+        };
+        self.shapes.insert(id, shape);
+    }
+
+    /// Ends moves whose newcomer is in sync, and those that are of no use any more.
+    fn finish(&mut self) {
+        let state = self.state;
+        for (id, group) in state.groups.iter().filter(|(_, g)| g.primary.is_some()) {
+            let Some(leaving) = group.leaving else { continue };
+            match group.newcomer() {
+                None => self.shape(*id, group.staying().collect(), None),
+                Some(_) if mutant::on(Mutant::DropEarly) => {
+                    self.shape(*id, group.staying().collect(), None);
+                }
+                Some(newcomer) if self.is_pointless(*id, group, newcomer, leaving) => {
+                    let back = |d: DeviceId| if d == newcomer { leaving } else { d };
+                    self.shape(*id, group.staying().map(back).collect(), None);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Whether a copy should not go on: the newcomer is gone, and what it had of the copy with it. Or the one
+    /// whose place it takes has come back, and lacks less than the newcomer does: then that one is brought up to
+    /// date. How much either lacks the primary tells; while it has not begun, going back costs less for sure.
+    fn is_pointless(
+        &self,
+        id: GroupId,
+        group: &Group,
+        newcomer: DeviceId,
+        leaving: DeviceId,
+    ) -> bool {
+        let entry = |d: DeviceId| self.state.devices.get(&d);
+        if entry(newcomer).is_none_or(|d| !d.up || d.intent != Intent::Normal) {
+            return true;
+        }
+        let back = entry(leaving).is_some_and(|d| d.up && d.intent == Intent::Normal);
+        if !back || group.in_sync.contains(&leaving) {
+            return false;
+        }
+        let kept = entry(leaving).is_some_and(|d| survives(d.kind));
+        match self.told(id, group) {
+            None => kept,
+            Some(told) => kept && told.missed < told.todo,
+        }
+    }
+
+    /// What the primary says about the group's copy.
+    fn told(&self, id: GroupId, group: &Group) -> Option<&MoveStatus> {
+        let beat = self.seen.devices.get(&group.primary?)?.heartbeat.as_ref()?;
+        beat.moves.iter().find(|m| m.group == id.0)
+    }
+
+    /// Makes lost copies anew.
+    fn rebuild(&mut self, lost: &BTreeSet<DeviceId>) {
+        let state = self.state;
+        let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent != Intent::Normal);
+        // Data first.
+        for used in [true, false] {
+            for (id, group) in state.groups.iter().filter(|(id, _)| state.is_used(**id) == used) {
+                let degraded =
+                    group.leaving.is_none() && group.primary.is_some() && !group.is_whole();
+                let gone =
+                    |d: &DeviceId| !group.in_sync.contains(d) && (lost.contains(d) || leaves(d));
+                let gone = group.replicas.iter().copied().find(gone);
+                if let Some(gone) = gone.filter(|_| degraded) {
+                    self.replace(*id, group, gone, true);
+                }
+            }
+        }
+    }
+
+    /// Moves copies off devices that are to be removed, and one of two that lie on one server.
+    fn clear(&mut self) {
+        let state = self.state;
+        let leaves =
+            |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.intent == Intent::Remove);
+        for (id, group) in state.groups.iter().filter(|(_, g)| g.is_whole() && g.leaving.is_none())
+        {
+            let together = group.pair().is_some_and(|[a, b]| {
+                let server = |d: DeviceId| state.devices.get(&d).map(|d| d.sds);
+                server(a) == server(b)
+            });
+            let from = group.replicas.iter().copied().find(leaves);
+            let from = from.or_else(|| group.replicas.last().copied().filter(|_| together));
+            if let Some(from) = from {
+                self.replace(*id, group, from, false);
+            }
+        }
+    }
+
+    /// Begins a move of one replica to where it fits best; with `spare`, the spare may be used.
+    fn replace(&mut self, id: GroupId, group: &Group, from: DeviceId, spare: bool) {
+        if let Some(to) = self.rooms.best(self.state, id, group, from, spare) {
+            self.begin(id, group, from, to);
+        }
+    }
+
+    /// Begins a move, if there are not too many.
+    fn begin(&mut self, id: GroupId, group: &Group, from: DeviceId, to: DeviceId) -> bool {
+        let source = group.primary.unwrap_or(from);
+        let most = self.limits.moves as usize;
+        if self.moving >= most || self.shapes.contains_key(&id) || !self.rooms.may(source, to) {
+            return false;
+        }
+        let place = |d: &DeviceId| if *d == from { to } else { *d };
+        let replicas = group.replicas.iter().map(place).chain([from]).collect();
+        self.rooms.take(self.state, id, source, to);
+        self.shape(id, replicas, Some(from));
+        self.moving += 1;
+        true
+    }
+
+    /// Levels what devices hold, when nothing else is to be done.
+    fn level(&mut self) -> Level {
+        let state = self.state;
+        let busy = |(id, g): (&GroupId, &Group)| {
+            !g.is_whole() && (!g.lost || state.is_used(*id)) || g.leaving.is_some()
+        };
+        let away = state.devices.values().any(|d| !d.up && d.intent == Intent::Normal);
+        let leaves = state.devices.values().any(|d| d.intent == Intent::Remove);
+        if away || leaves || !self.shapes.is_empty() || state.groups.iter().any(busy) {
+            return Level::Busy;
+        }
+        let plan = self.rooms.level(state);
+        for m in &plan.moves {
+            let group = &state.groups[&m.group];
+            if self.rooms.fits(state, m.group, m.to, false) {
+                self.begin(m.group, group, m.from, m.to);
+            }
+        }
+        // Who leads is a matter of a moment; but each hand-over holds I/O for one.
+        for id in
+            plan.swaps.iter().filter(|_| plan.moves.is_empty()).take(self.limits.moves as usize)
+        {
+            let replicas = state.groups[id].replicas.iter().rev().copied().collect();
+            self.shape(*id, replicas, None);
+        }
+        match () {
+            () if !self.shapes.is_empty() => Level::Busy,
+            () if plan.moves.is_empty() => Level::Even,
+            () => Level::Stuck,
+        }
+    }
+}

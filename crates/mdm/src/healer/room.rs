@@ -1,0 +1,141 @@
+//! Who can take another group: room, and how much each device has to do already.
+
+use crate::group::Group;
+use crate::state::State;
+use crate::status::Observed;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use base::{DeviceId, GroupId, Limits, Mutant, SdsId, mutant};
+use placement::Plan;
+use wire::control::Intent;
+
+#[derive(Debug)]
+struct Room {
+    sds: SdsId,
+    capacity: u64,
+    /// What it holds, and what is on its way to it.
+    used: u64,
+    /// Groups that it belongs to, or will.
+    groups: u64,
+    /// Its groups that volumes use: what it holds is theirs.
+    with_data: u64,
+    /// Copies that it makes or gets.
+    moving: u32,
+    /// It is heard, and stays.
+    open: bool,
+}
+
+/// All devices.
+#[derive(Debug)]
+pub(super) struct Rooms {
+    rooms: BTreeMap<DeviceId, Room>,
+    /// Copies that one device makes or gets at a time.
+    most: u32,
+    /// Of capacity, in percent, for rebuilds only.
+    spare: u64,
+}
+
+impl Rooms {
+    pub fn new(state: &State, seen: &Observed, limits: &Limits) -> Rooms {
+        let mut rooms = BTreeMap::new();
+        for (id, d) in &state.devices {
+            let seen = seen.devices.get(id).filter(|s| s.connected);
+            let beat = seen.and_then(|s| s.heartbeat.as_ref());
+            let groups = state.groups_of(*id);
+            let room = Room {
+                sds: d.sds,
+                capacity: d.capacity,
+                used: beat.map_or(0, |b| b.used),
+                groups: groups.len() as u64,
+                with_data: groups.iter().filter(|g| state.is_used(**g)).count() as u64,
+                moving: 0,
+                open: beat.is_some_and(|b| !b.full) && d.up && d.intent == Intent::Normal,
+            };
+            rooms.insert(*id, room);
+        }
+        let (most, spare) = (limits.moves_per_device, u64::from(limits.spare_percent));
+        let mut rooms = Rooms { rooms, most, spare };
+        for (id, group) in &state.groups {
+            if let Some((to, source)) = group.newcomer().zip(group.primary) {
+                rooms.take(state, *id, source, to);
+            }
+        }
+        rooms
+    }
+
+    /// About as many bytes as a group has: the units of a volume spread evenly over its groups.
+    fn bytes(&self, state: &State, id: GroupId) -> u64 {
+        let group = &state.groups[&id];
+        let held = |d: &DeviceId| self.rooms.get(d).map(|r| r.used / r.with_data.max(1));
+        let bytes = group.in_sync.iter().filter_map(held).max().unwrap_or(0);
+        if state.is_used(id) { bytes } else { 0 }
+    }
+
+    /// True when the device has room for the group; without `spare`, beside the spare.
+    pub fn fits(&self, state: &State, id: GroupId, to: DeviceId, spare: bool) -> bool {
+        let Some(room) = self.rooms.get(&to) else { return false };
+        let kept = if spare { 0 } else { self.spare };
+        let usable = (u128::from(room.capacity) * u128::from(100 - kept) / 100) as u64;
+        room.open && room.used.saturating_add(self.bytes(state, id)) < usable
+    }
+
+    /// True when neither has too many copies in hand.
+    pub fn may(&self, source: DeviceId, to: DeviceId) -> bool {
+        [source, to].iter().all(|d| self.rooms.get(d).is_some_and(|r| r.moving < self.most))
+    }
+
+    /// A copy of the group is on its way.
+    pub fn take(&mut self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) {
+        let bytes = self.bytes(state, id);
+        if let Some(room) = self.rooms.get_mut(&to) {
+            room.used = room.used.saturating_add(bytes);
+            room.groups += 1;
+            room.moving += 1;
+        }
+        if let Some(room) = self.rooms.get_mut(&source) {
+            room.moving += 1;
+        }
+    }
+
+    /// Where a replica of the group goes best, in the place of that one: to another server than the other
+    /// replica's, and there to whom has the fewest groups for its capacity. Many devices take the groups of one.
+    pub fn best(
+        &self,
+        state: &State,
+        id: GroupId,
+        group: &Group,
+        from: DeviceId,
+        spare: bool,
+    ) -> Option<DeviceId> {
+        let source = group.primary?;
+        let other = group.replicas.iter().find(|d| **d != from)?;
+        let server = self.rooms.get(other)?.sds;
+        let may = |(to, room): &(&DeviceId, &Room)| {
+            let apart = room.sds != server || mutant::on(Mutant::OneFaultUnit);
+            let fresh = !group.replicas.contains(to);
+            apart && fresh && self.may(source, **to) && self.fits(state, id, **to, spare)
+        };
+        let load =
+            |room: &Room| (u128::from(room.groups + 1) << 64) / u128::from(room.capacity.max(1));
+        let best = self.rooms.iter().filter(may).min_by_key(|(to, room)| (load(room), **to));
+        best.map(|(to, _)| *to)
+    }
+
+    /// What would make all level.
+    pub fn level(&self, state: &State) -> Plan {
+        let stays = |id: &DeviceId| state.devices[id].intent == Intent::Normal;
+        let devices: Vec<placement::Device> = self
+            .rooms
+            .iter()
+            .filter(|(id, _)| stays(id))
+            .map(|(id, r)| placement::Device { id: *id, sds: r.sds, capacity: r.capacity })
+            .collect();
+        let held = state.groups.iter().filter(|(_, g)| !g.lost);
+        let held: Vec<placement::Held> = held
+            .filter_map(|(id, g)| {
+                Some(placement::Held { group: *id, replicas: g.pair()?, weight: 1 })
+            })
+            .collect();
+        placement::balance(&devices, &held).unwrap_or_default()
+    }
+}

@@ -1,0 +1,81 @@
+//! Graceful removal: what may go, and what is refused because it would break what was promised.
+//!
+//! An order is a wish that is kept in the state ([`Intent`]); the healer makes it true, group by group, while
+//! both copies stay, and forgets the device when it is empty. Until then the wish can be taken back.
+
+use crate::command::{self, Command};
+use crate::refused::Refused;
+use crate::state::{Device, State};
+use crate::status::Observed;
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{DeviceId, Limits, SdsId};
+use wire::control::{Intent, RemoveAsk};
+
+impl State {
+    /// Has a device, or all of a server, removed; or not any more.
+    pub fn removal_command(
+        &self,
+        ask: &RemoveAsk,
+        seen: &Observed,
+        limits: &Limits,
+    ) -> Result<Command, Refused> {
+        let meant = self.meant(ask)?;
+        if !ask.keep {
+            self.may_go(&meant, seen, limits)?;
+        }
+        let intent = if ask.keep { Intent::Normal } else { Intent::Remove } as i32;
+        let devices = meant.iter().map(|d| d.0).collect();
+        Ok(Command::Intend(command::Intend { devices, intent }))
+    }
+
+    fn meant(&self, ask: &RemoveAsk) -> Result<BTreeSet<DeviceId>, Refused> {
+        let there = self.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
+        if ask.device != 0 {
+            let meant: BTreeSet<_> =
+                there.map(|(id, _)| *id).filter(|d| d.0 == ask.device).collect();
+            return if meant.is_empty() { Err(Refused::NoDevice(ask.device)) } else { Ok(meant) };
+        }
+        let server = self.server_named(&ask.server);
+        let meant: BTreeSet<_> =
+            there.filter(|(_, d)| Some(d.sds) == server).map(|(id, _)| *id).collect();
+        let none = || Refused::NoServer(String::from(&ask.server));
+        if meant.is_empty() { Err(none()) } else { Ok(meant) }
+    }
+
+    /// Whether all stays mirrored without these devices.
+    fn may_go(
+        &self,
+        meant: &BTreeSet<DeviceId>,
+        seen: &Observed,
+        limits: &Limits,
+    ) -> Result<(), Refused> {
+        let goes = |id: &DeviceId, d: &Device| meant.contains(id) || d.intent == Intent::Remove;
+        let there = || self.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
+        let stay: Vec<_> = there().filter(|(id, d)| d.up && !goes(id, d)).collect();
+        let servers: BTreeSet<SdsId> = stay.iter().map(|(_, d)| d.sds).collect();
+        if servers.len() < 2 && !self.groups.is_empty() {
+            return Err(Refused::TooFewLeft { left: servers.len() });
+        }
+        let alone = |d: &DeviceId| {
+            let last = |g: &&base::GroupId| self.is_used(**g) && self.groups[*g].in_sync == [*d];
+            self.groups_of(*d).iter().filter(last).count()
+        };
+        let down = meant.iter().filter(|d| !self.is_up(**d));
+        if let Some((device, groups)) =
+            down.map(|d| (d.0, alone(d))).find(|(_, groups)| *groups > 0)
+        {
+            return Err(Refused::LastCopies { device, groups });
+        }
+        let used = |id: &DeviceId| {
+            seen.devices.get(id).and_then(|s| s.heartbeat.as_ref()).map_or(0, |beat| beat.used)
+        };
+        let needed: u64 = there().filter(|(id, d)| goes(id, d)).map(|(id, _)| used(id)).sum();
+        let kept = u64::from(100 - limits.spare_percent);
+        let room =
+            |(id, d): &(&DeviceId, &Device)| (d.capacity / 100 * kept).saturating_sub(used(id));
+        let room: u64 = stay.iter().map(room).sum();
+        if needed > room { Err(Refused::NoRoom { needed, room }) } else { Ok(()) }
+    }
+}

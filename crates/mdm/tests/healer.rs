@@ -1,0 +1,344 @@
+//! What the healer plans: when, for whom, where to, and when it had better not.
+
+mod common;
+
+use base::{DeviceId, Duration, GroupId, Limits, SdsId, Time};
+use common::*;
+use mdm::command::*;
+use mdm::healer::Healer;
+use mdm::status::{Observed, Seen};
+use mdm::{Command, Refused, State};
+use std::collections::BTreeMap;
+use wire::control::{DeviceKind, Heartbeat, Intent, MoveStatus, RemoveAsk};
+
+/// A cluster of servers with one device each and one volume, and what the MDM's node adds to the state.
+struct Rig {
+    state: State,
+    seen: Observed,
+    healer: Healer,
+    limits: Limits,
+    now: Time,
+}
+
+impl Rig {
+    fn new(servers: u32) -> Rig {
+        let mut state = State::new();
+        apply(&mut state, &Command::FormCluster(FormCluster { cluster: 7 }));
+        let limits =
+            Limits { groups_per_device: 16, moves: 64, moves_per_device: 64, ..Limits::TEST_MIN };
+        let mut rig = Rig {
+            state,
+            seen: Observed::default(),
+            healer: Healer::default(),
+            limits,
+            now: Time(1_000_000_000),
+        };
+        (1..=servers).for_each(|n| rig.add(n, 0));
+        let create = rig.state.create_volume_command("v", 64 << 20, &rig.limits).unwrap();
+        apply(&mut rig.state, &create);
+        rig
+    }
+
+    fn add(&mut self, device: u32, used: u64) {
+        let life = self.state.next_incarnation.0;
+        apply(&mut self.state, &up(device, life, u64::from(device), DeviceKind::Durable));
+        self.used(device, used);
+    }
+
+    fn used(&mut self, device: u32, used: u64) {
+        self.beat(device, Heartbeat { used, ..Heartbeat::default() });
+    }
+
+    fn beat(&mut self, device: u32, heartbeat: Heartbeat) {
+        let mut seen = Seen::default();
+        seen.connected = true;
+        seen.beat(self.now, heartbeat);
+        self.seen.devices.insert(DeviceId(device), seen);
+    }
+
+    fn life(&self, device: u32) -> u64 {
+        self.state.devices[&DeviceId(device)].incarnation.0
+    }
+
+    fn down(&mut self, device: u32) {
+        let life = self.life(device);
+        apply(&mut self.state, &down(device, life, true));
+    }
+
+    fn back(&mut self, device: u32) {
+        let life = self.state.next_incarnation.0;
+        apply(&mut self.state, &up(device, life, u64::from(device), DeviceKind::Durable));
+    }
+
+    /// One round after this time; tells how many groups it changed, and that all fits.
+    fn round(&mut self, after: Duration) -> usize {
+        self.now = self.now + after;
+        let commands = self.healer.work(self.now, &self.state, &self.seen, &self.limits);
+        assert!(commands.iter().filter(|c| matches!(c, Command::Reshape(_))).count() <= 1);
+        let mut changed = 0;
+        for command in &commands {
+            if let Command::Reshape(c) = command {
+                changed += c.list.len();
+            }
+            apply(&mut self.state, command);
+        }
+        changed
+    }
+
+    fn beats(&mut self) -> usize {
+        self.round(self.limits.heartbeat_every)
+    }
+
+    /// Every newcomer gets its copy; then rounds, until nothing is left to do. Tells how many copies were made.
+    fn settle(&mut self) -> usize {
+        let mut copies = 0;
+        for _ in 0..1000 {
+            let changed = self.beats();
+            let moving: Vec<_> = self.moving();
+            if changed == 0 && moving.is_empty() {
+                return copies;
+            }
+            for (id, primary, newcomer) in moving {
+                let life = self.life(primary.0);
+                apply(&mut self.state, &join(primary.0, life, newcomer.0));
+                let epoch = self.state.groups[&id].epoch.0;
+                apply(&mut self.state, &admit(id.0, epoch, newcomer.0));
+                copies += 1;
+            }
+        }
+        panic!("it never ends");
+    }
+
+    fn moving(&self) -> Vec<(GroupId, DeviceId, DeviceId)> {
+        let moving =
+            |(id, g): (&GroupId, &mdm::group::Group)| Some((*id, g.primary?, g.newcomer()?));
+        self.state.groups.iter().filter_map(moving).collect()
+    }
+
+    /// How many replicas, and how many preferred leads, each device has.
+    fn shares(&self) -> BTreeMap<u32, (i32, i32)> {
+        let mut shares = BTreeMap::new();
+        for group in self.state.groups.values() {
+            let [a, b] = group.pair().unwrap();
+            assert_eq!(group.leaving, None);
+            assert!(group.is_whole(), "{group:?}");
+            let server = |d: DeviceId| self.state.devices[&d].sds;
+            assert_ne!(server(a), server(b));
+            shares.entry(a.0).or_insert((0, 0)).1 += 1;
+            [a, b].iter().for_each(|d| shares.entry(d.0).or_insert((0, 0)).0 += 1);
+        }
+        shares
+    }
+
+    fn intend(&mut self, device: u32, intent: Intent) {
+        let c = Intend { devices: vec![device], intent: intent as i32 };
+        apply(&mut self.state, &Command::Intend(c));
+    }
+}
+
+#[test]
+fn a_device_that_stays_away_is_rebuilt_on_all_others() {
+    let mut rig = Rig::new(5);
+    let lost = rig.state.groups_of(DeviceId(2)).len();
+    rig.down(2);
+    assert_eq!(rig.beats(), 0, "a restart moves nothing");
+    assert_eq!(rig.round(rig.limits.rebuild_after), lost, "all in one command");
+    let to: BTreeMap<u32, u32> =
+        rig.moving().iter().fold(BTreeMap::new(), |mut all, (_, _, to)| {
+            *all.entry(to.0).or_default() += 1;
+            all
+        });
+    assert!(to.len() == 4 && to.values().all(|n| *n <= lost as u32 / 4 + 1), "{to:?}");
+    assert_eq!(rig.settle(), lost);
+    assert!(rig.state.groups_of(DeviceId(2)).is_empty());
+}
+
+#[test]
+fn a_bounded_number_of_groups_moves_at_a_time() {
+    let mut rig = Rig::new(5);
+    (rig.limits.moves, rig.limits.moves_per_device) = (5, 2);
+    rig.down(2);
+    rig.beats();
+    rig.round(rig.limits.rebuild_after);
+    let mut busy: BTreeMap<u32, u32> = BTreeMap::new();
+    for (_, from, to) in rig.moving() {
+        [from, to].iter().for_each(|d| *busy.entry(d.0).or_default() += 1);
+    }
+    assert!(rig.moving().len() <= 5 && busy.values().all(|n| *n <= 2), "{busy:?}");
+    assert_eq!(rig.beats(), 0, "before one is at its end no other begins");
+    rig.settle();
+    rig.shares();
+}
+
+#[test]
+fn who_comes_back_gets_only_what_it_missed_where_that_is_less() {
+    let mut rig = Rig::new(4);
+    rig.down(2);
+    rig.beats();
+    rig.round(rig.limits.rebuild_after);
+    let moving = rig.moving();
+    let (first, rest) = moving.split_first().unwrap();
+    // The primaries tell: the first group's copy is almost done, the others have just begun.
+    for device in [1, 3, 4] {
+        let told = moving.iter().filter(|m| m.1 == DeviceId(device)).map(|m| MoveStatus {
+            group: m.0.0,
+            todo: if m.0 == first.0 { 4096 } else { 1 << 20 },
+            missed: 8192,
+        });
+        rig.beat(device, Heartbeat { moves: told.collect(), ..Heartbeat::default() });
+    }
+    rig.back(2);
+    assert_eq!(rig.beats(), rest.len());
+    assert_eq!(rig.moving(), [*first]);
+}
+
+#[test]
+fn a_newcomer_that_goes_down_is_given_up() {
+    let mut rig = Rig::new(3);
+    rig.down(3);
+    rig.beats();
+    rig.round(rig.limits.rebuild_after);
+    assert!(!rig.moving().is_empty());
+    rig.down(2);
+    rig.back(3);
+    rig.beats();
+    let comes = rig.moving().into_iter().any(|m| m.2 == DeviceId(2));
+    assert!(!comes);
+}
+
+#[test]
+fn so_many_away_are_no_accident() {
+    let mut rig = Rig::new(12);
+    (2..=3).for_each(|n| rig.down(n));
+    rig.beats();
+    assert!(rig.round(rig.limits.rebuild_after) > 0 && !rig.healer.is_held_back());
+    rig.settle();
+    (4..=6).for_each(|n| rig.down(n));
+    rig.beats();
+    assert_eq!(rig.round(rig.limits.rebuild_after), 0);
+    assert!(rig.healer.is_held_back());
+}
+
+#[test]
+fn nothing_comes_where_there_is_no_room_and_only_a_rebuild_uses_the_spare() {
+    let mut rig = Rig::new(4);
+    let almost = (1 << 30) * 91 / 100;
+    [1, 2].into_iter().for_each(|n| rig.used(n, 1 << 20));
+    rig.used(4, almost);
+    rig.used(3, 1 << 30);
+    rig.intend(2, Intent::Remove);
+    rig.beats();
+    let to = |rig: &Rig, n: u32| rig.moving().iter().filter(|m| m.2 == DeviceId(n)).count();
+    assert_eq!((to(&rig, 3), to(&rig, 4)), (0, 0));
+    rig.intend(2, Intent::Normal);
+    rig.settle();
+    rig.down(2);
+    rig.beats();
+    rig.round(rig.limits.rebuild_after);
+    assert_eq!((to(&rig, 3), to(&rig, 4) > 0), (0, true), "{:?}", rig.moving());
+}
+
+#[test]
+fn a_device_is_removed_while_both_copies_stay() {
+    let mut rig = Rig::new(4);
+    let had = rig.state.groups_of(DeviceId(2)).len();
+    rig.intend(2, Intent::Remove);
+    rig.beats();
+    assert!(rig.state.groups.values().all(|g| g.is_whole()));
+    assert_eq!(rig.settle(), had);
+    assert_eq!(rig.state.devices[&DeviceId(2)].intent, Intent::Removed);
+    assert!(!rig.shares().contains_key(&2));
+}
+
+#[test]
+fn a_removal_can_be_given_up() {
+    let mut rig = Rig::new(4);
+    rig.limits.moves_per_device = 1;
+    rig.intend(2, Intent::Remove);
+    rig.beats();
+    rig.intend(2, Intent::Normal);
+    assert!(rig.settle() <= 4, "what is on its way goes on, and is levelled again");
+    assert!(rig.shares().contains_key(&2));
+}
+
+#[test]
+fn a_new_device_gets_its_share_and_hardly_more_moves_than_that() {
+    let mut rig = Rig::new(4);
+    assert_eq!(rig.settle(), 0, "all is level already");
+    rig.add(5, 0);
+    let share = rig.state.groups.len() * 2 / 5;
+    let copies = rig.settle();
+    assert!((share - 1..=share + 1).contains(&copies), "{copies} copies for {share}");
+    for (device, (replicas, leads)) in rig.shares() {
+        assert!((replicas - share as i32).abs() <= 1, "dev{device}: {replicas} of {share}");
+        assert!((2 * leads - replicas).abs() <= 2, "dev{device} leads {leads} of {replicas}");
+    }
+    assert_eq!(rig.settle(), 0, "and then there is peace");
+}
+
+#[test]
+fn nothing_is_levelled_while_anything_is_degraded() {
+    let mut rig = Rig::new(4);
+    rig.down(2);
+    rig.add(5, 0);
+    assert_eq!(rig.beats(), 0);
+    rig.back(2);
+    assert_eq!(rig.beats(), 0, "it is not in sync yet");
+}
+
+#[test]
+fn two_copies_that_came_onto_one_server_are_parted() {
+    let mut rig = Rig::new(3);
+    rig.down(2);
+    let id = rig.state.next_incarnation.0;
+    let Command::DeviceUp(c) = up(2, id, 2, DeviceKind::Durable) else { unreachable!() };
+    let moved = DeviceUp { sds: 1, name: "sds1".into(), shard: 1, ..c };
+    apply(&mut rig.state, &Command::DeviceUp(moved));
+    assert_eq!(rig.state.devices[&DeviceId(2)].sds, SdsId(1));
+    let groups: Vec<GroupId> = rig.state.groups_of(DeviceId(2)).to_vec();
+    for id in groups {
+        let Some(primary) = rig.state.groups[&id].primary else { continue };
+        let life = rig.life(primary.0);
+        apply(&mut rig.state, &join(primary.0, life, 2));
+        let epoch = rig.state.groups[&id].epoch.0;
+        apply(&mut rig.state, &admit(id.0, epoch, 2));
+    }
+    rig.settle();
+    rig.shares();
+}
+
+#[test]
+fn a_removal_that_would_break_what_was_promised_is_refused() {
+    let ask = |rig: &Rig, device: u32, server: &str| {
+        let ask = RemoveAsk { device, server: server.into(), keep: false };
+        rig.state.removal_command(&ask, &rig.seen, &rig.limits)
+    };
+    let mut rig = Rig::new(3);
+    assert_eq!(ask(&rig, 9, ""), Err(Refused::NoDevice(9)));
+    assert_eq!(ask(&rig, 0, "who"), Err(Refused::NoServer("who".into())));
+    assert!(ask(&rig, 0, "sds2").is_ok());
+    rig.used(2, 1 << 29);
+    rig.used(1, 1 << 29);
+    rig.used(3, 1 << 30);
+    let room = (1 << 30) / 100 * 90 - (1 << 29);
+    assert_eq!(ask(&rig, 2, ""), Err(Refused::NoRoom { needed: 1 << 29, room }));
+    rig.used(3, 0);
+    rig.intend(1, Intent::Remove);
+    assert_eq!(ask(&rig, 2, ""), Err(Refused::TooFewLeft { left: 1 }));
+    let mut rig = Rig::new(4);
+    rig.down(2);
+    rig.down(1);
+    assert!(matches!(ask(&rig, 1, ""), Err(Refused::LastCopies { device: 1, .. })));
+}
+
+#[test]
+fn a_new_device_that_was_not_heard_yet_gets_its_share_when_it_is() {
+    let mut rig = Rig::new(4);
+    rig.settle();
+    rig.add(5, 0);
+    let heard = rig.seen.devices.remove(&DeviceId(5)).unwrap();
+    assert_eq!(rig.beats(), 0);
+    rig.seen.devices.insert(DeviceId(5), heard);
+    let waited = (0..20).find(|_| rig.beats() > 0);
+    assert!(waited.is_some(), "it is never looked at again");
+}

@@ -1,0 +1,250 @@
+//! Devices come, go, fail and grow; after each time every device has its share, and hardly more has moved than
+//! had to.
+
+use base::{DeviceId, GroupId, Prng, SdsId};
+use placement::{Device, Held, Pair, Plan, balance, plan};
+use std::collections::{BTreeMap, BTreeSet};
+
+const CAPACITY: u64 = 1 << 40;
+
+fn cluster(servers: u32, per_server: u32) -> Vec<Device> {
+    let device =
+        |i: u32| Device { id: DeviceId(i + 1), sds: SdsId(i / per_server + 1), capacity: CAPACITY };
+    (0..servers * per_server).map(device).collect()
+}
+
+/// Devices, and the groups that they hold, each of the same weight.
+struct World {
+    devices: Vec<Device>,
+    held: Vec<Held>,
+    next: u32,
+}
+
+impl World {
+    fn new(servers: u32, per_server: u32, per_device: u32) -> World {
+        let devices = cluster(servers, per_server);
+        let pairs = plan(&devices, per_device).unwrap();
+        let held = |(i, replicas)| Held { group: GroupId(i as u32 + 1), replicas, weight: 1 << 30 };
+        let held = pairs.into_iter().enumerate().map(held).collect();
+        World { next: servers * per_server + 1, devices, held }
+    }
+
+    fn add(&mut self, sds: SdsId, capacity: u64) {
+        self.devices.push(Device { id: DeviceId(self.next), sds, capacity });
+        self.next += 1;
+    }
+
+    fn remove(&mut self, sds: SdsId) {
+        self.devices.retain(|d| d.sds != sds);
+    }
+
+    fn servers(&self) -> BTreeSet<SdsId> {
+        self.devices.iter().filter(|d| d.capacity > 0).map(|d| d.sds).collect()
+    }
+
+    /// What devices have, and how much of it they lead, by weight.
+    fn loads(&self) -> BTreeMap<DeviceId, (f64, f64)> {
+        let mut loads: BTreeMap<DeviceId, (f64, f64)> = BTreeMap::new();
+        for held in &self.held {
+            for (i, device) in held.replicas.iter().enumerate() {
+                let (all, led) = loads.entry(*device).or_default();
+                *all += held.weight as f64;
+                *led += if i == 0 { held.weight as f64 } else { 0.0 };
+            }
+        }
+        loads
+    }
+
+    /// The share of each device; exact when no server has more than half of all.
+    fn shares(&self) -> BTreeMap<DeviceId, f64> {
+        let sum: f64 = self.devices.iter().map(|d| d.capacity as f64).sum();
+        let all: f64 = self.held.iter().map(|h| 2.0 * h.weight as f64).sum();
+        self.devices.iter().map(|d| (d.id, all * d.capacity as f64 / sum)).collect()
+    }
+
+    /// The least that must move until all have their shares.
+    fn least(&self) -> f64 {
+        let loads = self.loads();
+        let lack = |(id, share): (&DeviceId, &f64)| {
+            (share - loads.get(id).map_or(0.0, |(all, _)| *all)).max(0.0)
+        };
+        self.shares().iter().map(lack).sum()
+    }
+
+    fn apply(&mut self, plan: &Plan) -> f64 {
+        let mut moved = 0.0;
+        for change in &plan.moves {
+            let held = self.held.iter_mut().find(|h| h.group == change.group).unwrap();
+            let at = held.replicas.iter_mut().find(|d| **d == change.from).unwrap();
+            *at = change.to;
+            moved += held.weight as f64;
+        }
+        for group in &plan.swaps {
+            self.held.iter_mut().find(|h| h.group == *group).unwrap().replicas.swap(0, 1);
+        }
+        moved
+    }
+
+    /// Balances until nothing moves any more, in a few answers; what moved, and what had to.
+    fn balance(&mut self) -> (f64, f64) {
+        let least = self.least();
+        let mut moved = 0.0;
+        for round in 0.. {
+            let plan = balance(&self.devices, &self.held).unwrap();
+            if plan == Plan::default() {
+                break;
+            }
+            assert!(round < 3, "it doesn't come to an end: {plan:?}");
+            moved += self.apply(&plan);
+        }
+        // Whole groups move, so each device may be half of one off.
+        let half = self.held.iter().map(|h| h.weight).max().unwrap() as f64 / 2.0;
+        let rounding = half * self.devices.len() as f64;
+        assert!(moved <= least * 1.1 + rounding, "{moved:e} moved, {least:e} had to");
+        self.check();
+        (moved, least)
+    }
+
+    fn check(&self) {
+        let sds: BTreeMap<DeviceId, SdsId> = self.devices.iter().map(|d| (d.id, d.sds)).collect();
+        for held in &self.held {
+            let [a, b]: Pair = held.replicas;
+            assert_ne!(sds.get(&a), sds.get(&b), "{held:?}");
+            assert!(sds.contains_key(&a) && sds.contains_key(&b), "{held:?}");
+        }
+        let (loads, heaviest) = (self.loads(), self.held.iter().map(|h| h.weight).max().unwrap());
+        for (id, share) in self.shares() {
+            let (all, led) = loads[&id];
+            let off = |is: f64, ought: f64| (is - ought).abs();
+            let few = 1.01 * heaviest as f64;
+            assert!(off(all, share) <= (0.05 * share).max(few), "{id} has {all:e} of {share:e}");
+            assert!(
+                off(led, all / 2.0) <= (0.05 * all / 2.0).max(few),
+                "{id} leads {led:e} of {all:e}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_dead_device_held_goes_to_all_others() {
+    for (servers, per, per_device) in [(3, 1, 64), (4, 1, 256), (5, 3, 64), (16, 1, 64)] {
+        let mut world = World::new(servers, per, per_device);
+        world.devices.remove(1);
+        let (moved, least) = world.balance();
+        assert!(moved <= 1.01 * least, "{servers} x {per}: {moved:e} moved, {least:e} had to");
+    }
+}
+
+#[test]
+fn a_new_server_gets_its_share_from_all_others() {
+    for (servers, per, per_device) in [(2, 1, 64), (3, 1, 256), (5, 3, 64), (16, 1, 64)] {
+        let mut world = World::new(servers, per, per_device);
+        (0..per).for_each(|_| world.add(SdsId(servers + 1), CAPACITY));
+        let (moved, least) = world.balance();
+        assert!(moved <= 1.01 * least, "{servers} x {per}: {moved:e} moved, {least:e} had to");
+    }
+}
+
+#[test]
+fn a_device_without_room_gives_all() {
+    let mut world = World::new(4, 2, 64);
+    world.devices[3].capacity = 0;
+    world.devices[7].capacity = 0;
+    // Those of which both replicas leave need two answers.
+    for _ in 0..2 {
+        let plan = balance(&world.devices, &world.held).unwrap();
+        world.apply(&plan);
+    }
+    let left = |h: &&Held| h.replicas.iter().any(|d| d.0 == 4 || d.0 == 8);
+    assert_eq!(world.held.iter().filter(left).count(), 0);
+    world.devices.retain(|d| d.capacity > 0);
+    world.check();
+}
+
+#[test]
+fn any_sequence_of_changes_ends_in_balance() {
+    let mut worst: f64 = 0.0;
+    for seed in 0..60 {
+        let mut prng = Prng::new(seed);
+        let mut world = World::new(prng.range(4, 8) as u32, prng.range(1, 3) as u32, 64);
+        for held in &mut world.held {
+            held.weight <<= prng.below(2);
+        }
+        let (mut moved, mut least) = (0.0, 0.0);
+        for _ in 0..12 {
+            change(&mut world, &mut prng);
+            let (now, had_to) = world.balance();
+            (moved, least) = (moved + now, least + had_to);
+        }
+        assert!(moved <= 1.1 * least, "seed {seed}: {moved:e} moved, {least:e} had to");
+        worst = worst.max(moved / least);
+    }
+    println!("at most {worst:.3} of what had to move");
+}
+
+/// A server or a device comes, goes or changes. None ever has more than three tenths.
+fn change(world: &mut World, prng: &mut Prng) {
+    let servers: Vec<SdsId> = world.servers().into_iter().collect();
+    let any = servers[prng.below(servers.len() as u64) as usize];
+    match prng.below(4) {
+        0 if servers.len() > 4 => world.remove(any),
+        1 => {
+            let sds = SdsId(servers.iter().map(|s| s.0).max().unwrap() + 1);
+            (0..prng.range(1, 3)).for_each(|_| world.add(sds, CAPACITY));
+        }
+        2 => world.add(any, CAPACITY / 2),
+        _ => {
+            let one = prng.below(world.devices.len() as u64) as usize;
+            world.devices[one].capacity += CAPACITY / 4;
+        }
+    }
+    let sum: u64 = world.devices.iter().map(|d| d.capacity).sum();
+    let of =
+        |s: SdsId| world.devices.iter().filter(|d| d.sds == s).map(|d| d.capacity).sum::<u64>();
+    if let Some(big) = world.servers().into_iter().find(|s| of(*s) > sum * 3 / 10) {
+        let room = Device { id: DeviceId(world.next), sds: SdsId(1000 + world.next), capacity: 0 };
+        let capacity = of(big);
+        world.next += 1;
+        world.devices.push(Device { capacity, ..room });
+    }
+}
+
+#[test]
+fn where_servers_stand_in_the_way_two_replicas_move_in_turn() {
+    // All groups but a few are of servers 1 and 2; the new device is on server 1, and what is too much, too.
+    let mut devices = cluster(3, 1);
+    let pair = |i: u32| if i < 20 { [1, 2] } else { [2, 3] };
+    let held = |i: u32| Held { group: GroupId(i + 1), replicas: pair(i).map(DeviceId), weight: 1 };
+    let held: Vec<Held> = (0..40).map(held).collect();
+    devices.push(Device { id: DeviceId(4), sds: SdsId(3), capacity: CAPACITY });
+    let mut world = World { devices, held, next: 5 };
+    let plan = balance(&world.devices, &world.held).unwrap();
+    world.apply(&plan);
+    let loads = world.loads();
+    for (id, (all, _)) in loads {
+        assert!((18.0..=22.0).contains(&all), "{id} has {all}");
+    }
+}
+
+#[test]
+fn one_server_is_too_few() {
+    assert!(balance(&cluster(1, 4), &[]).is_err());
+    assert_eq!(balance(&cluster(2, 1), &[]), Ok(Plan::default()));
+}
+
+/// 128 servers with ten devices each, one of them new, one gone: the scale. Its time is printed.
+#[test]
+fn a_domain_of_1280_devices() {
+    let begin = std::time::Instant::now();
+    let mut world = World::new(127, 10, 256);
+    println!("{} groups, {:?}", world.held.len(), begin.elapsed());
+    (0..10).for_each(|_| world.add(SdsId(128), CAPACITY));
+    for what in ["a new server", "a lost server"] {
+        let begin = std::time::Instant::now();
+        let plan = balance(&world.devices, &world.held).unwrap();
+        println!("{what}: {} moves, {:?}", plan.moves.len(), begin.elapsed());
+        world.balance();
+        world.remove(SdsId(7));
+    }
+}

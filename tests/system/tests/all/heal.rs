@@ -1,0 +1,174 @@
+//! A cluster heals and grows itself: lost copies are made anew, devices and servers come and go, and nobody
+//! who reads or writes notices.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::fs;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use system::bytes::Random;
+use system::probe::Probe;
+use system::{Cluster, MIB, Options, case, run, secs, wait};
+
+const OPTIONS: Options = Options {
+    sds: 4,
+    device: "file:256MiB",
+    volumes: &["vol1:64MiB", "vol2:96MiB"],
+    more: &["--rebuild-after", "2"],
+};
+
+/// A cluster with content in `vol2`, and a probe that works on `vol1`.
+fn loaded() -> Result<(Cluster, Vec<u8>, Probe)> {
+    let cluster = Cluster::start(&OPTIONS)?;
+    let content = Random::new(5).bytes(96 * MIB as usize);
+    cluster.fill("vol2", &content)?;
+    let probe = Probe::start(&cluster, "vol1", 2, 48 * MIB)?;
+    Ok((cluster, content, probe))
+}
+
+/// Groups by server, as the status shows them.
+fn groups(cluster: &Cluster, server: &str) -> Result<u64> {
+    let status = cluster.status()?;
+    let servers = status["sds"].as_array().context("servers")?.clone();
+    let devices = servers.iter().filter(|s| s["name"] == server);
+    let devices = devices.flat_map(|s| s["devices"].as_array().cloned().unwrap_or_default());
+    Ok(devices.map(|d| d["groups"].as_u64().unwrap_or(0)).sum())
+}
+
+fn moving(status: &Value) -> u64 {
+    let count = |what: &str| status["moves"][what].as_u64().unwrap_or(u64::MAX / 2);
+    count("groups") + count("waiting_groups")
+}
+
+/// Waits until nothing moves and nothing is degraded.
+fn settled(cluster: &Cluster) -> Result<Value> {
+    wait("everything is in its place", secs(120), || {
+        let status = cluster.status()?;
+        let groups = status["groups"]["degraded"] == 0 && status["groups"]["failed"] == 0;
+        let still = moving(&status) == 0 && groups;
+        Ok(still.then_some(status))
+    })
+}
+
+/// All data is right, under load and read again, and on every device of the cluster's `servers`.
+fn verified(cluster: &Cluster, content: &[u8], probe: Probe, servers: u32) -> Result<()> {
+    probe.finish()?;
+    cluster.verify("vol2", content)?;
+    cluster.stop_and_inspect(servers)
+}
+
+#[test]
+fn what_a_lost_server_had_is_made_anew_without_anybodys_doing() {
+    case(|| {
+        let (cluster, content, probe) = loaded()?;
+        cluster.kill("sds4")?;
+        cluster.wait_down("sds4")?;
+        wait("the others have it all", secs(120), || {
+            Ok((groups(&cluster, "sds4")? == 0).then_some(()))
+        })?;
+        settled(&cluster)?;
+        // Another one, now that the first one's copies are elsewhere.
+        cluster.kill("sds3")?;
+        cluster.wait_down("sds3")?;
+        wait("two have it all", secs(120), || Ok((groups(&cluster, "sds3")? == 0).then_some(())))?;
+        settled(&cluster)?;
+        verified(&cluster, &content, probe, 2)
+    });
+}
+
+#[test]
+fn a_server_that_comes_back_late_gets_its_share_again() {
+    case(|| {
+        let (cluster, content, probe) = loaded()?;
+        let share = groups(&cluster, "sds4")?;
+        cluster.kill("sds4")?;
+        wait("the others have it all", secs(120), || {
+            Ok((groups(&cluster, "sds4")? == 0).then_some(()))
+        })?;
+        cluster.start_sds(4)?;
+        wait("it has its share", secs(120), || {
+            Ok((groups(&cluster, "sds4")? * 100 >= share * 95).then_some(()))
+        })?;
+        settled(&cluster)?;
+        verified(&cluster, &content, probe, 4)
+    });
+}
+
+#[test]
+fn a_device_and_a_server_are_removed_under_load() {
+    case(|| {
+        let (cluster, content, probe) = loaded()?;
+        let spec = format!("file:{}:256MiB", cluster.file("more").display());
+        cluster.gabion(&["device", "add", &spec, "--sds", "2"])?.ok()?;
+        let share = groups(&cluster, "sds1")?;
+        wait("the new device has its share", secs(120), || {
+            Ok((groups(&cluster, "sds2")? > share).then_some(()))
+        })?;
+        settled(&cluster)?;
+        let status = cluster.status()?;
+        let servers = status["sds"].as_array().context("servers")?;
+        let second = servers.iter().find(|s| s["name"] == "sds2").context("sds2")?;
+        let id = second["devices"][1]["id"].to_string();
+        cluster.gabion(&["device", "remove", &id, "--sds", "2"])?.ok()?;
+        ensure!(!cluster.gabion(&["device", "list"])?.ok()?.contains("sds2.1"));
+        // One order is taken back, the next one is not.
+        cluster.gabion(&["sds", "remove", "3", "--detach"])?.ok()?;
+        cluster.gabion(&["sds", "remove", "3", "--keep"])?.ok()?;
+        cluster.gabion(&["sds", "remove", "4"])?.ok()?;
+        settled(&cluster)?;
+        ensure!(groups(&cluster, "sds3")? > 0);
+        let status = cluster.status()?;
+        ensure!(status["sds"].as_array().context("servers")?.len() == 3, "{status}");
+        cluster.gabion(&["sds", "remove", "3", "--detach"])?.ok()?;
+        cluster.gabion(&["sds", "remove", "2"])?.fails(1, &["two servers"])?;
+        cluster.gabion(&["sds", "remove", "3", "--keep"])?.ok()?;
+        settled(&cluster)?;
+        verified(&cluster, &content, probe, 3)
+    });
+}
+
+/// A server that isn't one of `up`'s; it ends with the test.
+struct Guest(Child);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn guest(cluster: &Cluster) -> Result<Guest> {
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let status = cluster.status()?;
+    let mdm = status["mdm"][0]["address"].as_str().context("an MDM")?.to_owned();
+    let (file, config) = (cluster.file("guest"), cluster.file("guest.toml"));
+    let text = format!(
+        "name = \"guest\"\nmdm = [\"{mdm}\"]\n[[device]]\nspec = \"file:{}:256MiB\"\nlisten = \"127.0.0.1:{port}\"\n",
+        file.display()
+    );
+    fs::write(&config, text)?;
+    let mut command = Command::new(run::binary());
+    command.args(["sds", "run", "--config"]).arg(&config);
+    Ok(Guest(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
+}
+
+#[test]
+fn a_new_server_gets_its_share_and_can_go_again() {
+    case(|| {
+        let (cluster, content, probe) = loaded()?;
+        let all: u64 = (1..=4).map(|n| groups(&cluster, &format!("sds{n}"))).sum::<Result<_>>()?;
+        let guest = guest(&cluster)?;
+        wait("it has its share", secs(120), || {
+            Ok((groups(&cluster, "guest")? * 100 >= all / 5 * 95).then_some(()))
+        })?;
+        settled(&cluster)?;
+        for n in 1..=4 {
+            let has = groups(&cluster, &format!("sds{n}"))?;
+            ensure!(has.abs_diff(all / 5) * 100 <= all, "sds{n} has {has} of {all}");
+        }
+        cluster.gabion(&["sds", "remove", "guest"])?.ok()?;
+        drop(guest);
+        settled(&cluster)?;
+        verified(&cluster, &content, probe, 4)
+    });
+}
