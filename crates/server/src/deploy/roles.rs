@@ -28,6 +28,7 @@ pub fn of(host: &Host, topology: &Topology) -> Result<Vec<Role>> {
             backend: Default::default(),
             tcp_only: false,
             spin_us: None,
+            rebuild_after_seconds: topology.rebuild_after_seconds,
             pid_file: pid("mdm"),
         };
         roles.push(role("mdm", &config)?);

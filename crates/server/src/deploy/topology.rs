@@ -22,6 +22,8 @@ pub const EXAMPLE: &str = r#"# gabion deploy cluster.toml
 user = "root"
 # Made when everything runs; leave it out to make volumes later.
 volumes = ["db:20GiB"]
+# A server that is away for longer has its copies made anew on the others. By default, 60.
+# rebuild_after_seconds = 60
 
 [[host]]
 name = "node1"
@@ -57,6 +59,9 @@ pub struct Topology {
     /// Volumes to make.
     #[serde(default)]
     pub volumes: Vec<Text<VolumeSpec>>,
+    /// How long a server may be away before its copies are made anew on others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebuild_after_seconds: Option<u32>,
     #[serde(rename = "host")]
     pub hosts: Vec<Host>,
 }
@@ -179,7 +184,7 @@ impl Topology {
             Host::of_cells(cell).with_context(|| format!("line {number}"))
         };
         let hosts = lines.map(host).collect::<Result<_>>()?;
-        Ok(Topology { user: root(), volumes: Vec::new(), hosts })
+        Ok(Topology { user: root(), volumes: Vec::new(), rebuild_after_seconds: None, hosts })
     }
 
     /// What is wrong with it, before anybody is asked. With `local`, addresses are given later.
