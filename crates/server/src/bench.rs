@@ -11,20 +11,20 @@
 mod cpu;
 mod device;
 mod disk;
-mod drive;
+pub mod drive;
 mod esg;
 mod figures;
 mod floor;
-mod interrupt;
-mod io;
-mod load;
+pub mod interrupt;
+pub mod io;
+pub mod load;
 mod name;
 mod pair;
 pub mod progress;
 mod ratio;
 mod rig;
-mod tally;
-mod workload;
+pub mod tally;
+pub mod workload;
 
 use crate::exit::Exit;
 use crate::target::Target;

@@ -6,9 +6,9 @@
 mod ask;
 mod check;
 mod host;
-mod local;
+pub mod local;
 mod roles;
-mod topology;
+pub mod topology;
 
 use crate::admin::Admin;
 use crate::exit::Exit;
@@ -70,7 +70,9 @@ pub fn run(target: &Target, args: &DeployArgs) -> Result<Exit> {
         bail!("`deploy` makes a new cluster: leave out --mdm {mdm}");
     }
     if args.down {
-        return down(&target.dir);
+        let ended = down(&target.dir)?;
+        println!("It has ended; its data is in {}.", target.dir.display());
+        return Ok(ended);
     }
     let topology = match &args.topology {
         Some(file) => Topology::read(file)?,
@@ -90,6 +92,15 @@ fn deploy(topology: Topology, only_check: bool) -> Result<Exit> {
 }
 
 fn deploy_here(folder: &Path, topology: Topology, only_check: bool) -> Result<Exit> {
+    match here(folder, topology, only_check)? {
+        Some(_) => Ok(Exit::Ok),
+        None => down(folder),
+    }
+}
+
+/// Makes a cluster in namespaces of this machine, with its files in a folder; none when that was only to be
+/// looked at.
+pub fn here(folder: &Path, topology: Topology, only_check: bool) -> Result<Option<Local>> {
     if Local::open(folder)?.is_some() {
         bail!(
             "{} has a cluster that was deployed: `gabion deploy --down --dir {}` ends it",
@@ -103,11 +114,13 @@ fn deploy_here(folder: &Path, topology: Topology, only_check: bool) -> Result<Ex
         return Err(why);
     }
     let way = Way::Namespace { prefix: local.prefix() };
-    let ended = Deployment { topology: &local.topology, way: &way }.run(only_check);
-    if ended.is_err() || only_check {
-        local.remove(folder)?;
+    match (Deployment { topology: &local.topology, way: &way }).run(only_check) {
+        Ok(_) => Ok((!only_check).then_some(local)),
+        Err(why) => {
+            local.remove(folder)?;
+            Err(why)
+        }
     }
-    ended
 }
 
 fn down(folder: &Path) -> Result<Exit> {
@@ -115,7 +128,6 @@ fn down(folder: &Path) -> Result<Exit> {
         Some(local) => local.remove(folder)?,
         None => bail!("no cluster was deployed with --local in {}", folder.display()),
     }
-    println!("It has ended; its data is in {}.", folder.display());
     Ok(Exit::Ok)
 }
 

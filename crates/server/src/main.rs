@@ -1,6 +1,6 @@
 //! The one binary `gabion`: every role, and the command line for all of them.
 //!
-//! One file per subcommand (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`, `sdc`, `device`, `inspect`, `bench`); what
+//! One file per subcommand (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`, `sdc`, `device`, `inspect`, `demo`, `bench`); what
 //! they share is below them: `target` finds the cluster, `admin` talks to its MDM, `cluster`,
 //! `statedir` and `process` keep the processes of a cluster on this machine, `service` and the
 //! `role_*` files run a node. Nothing here decides about data: that is the nodes' work.
@@ -10,6 +10,7 @@ mod admin;
 mod bench;
 mod cluster;
 mod config;
+mod demo;
 mod deploy;
 mod device;
 mod down;
@@ -96,6 +97,9 @@ enum Command {
     Device(device::DeviceCommand),
     /// Look at one device without a cluster: what is on it, verify it, export a volume from it
     Inspect(inspect::InspectArgs),
+    /// Re-enact a published experiment: throughput, removal, loss and rebuild
+    #[command(subcommand)]
+    Demo(demo::DemoCommand),
     /// Measure what the kernel costs, and what Gabion costs on top of it
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -126,6 +130,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Mdm(command) => mdm::run(target, command),
         Command::Device(command) => device::run(target, command),
         Command::Inspect(args) => inspect::run(target, args),
+        Command::Demo(command) => demo::run(target, command),
         Command::Bench(command) => bench::run(target, command),
     }
 }

@@ -3,9 +3,9 @@
 use super::cpu::Processes;
 use super::figures::{Figures, measure};
 use super::interrupt;
-use super::load::{Load, Loader, Shared};
+use super::load::{Data, Load, Loader, Shared};
 use super::name;
-use super::tally::Tally;
+use super::tally::{Counters, Tally};
 use super::workload::{Requests, Workload};
 use anyhow::{Context, Result, bail};
 use base::Limits;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// How long the first answer may take.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long filling a volume may take.
+/// How long going over a volume may take.
 const FILL_TIMEOUT: Duration = Duration::from_secs(120);
 /// What a filling request writes, and how many are under way.
 const FILL_BLOCK: u32 = base::UNIT;
@@ -53,12 +53,12 @@ pub struct Work {
     pub depth: u32,
     /// Jobs.
     pub jobs: u32,
-    /// Data is copied into and out of memory of the job's own.
-    pub copy: bool,
+    /// Its data.
+    pub data: Data,
 }
 
 /// The threads of a load; stopped when dropped.
-struct Jobs {
+pub struct Jobs {
     stop: Stop,
     shared: Vec<Arc<Shared>>,
     threads: Vec<JoinHandle<Result<(), RtError>>>,
@@ -77,27 +77,25 @@ impl Volume {
     ) -> Result<Figures> {
         let mut jobs = Jobs::start(self, work, None)?;
         jobs.wait_begun()?;
-        let counters: Vec<_> = jobs.shared.iter().map(|s| s.counters.clone()).collect();
+        let counters = jobs.counters();
         let window = measure(title, &counters, processes, window, || jobs.check())?;
         Figures::new(&window, &jobs.end()?, work.block.into())
     }
 
     /// Writes every byte once, so that reads find something.
-    pub fn fill(&self) -> Result<()> {
-        let work = Work {
-            workload: Workload::Write,
-            mix: 0,
-            block: FILL_BLOCK,
-            depth: FILL_DEPTH,
-            jobs: 1,
-            copy: false,
-        };
-        let mut jobs = Jobs::start(self, &work, Some(self.size / u64::from(FILL_BLOCK)))?;
+    pub fn fill(&self, data: Data) -> Result<()> {
+        let (workload, block, depth) = (Workload::Write, FILL_BLOCK, FILL_DEPTH);
+        self.once(&Work { workload, mix: 0, block, depth, jobs: 1, data })
+    }
+
+    /// Does it over all of the volume, once.
+    pub fn once(&self, work: &Work) -> Result<()> {
+        let mut jobs = Jobs::start(self, work, Some(self.size / u64::from(work.block)))?;
         let deadline = Instant::now() + FILL_TIMEOUT;
         while !jobs.shared.iter().all(|s| s.done.load(Ordering::Relaxed)) {
             jobs.check()?;
             if Instant::now() > deadline {
-                bail!("volume {} could not be filled within {FILL_TIMEOUT:?}", self.name);
+                bail!("volume {} could not be gone over within {FILL_TIMEOUT:?}", self.name);
             }
             interrupt::sleep(Duration::from_millis(5))?;
         }
@@ -106,7 +104,8 @@ impl Volume {
 }
 
 impl Jobs {
-    fn start(volume: &Volume, work: &Work, total: Option<u64>) -> Result<Jobs> {
+    /// Begins to load a volume; with `total`, so many requests of each job.
+    pub fn start(volume: &Volume, work: &Work, total: Option<u64>) -> Result<Jobs> {
         let mut jobs =
             Jobs { stop: Stop::new(), shared: Vec::new(), threads: Vec::new(), names: Vec::new() };
         for job in 0..work.jobs {
@@ -130,7 +129,7 @@ impl Jobs {
                 requests,
                 block: work.block,
                 depth: work.depth,
-                copy: work.copy,
+                data: work.data,
                 total,
             };
             jobs.spawn(volume, job, load)?;
@@ -166,8 +165,13 @@ impl Jobs {
         Ok(())
     }
 
+    /// What each job has done so far.
+    pub fn counters(&self) -> Vec<Arc<Counters>> {
+        self.shared.iter().map(|s| s.counters.clone()).collect()
+    }
+
     /// An error when a job has failed.
-    fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         if let Some(why) = self.shared.iter().find_map(|s| s.error.get()) {
             bail!("{why}");
         }
@@ -177,7 +181,8 @@ impl Jobs {
         Ok(())
     }
 
-    fn wait_begun(&self) -> Result<()> {
+    /// Waits until each job has had an answer.
+    pub fn wait_begun(&self) -> Result<()> {
         let deadline = Instant::now() + BEGIN_TIMEOUT;
         while self.shared.iter().any(|s| s.counters.answered() == [0, 0]) {
             self.check()?;
@@ -193,7 +198,7 @@ impl Jobs {
     }
 
     /// Stops all jobs; the latencies that they have recorded.
-    fn end(&mut self) -> Result<Tally> {
+    pub fn end(&mut self) -> Result<Tally> {
         self.stop.stop();
         let mut sum = Tally::default();
         for thread in self.threads.drain(..) {

@@ -2,6 +2,7 @@
 
 use super::drive::Work;
 use super::figures::Figures;
+use super::load::Data;
 use super::rig::{self, Layout, Rig, Temporary};
 use super::workload::Workload;
 use crate::size::Size;
@@ -110,7 +111,7 @@ pub fn run(target: &Target, args: &IoArgs) -> Result<()> {
         block: u32::try_from(args.bs.0).context("a request has less than 4 GiB")?,
         depth: args.depth,
         jobs: args.jobs,
-        copy: args.copy,
+        data: if args.copy { Data::Copied } else { Data::Shared },
     };
     let window = Duration::from_secs_f64(args.seconds);
     let title = format!("{} of {}, depth {} x {}", args.workload, args.bs, args.depth, args.jobs);

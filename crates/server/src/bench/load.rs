@@ -13,6 +13,18 @@ use seam::{
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+/// Where the data of requests comes from and goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Data {
+    /// One block of zeros is written by all; what is read is not looked at.
+    Shared,
+    /// It goes through memory of the load's own, a place per request, as it does in programs that call
+    /// libgabion.
+    Copied,
+    /// Each 8 bytes hold their place: what is read is compared with that.
+    Checked,
+}
+
 /// What to do.
 #[derive(Debug)]
 pub struct Load {
@@ -24,9 +36,8 @@ pub struct Load {
     pub block: u32,
     /// How many are under way.
     pub depth: u32,
-    /// Data goes through memory of the load's own, a place per request, as it does in programs that
-    /// call libgabion.
-    pub copy: bool,
+    /// Its data.
+    pub data: Data,
     /// How many to make in all; without it, the load goes on until it is stopped.
     pub total: Option<u64>,
 }
@@ -60,7 +71,7 @@ pub struct Loader {
     due: Vec<u32>,
     spare: Vec<Effect>,
     data: Buf,
-    /// With `copy`: a block for each slot.
+    /// With [`Data::Copied`]: a block for each slot.
     memory: Vec<u8>,
 }
 
@@ -70,7 +81,14 @@ impl Loader {
         Loader {
             sdc,
             slots: vec![(Side::Read, 0, Time::ZERO); load.depth as usize],
-            memory: vec![0; if load.copy { (load.depth * load.block) as usize } else { 0 }],
+            memory: vec![
+                0;
+                if load.data == Data::Copied {
+                    (load.depth * load.block) as usize
+                } else {
+                    0
+                }
+            ],
             load,
             shared,
             tally: Tally::default(),
@@ -103,8 +121,17 @@ impl Loader {
             Ok(data) => data,
             Err(why) => return self.failed(side, at, why),
         };
-        if self.load.copy {
-            self.place(id.0 as u32)[..data.len()].copy_from_slice(&data);
+        match self.load.data {
+            Data::Shared => {}
+            Data::Copied => self.place(id.0 as u32)[..data.len()].copy_from_slice(&data),
+            Data::Checked if side == Side::Write => {}
+            Data::Checked => {
+                if let Some(wrong) = words(at).zip(data.chunks(8)).position(|(w, d)| w != d) {
+                    let text = format!("what was read at {} is wrong", at + 8 * wrong as u64);
+                    let _ = self.shared.error.set(text);
+                    return;
+                }
+            }
         }
         self.answered += 1;
         let latency = now.since(since).as_nanos() as u64;
@@ -138,6 +165,19 @@ impl Loader {
         }
     }
 
+    /// What a write writes.
+    fn body(&mut self, slot: u32, at: u64, out: &mut Effects) -> Buf {
+        match self.load.data {
+            Data::Shared => self.data.clone(),
+            Data::Copied => out.copy(self.place(slot)),
+            Data::Checked => {
+                let mut body = out.alloc(self.load.block as usize);
+                words(at).zip(body.as_mut().chunks_mut(8)).for_each(|(w, d)| d.copy_from_slice(&w));
+                body
+            }
+        }
+    }
+
     fn issue(&mut self, now: Time, slot: u32, out: &mut Effects) {
         let Some(volume) = self.volume else { return };
         let over = self.load.total.is_some_and(|total| self.issued == total);
@@ -148,13 +188,17 @@ impl Loader {
         let (side, at) = self.load.requests.next();
         let (kind, body) = match side {
             Side::Read => (BlockKind::Read, Buf::EMPTY),
-            Side::Write if self.load.copy => (BlockKind::Write, out.copy(self.place(slot))),
-            Side::Write => (BlockKind::Write, self.data.clone()),
+            Side::Write => (BlockKind::Write, self.body(slot, at, out)),
         };
         self.slots[slot as usize] = (side, at, now);
         let request = BlockRequest { volume, kind, at, len: self.load.block, body };
         self.sdc.on(now, Event::Request { id: RequestId(slot.into()), request }, out);
     }
+}
+
+/// What [`Data::Checked`] has at a place, 8 bytes at a time; nowhere zeros.
+fn words(at: u64) -> impl Iterator<Item = [u8; 8]> {
+    (at + 1..).step_by(8).map(u64::to_le_bytes)
 }
 
 impl Drop for Loader {

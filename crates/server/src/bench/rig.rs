@@ -2,6 +2,7 @@
 
 use super::cpu::{Kind, Processes};
 use super::drive::Volume;
+use super::load::Data;
 use super::{interrupt, name};
 use crate::report::Report;
 use crate::statedir::StateDir;
@@ -108,7 +109,7 @@ impl Rig {
         let target = Target { dir: dir.clone(), mdm: None };
         let report = status::ask(&target)?;
         let volume = Volume { mdm: target.mdm()?, name: VOLUME.into(), size, backend, tcp_only };
-        volume.fill()?;
+        volume.fill(Data::Shared)?;
         Ok(Rig { dir: cleanup, volume, processes: processes(&report) })
     }
 
@@ -142,7 +143,7 @@ impl Temporary {
         let size = target.connect()?.create_volume(&name, VOLUME_MIN)?.size;
         let made = Temporary { target: target.clone(), name: name.clone() };
         let volume = Volume { mdm: target.mdm()?, name, size, backend, tcp_only };
-        volume.fill()?;
+        volume.fill(Data::Shared)?;
         Ok((made, volume))
     }
 }

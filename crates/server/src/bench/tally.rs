@@ -27,6 +27,8 @@ pub enum Side {
 pub struct Counters {
     reads: AtomicU64,
     writes: AtomicU64,
+    /// Nanoseconds that all answers took together.
+    waited: AtomicU64,
     record: AtomicBool,
 }
 
@@ -34,6 +36,11 @@ impl Counters {
     /// Reads and writes that have been answered.
     pub fn answered(&self) -> [u64; 2] {
         [self.reads.load(Ordering::Relaxed), self.writes.load(Ordering::Relaxed)]
+    }
+
+    /// Nanoseconds that all of them took together.
+    pub fn waited(&self) -> u64 {
+        self.waited.load(Ordering::Relaxed)
     }
 
     /// Switches the recording of latencies.
@@ -45,6 +52,7 @@ impl Counters {
     pub fn count(&self, side: Side, latency_ns: u64, tally: &mut Tally) {
         let counter = if side == Side::Read { &self.reads } else { &self.writes };
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.waited.store(self.waited().wrapping_add(latency_ns), Ordering::Relaxed);
         if self.record.load(Ordering::Relaxed) {
             tally.add(side, latency_ns);
         }

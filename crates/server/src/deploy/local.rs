@@ -135,7 +135,8 @@ fn address(network: u8, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(NETWORK[0], NETWORK[1], network, host)
 }
 
-fn ip(arguments: &[&str]) -> Result<String> {
+/// Runs `ip`.
+pub fn ip(arguments: &[&str]) -> Result<String> {
     let ran = Command::new("ip").args(arguments).output().context("can't start `ip` (iproute2)")?;
     if !ran.status.success() {
         let why = String::from_utf8_lossy(&ran.stderr);

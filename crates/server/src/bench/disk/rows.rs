@@ -1,6 +1,7 @@
 //! What `bench disk` measures, and what each row must reach.
 
 use crate::bench::drive::Work;
+use crate::bench::load::Data;
 use crate::bench::ratio::rows::Target;
 use crate::bench::workload::Workload;
 
@@ -50,7 +51,7 @@ const fn load(
     block: u32,
     depth: u32,
 ) -> Load {
-    let work = Work { workload, mix: 0, block, depth, jobs: 1, copy: false };
+    let work = Work { workload, mix: 0, block, depth, jobs: 1, data: Data::Shared };
     Load { name, work, fio, writes: matches!(workload, Workload::Randwrite | Workload::Write) }
 }
 

@@ -3,6 +3,7 @@
 use crate::bench::drive::Work;
 use crate::bench::figures::Figures;
 use crate::bench::floor::{Floor, Pattern};
+use crate::bench::load::Data;
 use crate::bench::pair::Pair;
 use crate::bench::rig::Layout;
 use crate::bench::workload::Workload;
@@ -137,7 +138,7 @@ fn pair(layout: Layout, pattern: Pattern, workload: Workload, depth: u32, block:
     let spin = depth == 1;
     Pair {
         floor: Floor { pattern, mix: MIX, layout, connections: 1, depth, block, spin },
-        work: Work { workload, mix: MIX, block, depth, jobs: 1, copy: false },
+        work: Work { workload, mix: MIX, block, depth, jobs: 1, data: Data::Shared },
     }
 }
 

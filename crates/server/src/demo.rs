@@ -1,0 +1,26 @@
+//! `gabion demo`: published experiments, re-enacted on this machine.
+
+mod exaforge;
+mod limits;
+mod page;
+mod stand;
+mod watch;
+
+use crate::exit::Exit;
+use crate::target::Target;
+use anyhow::Result;
+use clap::Subcommand;
+
+/// What can be shown.
+#[derive(Subcommand, Debug)]
+pub enum DemoCommand {
+    /// Three small servers: throughput, removal, return, loss and rebuild (ScaleIO, 2013)
+    Exaforge(exaforge::ExaforgeArgs),
+}
+
+/// Runs `gabion demo`.
+pub fn run(target: &Target, command: &DemoCommand) -> Result<Exit> {
+    match command {
+        DemoCommand::Exaforge(args) => exaforge::run(target, args),
+    }
+}

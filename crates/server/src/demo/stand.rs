@@ -1,0 +1,160 @@
+//! The stand: three small servers and a fourth host that manages them, in network namespaces of this machine.
+
+use super::limits::{Group, Limits};
+use crate::bench::drive::Volume;
+use crate::bench::interrupt;
+use crate::deploy;
+use crate::deploy::local::{Local, ip};
+use crate::deploy::topology::{Host, Text, Topology};
+use crate::process::Process;
+use crate::report::Report;
+use crate::size::Size;
+use crate::spec::{DeviceSpec, VolumeSpec};
+use crate::status;
+use crate::target::Target;
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Servers.
+pub const SERVERS: usize = 3;
+/// Its volume.
+const VOLUME: &str = "exaforge";
+
+/// How large everything is.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Bytes of each server's device.
+    pub device: u64,
+    /// Bytes of the volume.
+    pub volume: u64,
+    pub limits: Limits,
+    /// Seconds until a lost server's copies are made anew.
+    pub rebuild_after: u32,
+}
+
+/// It is taken down with this value; its files stay.
+pub struct Stand {
+    folder: PathBuf,
+    local: Local,
+    groups: Vec<Group>,
+    again: Vec<Child>,
+    pub target: Target,
+    pub volume: Volume,
+}
+
+impl Stand {
+    /// Deploys it.
+    pub fn new(folder: &Path, sizes: &Sizes) -> Result<Stand> {
+        let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let mut hosts = Vec::new();
+        for number in 1..=SERVERS {
+            let mut host = Host::new(&format!("node{number}"), nowhere);
+            let disk = DeviceSpec::File("/var/lib/gabion/disk0".into(), Some(Size(sizes.device)));
+            host.devices.push(Text(disk));
+            hosts.push(host);
+        }
+        let mut fourth = Host::new("node4", nowhere);
+        (fourth.mdm, fourth.sdc) = (true, Some(SocketAddr::from(([127, 0, 0, 1], 10809))));
+        hosts.push(fourth);
+        let volume = VolumeSpec { name: VOLUME.into(), size: Size(sizes.volume) };
+        let topology = Topology {
+            user: "root".into(),
+            volumes: vec![Text(volume)],
+            rebuild_after_seconds: Some(sizes.rebuild_after),
+            hosts,
+        };
+        let local = deploy::here(folder, topology, false)?.context("it was made")?;
+        let mdm = local.topology.mdms().next().context("it has an MDM")?.mdm_at();
+        let target = Target { dir: folder.to_owned(), mdm: Some(mdm) };
+        let (name, size, backend) = (VOLUME.to_owned(), sizes.volume, rt::Backend::Auto);
+        let volume = Volume { mdm, name, size, backend, tcp_only: true };
+        let folder = folder.canonicalize()?;
+        let (groups, again) = (Vec::new(), Vec::new());
+        let mut stand = Stand { folder, local, groups, again, target, volume };
+        for number in 1..=SERVERS {
+            let name = format!("{}node{number}", stand.local.prefix());
+            stand.groups.push(Group::new(&name, sizes.limits, &stand.folder)?);
+            stand.limit(number)?;
+        }
+        Ok(stand)
+    }
+
+    /// What the MDM says.
+    pub fn status(&self) -> Result<Report> {
+        status::ask(&self.target)
+    }
+
+    fn path(&self, number: usize, file: &str) -> PathBuf {
+        self.folder.join(format!("node{number}")).join(file)
+    }
+
+    fn process(&self, number: usize) -> Result<Process> {
+        let file = self.path(number, "run/gabion/sds.pid");
+        Process::read(&file).with_context(|| format!("node{number} has no process"))
+    }
+
+    fn limit(&self, number: usize) -> Result<()> {
+        self.groups[number - 1].add(self.process(number)?.pid)
+    }
+
+    /// Cuts a server's power.
+    pub fn kill(&self, number: usize) -> Result<()> {
+        self.process(number)?.signal(Signal::KILL).map(drop)
+    }
+
+    /// Ends a server in order.
+    pub fn end(&self, number: usize) -> Result<()> {
+        let process = self.process(number)?;
+        process.signal(Signal::TERM)?;
+        process.wait_gone(Duration::from_secs(10));
+        Ok(())
+    }
+
+    /// Starts a server again; with `empty`, with a new disk.
+    pub fn start(&mut self, number: usize, empty: bool) -> Result<()> {
+        let before = self.process(number).ok();
+        if let Some(process) = &before {
+            process.wait_gone(Duration::from_secs(10));
+        }
+        if empty {
+            fs::remove_file(self.path(number, "var/lib/gabion/disk0"))?;
+        }
+        let log = self.path(number, "var/log/gabion/sds.log");
+        let log = fs::File::options().append(true).create(true).open(log)?;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.space(number)]).arg(std::env::current_exe()?);
+        command.args(["sds", "run", "--config"]).arg(self.path(number, "etc/gabion/sds.toml"));
+        self.again.push(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?);
+        while self.process(number).ok().is_none_or(|now| Some(now) == before) {
+            interrupt::sleep(Duration::from_millis(10))?;
+        }
+        self.limit(number)
+    }
+
+    fn space(&self, number: usize) -> String {
+        format!("{}node{number}", self.local.prefix())
+    }
+
+    /// Pulls a server's cable, or puts it in again.
+    pub fn cable(&self, number: usize, there: bool) -> Result<()> {
+        let state = if there { "up" } else { "down" };
+        ip(&["-n", &self.space(number), "link", "set", "eth0", state]).map(drop)
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        if let Err(why) = self.local.remove(&self.folder) {
+            eprintln!("the demo's hosts could not be taken away: {why:#}");
+        }
+        for child in &mut self.again {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

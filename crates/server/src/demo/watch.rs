@@ -1,0 +1,132 @@
+//! What happens while phases run, sample by sample: requests, their latency, and how well the data is protected.
+
+use crate::bench::interrupt;
+use crate::bench::tally::Counters;
+use crate::report::{Report, UpDown};
+use crate::status;
+use crate::target::Target;
+use anyhow::Result;
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often everything is looked at.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// One look.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Sample {
+    /// Since the beginning.
+    pub seconds: f64,
+    pub bytes_per_second: f64,
+    pub requests_per_second: f64,
+    /// Of requests that were answered since the last look; 0 when there were none.
+    pub latency_ms: f64,
+    pub protected_bytes: u64,
+    pub degraded_bytes: u64,
+    pub failed_bytes: u64,
+    /// Copied for rebuild and rebalance.
+    pub moved_bytes_per_second: f64,
+}
+
+/// What is loaded now.
+#[derive(Default)]
+struct Loaded {
+    counters: Vec<Arc<Counters>>,
+    block: u64,
+    answered: u64,
+    waited: u64,
+}
+
+/// A thread that looks.
+pub struct Watch {
+    begin: Instant,
+    stop: Arc<AtomicBool>,
+    loaded: Arc<Mutex<Loaded>>,
+    thread: JoinHandle<Vec<Sample>>,
+}
+
+impl Watch {
+    /// Begins.
+    pub fn start(target: &Target) -> Watch {
+        let (stop, loaded) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
+        let begin = Instant::now();
+        let (target, halt, seen) = (target.clone(), stop.clone(), loaded.clone());
+        let thread = std::thread::spawn(move || look(&target, begin, &halt, &seen));
+        Watch { begin, stop, loaded, thread }
+    }
+
+    /// Seconds since the beginning.
+    pub fn now(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+
+    /// Looks at these counters from now on; requests have so many bytes.
+    pub fn load(&self, counters: Vec<Arc<Counters>>, block: u64) {
+        *self.loaded.lock().expect("no thread panics with it") =
+            Loaded { counters, block, ..Loaded::default() };
+    }
+
+    /// Ends; all samples.
+    pub fn end(self) -> Vec<Sample> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+fn look(target: &Target, begin: Instant, halt: &AtomicBool, loaded: &Mutex<Loaded>) -> Vec<Sample> {
+    let mut samples: Vec<Sample> = Vec::new();
+    let mut moved = 0;
+    let mut last = begin;
+    while !halt.load(Ordering::Relaxed) {
+        std::thread::sleep(EVERY);
+        let passed = last.elapsed().as_secs_f64();
+        last = Instant::now();
+        let mut sample = samples.last().copied().unwrap_or_default();
+        sample.seconds = begin.elapsed().as_secs_f64();
+        requests(&mut sample, &mut loaded.lock().expect("as above"), passed);
+        sample.moved_bytes_per_second = 0.0;
+        if let Ok(report) = status::ask(target) {
+            let capacity = report.capacity;
+            sample.protected_bytes = capacity.protected_bytes;
+            sample.degraded_bytes = capacity.degraded_bytes;
+            sample.failed_bytes = capacity.failed_bytes;
+            let now = moved_bytes(&report);
+            sample.moved_bytes_per_second = now.saturating_sub(moved) as f64 / passed;
+            moved = now;
+        }
+        samples.push(sample);
+    }
+    samples
+}
+
+fn requests(sample: &mut Sample, loaded: &mut Loaded, passed: f64) {
+    let answered: u64 = loaded.counters.iter().map(|c| c.answered().iter().sum::<u64>()).sum();
+    let waited: u64 = loaded.counters.iter().map(|c| c.waited()).sum();
+    let (count, time) = (answered - loaded.answered, waited - loaded.waited);
+    sample.requests_per_second = count as f64 / passed;
+    sample.bytes_per_second = (count * loaded.block) as f64 / passed;
+    sample.latency_ms = if count > 0 { time as f64 / count as f64 / 1e6 } else { 0.0 };
+    (loaded.answered, loaded.waited) = (answered, waited);
+}
+
+/// What servers have copied to others.
+pub fn moved_bytes(report: &Report) -> u64 {
+    report.sds.iter().flat_map(|s| &s.devices).map(|d| d.resync_moved_bytes).sum()
+}
+
+/// Waits until a server is shown as up, or as down; how long that took.
+pub fn until(target: &Target, server: &str, state: UpDown, limit: Duration) -> Result<Duration> {
+    let begin = Instant::now();
+    loop {
+        let is = status::ask(target)
+            .is_ok_and(|report| report.sds.iter().any(|s| s.name == server && s.state == state));
+        if is {
+            return Ok(begin.elapsed());
+        }
+        anyhow::ensure!(begin.elapsed() < limit, "{server} is not {state} after {limit:?}");
+        interrupt::sleep(Duration::from_millis(5))?;
+    }
+}
