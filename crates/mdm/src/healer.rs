@@ -64,9 +64,9 @@ impl Healer {
         self.held_back
     }
 
-    /// Something has changed that may end a move.
-    pub fn hurry(&mut self, now: Time) {
-        self.due = self.due.min(now);
+    /// Something has changed that may end a move: soon, but once for many.
+    pub fn hurry(&mut self, now: Time, limits: &Limits) {
+        self.due = self.due.min(now + limits.heartbeat_every / 8);
     }
 
     /// What is to be done now: at most one command for groups, and one for devices that are empty at last.
@@ -181,7 +181,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether a copy should not go on: the newcomer is gone, and what it had of the copy with it. Or the one
+    /// Whether a copy should not go on: the newcomer is gone, and what it had of the copy with it, or it has no
+    /// room for the rest. Or the one
     /// whose place it takes has come back, and lacks less than the newcomer does: then that one is brought up to
     /// date. How much either lacks the primary tells; while it has not begun, going back costs less for sure.
     fn is_pointless(
@@ -192,7 +193,10 @@ impl<'a> Round<'a> {
         leaving: DeviceId,
     ) -> bool {
         let entry = |d: DeviceId| self.state.devices.get(&d);
-        if entry(newcomer).is_none_or(|d| !d.up || d.intent != Intent::Normal) {
+        let beat = self.seen.devices.get(&newcomer).and_then(|s| s.heartbeat.as_ref());
+        if entry(newcomer).is_none_or(|d| !d.up || d.intent != Intent::Normal)
+            || beat.is_some_and(|b| b.full)
+        {
             return true;
         }
         let back = entry(leaving).is_some_and(|d| d.up && d.intent == Intent::Normal);

@@ -342,3 +342,18 @@ fn a_new_device_that_was_not_heard_yet_gets_its_share_when_it_is() {
     let waited = (0..20).find(|_| rig.beats() > 0);
     assert!(waited.is_some(), "it is never looked at again");
 }
+
+#[test]
+fn a_newcomer_that_has_no_room_is_given_up() {
+    let mut rig = Rig::new(4);
+    rig.down(2);
+    rig.beats();
+    rig.round(rig.limits.rebuild_after);
+    let to = |rig: &Rig| rig.moving().iter().filter(|m| m.2 == DeviceId(3)).count();
+    assert!(to(&rig) > 0);
+    rig.beat(3, Heartbeat { full: true, ..Heartbeat::default() });
+    rig.beats();
+    assert_eq!(to(&rig), 0);
+    rig.beats();
+    assert_eq!(to(&rig), 0, "nor is it chosen again");
+}

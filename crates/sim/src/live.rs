@@ -69,9 +69,14 @@ impl Stage {
             return None;
         }
         let all: f64 = there().map(|(_, d)| d.capacity as f64).sum();
+        let most = there().map(|(_, d)| d.capacity as f64).fold(0.0, f64::max);
         there().find_map(|(id, d)| {
-            // No server has more than half of all copies.
-            let part = (d.capacity as f64 / all).min(0.5);
+            // No server has more than half of all copies; the others share the rest.
+            let part = match d.capacity as f64 {
+                _ if most * 2.0 < all => d.capacity as f64 / all,
+                one if one == most => 0.5,
+                one => one / (all - most) / 2.0,
+            };
             let share = 2.0 * groups.len() as f64 * part;
             let has = groups.values().filter(|g| g.replicas.contains(&id.0)).count();
             let off = (has as f64 - share).abs();
@@ -167,7 +172,9 @@ impl Stage {
     pub fn rebuilds(&self) -> bool {
         // One that is to be removed, and can't be because something is lost, takes nothing any more.
         let all = !self.observer.devices.values().any(|d| d.leaves);
-        all && self.plan.sds > 2 && self.plan.limits.rebuild_after < Duration::from_secs(10)
+        all && self.plan.sds > 2
+            && !self.is_tight()
+            && self.plan.limits.rebuild_after < Duration::from_secs(10)
     }
 
     /// What still has to happen before everything is served without this server, with two copies again if
@@ -185,7 +192,7 @@ impl Stage {
             if let Some(unmet) = self.primary_unmet(*id, Epoch(g.epoch), g.primary) {
                 return Some(unmet);
             }
-            let anew = self.rebuilds() && !self.is_tight();
+            let anew = self.rebuilds();
             if let Some(d) = g.in_sync.iter().find(|d| anew && out.contains(&Some(**d))) {
                 return Some(format!("{id} still counts on dev{d}: {g:?}"));
             }

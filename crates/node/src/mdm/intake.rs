@@ -100,7 +100,7 @@ impl Mdm {
                 let server = |d: &u32| self.state.devices.get(&DeviceId(*d)).map(|d| d.sds);
                 let suspects: BTreeSet<_> = m.suspects.iter().filter_map(server).collect();
                 if !m.admit.is_empty() {
-                    self.healer.hurry(now);
+                    self.healer.hurry(now, &self.config.limits);
                 }
                 let believable = suspects.len() <= loss_limit(self.state.servers.len());
                 for command in State::proposed(&m) {
