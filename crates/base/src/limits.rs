@@ -54,8 +54,10 @@ pub struct Limits {
     pub rebuild_after: Duration,
     /// Groups whose replicas change at a time.
     pub moves: u32,
-    /// Of these, those that one device copies, or gets.
+    /// Of these, those that one device copies, or gets; more if they are small.
     pub moves_per_device: u32,
+    /// Bytes that one device copies, or gets, beyond which there are no more than that at a time.
+    pub moving_bytes: u64,
     /// Percent of a device's capacity that only lost copies are made anew in.
     pub spare_percent: u32,
     /// Bytes per second that the scrubber of one device reads; 0: it does not run. As shipped a device
@@ -101,6 +103,7 @@ impl Limits {
         rebuild_after: Duration::from_secs(60),
         moves: 1024,
         moves_per_device: 8,
+        moving_bytes: 64 << 20,
         spare_percent: 10,
         scrub_bytes: 50 << 20,
         scrub_every: Duration::from_secs(7 * 24 * 3600),
@@ -127,6 +130,7 @@ impl Limits {
         rebuild_after: Duration::from_secs(1),
         moves: 8,
         moves_per_device: 2,
+        moving_bytes: 1 << 20,
         mdm_log: 4 << 10,
         nbd_payload: 1 << 20,
         nbd_requests: 4,

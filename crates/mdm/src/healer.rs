@@ -81,6 +81,9 @@ impl Healer {
             return Vec::new();
         }
         self.due = now + limits.heartbeat_every;
+        if self.level == state.version {
+            return Vec::new(); // all was even at this very map, and nobody was away
+        }
         self.look(now, state, limits);
         let overdue = |since: &Time| now.since(*since) >= limits.rebuild_after;
         let lost = self.away.iter().filter(|(_, since)| !self.held_back && overdue(since));
@@ -265,7 +268,10 @@ impl<'a> Round<'a> {
     fn begin(&mut self, id: GroupId, group: &Group, from: DeviceId, to: DeviceId) -> bool {
         let source = group.primary.unwrap_or(from);
         let most = self.limits.moves as usize;
-        if self.moving >= most || self.shapes.contains_key(&id) || !self.rooms.may(source, to) {
+        if self.moving >= most
+            || self.shapes.contains_key(&id)
+            || !self.rooms.may(self.state, id, source, to)
+        {
             return false;
         }
         let place = |d: &DeviceId| if *d == from { to } else { *d };

@@ -24,8 +24,13 @@ impl Rig {
     fn new(servers: u32) -> Rig {
         let mut state = State::new();
         apply(&mut state, &Command::FormCluster(FormCluster { cluster: 7 }));
-        let limits =
-            Limits { groups_per_device: 16, moves: 64, moves_per_device: 64, ..Limits::TEST_MIN };
+        let limits = Limits {
+            groups_per_device: 16,
+            moves: 64,
+            moves_per_device: 64,
+            moving_bytes: 0,
+            ..Limits::TEST_MIN
+        };
         let mut rig = Rig {
             state,
             seen: Observed::default(),

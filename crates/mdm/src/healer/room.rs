@@ -19,8 +19,9 @@ struct Room {
     groups: u64,
     /// Its groups that volumes use: what it holds is theirs.
     with_data: u64,
-    /// Copies that it makes or gets.
+    /// Copies that it makes or gets, and about their bytes.
     moving: u32,
+    moving_bytes: u64,
     /// It is heard, and stays.
     open: bool,
 }
@@ -29,8 +30,9 @@ struct Room {
 #[derive(Debug)]
 pub(super) struct Rooms {
     rooms: BTreeMap<DeviceId, Room>,
-    /// Copies that one device makes or gets at a time.
+    /// Copies that one device makes or gets at a time, and how many bytes more of them may have.
     most: u32,
+    small: u64,
     /// Of capacity, in percent, for rebuilds only.
     spare: u64,
 }
@@ -49,12 +51,14 @@ impl Rooms {
                 groups: groups.len() as u64,
                 with_data: groups.iter().filter(|g| state.is_used(**g)).count() as u64,
                 moving: 0,
+                moving_bytes: 0,
                 open: beat.is_some_and(|b| !b.full) && d.up && d.intent == Intent::Normal,
             };
             rooms.insert(*id, room);
         }
         let (most, spare) = (limits.moves_per_device, u64::from(limits.spare_percent));
-        let mut rooms = Rooms { rooms, most, spare };
+        let small = limits.moving_bytes;
+        let mut rooms = Rooms { rooms, most, small, spare };
         for (id, group) in &state.groups {
             if let Some((to, source)) = group.newcomer().zip(group.primary) {
                 rooms.take(state, *id, source, to);
@@ -79,9 +83,11 @@ impl Rooms {
         room.open && room.used.saturating_add(self.bytes(state, id)) < usable
     }
 
-    /// True when neither has too many copies in hand.
-    pub fn may(&self, source: DeviceId, to: DeviceId) -> bool {
-        [source, to].iter().all(|d| self.rooms.get(d).is_some_and(|r| r.moving < self.most))
+    /// True when neither has too many copies in hand. Small ones go together, as each takes a turn of the MDM.
+    pub fn may(&self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) -> bool {
+        let bytes = self.bytes(state, id);
+        let few = |r: &Room| r.moving < self.most || r.moving_bytes + bytes < self.small;
+        [source, to].iter().all(|d| self.rooms.get(d).is_some_and(few))
     }
 
     /// A copy of the group is on its way.
@@ -90,10 +96,12 @@ impl Rooms {
         if let Some(room) = self.rooms.get_mut(&to) {
             room.used = room.used.saturating_add(bytes);
             room.groups += 1;
-            room.moving += 1;
         }
-        if let Some(room) = self.rooms.get_mut(&source) {
-            room.moving += 1;
+        for device in [source, to] {
+            if let Some(room) = self.rooms.get_mut(&device) {
+                room.moving += 1;
+                room.moving_bytes = room.moving_bytes.saturating_add(bytes);
+            }
         }
     }
 
@@ -113,7 +121,7 @@ impl Rooms {
         let may = |(to, room): &(&DeviceId, &Room)| {
             let apart = room.sds != server || mutant::on(Mutant::OneFaultUnit);
             let fresh = !group.replicas.contains(to);
-            apart && fresh && self.may(source, **to) && self.fits(state, id, **to, spare)
+            apart && fresh && self.may(state, id, source, **to) && self.fits(state, id, **to, spare)
         };
         let load =
             |room: &Room| (u128::from(room.groups + 1) << 64) / u128::from(room.capacity.max(1));

@@ -242,13 +242,13 @@ impl Demo {
             Some(kind) => Some(self.begin(kind)?),
             None => None,
         };
-        let moved = watch::moved_bytes(&self.stand.status()?);
+        let moved = self.watch.moved();
         let (begin, at) = (Instant::now(), self.watch.now());
         let before = jobs.as_ref().map_or([0; 2], answered);
         f(self).with_context(|| format!("phase `{}`", title.name))?;
         let seconds = begin.elapsed().as_secs_f64();
         let after = jobs.as_ref().map_or([0; 2], answered);
-        let moved_bytes = watch::moved_bytes(&self.stand.status()?).saturating_sub(moved);
+        let moved_bytes = self.watch.moved() - moved;
         let tally = jobs.as_mut().map(Jobs::end).transpose()?;
         self.watch.load(Vec::new(), 0);
         let block = kind.map_or(0, |k| u64::from(k.block));

@@ -7,7 +7,8 @@ use crate::status;
 use crate::target::Target;
 use anyhow::Result;
 use serde::Serialize;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -45,6 +46,7 @@ pub struct Watch {
     begin: Instant,
     stop: Arc<AtomicBool>,
     loaded: Arc<Mutex<Loaded>>,
+    moved: Arc<AtomicU64>,
     thread: JoinHandle<Vec<Sample>>,
 }
 
@@ -52,15 +54,21 @@ impl Watch {
     /// Begins.
     pub fn start(target: &Target) -> Watch {
         let (stop, loaded) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
-        let begin = Instant::now();
+        let (begin, moved) = (Instant::now(), Arc::new(AtomicU64::new(0)));
         let (target, halt, seen) = (target.clone(), stop.clone(), loaded.clone());
-        let thread = std::thread::spawn(move || look(&target, begin, &halt, &seen));
-        Watch { begin, stop, loaded, thread }
+        let mut look = Look { moved: moved.clone(), before: BTreeMap::new() };
+        let thread = std::thread::spawn(move || look.at(&target, begin, &halt, &seen));
+        Watch { begin, stop, loaded, moved, thread }
     }
 
     /// Seconds since the beginning.
     pub fn now(&self) -> f64 {
         self.begin.elapsed().as_secs_f64()
+    }
+
+    /// Bytes that servers have copied to others so far.
+    pub fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
     }
 
     /// Looks at these counters from now on; requests have so many bytes.
@@ -76,30 +84,55 @@ impl Watch {
     }
 }
 
-fn look(target: &Target, begin: Instant, halt: &AtomicBool, loaded: &Mutex<Loaded>) -> Vec<Sample> {
-    let mut samples: Vec<Sample> = Vec::new();
-    let mut moved = 0;
-    let mut last = begin;
-    while !halt.load(Ordering::Relaxed) {
-        std::thread::sleep(EVERY);
-        let passed = last.elapsed().as_secs_f64();
-        last = Instant::now();
-        let mut sample = samples.last().copied().unwrap_or_default();
-        sample.seconds = begin.elapsed().as_secs_f64();
-        requests(&mut sample, &mut loaded.lock().expect("as above"), passed);
-        sample.moved_bytes_per_second = 0.0;
-        if let Ok(report) = status::ask(target) {
-            let capacity = report.capacity;
-            sample.protected_bytes = capacity.protected_bytes;
-            sample.degraded_bytes = capacity.degraded_bytes;
-            sample.failed_bytes = capacity.failed_bytes;
-            let now = moved_bytes(&report);
-            sample.moved_bytes_per_second = now.saturating_sub(moved) as f64 / passed;
-            moved = now;
+/// What the looking thread has for itself.
+struct Look {
+    /// What all servers have copied.
+    moved: Arc<AtomicU64>,
+    /// What each device had copied when it was looked at last: a new process counts from 0.
+    before: BTreeMap<u32, u64>,
+}
+
+impl Look {
+    fn at(
+        &mut self,
+        target: &Target,
+        begin: Instant,
+        halt: &AtomicBool,
+        loaded: &Mutex<Loaded>,
+    ) -> Vec<Sample> {
+        let mut samples: Vec<Sample> = Vec::new();
+        let mut last = begin;
+        while !halt.load(Ordering::Relaxed) {
+            std::thread::sleep(EVERY);
+            let passed = last.elapsed().as_secs_f64();
+            last = Instant::now();
+            let mut sample = samples.last().copied().unwrap_or_default();
+            sample.seconds = begin.elapsed().as_secs_f64();
+            requests(&mut sample, &mut loaded.lock().expect("as above"), passed);
+            sample.moved_bytes_per_second = 0.0;
+            if let Ok(report) = status::ask(target) {
+                let capacity = report.capacity;
+                sample.protected_bytes = capacity.protected_bytes;
+                sample.degraded_bytes = capacity.degraded_bytes;
+                sample.failed_bytes = capacity.failed_bytes;
+                sample.moved_bytes_per_second = self.moved(&report) as f64 / passed;
+            }
+            samples.push(sample);
         }
-        samples.push(sample);
+        samples
     }
-    samples
+
+    /// What has been copied since the last look.
+    fn moved(&mut self, report: &Report) -> u64 {
+        let mut moved = 0;
+        for device in report.sds.iter().flat_map(|s| &s.devices) {
+            let now = device.resync_moved_bytes;
+            let before = self.before.insert(device.id, now).unwrap_or(0);
+            moved += if now < before { now } else { now - before };
+        }
+        self.moved.fetch_add(moved, Ordering::Relaxed);
+        moved
+    }
 }
 
 fn requests(sample: &mut Sample, loaded: &mut Loaded, passed: f64) {
@@ -110,11 +143,6 @@ fn requests(sample: &mut Sample, loaded: &mut Loaded, passed: f64) {
     sample.bytes_per_second = (count * loaded.block) as f64 / passed;
     sample.latency_ms = if count > 0 { time as f64 / count as f64 / 1e6 } else { 0.0 };
     (loaded.answered, loaded.waited) = (answered, waited);
-}
-
-/// What servers have copied to others.
-pub fn moved_bytes(report: &Report) -> u64 {
-    report.sds.iter().flat_map(|s| &s.devices).map(|d| d.resync_moved_bytes).sum()
 }
 
 /// Waits until a server is shown as up, or as down; how long that took.

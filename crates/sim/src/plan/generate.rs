@@ -195,6 +195,7 @@ fn limits(r: &mut Prng) -> Limits {
     l.rebuild_after = if r.chance(0.8) { soon } else { Limits::SHIPPED.rebuild_after * 60 };
     l.moves = r.range(1, 16) as u32;
     l.moves_per_device = r.range(1, 4) as u32;
+    l.moving_bytes = r.below(5) << 20;
     l.move_copies = r.range(0, 2) as u32;
     l.move_bytes = *r.pick(&[0, 1 << 20, 16 << 20]);
     l.rebuild_bytes = *r.pick(&[0, 0, 16 << 20]);
