@@ -34,6 +34,8 @@ pub struct Healer {
     /// Since when devices are down, as far as this life of the MDM knows.
     away: BTreeMap<DeviceId, Time>,
     due: Time,
+    /// The map at which nothing was to be done, and nothing that only time brings.
+    quiet: Option<MapVersion>,
     /// So many servers are away that nothing is rebuilt.
     held_back: bool,
     /// The map at which there was nothing to level.
@@ -54,9 +56,9 @@ enum Level {
 }
 
 impl Healer {
-    /// When [`Healer::work`] is to be asked next.
-    pub fn wake_at(&self) -> Time {
-        self.due
+    /// When [`Healer::work`] is to be asked next, if not just after the next change of the state.
+    pub fn wake_at(&self) -> Option<Time> {
+        self.quiet.is_none().then_some(self.due)
     }
 
     /// True while nothing is rebuilt because too many servers are away.
@@ -77,7 +79,8 @@ impl Healer {
         seen: &Observed,
         limits: &Limits,
     ) -> Vec<Command> {
-        if now < self.due {
+        self.quiet = self.quiet.filter(|map| *map == state.version);
+        if now < self.due || self.quiet.is_some() {
             return Vec::new();
         }
         self.due = now + limits.heartbeat_every;
@@ -99,12 +102,19 @@ impl Healer {
                 Level::Busy => {}
             }
         }
-        round.commands()
+        let still = round.moving == 0 && self.level == state.version;
+        let commands = round.commands();
+        let missed = |id: &DeviceId| !state.groups_of(*id).is_empty();
+        let leaves = state.devices.values().any(|d| d.intent == Intent::Remove);
+        let waits = leaves || self.away.keys().any(missed);
+        self.quiet = (still && !waits && commands.is_empty()).then_some(state.version);
+        commands
     }
 
     /// Who is away, since when; and whether it is believable that so many died.
     fn look(&mut self, now: Time, state: &State, limits: &Limits) {
-        let down = |id: &DeviceId| state.devices.get(id).is_some_and(|d| !d.up);
+        let there = |id: &DeviceId| state.devices.get(id).filter(|d| d.intent != Intent::Removed);
+        let down = |id: &DeviceId| there(id).is_some_and(|d| !d.up);
         self.away.retain(|id, _| down(id));
         for id in state.devices.keys().filter(|id| down(id)) {
             self.away.entry(*id).or_insert(now);

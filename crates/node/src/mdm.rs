@@ -398,7 +398,7 @@ impl Node for Mdm {
             (0, _) => Some(Time::ZERO), // nothing has begun yet
             // The healer speaks when the disk is free, and is asked then anyway.
             (_, true) => {
-                let heal = self.log.is_idle().then(|| self.healer.wake_at());
+                let heal = self.healer.wake_at().filter(|_| self.log.is_idle());
                 Time::earliest(self.detector.wake_at(), heal)
             }
             (_, false) => None,
