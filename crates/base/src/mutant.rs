@@ -111,6 +111,16 @@ pub enum Mutant {
     GrownGap,
     /// Not a rule: the MDM takes a device for the one that was in its place, whatever is written on it.
     StrangeDevice,
+    /// Mdm: a vote is sent before it is durable.
+    MdmVoteUnwritten,
+    /// Mdm: entries are said to be there before they are durable.
+    MdmEntryUnwritten,
+    /// Mdm: an answer leaves before what it tells is committed.
+    MdmAnswerEarly,
+    /// Mdm: a leader that has lost its office goes on with what it had begun.
+    MdmStaleState,
+    /// Mdm: a leader answers questions without asking the others whether it still leads.
+    MdmStaleAnswer,
 }
 
 impl Mutant {
@@ -180,6 +190,11 @@ impl Mutant {
         Mutant::ScrubLeaders,
         Mutant::ForgetHeld,
         Mutant::AckFull,
+        Mutant::MdmVoteUnwritten,
+        Mutant::MdmEntryUnwritten,
+        Mutant::MdmAnswerEarly,
+        Mutant::MdmStaleState,
+        Mutant::MdmStaleAnswer,
     ];
 }
 

@@ -47,6 +47,12 @@ pub enum Command {
     /// A device is to be scrubbed.
     #[prost(message, tag = "20")]
     Scrub(Scrub),
+    /// An MDM belongs to the cluster.
+    #[prost(message, tag = "30")]
+    AddMdm(AddMdm),
+    /// An MDM doesn't any more.
+    #[prost(message, tag = "31")]
+    RemoveMdm(RemoveMdm),
 }
 
 /// See [`Command::FormCluster`].
@@ -240,10 +246,35 @@ pub struct Scrub {
     pub number: u32,
 }
 
+/// See [`Command::AddMdm`].
+#[derive(Clone, PartialEq, Message)]
+pub struct AddMdm {
+    /// Its id: the next free one, or that of a member with another name or address.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Where it listens.
+    #[prost(string, tag = "3")]
+    pub address: String,
+    /// It leads only while no manager can.
+    #[prost(bool, tag = "4")]
+    pub tie_breaker: bool,
+}
+
+/// See [`Command::RemoveMdm`].
+#[derive(Clone, PartialEq, Message)]
+pub struct RemoveMdm {
+    /// Which. Its id never comes back.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+}
+
 /// The envelope of a command in the log.
 #[derive(Clone, PartialEq, Message)]
 struct Record {
-    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20")]
+    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31")]
     command: Option<Command>,
 }
 

@@ -10,6 +10,7 @@
 
 use crate::command::{self, Command};
 use crate::group::Group;
+use crate::members::{Member, Members};
 use crate::refused::{MAX_DEVICES, MAX_SDCS, MAX_VOLUMES, Refused, check_name};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -125,6 +126,8 @@ pub struct State {
     pub servers: BTreeMap<SdsId, String>,
     /// Clients.
     pub sdcs: BTreeMap<SdcId, Sdc>,
+    /// The MDMs themselves.
+    pub members: Members,
     /// Groups.
     pub groups: BTreeMap<GroupId, Group>,
     /// Volumes.
@@ -150,6 +153,7 @@ pub struct Edits {
     sdc: Option<(SdcId, Sdc)>,
     groups: Vec<(GroupId, Group)>,
     volume: Option<(VolumeId, Option<Volume>)>,
+    member: Option<(u32, Option<Member>)>,
 }
 
 impl Edits {
@@ -163,6 +167,7 @@ impl Edits {
             || self.device.is_some()
             || self.server.is_some()
             || self.volume.is_some()
+            || self.member.is_some()
             || !self.groups.is_empty()
     }
 }
@@ -202,6 +207,10 @@ impl State {
             Command::ResizeVolume(c) => self.resize_volume(c),
             Command::DeleteVolume(c) => self.delete_volume(c),
             Command::Scrub(c) => Ok(self.scrub(c).unwrap_or_default()),
+            Command::AddMdm(c) => Ok(Edits { member: self.members.added(c), ..Edits::default() }),
+            Command::RemoveMdm(c) => {
+                Ok(Edits { member: self.members.removed(c), ..Edits::default() })
+            }
         }
     }
 
@@ -468,6 +477,9 @@ impl State {
         if let Some((id, sdc)) = edits.sdc {
             self.next_incarnation = self.next_incarnation.max(Incarnation(sdc.incarnation.0 + 1));
             self.sdcs.insert(id, sdc);
+        }
+        if let Some((id, member)) = edits.member {
+            self.members.set(id, member, changed_at);
         }
         for (id, group) in edits.groups {
             if !self.groups.contains_key(&id) {

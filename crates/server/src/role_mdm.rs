@@ -24,9 +24,13 @@ pub fn run(config: MdmConfig) -> Result<()> {
             vec![DiskSpec::Growing { path: config.log }],
         )
     };
-    let node = || {
+    let address = config.advertise.unwrap_or(config.listen);
+    let (name, join) = (config.name.clone(), config.join);
+    let node = move || {
         Mdm::new(Config {
-            name: "mdm".into(),
+            name: name.clone(),
+            address,
+            join,
             cluster: None,
             limits: Limits::SHIPPED,
             pid: std::process::id(),

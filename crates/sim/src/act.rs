@@ -56,6 +56,13 @@ impl Stage {
             Action::Tamper(i, how) => self.tamper(i, how),
             Action::Grow(i, mib) => self.grow(i, mib),
             Action::Scrub => self.order(Order::Scrub),
+            Action::Switch => self.order(Order::SwitchMdm),
+            Action::Replace(i) => {
+                let waits = |o: &Order| matches!(o, Order::AddMdm(_) | Order::RemoveMdm(_));
+                if i < self.plan.mdms && !self.desk.borrow().orders.iter().any(waits) {
+                    self.order(Order::RemoveMdm(i));
+                }
+            }
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
             Action::Delete(v) => {
                 let there =
@@ -71,7 +78,7 @@ impl Stage {
     pub fn is_ordered(&self, v: u8, kind: impl Fn(&Order) -> bool) -> bool {
         let of = |o: &Order| match o {
             Order::Create(of, _) | Order::Resize(of, _) | Order::Delete(of) => Some(*of),
-            Order::Scrub => None,
+            Order::Scrub | Order::AddMdm(_) | Order::RemoveMdm(_) | Order::SwitchMdm => None,
         };
         self.desk.borrow().orders.iter().any(|o| of(o) == Some(v) && kind(o))
     }

@@ -41,12 +41,16 @@ macro_rules! limits {
 limits! {
     numbers: frame_body, client_ops, client_bytes, shard_ops, sdc_requests, link_queue,
         groups_per_device, stripe_width, copies, copy_bytes, mdm_log, nbd_payload, nbd_requests;
-    times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after
+    times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after,
+        mdm_tick
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEADER}\nseed {}\nsds {}\nclients {}", self.seed, self.sds, self.clients)?;
+        if self.mdms != 1 {
+            writeln!(f, "mdms {}", self.mdms)?;
+        }
         self.volumes.iter().try_for_each(|v| writeln!(f, "volume {v}"))?;
         writeln!(f, "durable {}", u8::from(self.durable))?;
         if self.memory != 0 {
@@ -131,6 +135,8 @@ impl fmt::Display for Action {
             Action::Create(v, units) => write!(f, "create {v} {units}"),
             Action::Resize(v, units) => write!(f, "resize {v} {units}"),
             Action::Delete(v) => write!(f, "delete {v}"),
+            Action::Switch => f.write_str("switch"),
+            Action::Replace(i) => write!(f, "replace {i}"),
             Action::Scrub => f.write_str("scrub"),
             Action::Grow(i, mib) => write!(f, "grow {i} {mib}"),
             Action::Damage(i, damage) => {
@@ -151,11 +157,12 @@ impl FromStr for Who {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<Who> {
         Ok(match s {
-            "mdm" => Who::Mdm,
+            "mdm" => Who::Mdm(0),
             "admin" => Who::Admin,
-            _ => match (s.strip_prefix("sds"), s.strip_prefix("sdc")) {
-                (Some(i), _) => Who::Sds(i.parse()?),
-                (_, Some(i)) => Who::Sdc(i.parse()?),
+            _ => match (s.strip_prefix("sds"), s.strip_prefix("sdc"), s.strip_prefix("mdm")) {
+                (Some(i), ..) => Who::Sds(i.parse()?),
+                (_, Some(i), _) => Who::Sdc(i.parse()?),
+                (.., Some(i)) => Who::Mdm(i.parse()?),
                 _ => bail!("nobody is named {s:?}"),
             },
         })
@@ -203,6 +210,8 @@ impl FromStr for Action {
             ["create", v, units] => Action::Create(v.parse()?, units.parse()?),
             ["resize", v, units] => Action::Resize(v.parse()?, units.parse()?),
             ["delete", v] => Action::Delete(v.parse()?),
+            ["switch"] => Action::Switch,
+            ["replace", i] => Action::Replace(i.parse()?),
             ["scrub"] => Action::Scrub,
             ["grow", i, mib] => Action::Grow(i.parse()?, mib.parse()?),
             ["damage", i, how] => {
@@ -224,6 +233,7 @@ impl FromStr for Plan {
     fn from_str(text: &str) -> Result<Plan> {
         let mut plan = Plan {
             seed: 0,
+            mdms: 1,
             sds: 2,
             clients: 1,
             volumes: Vec::new(),
@@ -259,6 +269,7 @@ impl Plan {
         let (name, rest) = line.split_once(' ').context("a name and a value are needed")?;
         match name {
             "seed" => self.seed = rest.parse()?,
+            "mdms" => self.mdms = rest.parse()?,
             "sds" => self.sds = rest.parse()?,
             "clients" => self.clients = rest.parse()?,
             "volume" => self.volumes.push(rest.parse()?),
