@@ -69,6 +69,9 @@ pub struct Limits {
     pub scrub_first: Duration,
     /// Log bytes after which the MDM writes a snapshot.
     pub mdm_log: u64,
+    /// The MDMs' measure of time among themselves: a heartbeat every two of them, another leader after ten
+    /// to twenty without one.
+    pub mdm_tick: Duration,
     /// The largest NBD request that is accepted, in bytes.
     pub nbd_payload: u32,
     /// Requests of one NBD connection that are worked on at once.
@@ -109,6 +112,7 @@ impl Limits {
         scrub_every: Duration::from_secs(7 * 24 * 3600),
         scrub_first: Duration::from_secs(3600),
         mdm_log: 64 << 20,
+        mdm_tick: Duration::from_millis(50),
         nbd_payload: 32 << 20,
         nbd_requests: 256,
     };

@@ -123,6 +123,16 @@ pub enum Mutant {
     KeepForeign,
     /// R11: the two copies of a group may come to lie on one server. (In the MDM's own tests.)
     OneFaultUnit,
+    /// Mdm: a vote is sent before it is durable.
+    MdmVoteUnwritten,
+    /// Mdm: entries are said to be there before they are durable.
+    MdmEntryUnwritten,
+    /// Mdm: an answer leaves before what it tells is committed.
+    MdmAnswerEarly,
+    /// Mdm: a leader that has lost its office goes on with what it had begun.
+    MdmStaleState,
+    /// Mdm: a leader answers questions without asking the others whether it still leads.
+    MdmStaleAnswer,
 }
 
 impl Mutant {
@@ -196,6 +206,11 @@ impl Mutant {
         Mutant::AdmitUncopied,
         Mutant::WipeReplica,
         Mutant::KeepForeign,
+        Mutant::MdmVoteUnwritten,
+        Mutant::MdmEntryUnwritten,
+        Mutant::MdmAnswerEarly,
+        Mutant::MdmStaleState,
+        Mutant::MdmStaleAnswer,
     ];
 }
 

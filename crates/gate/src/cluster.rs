@@ -68,7 +68,9 @@ impl Cluster {
     /// A healthy cluster with one volume, and the blocks that will be asked for written.
     pub fn healthy() -> Cluster {
         let limits = Limits::SHIPPED;
-        let mdm = Config { name: "mdm".into(), cluster: Some(ClusterId(7)), limits, pid: 1 };
+        let address = "10.0.0.1:7000".parse().expect("an address");
+        let (name, cluster) = ("mdm".into(), Some(ClusterId(7)));
+        let mdm = Config { name, address, join: false, cluster, limits, pid: 1 };
         let mut cluster = Cluster {
             now: Time(1_000_000_000),
             mdm: Place::new(Mdm::new(mdm), 1),

@@ -53,6 +53,12 @@ pub enum Command {
     /// Devices are to be removed, or not any more, or are.
     #[prost(message, tag = "31")]
     Intend(Intend),
+    /// An MDM belongs to the cluster.
+    #[prost(message, tag = "40")]
+    AddMdm(AddMdm),
+    /// An MDM doesn't any more.
+    #[prost(message, tag = "41")]
+    RemoveMdm(RemoveMdm),
 }
 
 /// See [`Command::FormCluster`].
@@ -282,10 +288,35 @@ pub struct Intend {
     pub intent: i32,
 }
 
+/// See [`Command::AddMdm`].
+#[derive(Clone, PartialEq, Message)]
+pub struct AddMdm {
+    /// Its id: the next free one, or that of a member with another name or address.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Where it listens.
+    #[prost(string, tag = "3")]
+    pub address: String,
+    /// It leads only while no manager can.
+    #[prost(bool, tag = "4")]
+    pub tie_breaker: bool,
+}
+
+/// See [`Command::RemoveMdm`].
+#[derive(Clone, PartialEq, Message)]
+pub struct RemoveMdm {
+    /// Which. Its id never comes back.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+}
+
 /// The envelope of a command in the log.
 #[derive(Clone, PartialEq, Message)]
 struct Record {
-    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31")]
+    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41")]
     command: Option<Command>,
 }
 

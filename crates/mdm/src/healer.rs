@@ -84,9 +84,6 @@ impl Healer {
             return Vec::new();
         }
         self.due = now + limits.heartbeat_every;
-        if self.level == state.version {
-            return Vec::new(); // all was even at this very map, and nobody was away
-        }
         self.look(now, state, limits);
         let overdue = |since: &Time| now.since(*since) >= limits.rebuild_after;
         let lost = self.away.iter().filter(|(_, since)| !self.held_back && overdue(since));

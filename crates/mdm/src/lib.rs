@@ -2,8 +2,9 @@
 //!
 //! - [`command`]: what a log entry can say; [`state`]: what it means ([`State::apply`]).
 //! - [`controller`]: wishes and observations become commands, or a refusal; nothing else makes them.
-//! - [`healer`]: which groups get other replicas. [`detector`]: who lives. [`log`]: how commands survive. [`publish`], [`snapshot`], [`status`]:
-//!   the state as map pages, as bytes, and for people.
+//! - [`healer`]: which groups get other replicas. [`detector`]: who lives. [`entry`]: commands on their way. [`log`]: how
+//!   they survive. [`publish`], [`snapshot`], [`status`]: the state as map pages, as bytes, and for people. [`members`]: the
+//!   MDMs of the cluster.
 //!
 //! **Architecture invariant:** all is decided in `apply`, by the state and the command alone; the
 //! log replays to the same state in every build. What may be chosen better one day (placement, which
@@ -17,9 +18,11 @@ extern crate alloc;
 pub mod command;
 pub mod controller;
 pub mod detector;
+pub mod entry;
 pub mod group;
 pub mod healer;
 pub mod log;
+pub mod members;
 pub mod publish;
 pub mod refused;
 pub mod removal;

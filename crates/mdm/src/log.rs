@@ -1,20 +1,23 @@
-//! How commands survive: a log on one disk, in two areas that take turns.
+//! How what an MDM knows survives: a log on one disk, in two areas that take turns.
 //!
 //! ```text
 //! area 0 at 0, area 1 at 1 TiB (a sparse file has room for both)
-//!   + 0        header: magic "GABNMDM1", version, generation, snapshot length, crc     4 KiB
+//!   + 0        header: magic "GABNMDM1", version, generation, image length, crc        4 KiB
 //!   + 4 KiB    the same header once more                                               4 KiB
-//!   + 8 KiB    snapshot, padded to 4 KiB
+//!   + 8 KiB    image, padded to 4 KiB
 //!   then       batches, each padded to 4 KiB:
-//!              magic "GMLB", crc, crc before, length, generation, first index, count;
-//!              then per command: length (4 bytes), bytes of `Command`
+//!              magic "GMLB", crc, crc before, length, generation, first number, count;
+//!              then per record: length (4 bytes), bytes
 //! ```
 //!
-//! **Batches.** Commands are written and flushed batch by batch, one at a time; what `Done` was said
+//! What an image and a record say is for the owner (`consensus::Image`, `consensus::Record`): this file
+//! knows that an image is everything, and a record what came since. Records are numbered from 1 in an area.
+//!
+//! **Batches.** Records are written and flushed batch by batch, one at a time; what `Done` was said
 //! for is durable. A batch never shares a 4 KiB block with another, so a torn write can't hurt what
 //! was acknowledged. Its crc covers its header and, through `crc before`, all batches before it.
 //!
-//! **Switching areas.** When the batches exceed the limit, the state goes as a snapshot into the
+//! **Switching areas.** When the batches exceed the limit, an image goes into the
 //! other area: (1) body, flush; (2) first header, flush; (3) second header, flush; then batches follow
 //! there. So a valid header vouches for its body, and the newest generation with a valid header
 //! counts. Recovery writes a header that is missing again before anything else. So while a first
@@ -32,15 +35,13 @@
 //! [`Log::failed`] and takes nothing more; a restart reads what is there.
 //!
 //! Sans I/O: [`Log::next`] says what to do with the disk, one operation at a time, [`Log::done`] is
-//! told how it ended. This file knows nothing of what commands mean; it calls `State::apply`.
+//! told how it ended.
 
 mod area;
 mod recover;
 
 pub use area::{AREA, BATCH_MAX, BLOCK, Batch, FORMAT};
 
-use crate::command::Command;
-use crate::state::State;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -74,16 +75,25 @@ pub enum Io {
     Flush,
 }
 
+/// What a log held.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// The image; `None`: the disk is empty.
+    pub image: Option<Vec<u8>>,
+    /// The records since, in order.
+    pub records: Vec<Vec<u8>>,
+}
+
 /// What the end of an operation led to.
 #[derive(Debug)]
 pub enum Progress {
     /// There is more to do: ask [`Log::next`].
     More,
-    /// The log was read. No cluster: the disk is empty.
-    Recovered(Box<State>),
+    /// The log was read.
+    Recovered(Box<Found>),
     /// The batch that was appended is durable.
     Durable,
-    /// The snapshot is durable and the old area free.
+    /// The image is durable and the old area free.
     Switched,
     /// The log can't go on; see [`Log::failed`].
     Failed,
@@ -101,10 +111,13 @@ pub enum LogError {
     /// Neither empty nor a log.
     #[error("this file is not an MDM's log: name another one, or remove it if it is of no use")]
     Foreign,
-    /// Of a newer build.
-    #[error("the MDM's log has format {0}, this build reads up to {FORMAT}: update the MDM")]
+    /// Of another build.
+    #[error(
+        "the MDM's log has format {0}, and this build reads format {FORMAT}: \
+         run the build that wrote it; for a higher number that is a newer one"
+    )]
     Version(u32),
-    /// A header or snapshot is damaged.
+    /// A header or image is damaged.
     #[error(
         "the MDM's log is damaged at byte {at} ({what}): restore the file from a copy; \
          starting without it would forget decisions that servers rely on"
@@ -115,14 +128,12 @@ pub enum LogError {
         /// What.
         what: &'static str,
     },
-    /// A snapshot or command can't be understood.
+    /// An image or record can't be understood.
     #[error(
-        "entry {index} of the MDM's log is unknown to this build ({what}): \
+        "the MDM's log holds something that is unknown to this build ({what}): \
          run the build that wrote it, or a newer one"
     )]
     Unknown {
-        /// The entry.
-        index: u64,
         /// What was found.
         what: String,
     },
@@ -148,7 +159,7 @@ enum Mode {
     Idle,
     /// Writing a batch, then flushing.
     Appending,
-    /// Writing a snapshot and its headers.
+    /// Writing an image and its headers.
     Switching,
     Failed(LogError),
 }
@@ -164,14 +175,14 @@ pub struct Log {
     generation: u64,
     start: u64,
     end: u64,
-    /// The crc of the last batch, or of the snapshot.
+    /// The crc of the last batch, or of the image.
     chain: u32,
-    /// The index of the next command.
-    next_index: u64,
+    /// The number of the next record.
+    next_number: u64,
 }
 
 impl Log {
-    /// A log that is to be read; a snapshot is due after `limit` bytes of batches.
+    /// A log that is to be read; an image is due after `limit` bytes of batches.
     pub fn new(limit: u64) -> Log {
         Log {
             limit,
@@ -183,7 +194,7 @@ impl Log {
             start: 0,
             end: 0,
             chain: 0,
-            next_index: 1,
+            next_number: 1,
         }
     }
 
@@ -219,9 +230,9 @@ impl Log {
                 Ok(Some(found)) => {
                     (self.area, self.generation) = (found.area, found.generation);
                     (self.start, self.end, self.chain) = (found.start, found.end, found.chain);
-                    self.next_index = found.state.index + 1;
+                    self.next_number = found.next;
                     self.mode = Mode::Idle;
-                    Progress::Recovered(found.state)
+                    Progress::Recovered(Box::new(found.found))
                 }
                 Err(why) => self.fail(why),
             },
@@ -244,6 +255,11 @@ impl Log {
         Progress::Failed
     }
 
+    /// What was read is no log of this build: it takes nothing more.
+    pub fn reject(&mut self, what: impl Into<String>) {
+        self.fail(LogError::Unknown { what: what.into() });
+    }
+
     /// True when [`Log::append`] or [`Log::switch`] may be called.
     pub fn is_idle(&self) -> bool {
         matches!(self.mode, Mode::Idle)
@@ -262,40 +278,36 @@ impl Log {
         }
     }
 
-    /// True when a snapshot is due: before anything is appended to an empty disk, and after `limit`
+    /// True when an image is due: before anything is appended to an empty disk, and after `limit`
     /// bytes of batches.
     pub fn wants_switch(&self) -> bool {
         self.is_idle() && (self.generation == 0 || self.end - self.start >= self.limit)
     }
 
-    /// Appends a batch: the encoded commands in order. Only when idle and no switch is wanted; a batch
-    /// holds at least one command and at most [`BATCH_MAX`] bytes ([`Batch`] counts them).
+    /// Appends a batch: the records in order. Only when idle and no switch is wanted; a batch
+    /// holds at least one record and at most [`BATCH_MAX`] bytes ([`Batch`] counts them).
     pub fn append(&mut self, batch: Batch) {
-        assert!(
-            self.is_idle() && !self.wants_switch(),
-            "a batch or a snapshot is under way or due"
-        );
+        assert!(self.is_idle() && !self.wants_switch(), "a batch or an image is under way or due");
         let count = u64::from(batch.count());
-        let (data, crc) = write_batch(batch, self.chain, self.generation, self.next_index);
+        let (data, crc) = write_batch(batch, self.chain, self.generation, self.next_number);
         let len = data.len() as u64;
         self.todo.extend([Io::Write { at: self.end, data }, Io::Flush]);
         self.end += len;
         self.chain = crc;
-        self.next_index += count;
+        self.next_number += count;
         self.mode = Mode::Appending;
     }
 
-    /// Writes the state into the other area and goes on there. Only when idle; `state` has applied
-    /// all that was appended.
-    pub fn switch(&mut self, state: &State) {
-        assert!(self.is_idle() && state.index + 1 == self.next_index, "the state is the log's");
-        let body = state.to_bytes();
+    /// Writes an image into the other area and goes on there. Only when idle; it says all that was appended.
+    pub fn switch(&mut self, body: &[u8]) {
+        assert!(self.is_idle(), "a batch or an image is under way");
+        self.next_number = 1;
         self.area = 1 - self.area.min(1);
         if self.generation == 0 {
             self.area = 0;
         }
         self.generation += 1;
-        let header = Header::of(&body, self.generation, self.limit);
+        let header = Header::of(body, self.generation, self.limit);
         self.chain = header.body_crc;
         let base = self.area * AREA;
         let mut at = base + 2 * BLOCK as u64;
@@ -317,12 +329,5 @@ impl Log {
             Io::Flush,
         ]);
         self.mode = Mode::Switching;
-    }
-}
-
-impl Batch {
-    /// Adds a command; false, and nothing is added, when the batch is full.
-    pub fn push(&mut self, command: &Command) -> bool {
-        self.push_bytes(&command.to_bytes())
     }
 }

@@ -44,7 +44,9 @@ impl State {
         let part = pages.pop().unwrap_or_default();
         let devices = devices.map(|(id, d)| device_info(*id, d)).collect();
         let (groups, volumes) = (part.groups, part.volumes);
-        let last = MapPage { devices, groups, volumes, ..self.page_without_news() };
+        let news = self.members.changed_at > have;
+        let mdms = if news { self.members.infos() } else { Vec::new() };
+        let last = MapPage { devices, groups, volumes, mdms, ..self.page_without_news() };
         pages.push(last);
         pages
     }

@@ -100,6 +100,61 @@ pub enum Refused {
         /// Groups that a volume uses.
         groups: usize,
     },
+    /// No MDM has this name.
+    #[error("there is no MDM `{0}`: `gabion mdm list` shows those that exist")]
+    NoMdm(String),
+    /// The name can't be an MDM's.
+    #[error(
+        "`{0}` can't be an MDM's name: use 1 to 31 of the characters a-z, A-Z, 0-9, `.`, `_`, `-`"
+    )]
+    MdmName(String),
+    /// The address can't be an MDM's.
+    #[error("`{0}` is no address: say where the MDM listens, as `ip:port`")]
+    MdmAddress(String),
+    /// The name or the address is taken.
+    #[error(
+        "there is an MDM `{0}` at {1} already: choose another name and address, or remove that one first"
+    )]
+    MdmTaken(String, String),
+    /// The list of MDMs is full.
+    #[error(
+        "there are {} MDMs, and more make nothing safer: remove one first",
+        crate::members::MAX_MEMBERS
+    )]
+    TooManyMdms,
+    /// Nobody could lead.
+    #[error(
+        "`{0}` is the last manager, and tie-breakers don't lead for long: add another manager first"
+    )]
+    LastManager(String),
+    /// The managers would be an even number, with nobody to break a tie.
+    #[error(
+        "without the tie-breaker `{0}` the managers are an even number: when one half is lost, the other \
+         can't go on. Remove a manager first, or add another tie-breaker"
+    )]
+    LastTieBreaker(String),
+    /// Those that are left, or that have to agree to it, are not enough.
+    #[error(
+        "without `{name}` only {left} of {of} MDMs would work: bring back the others first, or remove one \
+         that does not work"
+    )]
+    Majority {
+        /// Who was to go.
+        name: String,
+        /// How many work without it.
+        left: usize,
+        /// Of how many.
+        of: usize,
+    },
+    /// One is on its way out.
+    #[error("an MDM is on its way out: try again in a moment")]
+    MdmLeaves,
+    /// It leads already.
+    #[error("`{0}` leads already")]
+    Leads(String),
+    /// It can't lead now.
+    #[error("`{0}` can't lead now: {1}")]
+    CantLead(String, &'static str),
     /// The request names nothing that this build knows.
     #[error("this MDM doesn't know that order: update it")]
     Unknown,
@@ -119,11 +174,22 @@ impl Refused {
             Refused::NotFound(_) | Refused::NoDevice(_) | Refused::NoServer(_) => {
                 AdminError::NotFound
             }
-            Refused::TooFewServers { .. } | Refused::TooFewLeft { .. } => AdminError::TooFewServers,
+            Refused::NoMdm(_) => AdminError::NotFound,
+            Refused::MdmTaken(..) => AdminError::NameTaken,
+            Refused::MdmName(_) | Refused::MdmAddress(_) => AdminError::Invalid,
             Refused::NoRoom { .. } | Refused::LastCopies { .. } => AdminError::Invalid,
-            Refused::NoGroup | Refused::TooManyVolumes | Refused::Unknown | Refused::Outdated => {
-                AdminError::Other
-            }
+            Refused::Leads(_) => AdminError::Already,
+            Refused::TooManyMdms
+            | Refused::LastManager(_)
+            | Refused::LastTieBreaker(_)
+            | Refused::Majority { .. }
+            | Refused::CantLead(..) => AdminError::TooFewMdms,
+            Refused::TooFewServers { .. } | Refused::TooFewLeft { .. } => AdminError::TooFewServers,
+            Refused::MdmLeaves
+            | Refused::NoGroup
+            | Refused::TooManyVolumes
+            | Refused::Unknown
+            | Refused::Outdated => AdminError::Other,
         }
     }
 }

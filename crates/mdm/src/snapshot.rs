@@ -4,13 +4,14 @@
 //! the rest (next ids, indexes) is computed when it is read.
 
 use crate::group::Group;
+use crate::members::Member;
 use crate::publish::{device_info, group_info, volume_info};
 use crate::state::{Device, Sdc, State, Volume};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, Epoch, GroupId, Incarnation, MapVersion, SdcId, SdsId, VolumeId};
 use prost::Message;
-use wire::control::{DeviceInfo, GroupInfo, VolumeInfo};
+use wire::control::{DeviceInfo, GroupInfo, MdmInfo, VolumeInfo};
 
 #[derive(Clone, PartialEq, Message)]
 struct Snapshot {
@@ -34,6 +35,12 @@ struct Snapshot {
     volumes: Vec<VolumeRecord>,
     #[prost(message, repeated, tag = "10")]
     sdcs: Vec<SdcRecord>,
+    #[prost(message, repeated, tag = "30")]
+    members: Vec<MdmInfo>,
+    #[prost(uint32, tag = "31")]
+    last_member: u32,
+    #[prost(uint64, tag = "32")]
+    members_changed_at: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -125,6 +132,9 @@ impl State {
                 })
                 .collect(),
             sdcs: self.sdcs.iter().map(|(id, s)| sdc_record(*id, s)).collect(),
+            members: self.members.infos(),
+            last_member: self.members.last_id,
+            members_changed_at: self.members.changed_at.0,
         };
         snapshot.encode_to_vec()
     }
@@ -145,10 +155,18 @@ impl State {
         state.groups.extend(s.groups.into_iter().map(|r| (GroupId(r.info.id), group(r))));
         state.volumes.extend(s.volumes.into_iter().map(|r| (VolumeId(r.info.id), volume(r))));
         state.sdcs.extend(s.sdcs.into_iter().map(|r| (SdcId(r.id), sdc(r))));
+        state.members.list.extend(s.members.into_iter().map(member));
+        state.members.last_id = s.last_member;
+        state.members.changed_at = MapVersion(s.members_changed_at);
         state.index_all();
         state.check()?;
         Ok(state)
     }
+}
+
+fn member(info: MdmInfo) -> (u32, Member) {
+    let MdmInfo { id, name, address, tie_breaker } = info;
+    (id, Member { name, address, tie_breaker })
 }
 
 fn device_record(id: DeviceId, d: &Device) -> DeviceRecord {

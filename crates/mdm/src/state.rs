@@ -10,6 +10,7 @@
 
 use crate::command::{self, Command};
 use crate::group::Group;
+use crate::members::{Member, Members};
 use crate::refused::{MAX_DEVICES, MAX_SDCS, MAX_VOLUMES, Refused, check_name};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -127,6 +128,8 @@ pub struct State {
     pub servers: BTreeMap<SdsId, String>,
     /// Clients.
     pub sdcs: BTreeMap<SdcId, Sdc>,
+    /// The MDMs themselves.
+    pub members: Members,
     /// Groups.
     pub groups: BTreeMap<GroupId, Group>,
     /// Volumes.
@@ -152,6 +155,7 @@ pub struct Edits {
     sdc: Option<(SdcId, Sdc)>,
     groups: Vec<(GroupId, Group)>,
     volume: Option<(VolumeId, Option<Volume>)>,
+    member: Option<(u32, Option<Member>)>,
 }
 
 impl Edits {
@@ -165,6 +169,7 @@ impl Edits {
             || !self.devices.is_empty()
             || self.server.is_some()
             || self.volume.is_some()
+            || self.member.is_some()
             || !self.groups.is_empty()
     }
 }
@@ -206,6 +211,10 @@ impl State {
             Command::Scrub(c) => Ok(self.scrub(c).unwrap_or_default()),
             Command::Reshape(c) => Ok(self.reshape(c)),
             Command::Intend(c) => Ok(self.intend(c)),
+            Command::AddMdm(c) => Ok(Edits { member: self.members.added(c), ..Edits::default() }),
+            Command::RemoveMdm(c) => {
+                Ok(Edits { member: self.members.removed(c), ..Edits::default() })
+            }
         }
     }
 
@@ -535,6 +544,9 @@ impl State {
         if let Some((id, sdc)) = edits.sdc {
             self.next_incarnation = self.next_incarnation.max(Incarnation(sdc.incarnation.0 + 1));
             self.sdcs.insert(id, sdc);
+        }
+        if let Some((id, member)) = edits.member {
+            self.members.set(id, member, changed_at);
         }
         for (id, group) in edits.groups {
             let old = self.groups.get(&id).map(|g| g.replicas.clone());

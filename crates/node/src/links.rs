@@ -99,6 +99,11 @@ impl Dialer {
         }
     }
 
+    /// True when there is no connection, and none on the way.
+    pub fn is_down(&self) -> bool {
+        matches!(self.state, State::Down { .. })
+    }
+
     /// The welcomed link.
     pub fn up(&self) -> Option<LinkId> {
         match self.state {
@@ -167,7 +172,7 @@ pub fn check_hello(hello: &Hello, cluster: ClusterId) -> Result<(), Refusal> {
 
 /// A refusal.
 pub fn refusal(code: RefusalCode, text: impl Into<String>) -> Refusal {
-    Refusal { code: code as i32, text: text.into() }
+    Refusal { code: code as i32, text: text.into(), leader: String::new() }
 }
 
 /// Sends a refusal and closes the link behind it.

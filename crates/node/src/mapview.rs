@@ -78,6 +78,8 @@ pub struct MapView {
     pub volumes: BTreeMap<VolumeId, Volume>,
     /// Ids below this one that are not in `volumes` are gone for ever.
     pub next_volume: VolumeId,
+    /// Where the MDMs listen.
+    pub mdms: Vec<SocketAddr>,
     pages: Vec<MapPage>,
 }
 
@@ -110,6 +112,9 @@ impl MapView {
 
     fn apply(&mut self, page: MapPage, changes: &mut Changes) {
         self.cluster = ClusterId(page.cluster);
+        if !page.mdms.is_empty() {
+            self.mdms = page.mdms.iter().filter_map(|m| m.address.parse().ok()).collect();
+        }
         for info in page.devices {
             changes.devices.push(DeviceId(info.id));
             self.devices.insert(DeviceId(info.id), device(info));

@@ -1,12 +1,18 @@
-//! The MDM as a node: links, the log's disk, the detector and the state, composed.
+//! The MDM as a node: links, the log's disk, the consensus, the detector and the state, composed.
 //!
 //! How a wish becomes true: a frame or a verdict is *taken in* as an input ([`intake`]); `flush` turns
-//! inputs into commands against the newest state, applies them and appends them as one batch; when the
-//! batch is durable, everything that it made visible is *let out*: answers, map pages, welcomes.
+//! inputs into commands against the newest state, applies them and proposes them as one entry; when the
+//! entry is committed, everything that it made visible is *let out*: answers, map pages, welcomes.
+//!
+//! One of the cluster's MDMs leads ([`office`]); only it works on wishes. The others apply what was
+//! committed, and tell whoever comes where the leader is ([`peers`]: how they talk to each other;
+//! [`memory`]: what is written, and when).
 //!
 //! Invariants:
-//! - Nothing that isn't durable leaves: between append and durable no answer and no page is sent. One
-//!   batch is under way at a time, so "the log is idle" means "all of the state is durable".
+//! - Nothing that isn't committed leaves: between proposal and commit no answer and no page is sent. One
+//!   entry of commands is under way at a time, so without one all of the state is committed.
+//! - A leader that loses its office forgets what it had proposed, and all that it had heard.
+//! - An order that changed nothing is answered when a majority has said that this MDM still leads.
 //! - Before the log is read and the cluster formed, nobody is answered; one hello per link is kept.
 //! - After the log failed, nothing changes any more: orders are answered with the error, new servers
 //!   and clients are turned away, those that are here go on with the map that they have.
@@ -19,28 +25,32 @@
 
 mod greet;
 mod intake;
+mod members;
+mod memory;
+mod office;
 mod outlet;
+mod peers;
 
 use crate::links::{hello, send_control};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
+use consensus::{Consensus, Image};
 use core::net::SocketAddr;
 use mdm::detector::{Detector, Verdict};
 use mdm::healer::Healer;
-use mdm::log::{Io, Log, Progress};
+use mdm::log::Log;
 use mdm::state::State;
 use mdm::status::Observed;
-use seam::{
-    BlockError, Buf, DialError, DialId, DiskId, DiskOp, Effect, Effects, Event, Node, Note, Port,
-};
+use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Node, Note, Port};
 use wire::control::{Hello, Role};
 use wire::{Header, Kind, PeerFramer};
 
 use intake::Input;
+use office::Office;
 use outlet::{Answer, Pages};
+use peers::Peers;
 
 /// How many links the MDM keeps open.
 const LINKS: usize = 8192;
@@ -52,8 +62,12 @@ const INPUTS_PER_LINK: u32 = 16;
 /// What an MDM is told at its start.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Its name, for people.
+    /// Its name.
     pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// With an empty log it waits for a cluster that takes it in; else it begins one.
+    pub join: bool,
     /// The cluster that its log must belong to, or that a new log begins; `None`: any, or drawn.
     pub cluster: Option<ClusterId>,
     /// Its bounds.
@@ -73,6 +87,8 @@ enum Peer {
     Device(DeviceId, Incarnation),
     /// This life of a client.
     Sdc(SdcId, Incarnation),
+    /// Another MDM.
+    Mdm(u32),
 }
 
 /// A "send me what is newer".
@@ -93,6 +109,8 @@ struct Link {
     parked: Option<Pull>,
     /// Its inputs that wait.
     queued: u32,
+    /// What came of a message of several parts.
+    parts: Vec<u8>,
 }
 
 /// The link on which the present life of a process registered.
@@ -106,8 +124,20 @@ struct Session {
 pub struct Mdm {
     config: Config,
     log: Log,
+    /// As of the last entry, or of the one that is proposed.
     state: State,
-    /// The log is read and the cluster formed.
+    /// A sum over the committed entries.
+    chain: u32,
+    /// `None` until the log was read and somebody has taken this MDM in, and after the log failed.
+    consensus: Option<Consensus>,
+    /// What it will begin with when that is durable.
+    beginning: Option<Image>,
+    /// It leads.
+    office: Option<Office>,
+    /// When time passes for the consensus next.
+    tick_at: Time,
+    peers: Peers,
+    /// It leads, and the cluster is formed.
     ready: bool,
     /// Drawn when it begins to serve: tells this life of the process from others.
     life: Incarnation,
@@ -126,6 +156,8 @@ pub struct Mdm {
     /// Devices that are down and gave a sign of life.
     revived: BTreeSet<DeviceId>,
     answers: Vec<Answer>,
+    /// Questions whether it still leads: asked, and answered.
+    questions: (u64, u64),
     pages: Pages,
     opened: u64,
     dials: u64,
@@ -143,6 +175,12 @@ impl Mdm {
             held_back: false,
             config,
             state: State::new(),
+            chain: 0,
+            consensus: None,
+            beginning: None,
+            office: None,
+            tick_at: Time::ZERO,
+            peers: Peers::default(),
             ready: false,
             life: Incarnation(0),
             failed: None,
@@ -153,6 +191,7 @@ impl Mdm {
             inputs: VecDeque::new(),
             revived: BTreeSet::new(),
             answers: Vec::new(),
+            questions: (0, 0),
             pages: Pages::default(),
             opened: 0,
             dials: 0,
@@ -160,9 +199,19 @@ impl Mdm {
         }
     }
 
-    /// The state, for oracles: when [`Mdm::is_settled`], all of it is durable.
+    /// The state, for oracles: when [`Mdm::is_settled`], all of it is committed.
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// The consensus, for oracles.
+    pub fn consensus(&self) -> Option<&Consensus> {
+        self.consensus.as_ref()
+    }
+
+    /// True when the state is what was decided, and nothing more.
+    pub fn is_decided(&self) -> bool {
+        self.consensus.is_some() && self.proposed().is_none()
     }
 
     /// True when it serves.
@@ -170,9 +219,11 @@ impl Mdm {
         self.ready && self.failed.is_none()
     }
 
-    /// True when nothing waits for the disk.
+    /// True when it leads, and nothing waits.
     pub fn is_settled(&self) -> bool {
-        self.is_ready() && self.log.is_idle() && self.inputs.is_empty() && self.revived.is_empty()
+        let written = self.consensus.as_ref().is_some_and(|c| !c.is_due());
+        let idle = self.log.is_idle() && self.proposed().is_none() && written;
+        self.is_ready() && idle && self.inputs.is_empty() && self.revived.is_empty()
     }
 
     /// True when every device that is up in the map has registered in this life of the MDM, and its link lives.
@@ -186,11 +237,14 @@ impl Mdm {
     }
 
     fn link_up(&mut self, link: LinkId, dial: Option<DialId>, out: &mut Effects) {
-        if let Some(dial) = dial {
+        if let Some(member) = dial.and_then(|d| self.peers.dialled(d)) {
+            self.greet_member(link, member, out);
+        } else if let Some(dial) = dial {
             // Somebody listens; that was the question.
             self.detector.probe_over(dial.0);
             let mut hello = hello(self.state.cluster, Role::Mdm, &self.config.name);
             hello.incarnation = self.life.0;
+            hello.address = self.config.address.to_string();
             send_control(link, Header::new(Kind::Hello), &hello, out);
             out.push(Effect::Close { link });
         } else if self.links.len() >= LINKS {
@@ -204,6 +258,7 @@ impl Mdm {
                 hello: None,
                 parked: None,
                 queued: 0,
+                parts: Vec::new(),
             };
             self.links.insert(link, link_state);
         }
@@ -255,7 +310,10 @@ impl Mdm {
         self.dials += 1;
     }
 
-    fn dial_failed(&mut self, now: Time, dial: DialId, why: DialError) {
+    fn dial_failed(&mut self, now: Time, dial: DialId, why: DialError, out: &mut Effects) {
+        if let Some(member) = self.peers.dialled(dial) {
+            return self.member_lost(now, member, out);
+        }
         if why != DialError::Refused {
             return self.detector.probe_over(dial.0);
         }
@@ -274,43 +332,6 @@ impl Mdm {
         self.inputs.push_back(input);
     }
 
-    fn disk_done(&mut self, op: DiskOp, result: Result<Buf, seam::DiskError>, out: &mut Effects) {
-        assert_eq!(op.0, self.ops, "one operation at a time");
-        let progress = match &result {
-            Ok(data) => self.log.done(Ok(data)),
-            Err(why) => self.log.done(Err(*why)),
-        };
-        match progress {
-            Progress::More | Progress::Durable => {}
-            Progress::Switched => out.note(Note::Snapshot { version: self.state.version }),
-            Progress::Recovered(state) => self.recovered(*state, out),
-            Progress::Failed => {
-                let why = self.log.failed().expect("it says so").to_string();
-                self.fail(why, out);
-            }
-        }
-    }
-
-    fn recovered(&mut self, state: State, out: &mut Effects) {
-        self.state = state;
-        let have = self.state.cluster;
-        match self.config.cluster {
-            Some(want) if have.0 != 0 && want != have => {
-                let text = format!(
-                    "this log belongs to cluster {:016x}, and cluster {:016x} is configured: \
-                     check which file the MDM was given",
-                    have.0, want.0
-                );
-                self.fail(text, out);
-            }
-            want if have.0 == 0 => {
-                let drawn = ClusterId(out.prng().next_u64() | 1);
-                self.push(Input::Form(want.filter(|c| c.0 != 0).unwrap_or(drawn)));
-            }
-            _ => {}
-        }
-    }
-
     /// Who is thought to be alive has from now on to say so; what was before isn't known. All are dialled:
     /// a server's link to an earlier life may seem to be up for as long as TCP tries, if that one's host
     /// lost power, and nobody is to be taken for lost because of that.
@@ -327,21 +348,6 @@ impl Mdm {
         let all: Vec<DeviceId> = self.state.devices.keys().copied().collect();
         all.into_iter().for_each(|device| self.introduce(device, out));
     }
-
-    fn disk(&mut self, out: &mut Effects) {
-        let Some(io) = self.log.next() else { return };
-        self.ops += 1;
-        let (op, disk) = (DiskOp(self.ops), DiskId(0));
-        let effect = match io {
-            Io::Read { at, len } => Effect::Read { op, disk, at, len },
-            Io::Write { at, data } => {
-                let body = out.copy(&data);
-                Effect::Write { op, disk, at, body, durable: false }
-            }
-            Io::Flush => Effect::Flush { op, disk },
-        };
-        out.push(effect);
-    }
 }
 
 impl Node for Mdm {
@@ -353,7 +359,11 @@ impl Node for Mdm {
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
         match event {
-            Event::Tick if self.is_ready() => {
+            Event::Tick => {
+                self.tick(now, out);
+                if !self.is_ready() {
+                    return;
+                }
                 let verdicts = self.detector.silent(now);
                 verdicts.into_iter().for_each(|v| self.push(Input::Verdict(v)));
                 let held_back = self.detector.is_held_back();
@@ -364,12 +374,16 @@ impl Node for Mdm {
                     self.probe(device, out);
                 }
             }
-            Event::Tick => {}
             Event::LinkUp { link, dial, .. } => self.link_up(link, dial, out),
+            Event::LinkDown { link, .. } if self.peers.has(link) => {
+                if let Some(member) = self.peers.lost(link) {
+                    self.member_lost(now, member, out);
+                }
+            }
             Event::LinkDown { link, .. } => self.forget(link, out),
-            Event::DialFailed { dial, why } => self.dial_failed(now, dial, why),
+            Event::DialFailed { dial, why } => self.dial_failed(now, dial, why, out),
             Event::Frame { link, head, body } => self.frame(now, link, head, &body, out),
-            Event::DiskDone { op, result } => self.disk_done(op, result, out),
+            Event::DiskDone { op, result } => self.disk_done(now, op, result, out),
             Event::Request { id, .. } => {
                 out.push(Effect::Reply { id, result: Err(BlockError::NoSuchVolume) });
             }
@@ -377,31 +391,25 @@ impl Node for Mdm {
     }
 
     fn flush(&mut self, now: Time, out: &mut Effects) {
-        if self.log.is_idle() && self.failed.is_none() {
-            self.let_out(now, out);
-            if self.log.wants_switch() {
-                self.log.switch(&self.state);
-            } else {
-                let batch = self.work(now, out);
-                if batch.is_empty() {
-                    self.let_out(now, out);
-                } else {
-                    self.log.append(batch);
-                }
-            }
+        self.advance(now, out);
+        if self.may_propose() {
+            self.propose(now, out);
+            self.advance(now, out);
         }
+        self.let_out(now, out);
+        self.write(out);
         self.disk(out);
     }
 
     fn wake_at(&self) -> Option<Time> {
-        match (self.ops, self.is_ready()) {
-            (0, _) => Some(Time::ZERO), // nothing has begun yet
-            // The healer speaks when the disk is free, and is asked then anyway.
-            (_, true) => {
-                let heal = self.healer.wake_at().filter(|_| self.log.is_idle());
-                Time::earliest(self.detector.wake_at(), heal)
-            }
-            (_, false) => None,
+        if self.ops == 0 {
+            return Some(Time::ZERO); // nothing has begun yet
         }
+        if !self.is_ready() {
+            return self.tick_due();
+        }
+        // The healer speaks when something may be proposed, and is asked then anyway.
+        let heal = self.healer.wake_at().filter(|_| self.may_propose());
+        Time::earliest(Time::earliest(self.detector.wake_at(), heal), self.tick_due())
     }
 }

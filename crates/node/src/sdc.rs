@@ -289,6 +289,7 @@ fn refusal_note(header: &Header, body: &[u8]) -> &'static str {
         Some(Code::WrongCluster) => "refused: it belongs to another cluster",
         Some(Code::WrongVersion) => "refused: it speaks another protocol version",
         Some(Code::Superseded) => "refused: a newer process has this client's name",
+        Some(Code::NotLeader) => "another MDM leads",
         Some(Code::NotMe) => "refused: another process listens at this address",
         _ => "refused",
     }

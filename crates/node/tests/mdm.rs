@@ -34,7 +34,9 @@ struct Bench {
 }
 
 fn config(limits: Limits) -> Config {
-    Config { name: "mdm".into(), cluster: Some(ClusterId(7)), limits, pid: 42 }
+    let address = "10.0.0.1:7000".parse().unwrap();
+    let (name, cluster) = ("mdm".into(), Some(ClusterId(7)));
+    Config { name, address, join: false, cluster, limits, pid: 42 }
 }
 
 impl Bench {

@@ -203,6 +203,24 @@ pub enum Note {
         /// Of which version.
         version: MapVersion,
     },
+    /// This MDM belongs to no cluster, and waits to be taken into one.
+    Waiting,
+    /// This MDM leads from now on.
+    Leading {
+        /// Since which term.
+        term: u64,
+    },
+    /// This MDM doesn't lead any more.
+    Resigned,
+    /// This MDM has applied an entry on which the MDMs agreed.
+    Decided {
+        /// Its place.
+        index: u64,
+        /// Its term.
+        term: u64,
+        /// A sum over all entries up to it.
+        chain: u32,
+    },
     /// A newer process serves in this one's name: this one must end.
     Superseded,
     /// The device failed in a way that this process can't go on from: it must end.

@@ -6,10 +6,11 @@ use prost::Message;
 use seam::{BufPool, Framer, Framing};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::control::{
-    AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, Refusal, RemoveAsk,
-    ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, VolumeStatus, Welcome,
+    AddMdm, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, Refusal, RefusalCode,
+    RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm,
+    VolumeStatus, Welcome,
 };
 use wire::header::HEADER;
 use wire::{Header, Kind, PeerFramer};
@@ -18,6 +19,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A status of a large cluster fits; nothing larger is believed.
 const MAX_ANSWER: u32 = 64 << 20;
+
+/// How long it may take until one of several MDMs leads.
+const ELECTION: Duration = Duration::from_secs(5);
+
+/// An MDM that does not lead was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+struct NotLeader {
+    leader: Option<SocketAddr>,
+    text: String,
+}
 
 /// A connection to an MDM that has welcomed us.
 #[derive(Debug)]
@@ -28,6 +40,38 @@ pub struct Admin {
 }
 
 impl Admin {
+    /// Connects to the one of these MDMs that leads, or to the one that they name. While they elect another one,
+    /// that takes a moment.
+    pub fn find(mdms: &[SocketAddr]) -> Result<Admin> {
+        let deadline = Instant::now() + ELECTION;
+        let (mut next, mut hint) = (0, None);
+        loop {
+            let to = hint.take().unwrap_or(mdms[next % mdms.len()]);
+            let error = match Admin::connect(to) {
+                Ok(admin) => return Ok(admin),
+                Err(error) => error,
+            };
+            next += 1;
+            let follower = error.downcast_ref::<NotLeader>();
+            hint = follower.and_then(|f| f.leader);
+            let alone = mdms.len() == 1 && follower.is_none();
+            if alone || Instant::now() > deadline {
+                return Err(match follower {
+                    Some(follower) => coded(Exit::Unreachable, follower.text.clone()),
+                    None => error,
+                });
+            }
+            if hint.is_none() && next % mdms.len() == 0 {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+
+    /// Where the MDM listens.
+    pub fn mdm(&self) -> SocketAddr {
+        self.mdm
+    }
+
     /// Connects and greets.
     pub fn connect(mdm: SocketAddr) -> Result<Admin> {
         let unreachable = |why: String| {
@@ -59,7 +103,14 @@ impl Admin {
         match header.kind() {
             Some(Kind::Welcome) if Welcome::decode(&body[..])?.role() == Role::Mdm => Ok(admin),
             Some(Kind::Welcome) => bail!("{mdm} belongs to Gabion, but is no MDM"),
-            Some(Kind::Refusal) => bail!("{mdm} refused us: {}", Refusal::decode(&body[..])?.text),
+            Some(Kind::Refusal) => {
+                let why = Refusal::decode(&body[..])?;
+                if why.code() == RefusalCode::NotLeader {
+                    let leader = why.leader.parse().ok();
+                    return Err(NotLeader { leader, text: format!("{mdm}: {}", why.text) }.into());
+                }
+                bail!("{mdm} refused us: {}", why.text)
+            }
             _ => bail!("{mdm} does not greet as an MDM does: is it the right address?"),
         }
     }
@@ -95,6 +146,23 @@ impl Admin {
     /// Has a device (or, 0, all of a server) removed; with `keep`, not any more.
     pub fn remove(&mut self, device: u32, server: &str, keep: bool) -> Result<()> {
         self.ask(Ask::Remove(RemoveAsk { device, server: server.into(), keep })).map(drop)
+    }
+
+    /// Takes an MDM in.
+    pub fn add_mdm(&mut self, name: &str, address: SocketAddr, tie_breaker: bool) -> Result<()> {
+        let (name, address) = (name.to_owned(), address.to_string());
+        self.ask(Ask::AddMdm(AddMdm { name, address, tie_breaker })).map(drop)
+    }
+
+    /// Takes an MDM out; returns when the others don't need it any more.
+    pub fn remove_mdm(&mut self, name: &str) -> Result<()> {
+        self.ask(Ask::RemoveMdm(RemoveMdm { name: name.into() })).map(drop)
+    }
+
+    /// Lets another MDM lead: this one, or the best.
+    pub fn switch_mdm(&mut self, name: Option<&str>) -> Result<()> {
+        let name = name.unwrap_or_default().to_owned();
+        self.ask(Ask::SwitchMdm(SwitchMdm { name })).map(drop)
     }
 
     fn ask(&mut self, ask: Ask) -> Result<AdminReply> {

@@ -1,7 +1,7 @@
 //! The processes of a cluster that `up` runs on this machine: started, found, killed one by one.
 //!
 //! Each is this very binary with `ROLE run --config FILE`, in a process group of its own, so that a
-//! Ctrl-C at the terminal reaches `up` only. Names: `mdm`, `sdc`, `sds1` to `sdsN`. Several SDSs may
+//! Ctrl-C at the terminal reaches `up` only. Names: `mdm`, `mdm2` to `mdmN`, `sdc`, `sds1` to `sdsN`. Several SDSs may
 //! share a process (`cluster.toml` says how many): each has its own file and pid file, but they start
 //! and end together, and the log is the first one's.
 
@@ -25,7 +25,7 @@ const DYING: Duration = Duration::from_millis(500);
 
 /// The subcommand that runs this process.
 fn role(name: &str) -> &str {
-    if name.starts_with("sds") { "sds" } else { name }
+    ["sds", "mdm"].into_iter().find(|role| name.starts_with(role)).unwrap_or(name)
 }
 
 /// What a command must know of `cluster.toml`.
@@ -50,6 +50,11 @@ pub fn mates(dir: &StateDir, name: &str) -> Result<Vec<String>> {
     let size = shape.sds_per_process.max(1);
     let first = index / size * size;
     Ok((first..first.saturating_add(size).min(shape.sds)).map(sds).collect())
+}
+
+/// The name of the MDM with this index.
+pub fn mdm(index: u32) -> String {
+    if index == 0 { "mdm".to_owned() } else { format!("mdm{}", index + 1) }
 }
 
 /// The name of the SDS with this index.
@@ -159,6 +164,19 @@ pub fn sds_name(dir: &StateDir, which: &str) -> Result<String> {
     let name = if which.parse::<u32>().is_ok() { format!("sds{which}") } else { which.to_owned() };
     if role(&name) != "sds" || !dir.config_file(&name).exists() {
         bail!("no SDS is called {which} in {}: `gabion sds list` names them", dir.root().display());
+    }
+    Ok(name)
+}
+
+/// The name of the MDM that a person calls `2` or `mdm2`; nothing: the first one.
+pub fn mdm_name(dir: &StateDir, which: Option<&str>) -> Result<String> {
+    let which = which.unwrap_or("1");
+    let name = match which.parse::<u32>() {
+        Ok(number) => mdm(number.saturating_sub(1)),
+        Err(_) => which.to_owned(),
+    };
+    if role(&name) != "mdm" || !dir.config_file(&name).exists() {
+        bail!("no MDM is called {which} in {}: `gabion mdm list` names them", dir.root().display());
     }
     Ok(name)
 }

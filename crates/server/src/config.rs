@@ -13,10 +13,19 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MdmConfig {
+    /// Its name in the cluster; by default, `mdm`.
+    #[serde(default = "mdm_name")]
+    pub name: String,
     /// Where it listens.
     pub listen: SocketAddr,
+    /// What others dial, when it is not `listen`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<SocketAddr>,
     /// Its log: the cluster's configuration and map.
     pub log: PathBuf,
+    /// With an empty log it waits until a cluster takes it in (`gabion mdm add`); else it begins one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub join: bool,
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
@@ -32,6 +41,10 @@ pub struct MdmConfig {
     /// Seconds that a device is away before its copies are made anew on others. By default, 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuild_after_seconds: Option<u32>,
+}
+
+fn mdm_name() -> String {
+    "mdm".to_owned()
 }
 
 /// A data server.
@@ -110,8 +123,12 @@ pub struct SdcConfig {
 /// What `mdm run --example-config` prints.
 pub const MDM_EXAMPLE: &str = r#"# gabion mdm run --config /etc/gabion/mdm.toml
 
-# Where data servers, data clients and the command line reach it.
+# Names it among the MDMs of its cluster; must differ from every other one's.
+name = "mdm1"
+# Where other MDMs, data servers, data clients and the command line reach it.
 listen = "192.168.1.10:7001"
+# The first MDM begins a cluster. Others wait until `gabion mdm add` takes them into it.
+join = false
 # The cluster's configuration and map. Keep it on a disk that survives.
 log = "/var/lib/gabion/mdm.log"
 # auto, uring or epoll

@@ -168,6 +168,13 @@ fn tell(note: Note) -> Telling {
         }
         Note::DeviceUp { device } => told("devices up", format!("{device} is up")),
         Note::Snapshot { version } => told("snapshots", format!("wrote a snapshot of {version}")),
+        Note::Waiting => told(
+            "waits",
+            "belongs to no cluster yet: `gabion mdm add` takes it into one".to_owned(),
+        ),
+        Note::Leading { term } => told("offices", format!("leads the MDMs (term {term})")),
+        Note::Resigned => told("offices lost", "does not lead the MDMs any more".to_owned()),
+        Note::Decided { .. } => counted("entries decided"),
         Note::Superseded => told("ends", "a newer process serves in this one's name".to_owned()),
         Note::DeviceFailed => {
             told("ends", "the device failed, and this process can't go on from that".to_owned())

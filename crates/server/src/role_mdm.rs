@@ -29,9 +29,13 @@ pub fn run(config: MdmConfig) -> Result<()> {
     if let Some(seconds) = config.rebuild_after_seconds {
         limits.rebuild_after = Duration::from_secs(seconds.into());
     }
+    let address = config.advertise.unwrap_or(config.listen);
+    let (name, join) = (config.name.clone(), config.join);
     let node = move || {
         Mdm::new(Config {
-            name: "mdm".into(),
+            name: name.clone(),
+            address,
+            join,
             cluster: None,
             limits: limits.clone(),
             pid: std::process::id(),

@@ -8,7 +8,7 @@
 //! config/       NAME.toml   the file that `gabion ROLE run --config` gets
 //! run/          NAME.pid    see `process`
 //! logs/         NAME.log    what the process says; of SDSs that share one, a link to the first's
-//! mdm.log       the MDM's log; mdm.log.1 is the one of the run before
+//! NAME.log      an MDM's log; NAME.log.1 is the one of the run before
 //! nbd.sock      where volumes are served
 //! ```
 
@@ -146,9 +146,9 @@ impl StateDir {
         self.root.join("devices").join(format!("{name}.{shard}"))
     }
 
-    /// The MDM's log.
-    pub fn mdm_log(&self) -> PathBuf {
-        self.root.join("mdm.log")
+    /// An MDM's log.
+    pub fn mdm_log(&self, name: &str) -> PathBuf {
+        self.root.join(format!("{name}.log"))
     }
 
     /// Where volumes are served.

@@ -38,8 +38,8 @@ pub fn run(target: &Target, args: &StatusArgs) -> Result<Exit> {
 
 /// Asks the MDM.
 pub fn ask(target: &Target) -> Result<Report> {
-    let mdm = target.mdm()?;
-    Ok(Report::new(&target.connect()?.status()?, mdm))
+    let mut admin = target.connect()?;
+    Ok(Report::new(&admin.status()?, admin.mdm()))
 }
 
 fn page(report: &Report) -> String {

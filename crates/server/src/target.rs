@@ -1,6 +1,7 @@
 //! Which cluster a command is about: `--mdm ADDR` names any, `--dir DIR` one that `up` runs here.
 
 use crate::admin::Admin;
+use crate::cluster;
 use crate::config::{self, MdmConfig};
 use crate::exit::{Exit, coded};
 use crate::statedir::StateDir;
@@ -37,9 +38,22 @@ impl Target {
         }
     }
 
-    /// A connection to the MDM.
+    /// The addresses of all MDMs that are known here.
+    fn mdms(&self) -> Result<Vec<SocketAddr>> {
+        let first = self.mdm()?;
+        if self.mdm.is_some() {
+            return Ok(vec![first]);
+        }
+        let dir = StateDir::open(&self.dir)?;
+        let file = |i| dir.config_file(&cluster::mdm(i));
+        let others = (1..).map(file).take_while(|file| file.exists());
+        let listens = others.map(|file| Ok(config::read::<MdmConfig>(&file)?.listen));
+        std::iter::once(Ok(first)).chain(listens).collect()
+    }
+
+    /// A connection to the MDM that leads.
     pub fn connect(&self) -> Result<Admin> {
-        Admin::connect(self.mdm()?)
+        Admin::find(&self.mdms()?)
     }
 
     /// The directory, for commands that need processes on this machine.

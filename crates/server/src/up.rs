@@ -39,6 +39,7 @@ Examples:
   gabion up --detach      the same in the background; `gabion down` ends it
   gabion up --sds 5 --device file:40GiB --volume db:60GiB --volume logs:1GiB
   gabion up --device ram:4GiB                                  memory: fast, and empty when it ends
+  gabion up --mdms 3 --detach      goes on when any one process dies
   gabion up --sds 16 --device null:1TiB --volume bench:1TiB    to measure: keeps no data
   gabion up --sds 16 --sds-per-process 8                       the same servers in two processes
 
@@ -49,6 +50,11 @@ pub struct UpArgs {
     /// How many data servers (SDSs) to run [default: 3, or as many as the directory's cluster has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_SDS))]
     sds: Option<u32>,
+
+    /// How many metadata managers (MDMs) to run: 1; 3, of which one is a tie-breaker; or 5, of which two are
+    /// [default: 1, or as many as the directory's cluster began with]
+    #[arg(long, value_name = "N", value_parser = ["1", "3", "5"])]
+    mdms: Option<String>,
 
     /// SDSs that share a process and its one thread; they end together when it is killed
     #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=MAX_SDS))]
@@ -91,6 +97,8 @@ pub struct UpArgs {
 /// What `cluster.toml` records: what was asked for, so that the next `up` finds the same cluster.
 #[derive(Serialize, Deserialize)]
 struct Asked {
+    #[serde(default = "one")]
+    mdms: u32,
     sds: u32,
     sds_per_process: u32,
     devices: Vec<UpDevice>,
@@ -99,6 +107,10 @@ struct Asked {
     /// Its first start came to its end.
     #[serde(default)]
     served: bool,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// What is to be run.
@@ -116,11 +128,20 @@ impl Plan {
             (Backend(args.backend), args.tcp_only, args.sds_per_process);
         let before = kept(dir)?;
         let again = before.is_some();
-        let (sds, devices, served) = match before {
-            None => (SDS_DEFAULT, vec![UpDevice::File(FILE_DEFAULT)], false),
+        let wanted = args.mdms.as_ref().map(|n| n.parse()).transpose()?;
+        let (mdms, sds, devices, served) = match before {
+            None => (wanted.unwrap_or(1), SDS_DEFAULT, vec![UpDevice::File(FILE_DEFAULT)], false),
             Some(before) => {
                 refuse_other(dir, &before, args)?;
-                (before.sds, before.devices, before.served)
+                if wanted.is_some_and(|n| n != before.mdms) {
+                    bail!(
+                        "{} holds the data of a cluster that began with {} MDMs: leave out --mdms, and use \
+                         `gabion mdm add` and `gabion mdm remove`",
+                        dir.root().display(),
+                        before.mdms
+                    );
+                }
+                (before.mdms, before.sds, before.devices, before.served)
             }
         };
         let given = |devices| if args.devices.is_empty() { devices } else { args.devices.clone() };
@@ -129,14 +150,14 @@ impl Plan {
         if volumes.is_empty() && !served {
             volumes.push(VolumeSpec { name: "vol1".into(), size: FILE_DEFAULT });
         }
-        let asked = Asked { sds, sds_per_process, devices, backend, tcp_only, served };
+        let asked = Asked { mdms, sds, sds_per_process, devices, backend, tcp_only, served };
         Ok(Plan { asked, again, volumes })
     }
 }
 
 /// The cluster whose data is in the directory.
 fn kept(dir: &StateDir) -> Result<Option<Asked>> {
-    if !dir.cluster_file().exists() || !dir.mdm_log().exists() {
+    if !dir.cluster_file().exists() || !dir.mdm_log("mdm").exists() {
         return Ok(None);
     }
     let before: Asked = config::read(&dir.cluster_file())?;
@@ -260,10 +281,13 @@ fn clear_earlier_run(dir: &StateDir, again: bool) -> Result<()> {
     if again {
         return Ok(());
     }
-    let log = dir.mdm_log();
-    if log.exists() {
+    for index in (0..).take_while(|i| dir.mdm_log(&cluster::mdm(*i)).exists()) {
+        let log = dir.mdm_log(&cluster::mdm(index));
         let kept = log.with_extension("log.1");
         fs::rename(&log, &kept).with_context(|| format!("can't keep {}", log.display()))?;
+        if index > 0 {
+            continue;
+        }
         println!(
             "The cluster that ran in {} before is gone, and its data with it: RAM and NULL devices \
              are empty once their processes have ended. Starting a new, empty one; the old MDM log \
@@ -280,7 +304,7 @@ fn clear_earlier_run(dir: &StateDir, again: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes every role's file; returns one name per process, the MDM's first and the SDC's last. Servers that
+/// Writes every role's file; returns one name per process, the MDMs' first and the SDC's last. Servers that
 /// were there keep their devices, also those that were added since; addresses stay what they were where
 /// that is possible.
 fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<String>> {
@@ -289,24 +313,31 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
         (0..plan.asked.sds).map(|i| devices(dir, plan, cluster::sds(i))).collect::<Result<_>>()?;
     let listens = servers.iter().flat_map(|(_, devices)| devices).map(|device| device.listen);
     let earlier = listens.map(|at| Some(at).filter(|at| at.port() != 0));
-    let earlier: Vec<_> = std::iter::once(earlier_mdm(dir, plan)).chain(earlier).collect();
+    let managers: Vec<String> = (0..plan.asked.mdms).map(cluster::mdm).collect();
+    let before = managers.iter().map(|name| earlier_mdm(dir, plan, name));
+    let earlier: Vec<_> = before.chain(earlier).collect();
     let mut addresses = ports::again(&earlier)?.into_iter();
     let mut next = || addresses.next().context("ran out of ports");
-    let mdm = next()?;
+    let mdm: Vec<SocketAddr> = managers.iter().map(|_| next()).collect::<Result<_>>()?;
     let pid_file = |name: &str| Some(dir.pid_file(name));
     let spin_us = args.spin;
     config::write(&dir.cluster_file(), &plan.asked)?;
-    let manager = MdmConfig {
-        listen: mdm,
-        log: dir.mdm_log(),
-        backend,
-        tcp_only,
-        spin_us,
-        pid_file: pid_file("mdm"),
-        rebuild_after_seconds: args.rebuild_after,
-    };
-    config::write(&dir.config_file("mdm"), &manager)?;
-    let mut names = vec!["mdm".to_owned()];
+    for (name, listen) in managers.iter().zip(&mdm) {
+        let manager = MdmConfig {
+            name: name.clone(),
+            listen: *listen,
+            advertise: None,
+            log: dir.mdm_log(name),
+            join: name != "mdm",
+            backend,
+            tcp_only,
+            spin_us,
+            pid_file: pid_file(name),
+            rebuild_after_seconds: args.rebuild_after,
+        };
+        config::write(&dir.config_file(name), &manager)?;
+    }
+    let mut names = managers;
     for (i, (name, mut device)) in (0..).zip(servers) {
         for one in &mut device {
             one.listen = next()?;
@@ -314,7 +345,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
         let pid_file = pid_file(&name);
         let server = SdsConfig {
             name: name.clone(),
-            mdm: vec![mdm],
+            mdm: mdm.clone(),
             backend,
             tcp_only,
             spin_us,
@@ -330,7 +361,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
     nbd.extend(args.nbd_tcp.map(|at| NbdAddress(rt::ListenAddr::Tcp(at))));
     let client = SdcConfig {
         name: "sdc".into(),
-        mdm: vec![mdm],
+        mdm,
         nbd,
         backend,
         tcp_only,
@@ -343,9 +374,9 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
     Ok(names)
 }
 
-/// Where the MDM listened before.
-fn earlier_mdm(dir: &StateDir, plan: &Plan) -> Option<SocketAddr> {
-    let file = dir.config_file("mdm");
+/// Where an MDM listened before.
+fn earlier_mdm(dir: &StateDir, plan: &Plan, name: &str) -> Option<SocketAddr> {
+    let file = dir.config_file(name);
     let before = || config::read::<MdmConfig>(&file).ok().map(|before| before.listen);
     plan.again.then(before).flatten()
 }
@@ -386,9 +417,12 @@ struct Starting<'a> {
 impl Starting<'_> {
     fn start(&mut self, names: &[String], volumes: &[VolumeSpec]) -> Result<Report> {
         let target = Target { dir: self.dir.root().to_owned(), mdm: None };
-        let (mdm, others) = names.split_first().context("a cluster has an MDM")?;
-        self.spawn(mdm)?;
+        let (mdms, others): (Vec<_>, Vec<_>) = names.iter().partition(|n| n.starts_with("mdm"));
+        for name in &mdms {
+            self.spawn(name)?;
+        }
         self.wait("the MDM answers", || Ok(target.connect().is_ok().then_some(())))?;
+        self.gather(&target, &mdms)?;
         for name in others {
             self.spawn(name)?;
         }
@@ -411,6 +445,25 @@ impl Starting<'_> {
             let clients = report.sdc.iter().any(|s| Some(s.pid) == sdc && s.state == UpDown::Up);
             let serves = clients && report.groups.failed == 0 && greets(&socket);
             Ok(serves.then_some(report))
+        })
+    }
+
+    /// Takes all MDMs into the cluster that aren't in it yet; the last ones are tie-breakers.
+    fn gather(&mut self, target: &Target, mdms: &[&String]) -> Result<()> {
+        let info = target.connect()?.status()?;
+        let known =
+            |name: &str| info.mdms.iter().filter_map(|m| m.info.as_ref()).any(|m| m.name == name);
+        // Once it is complete, whoever is not in it was removed.
+        if info.mdms.len() >= mdms.len() || info.volumes.len() + info.devices.len() > 0 {
+            return Ok(());
+        }
+        for (i, name) in mdms.iter().enumerate().filter(|(_, name)| !known(name)) {
+            let listen = config::read::<MdmConfig>(&self.dir.config_file(name))?.listen;
+            target.connect()?.add_mdm(name, listen, i > mdms.len() / 2)?;
+        }
+        self.wait("all MDMs vote", || {
+            let info = target.connect()?.status()?;
+            Ok((info.mdms.iter().filter(|m| m.voter).count() == mdms.len()).then_some(()))
         })
     }
 

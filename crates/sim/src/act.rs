@@ -58,6 +58,13 @@ impl Stage {
             Action::Scrub => self.order(Order::Scrub),
             Action::Remove(i) => self.order(Order::Remove(i, false)),
             Action::Keep(i) => self.order(Order::Remove(i, true)),
+            Action::Switch => self.order(Order::SwitchMdm),
+            Action::Replace(i) => {
+                let waits = |o: &Order| matches!(o, Order::AddMdm(_) | Order::RemoveMdm(_));
+                if i < self.plan.mdms && !self.desk.borrow().orders.iter().any(waits) {
+                    self.order(Order::RemoveMdm(i));
+                }
+            }
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
             Action::Delete(v) => {
                 let there =
@@ -73,7 +80,11 @@ impl Stage {
     pub fn is_ordered(&self, v: u8, kind: impl Fn(&Order) -> bool) -> bool {
         let of = |o: &Order| match o {
             Order::Create(of, _) | Order::Resize(of, _) | Order::Delete(of) => Some(*of),
-            Order::Scrub | Order::Remove(..) => None,
+            Order::Scrub
+            | Order::Remove(..)
+            | Order::AddMdm(_)
+            | Order::RemoveMdm(_)
+            | Order::SwitchMdm => None,
         };
         self.desk.borrow().orders.iter().any(|o| of(o) == Some(v) && kind(o))
     }

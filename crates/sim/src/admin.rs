@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{
-    AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, RemoveAsk,
-    ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo,
+    AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, Refusal,
+    RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm,
 };
 use wire::{Header, Kind, PeerFramer};
 
@@ -28,6 +28,12 @@ pub enum Order {
     Scrub,
     /// Remove this server; true: keep it after all.
     Remove(u8, bool),
+    /// Take this MDM in.
+    AddMdm(u8),
+    /// Take it out, if the others can do without it.
+    RemoveMdm(u8),
+    /// Let another MDM lead, if one can.
+    SwitchMdm,
 }
 
 /// What came of an order.
@@ -39,10 +45,10 @@ pub enum Done {
     Resized(u8, u32),
     /// It is gone.
     Deleted(u8),
-    /// The map says so.
-    Scrubbing,
-    /// The wish is noted, or refused.
-    Intended,
+    /// The MDM is out.
+    RemovedMdm(u8),
+    /// It is done, or can't be.
+    Other,
 }
 
 /// Orders and outcomes, shared between the world's owner and the node.
@@ -54,6 +60,10 @@ pub struct Desk {
     pub done: Vec<Done>,
     /// The last status that came.
     pub status: Option<StatusInfo>,
+    /// The newest command that an answer told of.
+    pub applied: u64,
+    /// An answer knew less than one before.
+    pub forgotten: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,7 +78,9 @@ enum State {
 /// The node.
 pub struct Admin {
     desk: Rc<RefCell<Desk>>,
-    mdm: SocketAddr,
+    mdms: Vec<SocketAddr>,
+    /// The one that is tried, or used.
+    current: usize,
     state: State,
     dials: u64,
     /// An earlier try's outcome is unknown: look before trying again.
@@ -84,10 +96,11 @@ fn name(v: u8) -> String {
 }
 
 impl Admin {
-    /// Works off `desk`'s orders at the MDM at this address.
-    pub fn new(desk: Rc<RefCell<Desk>>, mdm: SocketAddr, limits: Limits) -> Admin {
-        let state = State::Down { retry_at: Time::ZERO };
-        Admin { desk, mdm, state, dials: 0, unsure: false, pause_until: Time::ZERO, limits }
+    /// Works off `desk`'s orders at the leading one of the MDMs at these addresses.
+    pub fn new(desk: Rc<RefCell<Desk>>, mdms: Vec<SocketAddr>, limits: Limits) -> Admin {
+        let (state, current) = (State::Down { retry_at: Time::ZERO }, 0);
+        let pause_until = Time::ZERO;
+        Admin { desk, mdms, current, state, dials: 0, unsure: false, pause_until, limits }
     }
 
     fn send(link: base::LinkId, kind: Kind, message: &impl Message, out: &mut Effects) {
@@ -112,6 +125,13 @@ impl Admin {
             Order::Remove(i, keep) => {
                 Ask::Remove(RemoveAsk { device: 0, server: format!("sds{i}"), keep })
             }
+            Order::AddMdm(i) => Ask::AddMdm(AddMdm {
+                name: format!("mdm{i}"),
+                address: self.mdms[i as usize].to_string(),
+                tie_breaker: usize::from(i) > self.mdms.len() / 2,
+            }),
+            Order::RemoveMdm(i) => Ask::RemoveMdm(RemoveMdm { name: format!("mdm{i}") }),
+            Order::SwitchMdm => Ask::SwitchMdm(SwitchMdm::default()),
         };
         Admin::send(link, Kind::Admin, &AdminRequest { ask: Some(ask) }, out);
         self.state = State::Asking(link, look);
@@ -126,6 +146,18 @@ impl Admin {
 
     fn reply(&mut self, now: Time, looked: bool, reply: AdminReply) {
         let Some(order) = self.desk.borrow().orders.front().copied() else { return };
+        {
+            // Each was asked after the answer before: what that one told of is not forgotten.
+            let mut desk = self.desk.borrow_mut();
+            if reply.error() != AdminError::Log && reply.applied < desk.applied {
+                let text = format!(
+                    "an answer of command {} after one of {}: {reply:?}",
+                    reply.applied, desk.applied
+                );
+                desk.forgotten = Some(text);
+            }
+            desk.applied = desk.applied.max(reply.applied);
+        }
         if looked {
             let Some(status) = reply.status else { return };
             if let Order::Create(v, units) = order {
@@ -150,10 +182,16 @@ impl Admin {
             (Order::Delete(v), AdminError::None | AdminError::NotFound, _) => {
                 self.finish(Done::Deleted(v))
             }
-            (Order::Scrub, AdminError::None, _) => self.finish(Done::Scrubbing),
-            (Order::Remove(..), error, _) if error != AdminError::Other => {
-                self.finish(Done::Intended)
+            (Order::Scrub, AdminError::None, _) => self.finish(Done::Other),
+            (Order::Remove(..), error, _) if error != AdminError::Other => self.finish(Done::Other),
+            (Order::AddMdm(_), AdminError::None | AdminError::NameTaken, _) => {
+                self.finish(Done::Other);
             }
+            (Order::RemoveMdm(i), AdminError::None | AdminError::NotFound, _) => {
+                self.finish(Done::RemovedMdm(i));
+            }
+            (Order::RemoveMdm(_) | Order::SwitchMdm, AdminError::TooFewMdms, _)
+            | (Order::SwitchMdm, AdminError::None, _) => self.finish(Done::Other),
             _ => self.pause_until = now + RETRY,
         }
     }
@@ -163,6 +201,7 @@ impl Admin {
             self.unsure = true;
         }
         self.state = State::Down { retry_at: now + RETRY };
+        self.current = (self.current + 1) % self.mdms.len();
     }
 }
 
@@ -195,6 +234,13 @@ impl Node for Admin {
                 }
                 match (header.kind(), self.state) {
                     (Some(Kind::Welcome), State::Greeting(link)) => self.state = State::Idle(link),
+                    (Some(Kind::Refusal), _) => {
+                        let leader = Refusal::decode(&body[..]).map(|r| r.leader);
+                        out.push(Effect::Close { link });
+                        self.lost(now);
+                        let named = self.mdms.iter().position(|m| leader == Ok(m.to_string()));
+                        self.current = named.unwrap_or(self.current);
+                    }
                     (Some(Kind::AdminReply), State::Asking(link, looked)) => {
                         self.state = State::Idle(link);
                         if let Ok(reply) = AdminReply::decode(&body[..]) {
@@ -216,7 +262,8 @@ impl Node for Admin {
             State::Down { retry_at } if retry_at <= now => {
                 self.dials += 1;
                 self.state = State::Dialing;
-                out.push(Effect::Dial { dial: DialId(self.dials), to: self.mdm, port: Port::Peer });
+                let to = self.mdms[self.current];
+                out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
             }
             State::Idle(link) => self.ask(link, out),
             _ => {}

@@ -1,5 +1,6 @@
 //! The judges: one file per invariant, plus what they share.
 
+pub mod agreement;
 pub mod i02_register;
 pub mod i03_mirrors;
 pub mod i05_content;

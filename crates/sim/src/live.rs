@@ -127,13 +127,8 @@ impl Stage {
                 return Some(format!("{who} does not run"));
             }
         }
-        match self.mdm() {
-            None => return Some("mdm does not run".into()),
-            Some(mdm) if mdm.failed().is_some() => {
-                return Some(format!("mdm has failed: {}", mdm.failed().unwrap_or_default()));
-            }
-            Some(mdm) if !mdm.is_settled() => return Some("mdm is not settled".into()),
-            Some(_) => {}
+        if let Some(unmet) = self.mdms_unmet() {
+            return Some(unmet);
         }
         if let Some(order) = self.desk.borrow().orders.front() {
             return Some(format!("the MDM has not carried out {order:?}"));
@@ -148,6 +143,37 @@ impl Stage {
             return Some(unmet);
         }
         self.answers_unmet()
+    }
+
+    /// What still has to happen before all MDMs belong together, and one leads.
+    pub fn mdms_unmet(&self) -> Option<String> {
+        for i in 0..self.plan.mdms {
+            let Some(mdm) = self.mdm_at(i) else { return Some(format!("mdm{i} does not run")) };
+            if let Some(why) = mdm.failed() {
+                return Some(format!("mdm{i} has failed: {why}"));
+            }
+        }
+        let Some(leader) = self.mdm() else { return Some("no MDM leads".into()) };
+        if !leader.is_settled() {
+            return Some("the leading MDM is not settled".into());
+        }
+        if let Some(order) = self.desk.borrow().orders.front() {
+            return Some(format!("the MDM has not carried out {order:?}"));
+        }
+        let consensus = leader.consensus()?;
+        let (voters, applied) = (&consensus.membership().voters, consensus.applied());
+        if voters.len() != usize::from(self.plan.mdms)
+            || leader.state().members.list.len() != voters.len()
+        {
+            return Some(format!("{voters:?} vote, of {} MDMs", self.plan.mdms));
+        }
+        for i in 0..self.plan.mdms {
+            let at = self.mdm_at(i)?.consensus().map_or(0, |c| c.applied());
+            if at < applied {
+                return Some(format!("mdm{i} is at entry {at} of {applied}"));
+            }
+        }
+        None
     }
 
     fn answers_unmet(&self) -> Option<String> {

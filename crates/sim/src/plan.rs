@@ -16,8 +16,8 @@ use std::time::Duration;
 /// A process, by its part in the play.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Who {
-    /// The metadata manager.
-    Mdm,
+    /// A metadata manager.
+    Mdm(u8),
     /// A data server.
     Sds(u8),
     /// A client.
@@ -29,7 +29,8 @@ pub enum Who {
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Mdm => f.write_str("mdm"),
+            Who::Mdm(0) => f.write_str("mdm"),
+            Who::Mdm(i) => write!(f, "mdm{i}"),
             Who::Sds(i) => write!(f, "sds{i}"),
             Who::Sdc(i) => write!(f, "sdc{i}"),
             Who::Admin => f.write_str("admin"),
@@ -103,6 +104,11 @@ pub enum Action {
     Resize(u8, u32),
     /// Delete it.
     Delete(u8),
+    /// Have another metadata manager lead.
+    Switch,
+    /// Take this metadata manager out of the cluster, if the others can do without it, and its file away;
+    /// then take it in anew.
+    Replace(u8),
     /// Have all devices scrubbed.
     Scrub,
     /// Damage a block of this server's device, if all copies are whole; which one is drawn.
@@ -130,6 +136,8 @@ impl Action {
                 | Action::Resize(..)
                 | Action::Delete(_)
                 | Action::Scrub
+                | Action::Switch
+                | Action::Replace(_)
                 | Action::Damage(..)
                 | Action::Grow(..)
                 | Action::Remove(_)
@@ -164,6 +172,8 @@ pub enum Outcast {
 pub struct Plan {
     /// What random choices at run time start from.
     pub seed: u64,
+    /// Metadata managers: 1, 3 or 5, with the last ones as tie-breakers.
+    pub mdms: u8,
     /// Data servers.
     pub sds: u8,
     /// Clients.
@@ -215,9 +225,14 @@ impl Plan {
     pub fn keeps(&self, who: Who) -> bool {
         match who {
             Who::Sds(i) => self.durable && self.memory >> i & 1 == 0,
-            Who::Mdm => true,
+            Who::Mdm(_) => true,
             Who::Sdc(_) | Who::Admin => false,
         }
+    }
+
+    /// True for a metadata manager that is to lead only while no other one can.
+    pub fn is_tie_breaker(&self, mdm: u8) -> bool {
+        self.mdms > 1 && mdm > self.mdms / 2
     }
 
     /// True when blocks may be damaged, or can't be read for a while.

@@ -2,7 +2,7 @@
 //! and the verdict.
 
 use crate::admin::Order;
-use crate::check::{Failure, i02_register, i03_mirrors, i10_clean, i14_leaks};
+use crate::check::{Failure, agreement, i02_register, i03_mirrors, i10_clean, i14_leaks};
 use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
 use crate::relief::Relief;
 use crate::stage::{Stage, Volume};
@@ -104,6 +104,8 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     wait(stage, "I12", CALM, i03_mirrors::undeleted)?;
     wait(stage, "R11", CALM, i03_mirrors::foreign)?;
     i03_mirrors::check(stage)?;
+    wait(stage, "Mdm", CALM, Stage::mdms_unmet)?;
+    agreement::check(stage)?;
     *unclear = i02_register::check(&stage.history)?;
     Ok(())
 }
@@ -152,6 +154,9 @@ fn set_up(stage: &mut Stage) -> Result<(), Failure> {
         stage.start(who);
     }
     stage.start(Who::Admin);
+    for i in 1..stage.plan.mdms {
+        stage.order(Order::AddMdm(i));
+    }
     wait(stage, "setup", SETUP, |s| {
         let servers = s.observer.devices.values().filter(|d| d.up).count();
         (servers < s.plan.sds as usize).then(|| format!("{servers} servers have registered"))
@@ -253,7 +258,7 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
         Outcast::Dead => stage.kill(who, Death { keep: true, ..Death::default() }),
         Outcast::Cut | Outcast::Unheard => {
             let others = stage.everybody().into_iter().filter(|o| *o != who);
-            for other in others.filter(|o| how == Outcast::Cut || *o == Who::Mdm) {
+            for other in others.filter(|o| how == Outcast::Cut || matches!(o, Who::Mdm(_))) {
                 stage.act(Action::Block(who, other));
                 stage.act(Action::Block(other, who));
             }

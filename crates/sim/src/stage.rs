@@ -2,6 +2,7 @@
 //! shipped nodes; and everything that is known about them from outside.
 
 use crate::admin::{Admin, Desk, Done, Order};
+use crate::check::agreement::Agreement;
 use crate::check::i13_epochs::Observer;
 use crate::check::{Failure, i05_content};
 use crate::disk::{Disk, DiskKind};
@@ -57,6 +58,8 @@ pub struct Stage {
     pub desk: Rc<RefCell<Desk>>,
     /// The map, watched from outside.
     pub observer: Observer,
+    /// What the MDMs agree on.
+    pub agreement: Agreement,
     /// What clients saw.
     pub history: History,
     /// The plan's volumes.
@@ -109,9 +112,9 @@ impl Stage {
     /// Everybody in place, nobody started.
     pub fn new(plan: &Plan, sink: Sink) -> Stage {
         let mut world = World::new(plan.seed, plan.weather.clone(), plan.limits.link_queue, sink);
-        let mdm = Some(Stage::address(Who::Mdm));
+        let mdm = Some(Stage::address(Who::Mdm(0)));
         let id = world.add("mdm", mdm, vec![Disk::new(DiskKind::Log, 4 * TIB)]);
-        world.tap = Some(id);
+        world.tap.push(id);
         for i in 0..plan.sds {
             let disk = if plan.keeps(Who::Sds(i)) {
                 // What a store needs besides; the smallest has 16 MiB.
@@ -125,12 +128,19 @@ impl Stage {
             world.add(&format!("sdc{i}"), None, Vec::new());
         }
         world.add("admin", None, Vec::new());
-        let everybody = 2 + plan.sds as usize + plan.clients as usize;
+        // Behind the others, so that those are the same whether there is one MDM or several.
+        for i in 1..plan.mdms {
+            let at = Some(Stage::address(Who::Mdm(i)));
+            let id = world.add(&format!("mdm{i}"), at, vec![Disk::new(DiskKind::Log, 4 * TIB)]);
+            world.tap.push(id);
+        }
+        let everybody = 1 + plan.mdms as usize + plan.sds as usize + plan.clients as usize;
         let volume = |units: &u32| Volume { id: None, units: *units, doomed: false, late: false };
         Stage {
             world,
             desk: Rc::default(),
             observer: Observer::default(),
+            agreement: Agreement::default(),
             history: History::default(),
             volumes: plan.volumes.iter().map(volume).collect(),
             marks: Marks::default(),
@@ -153,7 +163,7 @@ impl Stage {
     /// Where somebody listens.
     pub fn address(who: Who) -> SocketAddr {
         let ip = match who {
-            Who::Mdm => Ipv4Addr::new(10, 0, 0, 1),
+            Who::Mdm(i) => Ipv4Addr::new(10, 0, 0, i + 1),
             Who::Sds(i) => Ipv4Addr::new(10, 0, 1, i + 1),
             Who::Sdc(i) => Ipv4Addr::new(10, 0, 2, i + 1),
             Who::Admin => Ipv4Addr::new(10, 0, 3, 1),
@@ -165,7 +175,8 @@ impl Stage {
     pub fn proc(&self, who: Who) -> ProcId {
         let sds = self.plan.sds as usize;
         ProcId(match who {
-            Who::Mdm => 0,
+            Who::Mdm(0) => 0,
+            Who::Mdm(i) => 1 + sds + self.plan.clients as usize + i as usize,
             Who::Sds(i) => 1 + i as usize,
             Who::Sdc(i) => 1 + sds + i as usize,
             Who::Admin => 1 + sds + self.plan.clients as usize,
@@ -176,17 +187,19 @@ impl Stage {
     pub fn who(&self, id: ProcId) -> Who {
         let sds = self.plan.sds as usize;
         match id.0 {
-            0 => Who::Mdm,
+            0 => Who::Mdm(0),
             i if i <= sds => Who::Sds((i - 1) as u8),
             i if i <= sds + self.plan.clients as usize => Who::Sdc((i - 1 - sds) as u8),
-            _ => Who::Admin,
+            i if i == 1 + sds + self.plan.clients as usize => Who::Admin,
+            i => Who::Mdm((i - 1 - sds - self.plan.clients as usize) as u8),
         }
     }
 
     /// Everybody but the administrator.
     pub fn everybody(&self) -> Vec<Who> {
         let sds = (0..self.plan.sds).map(Who::Sds);
-        std::iter::once(Who::Mdm).chain(sds).chain((0..self.plan.clients).map(Who::Sdc)).collect()
+        let clients = (0..self.plan.clients).map(Who::Sdc);
+        (0..self.plan.mdms).map(Who::Mdm).chain(sds).chain(clients).collect()
     }
 
     /// The node of a data server.
@@ -199,9 +212,16 @@ impl Stage {
         self.world.actor(self.proc(Who::Sdc(i)))
     }
 
-    /// The node of the MDM.
+    /// The node of an MDM.
+    pub fn mdm_at(&self, i: u8) -> Option<&Mdm> {
+        self.world.actor(self.proc(Who::Mdm(i)))
+    }
+
+    /// The node of the MDM that leads in the newest term.
     pub fn mdm(&self) -> Option<&Mdm> {
-        self.world.actor(self.proc(Who::Mdm))
+        let all = (0..self.plan.mdms).filter_map(|i| self.mdm_at(i));
+        let leaders = all.filter(|m| m.is_ready());
+        leaders.max_by_key(|m| m.consensus().map_or(0, |c| c.role().term))
     }
 
     /// Starts a process, unless it runs.
@@ -214,12 +234,24 @@ impl Stage {
             return;
         }
         let limits = self.plan.limits.clone();
-        let mdm = Stage::address(Who::Mdm);
+        // Some know them all, some only one.
+        let all: Vec<SocketAddr> =
+            (0..self.plan.mdms).map(|i| Stage::address(Who::Mdm(i))).collect();
+        let known = match who {
+            Who::Sds(i) | Who::Sdc(i) if i % 2 == 1 => vec![all[i as usize % all.len()]],
+            _ => all,
+        };
         let nonce = self.world.draw(id);
         match who {
-            Who::Mdm => {
-                let config =
-                    node::mdm::Config { name: "mdm".into(), cluster: None, limits, pid: 1 };
+            Who::Mdm(i) => {
+                let config = node::mdm::Config {
+                    name: format!("mdm{i}"),
+                    address: Stage::address(who),
+                    join: i != 0 || self.world.now() > Time(0),
+                    cluster: None,
+                    limits,
+                    pid: 1,
+                };
                 self.world.boot(id, Box::new(Mdm::new(config)));
             }
             Who::Sds(i) => {
@@ -239,7 +271,7 @@ impl Stage {
                 let config = SdsConfig {
                     name: format!("sds{i}"),
                     shard: 0,
-                    mdm: vec![mdm],
+                    mdm: known,
                     address: Stage::address(who),
                     device,
                     nonce,
@@ -250,12 +282,12 @@ impl Stage {
             }
             Who::Sdc(i) => {
                 let name = format!("sdc{i}");
-                let config =
-                    SdcConfig { name, mdm: vec![mdm], nbd_uris: Vec::new(), nonce, pid: 1, limits };
+                let nbd_uris = Vec::new();
+                let config = SdcConfig { name, mdm: known, nbd_uris, nonce, pid: 1, limits };
                 self.world.boot(id, Box::new(Sdc::new(config)));
             }
             Who::Admin => {
-                let admin = Admin::new(self.desk.clone(), mdm, limits);
+                let admin = Admin::new(self.desk.clone(), known, limits);
                 self.world.boot(id, Box::new(admin));
             }
         }
@@ -297,7 +329,7 @@ impl Stage {
                 self.world.disk(id, seam::DiskId(0)).wipe();
             }
             Who::Sdc(i) => self.outstanding[i as usize] = 0,
-            Who::Mdm | Who::Admin => {}
+            Who::Mdm(_) | Who::Admin => {}
         }
     }
 
@@ -342,6 +374,9 @@ impl Stage {
         for reply in std::mem::take(&mut self.world.replies) {
             self.reply(reply)?;
         }
+        if let Some(text) = self.desk.borrow_mut().forgotten.take() {
+            return Err(Failure::new("Mdm", text));
+        }
         if !self.desk.borrow().done.is_empty() {
             let done = std::mem::take(&mut self.desk.borrow_mut().done);
             done.into_iter().for_each(|d| self.done(d));
@@ -356,6 +391,13 @@ impl Stage {
                 self.may_lead(id)?;
                 let life = self.world.life(id);
                 self.observer.active(id, life, group, epoch)?;
+            }
+            Note::Decided { index, term, chain } => {
+                self.agreement.decided(id, index, term, chain)?;
+            }
+            Note::Leading { term } => {
+                let life = self.world.life(id);
+                self.agreement.leading(id, life, term)?;
             }
             Note::Lost { unit, first, blocks, .. } => self.copied_loss(id, unit, first, blocks),
             Note::DeviceFailed | Note::DeviceRefused => self.gave_up(id)?,
@@ -543,8 +585,21 @@ impl Stage {
                 volume.units = volume.units.max(units);
             }
             Done::Deleted(v) => self.volumes[v as usize].id = None,
-            Done::Scrubbing | Done::Intended => {}
+            Done::RemovedMdm(i) => self.begin_anew(i),
+            Done::Other => {}
         }
+    }
+
+    /// An MDM was taken out: its process ends, its file goes, and it is taken in as a new one.
+    fn begin_anew(&mut self, i: u8) {
+        self.marks.meet("sim: an MDM was replaced");
+        let (who, id) = (Who::Mdm(i), self.proc(Who::Mdm(i)));
+        self.spare(who);
+        self.world.resume(id);
+        self.world.crash(id, false);
+        self.world.disk(id, seam::DiskId(0)).wipe();
+        self.start(who);
+        self.order(Order::AddMdm(i));
     }
 
     /// Gives the administrator an order.

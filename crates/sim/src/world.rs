@@ -103,7 +103,7 @@ pub struct World {
     /// Notes that the owner has not taken yet.
     pub notes: Vec<(ProcId, Note)>,
     /// Whose sent map pages are copied to `tapped`.
-    pub tap: Option<ProcId>,
+    pub tap: Vec<ProcId>,
     /// Map pages, as they were sent.
     pub tapped: Vec<(Head, Buf)>,
 }
@@ -131,7 +131,7 @@ impl World {
             closed: Vec::new(),
             replies: Vec::new(),
             notes: Vec::new(),
-            tap: None,
+            tap: Vec::new(),
             tapped: Vec::new(),
         }
     }

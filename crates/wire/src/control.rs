@@ -53,6 +53,19 @@ pub struct Hello {
     /// Its name, for people.
     #[prost(string, tag = "10")]
     pub name: String,
+    /// Where an MDM listens, `ip:port`.
+    #[prost(string, tag = "20")]
+    pub address: String,
+    /// MDM to MDM: the member that is meant; `id` is the sender's.
+    #[prost(uint32, tag = "21")]
+    pub to: u32,
+    /// MDM to MDM: the last entry that the sender has.
+    #[prost(uint64, tag = "22")]
+    pub last: u64,
+    /// MDM to MDM: the sender leads, and `to` does not vote yet: an MDM that knows nothing may take this
+    /// place. Who is a voter and knows nothing has forgotten what it promised.
+    #[prost(bool, tag = "23")]
+    pub newcomer: bool,
 }
 
 /// The answer to a hello.
@@ -105,6 +118,10 @@ pub enum RefusalCode {
     Unexpected = 5,
     /// The device belongs to another server, or knows more than this MDM.
     WrongDevice = 6,
+    /// This MDM doesn't lead; `Refusal.leader` does, as far as it knows.
+    NotLeader = 7,
+    /// The sender is no member (any more), or not the one that it says: it ends.
+    WrongMember = 8,
 }
 
 /// The answer to a hello that is not welcome.
@@ -116,6 +133,9 @@ pub struct Refusal {
     /// Why and what to do, for people.
     #[prost(string, tag = "2")]
     pub text: String,
+    /// With `NotLeader`: where the leader listens; empty when it isn't known.
+    #[prost(string, tag = "3")]
+    pub leader: String,
 }
 
 /// What a device keeps its data in.
@@ -429,6 +449,26 @@ pub struct MapPage {
     /// Last part: ids below this one that are not in `live` are gone for ever.
     #[prost(uint32, tag = "8")]
     pub next_volume: u32,
+    /// Last part: all MDMs, if they changed.
+    #[prost(message, repeated, tag = "20")]
+    pub mdms: Vec<MdmInfo>,
+}
+
+/// An MDM in the map.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct MdmInfo {
+    /// Its id.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Where it listens, `ip:port`.
+    #[prost(string, tag = "3")]
+    pub address: String,
+    /// It votes, and leads only while no manager can.
+    #[prost(bool, tag = "4")]
+    pub tie_breaker: bool,
 }
 
 /// One group whose joiner has everything.
@@ -472,7 +512,7 @@ pub struct Proposal {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AdminRequest {
     /// The question or order.
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20, 30")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20, 30, 40, 41, 42")]
     pub ask: Option<Ask>,
 }
 
@@ -497,6 +537,45 @@ pub enum Ask {
     /// Have a device, or all of a server, removed; or not any more.
     #[prost(message, tag = "30")]
     Remove(RemoveAsk),
+    /// Take an MDM into the cluster.
+    #[prost(message, tag = "40")]
+    AddMdm(AddMdm),
+    /// Do without an MDM from now on.
+    #[prost(message, tag = "41")]
+    RemoveMdm(RemoveMdm),
+    /// Let another MDM lead.
+    #[prost(message, tag = "42")]
+    SwitchMdm(SwitchMdm),
+}
+
+/// "Take an MDM into the cluster." It runs already, and belongs to none.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AddMdm {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Where it listens, `ip:port`.
+    #[prost(string, tag = "2")]
+    pub address: String,
+    /// It is to lead only while no manager can.
+    #[prost(bool, tag = "3")]
+    pub tie_breaker: bool,
+}
+
+/// "Do without an MDM from now on."
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RemoveMdm {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+/// "Let another MDM lead."
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SwitchMdm {
+    /// Which; empty: the best one.
+    #[prost(string, tag = "1")]
+    pub name: String,
 }
 
 /// "How is everything?"
@@ -573,6 +652,10 @@ pub enum AdminError {
     TooFewServers = 5,
     /// The MDM could not write its log.
     Log = 6,
+    /// Too few MDMs would be left, or the wrong ones.
+    TooFewMdms = 7,
+    /// It is so already.
+    Already = 8,
 }
 
 /// The answer to an [`AdminRequest`].
@@ -652,6 +735,9 @@ pub struct StatusInfo {
     /// Groups that get other replicas; absent when there is nothing of that.
     #[prost(message, optional, tag = "30")]
     pub moves: Option<MovesStatus>,
+    /// Every MDM.
+    #[prost(message, repeated, tag = "40")]
+    pub mdms: Vec<MdmStatus>,
 }
 
 /// Copies that are made anew, move off devices that are to be removed, or to new ones.
@@ -669,6 +755,26 @@ pub struct MovesStatus {
     /// So many servers are away that no lost copy is made anew.
     #[prost(bool, tag = "4")]
     pub held_back: bool,
+}
+
+/// One MDM, as the leader sees it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MdmStatus {
+    /// As in the map.
+    #[prost(message, optional, tag = "1")]
+    pub info: Option<MdmInfo>,
+    /// It leads.
+    #[prost(bool, tag = "2")]
+    pub leader: bool,
+    /// It counts. Otherwise it gets everything, and waits to be taken in.
+    #[prost(bool, tag = "3")]
+    pub voter: bool,
+    /// It was heard lately.
+    #[prost(bool, tag = "4")]
+    pub heard: bool,
+    /// How many entries it lacks, as far as is known.
+    #[prost(uint64, tag = "5")]
+    pub behind: u64,
 }
 
 /// Writes find no space: clients hold them until there is some, by a volume that is deleted, data that is

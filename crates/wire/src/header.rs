@@ -149,6 +149,9 @@ codes! {
         Admin = 40,
         /// The answer. Body: `control::AdminReply`.
         AdminReply = 41,
+        /// MDM to MDM, on the link that its sender dialled: a part of a message of the consensus. `seq` is
+        /// the message's number on this link, `at` where the part begins, `len` how long the message is.
+        Raft = 50,
     }
 }
 

@@ -40,6 +40,8 @@ const TABLE: &[Row] = &[
         &["gabion-base", "gabion-seam", "gabion-wire", "gabion-placement"],
         &["prost", "thiserror"],
     ),
+    // raft: a pure state machine. slog: the library wants a logger, and gets one that drops everything.
+    row("gabion-consensus", 1, &["gabion-base"], &["prost", "raft", "slog"]),
     row("gabion-target", 1, &["gabion-base", "gabion-seam"], &["thiserror", "zerocopy"]),
     row(
         "gabion-node",
@@ -52,6 +54,7 @@ const TABLE: &[Row] = &[
             "gabion-store",
             "gabion-mirror",
             "gabion-mdm",
+            "gabion-consensus",
             "gabion-target",
         ],
         &["prost", "thiserror", "zerocopy"],
@@ -157,6 +160,11 @@ const BANS: &[(&str, &str, &str)] = &[
         "*",
         "tokio",
         "the data path takes no lock and crosses no thread; cores see no clock. Use a Node, or wait for the gateway crate",
+    ),
+    (
+        "*",
+        "protobuf",
+        "its parser trusts what it reads: only the consensus' library has it, and never for bytes from a link",
     ),
     ("*", "bincode", "it is unmaintained: use zerocopy for fixed layouts, prost for messages"),
     ("*", "rand", "use base::Prng, from a seed that the driver hands out: a run must replay"),

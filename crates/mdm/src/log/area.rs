@@ -8,15 +8,15 @@ pub const AREA: u64 = 1 << 40;
 /// Everything begins on such a boundary.
 pub const BLOCK: usize = 4096;
 /// The layout's version.
-pub const FORMAT: u32 = 1;
-/// The most bytes of commands in one batch.
+pub const FORMAT: u32 = 2;
+/// The most bytes of records in one batch.
 pub const BATCH_MAX: usize = 2 << 20;
 /// Bytes of a batch's header.
 pub(super) const BATCH_HEAD: usize = 40;
 
 const MAGIC: [u8; 8] = *b"GABNMDM1";
 const BATCH_MAGIC: [u8; 4] = *b"GMLB";
-/// The longest snapshot that is believed.
+/// The longest image that is believed.
 const BODY_MAX: u64 = 4 << 30;
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -32,11 +32,11 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 pub(super) struct Header {
     /// Which turn this is; the highest counts.
     pub generation: u64,
-    /// Bytes of the snapshot.
+    /// Bytes of the image.
     pub body_len: u64,
     /// Their CRC-32C.
     pub body_crc: u32,
-    /// Batches begin at most so many bytes behind the snapshot.
+    /// Batches begin at most so many bytes behind the image.
     pub limit: u64,
 }
 
@@ -90,7 +90,7 @@ impl Header {
     }
 }
 
-/// Commands to be written together.
+/// Records to be written together.
 #[derive(Clone, Default, Debug)]
 pub struct Batch {
     payload: Vec<u8>,
@@ -98,7 +98,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// How many commands are in.
+    /// How many records are in.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -108,18 +108,18 @@ impl Batch {
         self.payload.len()
     }
 
-    /// True when no command is in.
+    /// True when no record is in.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Adds an encoded command; false, and nothing is added, when the batch is full.
-    pub fn push_bytes(&mut self, command: &[u8]) -> bool {
-        if self.payload.len() + 4 + command.len() > BATCH_MAX {
+    /// Adds a record; false, and nothing is added, when the batch is full.
+    pub fn push(&mut self, record: &[u8]) -> bool {
+        if self.payload.len() + 4 + record.len() > BATCH_MAX {
             return false;
         }
-        self.payload.extend((command.len() as u32).to_le_bytes());
-        self.payload.extend(command);
+        self.payload.extend((record.len() as u32).to_le_bytes());
+        self.payload.extend(record);
         self.count += 1;
         true
     }
@@ -181,13 +181,13 @@ pub(super) fn batch_len(payload: usize) -> u64 {
     (BATCH_HEAD + payload).next_multiple_of(BLOCK) as u64
 }
 
-/// The encoded commands of a payload; `None` when the lengths don't add up.
-pub(super) fn commands(mut payload: &[u8], count: u32) -> Option<Vec<&[u8]>> {
-    let mut commands = Vec::new();
+/// The records of a payload; `None` when the lengths don't add up.
+pub(super) fn records(mut payload: &[u8], count: u32) -> Option<Vec<&[u8]>> {
+    let mut records = Vec::new();
     while let Some((len, rest)) = payload.split_at_checked(4) {
-        let (command, rest) = rest.split_at_checked(u32_at(len, 0) as usize)?;
-        commands.push(command);
+        let (record, rest) = rest.split_at_checked(u32_at(len, 0) as usize)?;
+        records.push(record);
         payload = rest;
     }
-    (payload.is_empty() && commands.len() == count as usize).then_some(commands)
+    (payload.is_empty() && records.len() == count as usize).then_some(records)
 }

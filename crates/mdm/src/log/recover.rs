@@ -1,19 +1,17 @@
-//! Reads the log: headers, the snapshot of the newest area, its batches, and what lies behind them.
+//! Reads the log: headers, the image of the newest area, its batches, and what lies behind them.
 
 use super::area::{
-    self, AREA, BATCH_MAX, BLOCK, Found, Header, Place, batch_len, commands, read_batch,
+    self, AREA, BATCH_MAX, BLOCK, Found, Header, Place, batch_len, read_batch, records,
 };
-use super::{CHUNK, Io, LogError};
-use crate::command::Command;
-use crate::state::State;
-use alloc::boxed::Box;
-use alloc::string::String;
+use super::{CHUNK, Found as Held, Io, LogError};
 use alloc::vec::Vec;
 use base::crc::crc32c;
 
 /// What was found.
 pub(super) struct Recovered {
-    pub state: Box<State>,
+    pub found: Held,
+    /// The number of the next record.
+    pub next: u64,
     pub area: u64,
     pub generation: u64,
     pub start: u64,
@@ -25,7 +23,7 @@ pub(super) struct Recovered {
 enum Stage {
     /// Reading the headers of both areas.
     Headers,
-    /// Reading the snapshot.
+    /// Reading the image.
     Body,
     /// Replaying batches.
     Batches,
@@ -48,7 +46,8 @@ pub(super) struct Recovery {
     header: Header,
     /// Where the header is missing.
     repair: Option<u64>,
-    state: Box<State>,
+    held: Held,
+    next: u64,
     chain: u32,
     start: u64,
     /// Behind the last valid batch.
@@ -65,7 +64,8 @@ impl Recovery {
             area: 0,
             header: Header { generation: 0, body_len: 0, body_crc: 0, limit: 0 },
             repair: None,
-            state: Box::new(State::new()),
+            held: Held::default(),
+            next: 1,
             chain: 0,
             start: 0,
             end: 0,
@@ -127,7 +127,8 @@ impl Recovery {
 
     fn finish(&mut self) -> Recovered {
         Recovered {
-            state: core::mem::take(&mut self.state),
+            found: core::mem::take(&mut self.held),
+            next: self.next,
             area: self.area,
             generation: self.header.generation,
             start: self.start,
@@ -180,10 +181,9 @@ impl Recovery {
     fn body(&mut self) -> Result<(), LogError> {
         let body = &self.window[..self.header.body_len as usize];
         if crc32c(body) != self.header.body_crc {
-            return Err(LogError::Damaged { at: self.at, what: "the snapshot" });
+            return Err(LogError::Damaged { at: self.at, what: "the image" });
         }
-        let unknown = |what: String| LogError::Unknown { index: 0, what };
-        *self.state = State::from_bytes(body).map_err(unknown)?;
+        self.held.image = Some(body.to_vec());
         self.chain = self.header.body_crc;
         self.window.clear();
         self.at = self.start;
@@ -202,14 +202,13 @@ impl Recovery {
                 }
                 Place::Batch { chain, crc, first, count, payload } => {
                     let at = self.at + used as u64;
-                    if chain != self.chain || first != self.state.index + 1 {
-                        return Err(LogError::Damaged { at, what: "the chain of entries" });
+                    if chain != self.chain || first != self.next {
+                        return Err(LogError::Damaged { at, what: "the chain of records" });
                     }
-                    let commands = commands(payload, count)
-                        .ok_or(LogError::Damaged { at, what: "the lengths of entries" })?;
-                    for bytes in commands {
-                        apply(&mut self.state, bytes)?;
-                    }
+                    let records = records(payload, count)
+                        .ok_or(LogError::Damaged { at, what: "the lengths of records" })?;
+                    self.next += records.len() as u64;
+                    self.held.records.extend(records.into_iter().map(<[u8]>::to_vec));
                     self.chain = crc;
                     used += batch_len(payload.len()) as usize;
                     self.end = self.at + used as u64;
@@ -226,10 +225,10 @@ impl Recovery {
         while used < self.window.len() {
             match read_batch(&self.window[used..], self.header.generation) {
                 Place::Need if self.at + (self.window.len() as u64) < self.bound() => break,
-                Place::Batch { first, .. } if first > self.state.index => {
+                Place::Batch { first, .. } if first >= self.next => {
                     return Err(LogError::Damaged {
                         at: self.end,
-                        what: "an entry, and later ones are there",
+                        what: "a record, and later ones are there",
                     });
                 }
                 _ => used += BLOCK,
@@ -246,14 +245,6 @@ impl Recovery {
         self.at += bytes as u64;
         self.window.drain(..bytes);
     }
-}
-
-fn apply(state: &mut State, bytes: &[u8]) -> Result<(), LogError> {
-    let index = state.index + 1;
-    let unknown = || LogError::Unknown { index, what: alloc::format!("{} bytes", bytes.len()) };
-    let command = Command::from_bytes(bytes).ok_or_else(unknown)?;
-    state.apply(index, &command);
-    Ok(())
 }
 
 // The window is read in whole chunks of blocks, so it never ends inside of a block.

@@ -5,6 +5,7 @@ use super::{INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
 use crate::links::{check_hello, refusal, refuse, send_control, welcome};
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use base::{DeviceId, LinkId, MapVersion, SdcId, Time};
 use mdm::controller::superseded;
 use prost::Message;
@@ -27,14 +28,22 @@ impl Mdm {
         body: &[u8],
         out: &mut Effects,
     ) {
-        if !self.links.contains_key(&link) {
+        let ours = self.peers.has(link);
+        if !ours && !self.links.contains_key(&link) {
             return; // closed by us; this was on its way
         }
         let header = wire::parse(head);
         if !wire::body_ok(&header, body) {
             out.note(Note::BadBody { link });
             out.push(Effect::Close { link });
-            return self.forget(link, out);
+            return match (ours, self.peers.lost(link)) {
+                (_, Some(member)) => self.member_lost(now, member, out),
+                (true, None) => {}
+                (false, None) => self.forget(link, out),
+            };
+        }
+        if ours {
+            return self.member_frame(now, link, &header, body, out);
         }
         if let Err(why) = self.take(now, link, &header, body, out) {
             self.refuse(link, &why, out);
@@ -48,6 +57,8 @@ impl Mdm {
             RefusalCode::WrongCluster => "wrong cluster",
             RefusalCode::WrongDevice => "wrong device",
             RefusalCode::WrongVersion => "wrong version",
+            RefusalCode::NotLeader => "another MDM leads",
+            RefusalCode::WrongMember => "a wrong MDM",
             _ => "unexpected",
         };
         out.note(Note::Refused { link, why: note });
@@ -63,15 +74,19 @@ impl Mdm {
         body: &[u8],
         out: &mut Effects,
     ) -> Result<(), Refusal> {
+        let peer = self.links[&link].peer;
+        if let (Some(Kind::Raft), Peer::Mdm(member)) = (header.kind(), peer) {
+            return self.part(link, member, header, body, out);
+        }
         if body.len() > MESSAGE {
             return Err(unexpected(format!("a control message has at most {MESSAGE} bytes")));
         }
-        let peer = self.links[&link].peer;
         let role = match peer {
             Peer::Stranger => None,
             Peer::Guest(role) => Some(role),
             Peer::Device(..) => Some(Role::Sds),
             Peer::Sdc(..) => Some(Role::Sdc),
+            Peer::Mdm(_) => Some(Role::Mdm),
         };
         match (header.kind(), role) {
             (Some(Kind::Hello), None) => self.hello(link, decode(body)?, out),
@@ -108,12 +123,57 @@ impl Mdm {
         }
     }
 
-    fn hello(&mut self, link: LinkId, hello: Hello, out: &mut Effects) -> Result<(), Refusal> {
-        if self.failed.is_none() && !self.ready {
+    pub(super) fn hello(
+        &mut self,
+        link: LinkId,
+        hello: Hello,
+        out: &mut Effects,
+    ) -> Result<(), Refusal> {
+        if self.failed.is_some() {
+            return self.greet(link, &hello, out);
+        }
+        let member = hello.role() == Role::Mdm;
+        let wait = match member {
+            true => self.log.is_recovering(),
+            false => self.is_undecided(),
+        };
+        if wait {
             self.links.get_mut(&link).expect("looked up above").hello = Some(hello);
             return Ok(());
         }
+        if member {
+            return self.greet_other(link, hello, out);
+        }
+        if !self.ready {
+            check_hello(&hello, self.state.cluster)?;
+            return Err(self.not_leader());
+        }
         self.greet(link, &hello, out)
+    }
+
+    /// Answers another MDM's hello.
+    fn greet_other(
+        &mut self,
+        link: LinkId,
+        hello: Hello,
+        out: &mut Effects,
+    ) -> Result<(), Refusal> {
+        check_hello(&hello, self.state.cluster)?;
+        if !self.hello_of_member(&hello)? {
+            self.links.get_mut(&link).expect("it said hello").hello = Some(hello);
+            return Ok(());
+        }
+        let peer = Peer::Mdm(hello.id);
+        let older: Vec<LinkId> =
+            self.links.iter().filter(|(_, l)| l.peer == peer).map(|(link, _)| *link).collect();
+        for link in older {
+            self.links.remove(&link);
+            out.push(Effect::Close { link });
+        }
+        self.links.get_mut(&link).expect("it said hello").peer = peer;
+        let answer = welcome(self.state.cluster, Role::Mdm);
+        send_control(link, Header::new(Kind::Welcome), &answer, out);
+        Ok(())
     }
 
     /// Answers a hello.
@@ -125,7 +185,8 @@ impl Mdm {
     ) -> Result<(), Refusal> {
         check_hello(hello, self.state.cluster)?;
         let role = hello.role();
-        if let Some(why) = self.failed.as_ref().filter(|_| role != Role::Admin) {
+        let alone = self.state.members.list.len() <= 1;
+        if let Some(why) = self.failed.as_ref().filter(|_| role != Role::Admin || !alone) {
             return Err(refusal(RefusalCode::Unknown, why.clone()));
         }
         let newest = match role {
@@ -161,13 +222,13 @@ impl Mdm {
             }
             Peer::Sdc(sdc, life) => {
                 let entry = &self.state.sdcs[&sdc];
-                if entry.incarnation != life {
+                if entry.incarnation > life {
                     return Err(refusal(RefusalCode::Superseded, superseded(&entry.name)));
                 }
                 self.observed.sdcs.entry(sdc).or_default().beat(now, heartbeat);
             }
             // Its registration is on the way to the disk.
-            Peer::Stranger | Peer::Guest(_) => {}
+            Peer::Stranger | Peer::Guest(_) | Peer::Mdm(_) => {}
         }
         Ok(())
     }
@@ -180,6 +241,10 @@ impl Mdm {
         if entry.intent == Intent::Removed {
             let text = format!("{device} was removed from this cluster: what it held is on others");
             return Err(refusal(RefusalCode::WrongDevice, text));
+        }
+        if entry.incarnation.0 < life {
+            // Another MDM leads, and has named it.
+            return Err(unexpected(format!("this MDM does not know that life of {device}")));
         }
         if entry.incarnation.0 != life {
             let name = self.state.servers.get(&entry.sds).map_or("?", |n| n);

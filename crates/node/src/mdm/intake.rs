@@ -9,10 +9,10 @@ use base::{ClusterId, DeviceId, LinkId, SdcId, Time};
 use mdm::command::{self, Command};
 use mdm::controller::Registration;
 use mdm::detector::{Verdict, loss_limit};
-use mdm::log::{BATCH_MAX, Batch};
+use mdm::entry::{Commands, ENTRY_MAX};
 use mdm::state::{Outcome, State};
 use mdm::{Refused, status};
-use seam::{Effect, Effects, Note};
+use seam::{Buf, Effect, Effects, Head, Note};
 use wire::control::{
     AdminReply, Ask, Intent, Proposal, RefusalCode, Register, RegisterSdc, Registered,
 };
@@ -22,6 +22,8 @@ use wire::{Header, Kind, control_frame};
 pub(super) enum Input {
     /// The cluster begins.
     Form(ClusterId),
+    /// A new leader: is its own name and address what the state says?
+    Here,
     /// An SDS reports.
     Register(LinkId, Register),
     /// An SDC reports.
@@ -37,7 +39,7 @@ pub(super) enum Input {
 impl Input {
     fn link(&self) -> Option<LinkId> {
         match self {
-            Input::Form(_) | Input::Verdict(_) => None,
+            Input::Form(_) | Input::Here | Input::Verdict(_) => None,
             Input::Register(link, _)
             | Input::RegisterSdc(link, _)
             | Input::Proposal(link, _)
@@ -47,9 +49,9 @@ impl Input {
 }
 
 impl Mdm {
-    /// Works on what waits, as much as fits into one batch; the state is ahead of the disk afterwards.
-    pub(super) fn work(&mut self, now: Time, out: &mut Effects) -> Batch {
-        let mut batch = Batch::default();
+    /// Works on what waits, as much as fits into one entry; the state is ahead of what was decided afterwards.
+    pub(super) fn work(&mut self, now: Time, out: &mut Effects) -> Commands {
+        let mut batch = Commands::default();
         while let Some(device) = self.revived.pop_first() {
             if let Some(command) = self.state.revive(device) {
                 self.execute(now, &command, &mut batch, out);
@@ -57,7 +59,7 @@ impl Mdm {
         }
         // A single input adds at most some more than half of a batch: it is bounded by the length of
         // a control message, or, for a volume, by the number of devices.
-        while batch.bytes() < BATCH_MAX / 4 {
+        while batch.bytes() < ENTRY_MAX / 4 {
             let Some(input) = self.inputs.pop_front() else { break };
             if let Some(link) = input.link() {
                 match self.links.get_mut(&link) {
@@ -72,7 +74,7 @@ impl Mdm {
     }
 
     /// Gives groups other replicas, where it is time for that.
-    fn heal(&mut self, now: Time, batch: &mut Batch, out: &mut Effects) {
+    fn heal(&mut self, now: Time, batch: &mut Commands, out: &mut Effects) {
         if !self.ready {
             return;
         }
@@ -86,11 +88,16 @@ impl Mdm {
         }
     }
 
-    fn input(&mut self, now: Time, input: Input, batch: &mut Batch, out: &mut Effects) {
+    fn input(&mut self, now: Time, input: Input, batch: &mut Commands, out: &mut Effects) {
         match input {
             Input::Form(cluster) => {
                 let command = Command::FormCluster(command::FormCluster { cluster: cluster.0 });
                 self.execute(now, &command, batch, out);
+            }
+            Input::Here => {
+                if let Some(command) = self.here() {
+                    self.execute(now, &command, batch, out);
+                }
             }
             Input::Register(link, m) => self.register(now, link, &m, batch, out),
             Input::RegisterSdc(link, m) => self.register_sdc(now, link, &m, batch, out),
@@ -113,12 +120,28 @@ impl Mdm {
         }
     }
 
+    /// What makes the state name this MDM as it is. It is the first one of its cluster, or its address is
+    /// another one than it was, which a leader may say of itself.
+    fn here(&self) -> Option<Command> {
+        let me = self.consensus.as_ref()?.id() as u32;
+        let old = self.state.members.list.get(&me);
+        if old.is_none() && !self.state.members.list.is_empty() {
+            return None; // it was removed, and is about to go
+        }
+        Some(Command::AddMdm(command::AddMdm {
+            id: me,
+            name: old.map_or_else(|| self.config.name.clone(), |m| m.name.clone()),
+            address: self.config.address.to_string(),
+            tie_breaker: old.is_some_and(|m| m.tie_breaker),
+        }))
+    }
+
     /// Applies a command and puts it into the batch, if it changes anything.
     fn execute(
         &mut self,
         now: Time,
         command: &Command,
-        batch: &mut Batch,
+        batch: &mut Commands,
         out: &mut Effects,
     ) -> bool {
         if !self.state.would_change(command) {
@@ -147,7 +170,7 @@ impl Mdm {
         true
     }
 
-    fn verdict(&mut self, now: Time, v: Verdict, batch: &mut Batch, out: &mut Effects) {
+    fn verdict(&mut self, now: Time, v: Verdict, batch: &mut Commands, out: &mut Effects) {
         if !v.dead && !self.detector.still_silent(now, &v) {
             return;
         }
@@ -166,7 +189,7 @@ impl Mdm {
         now: Time,
         link: LinkId,
         m: &Register,
-        batch: &mut Batch,
+        batch: &mut Commands,
         out: &mut Effects,
     ) {
         let opened = self.links[&link].opened;
@@ -185,7 +208,12 @@ impl Mdm {
                 return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
             }
             Registration::WrongDevice(text) => {
-                return self.refuse(link, &refusal(RefusalCode::WrongDevice, text), out);
+                // That ends a server: a leader that doesn't lead any more must not say it.
+                let why = Some(refusal(RefusalCode::WrongDevice, text));
+                let (head, body) = (Head::EMPTY, Buf::EMPTY);
+                let (order, question, gone) = (None, u64::MAX, None);
+                let answer = Answer { link, order, question, gone, refusal: why, head, body };
+                return self.answers.push(answer);
             }
         };
         let incarnation = self.state.devices[&device].incarnation;
@@ -202,7 +230,7 @@ impl Mdm {
         now: Time,
         link: LinkId,
         m: &RegisterSdc,
-        batch: &mut Batch,
+        batch: &mut Commands,
         out: &mut Effects,
     ) {
         let opened = self.links[&link].opened;
@@ -250,7 +278,15 @@ impl Mdm {
         let (cluster, map) = (self.state.cluster.0, self.state.version.0);
         let message = Registered { cluster, id, incarnation, map, scrub };
         let (head, body) = control_frame(Header::new(Kind::Registered), &message, out.pool());
-        self.answers.push(Answer { link, order: None, head, body });
+        self.answers.push(Answer {
+            link,
+            order: None,
+            question: 0,
+            gone: None,
+            refusal: None,
+            head,
+            body,
+        });
     }
 
     fn obey(
@@ -259,16 +295,28 @@ impl Mdm {
         link: LinkId,
         op: u64,
         ask: Option<Ask>,
-        batch: &mut Batch,
+        batch: &mut Commands,
         out: &mut Effects,
     ) {
         if let Some(Ask::Scrub(m)) = &ask {
             return self.obey_scrub(now, (link, op), m.device, batch, out);
         }
-        let limits = &self.config.limits;
+        let limits = &self.config.limits.clone();
         let made = match &ask {
             None | Some(Ask::Scrub(_)) => Err(Refused::Unknown),
             Some(Ask::Status(_)) => Ok(None),
+            Some(Ask::AddMdm(_) | Ask::RemoveMdm(_)) if self.is_one_leaving() => {
+                Err(Refused::MdmLeaves)
+            }
+            Some(Ask::AddMdm(m)) => {
+                self.state.members.add_command(m).map(Command::AddMdm).map(Some)
+            }
+            Some(Ask::RemoveMdm(m)) => {
+                let works = |id| self.works(id);
+                let made = self.state.members.remove_command(&m.name, works);
+                made.map(Command::RemoveMdm).map(Some)
+            }
+            Some(Ask::SwitchMdm(m)) => self.switch(m).map(|()| None),
             Some(Ask::CreateVolume(m)) => {
                 self.state.create_volume_command(&m.name, m.size, limits).map(Some)
             }
@@ -279,18 +327,23 @@ impl Mdm {
             Some(Ask::Remove(m)) => self.state.removal_command(m, &self.observed, limits).map(Some),
         };
         let mut reply = AdminReply::default();
+        let mut gone = None;
         match made {
             Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
             Ok(None) => {
                 let unheard = self.detector.unheard(now);
                 let (state, seen) = (&self.state, &self.observed);
-                let mut status = status::status(state, seen, &unheard, now, self.config.pid);
+                let mut info = status::status(state, seen, &unheard, now, self.config.pid);
+                info.mdms = self.member_status();
                 if self.rebuilds_held {
-                    status.moves.get_or_insert_default().held_back = true;
+                    info.moves.get_or_insert_default().held_back = true;
                 }
-                reply.status = Some(status);
+                reply.status = Some(info);
             }
             Ok(Some(command)) => {
+                if let Command::RemoveMdm(c) = &command {
+                    gone = Some(u64::from(c.id));
+                }
                 self.execute(now, &command, batch, out);
                 let name = match &ask {
                     Some(Ask::CreateVolume(m)) => &m.name,
@@ -303,6 +356,11 @@ impl Mdm {
             }
         }
         self.reply_order(link, op, reply, out);
+        let answer = self.answers.last_mut().expect("it was just put there");
+        answer.gone = gone;
+        if matches!(ask, Some(Ask::SwitchMdm(_))) {
+            answer.question = 0; // soon it will not lead any more, and can't ask
+        }
     }
 
     fn obey_scrub(
@@ -310,7 +368,7 @@ impl Mdm {
         now: Time,
         (link, op): (LinkId, u64),
         device: u32,
-        batch: &mut Batch,
+        batch: &mut Commands,
         out: &mut Effects,
     ) {
         let mut reply = AdminReply::default();
@@ -330,6 +388,14 @@ impl Mdm {
         let mut header = Header::new(Kind::AdminReply);
         header.op = op.into();
         let (head, body) = control_frame(header, &reply, out.pool());
-        self.answers.push(Answer { link, order: Some(op), head, body });
+        self.answers.push(Answer {
+            link,
+            order: Some(op),
+            question: u64::MAX,
+            gone: None,
+            refusal: None,
+            head,
+            body,
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! What leaves the MDM once it is durable: answers, map pages, welcomes. And what leaves it when the
+//! What leaves the MDM once it is committed: answers, map pages, welcomes. And what leaves it when the
 //! log has failed.
 
 use super::intake::Input;
@@ -9,14 +9,20 @@ use alloc::vec::Vec;
 use base::{LinkId, MapVersion, Time};
 use prost::Message;
 use seam::{Buf, Effects, Head, Note};
-use wire::control::{AdminError, AdminReply, MapPage};
+use wire::control::{AdminError, AdminReply, MapPage, Refusal};
 use wire::{Header, Kind, frame};
 
-/// A frame that waits for the disk.
+/// A frame that waits.
 pub(super) struct Answer {
+    /// The link is refused, and not answered.
+    pub refusal: Option<Refusal>,
     pub link: LinkId,
     /// The order that it answers, if it is one.
     pub order: Option<u64>,
+    /// It leaves when this question is answered; `u64::MAX`: it was not asked yet.
+    pub question: u64,
+    /// It leaves when this MDM is out of the consensus: until then the others may need it.
+    pub gone: Option<u64>,
     pub head: Head,
     pub body: Buf,
 }
@@ -32,22 +38,31 @@ pub(super) struct Pages {
 }
 
 impl Mdm {
-    /// Everything is durable: sends what waited for that.
+    /// If everything is committed, sends what waited for that.
     pub(super) fn let_out(&mut self, now: Time, out: &mut Effects) {
+        if self.failed.is_some() || !self.may_let_out() {
+            return;
+        }
         if !self.ready {
             if self.state.cluster.0 == 0 {
                 return;
             }
             self.begin(now, out);
-            self.welcome_all(out);
+            self.settle_hellos(now, out);
         }
         if self.pages.noted != self.state.version {
             self.pages.noted = self.state.version;
             out.note(Note::Map { version: self.state.version });
         }
-        for answer in self.answers.drain(..) {
-            if self.links.contains_key(&answer.link) {
-                out.send(answer.link, answer.head, answer.body);
+        let known = self.questions.1;
+        let members = self.consensus.as_ref().map(|c| c.membership().all()).unwrap_or_default();
+        let there = |a: &Answer| a.gone.is_some_and(|id| members.contains(&id));
+        let due = self.answers.extract_if(.., |a| a.question <= known && !there(a));
+        for answer in due.collect::<Vec<Answer>>() {
+            match &answer.refusal {
+                _ if !self.links.contains_key(&answer.link) => {}
+                Some(why) => self.refuse(answer.link, why, out),
+                None => out.send(answer.link, answer.head, answer.body),
             }
         }
         let version = self.state.version;
@@ -60,14 +75,17 @@ impl Mdm {
         for (link, pull) in pulls {
             self.send_pages(link, pull, out);
         }
+        if self.proposed().is_none() {
+            self.hand_over();
+        }
     }
 
-    /// Answers the hellos that came before there was an answer.
-    fn welcome_all(&mut self, out: &mut Effects) {
+    /// Answers the hellos that came before there was an answer, if there is one now.
+    pub(super) fn settle_hellos(&mut self, _: Time, out: &mut Effects) {
         let waiting: Vec<_> =
             self.links.iter_mut().filter_map(|(link, l)| Some((*link, l.hello.take()?))).collect();
         for (link, hello) in waiting {
-            if let Err(why) = self.greet(link, &hello, out) {
+            if let Err(why) = self.hello(link, hello, out) {
                 self.refuse(link, &why, out);
             }
         }
@@ -92,8 +110,13 @@ impl Mdm {
         }
     }
 
-    /// The log can't go on: nothing changes any more.
+    /// This MDM can't go on: nothing changes any more. If there are others, they do.
     pub(super) fn fail(&mut self, why: String, out: &mut Effects) {
+        self.failed = Some(why.clone());
+        self.consensus = None;
+        if self.state.members.list.len() > 1 {
+            self.resign(out);
+        }
         let waiting = self.answers.drain(..).filter_map(|a| Some((a.link, a.order?)));
         let mut orders: Vec<(LinkId, u64)> = waiting.collect();
         for input in self.inputs.drain(..) {
@@ -109,8 +132,7 @@ impl Mdm {
             send_control(link, header, &reply, out);
         }
         self.revived.clear();
-        self.failed = Some(why);
-        self.welcome_all(out);
+        self.settle_hellos(Time::ZERO, out);
     }
 }
 

@@ -7,13 +7,13 @@
 //! apart by the header's `op`, which an answer carries back.
 
 use super::{Peer, Sdc, decode, links, refusal_note};
-use crate::links::{Dialer, send_control};
-use alloc::vec::Vec;
+use crate::finder::Finder;
+use crate::links::send_control;
 use base::time::Duration;
 use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
 use core::net::SocketAddr;
 use seam::{Buf, Effects, Note};
-use wire::control::{Heartbeat, MapPage, RegisterSdc, Registered, Role, Welcome};
+use wire::control::{Heartbeat, MapPage, Refusal, RegisterSdc, Registered, Role, Welcome};
 use wire::{Header, Kind, flag};
 
 /// After this long without an answer a pull is sent again, if it is still wanted.
@@ -22,9 +22,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The link to the MDM.
 #[derive(Debug)]
 pub(super) struct MdmLink {
-    dialers: Vec<Dialer>,
-    /// The one that is tried, or used.
-    current: usize,
+    pub(super) finder: Finder,
     /// The link on which we are registered.
     registered: Option<LinkId>,
     /// The map version at which the MDM knew this life: older maps are not to be acted on.
@@ -53,8 +51,7 @@ struct Pull {
 impl MdmLink {
     pub(super) fn new(addresses: &[SocketAddr], limits: &Limits) -> MdmLink {
         MdmLink {
-            dialers: addresses.iter().map(|to| Dialer::new(*to, limits)).collect(),
-            current: 0,
+            finder: Finder::new(addresses, limits),
             registered: None,
             known_at: MapVersion(0),
             heartbeat_at: Time::ZERO,
@@ -77,7 +74,7 @@ impl MdmLink {
     }
 
     pub(super) fn wake_at(&self) -> Option<Time> {
-        let dial = self.dialers.get(self.current).and_then(Dialer::wake_at);
+        let dial = self.finder.dialer().wake_at();
         Time::earliest(dial, self.registered.map(|_| self.heartbeat_at))
     }
 
@@ -89,10 +86,10 @@ impl MdmLink {
 
 impl Sdc {
     pub(super) fn mdm_tick(&mut self, now: Time, out: &mut Effects) {
-        let due = self.mdm.dialers.get(self.mdm.current).and_then(Dialer::wake_at);
+        let due = self.mdm.finder.dialer().wake_at();
         if due.is_some_and(|at| at <= now) {
             let dial = self.dial_id(Peer::Mdm);
-            self.mdm.dialers[self.mdm.current].poll(now, dial, out);
+            self.mdm.finder.dialer_mut().poll(now, dial, out);
         }
         if let Some(link) = self.mdm.registered
             && self.mdm.heartbeat_at <= now
@@ -113,7 +110,7 @@ impl Sdc {
         }
         self.session += 1;
         (hello.session, hello.map) = (self.session, self.map.version.0);
-        self.mdm.dialers[self.mdm.current].link_up(link, &hello, out);
+        self.mdm.finder.dialer_mut().link_up(link, &hello, out);
         self.links.insert(link, Peer::Mdm);
     }
 
@@ -122,8 +119,7 @@ impl Sdc {
         let mdm = &mut self.mdm;
         mdm.registered = None;
         mdm.out = None;
-        mdm.dialers[mdm.current].lost(now, out.prng());
-        mdm.current = (mdm.current + 1) % mdm.dialers.len();
+        mdm.finder.lost(now, out.prng());
         self.map.forget_pages();
     }
 
@@ -148,6 +144,10 @@ impl Sdc {
             }
             Some(Kind::Refusal) => {
                 self.refuse(now, link, refusal_note(&header, &body), out);
+                let leader = decode::<Refusal>(&header, &body).map(|r| r.leader);
+                if let Some(leader) = leader.and_then(|l| l.parse().ok()) {
+                    self.mdm.finder.go_to(leader);
+                }
                 Some(())
             }
             _ => None,
@@ -164,7 +164,7 @@ impl Sdc {
         if welcome.role() != Role::Mdm || !ours {
             return self.refuse(now, link, "welcomed by something else than our MDM", out);
         }
-        self.mdm.dialers[self.mdm.current].welcomed();
+        self.mdm.finder.dialer_mut().welcomed();
         let register = RegisterSdc {
             name: self.config.name.clone(),
             nonce: self.config.nonce,
@@ -198,6 +198,7 @@ impl Sdc {
         if let Some(changes) = self.map.page(page) {
             self.cluster = self.map.cluster;
             out.note(Note::Map { version: self.map.version });
+            self.mdm.finder.learn(&self.map.mdms);
             self.servers_changed(now, &changes.devices, out);
             self.client(now, out, |client, turn| client.map_changed(turn));
         }
@@ -210,14 +211,21 @@ impl Sdc {
     /// Sends the pull that is due, if one is.
     pub(super) fn pull(&mut self, now: Time, out: &mut Effects) {
         let Some(link) = self.mdm.registered else { return };
-        let free = self.mdm.out.is_none_or(|pull| now.since(pull.since) >= AGAIN);
+        let late = self.mdm.out.filter(|pull| now.since(pull.since) >= AGAIN);
+        let free = self.mdm.out.is_none() || late.is_some();
         let wanted = self.mdm.wanted > self.map.version || self.client.is_stuck();
         let due = self.mdm.ask || (wanted && free);
         if !due {
             return;
         }
+        if late.is_some_and(|pull| !pull.parked) && self.mdm.finder.has_choice() {
+            // Its host may have lost power, which a link doesn't show for minutes.
+            return self.refuse(now, link, "an MDM that does not answer", out);
+        }
         self.mdm.pulls += 1;
-        let pull = Pull { op: self.mdm.pulls, parked: !self.mdm.ask, since: now };
+        // After a parked one that led to nothing a plain one, which is to be answered at once.
+        let parked = !self.mdm.ask && late.is_none();
+        let pull = Pull { op: self.mdm.pulls, parked, since: now };
         self.mdm.ask = false;
         self.mdm.out = Some(pull);
         let mut header = self.mdm_header(Kind::MapPull);

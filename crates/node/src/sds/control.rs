@@ -15,7 +15,7 @@ use store::durable::layout::Layout;
 use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
 use wire::control::{
-    Admission, DeviceKind, Heartbeat, MapPage, MoveStatus, Proposal, Refusal, RefusalCode,
+    Admission, DeviceKind, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal, RefusalCode,
     Register, Registered, Role, ScrubStatus, Welcome,
 };
 use wire::{Header, Kind, flag};
@@ -30,7 +30,7 @@ impl Sds {
         let mut hello = hello(self.cluster, Role::Sds, &self.config.name);
         (hello.id, hello.incarnation, hello.map) =
             (self.me.0, self.incarnation.0, self.map.version.0);
-        self.mdm.link_up(link, &hello, out);
+        self.mdm.dialer_mut().link_up(link, &hello, out);
     }
 
     /// A frame from the MDM.
@@ -53,6 +53,7 @@ impl Sds {
                 MapPage::decode(&body[..]).map(|p| self.map_page(now, link, p, out))
             }
             Some(Kind::Refusal) => Refusal::decode(&body[..]).map(|r| {
+                let other = r.code() == RefusalCode::NotLeader;
                 match r.code() {
                     RefusalCode::Superseded => self.end(Note::Superseded, out),
                     RefusalCode::WrongDevice => self.give_up(Trouble::Refused(r.text), out),
@@ -63,8 +64,17 @@ impl Sds {
                     }
                     _ => {}
                 }
-                out.note(Note::Refused { link, why: "the MDM refused this server: see its log" });
+                out.note(Note::Refused {
+                    link,
+                    why: match other {
+                        true => "another MDM leads",
+                        false => "the MDM refused this server: see its log",
+                    },
+                });
                 self.drop_link(now, link, out);
+                if let Some(leader) = r.leader.parse().ok().filter(|_| other) {
+                    self.mdm.go_to(leader);
+                }
             }),
             _ => Ok(()),
         };
@@ -78,23 +88,26 @@ impl Sds {
             out.note(Note::Refused { link, why: "the MDM address is not an MDM's" });
             return self.drop_link(now, link, out);
         }
-        self.mdm.welcomed();
+        self.mdm.dialer_mut().welcomed();
         self.mdm_life = Incarnation(welcome.incarnation);
         let Some(register) = self.register() else { return };
         send_control(link, Header::new(Kind::Register), &register, out);
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
     }
 
-    /// This life of the MDM asks whether somebody listens here. If our link leads to an earlier one, whose host
-    /// may have lost power, it leads nowhere, and TCP may try it for minutes: it is dialled anew, at once.
-    pub(super) fn mdm_asks(&mut self, now: Time, life: Incarnation, out: &mut Effects) {
-        if self.mdm_life == life {
+    /// This life of an MDM leads, and asks whether somebody listens here. If our link leads to another one, whose
+    /// host may have lost power, it leads nowhere, and TCP may try it for minutes: the new one is dialled, at once.
+    pub(super) fn mdm_asks(&mut self, now: Time, hello: &Hello, out: &mut Effects) {
+        if self.mdm_life == Incarnation(hello.incarnation) {
             return;
         }
-        if let Some(link) = self.mdm.link() {
+        if let Some(link) = self.mdm.dialer().link() {
             self.drop_link(now, link, out);
         }
-        self.mdm.hurry();
+        match hello.address.parse() {
+            Ok(leader) => self.mdm.go_to(leader),
+            Err(_) => self.mdm.dialer_mut().hurry(),
+        }
     }
 
     /// What this shard is, as far as it is known.
@@ -167,7 +180,7 @@ impl Sds {
         let mut mirror = Mirror::new(self.me, self.incarnation, limits, device, boot);
         mirror.named_at(self.named_at);
         self.mirror = Some(mirror);
-        if let Some(link) = self.mdm.up() {
+        if let Some(link) = self.mdm.dialer().up() {
             self.pull(link, out);
         }
     }
@@ -191,6 +204,7 @@ impl Sds {
     /// A newer map is there: everything that follows from it.
     fn map_changed(&mut self, now: Time, changes: Changes, out: &mut Effects) {
         out.note(Note::Map { version: self.map.version });
+        self.mdm.learn(&self.map.mdms);
         self.followers.look_again();
         let Some(mirror) = &mut self.mirror else { return };
         let fates: BTreeMap<DeviceId, Fate> = self
@@ -270,7 +284,7 @@ impl Sds {
     }
 
     pub(super) fn heartbeat(&mut self, now: Time, out: &mut Effects) {
-        let Some(link) = self.mdm.up().filter(|_| self.me != DeviceId(0)) else { return };
+        let Some(link) = self.mdm.dialer().up().filter(|_| self.me != DeviceId(0)) else { return };
         if self.heartbeat_due > now {
             return;
         }
@@ -304,7 +318,7 @@ impl Sds {
         }
         self.proposal_due = now + self.config.limits.heartbeat_every;
         let Some(proposal) = self.proposal(now) else { return };
-        if let Some(link) = self.mdm.up() {
+        if let Some(link) = self.mdm.dialer().up() {
             send_control(link, Header::new(Kind::Proposal), &proposal, out);
         }
     }

@@ -13,7 +13,7 @@ mod followers;
 mod opening;
 mod serve;
 
-use crate::links::Dialer;
+use crate::finder::Finder;
 use crate::mapview::MapView;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -136,10 +136,9 @@ pub struct Sds {
     named_at: MapVersion,
     /// The map knows this life: its configurations count.
     named: bool,
-    mdm: Dialer,
+    mdm: Finder,
     /// The life of the MDM that welcomed it last.
     mdm_life: Incarnation,
-    mdm_next: usize,
     links: Map<LinkId, Who>,
     clients: BTreeMap<SdcId, Session>,
     leaders: BTreeMap<DeviceId, Session>,
@@ -163,8 +162,7 @@ pub struct Sds {
 impl Sds {
     /// A shard that has not looked at its device yet.
     pub fn new(config: SdsConfig) -> Sds {
-        assert!(!config.mdm.is_empty(), "at least one MDM address");
-        let mdm = Dialer::new(config.mdm[0], &config.limits);
+        let mdm = Finder::new(&config.mdm, &config.limits);
         Sds {
             cluster: ClusterId(0),
             opening: Opening::new(&config.device),
@@ -177,7 +175,6 @@ impl Sds {
             named: false,
             mdm,
             mdm_life: Incarnation(0),
-            mdm_next: 0,
             links: Map::default(),
             clients: BTreeMap::new(),
             leaders: BTreeMap::new(),
@@ -298,11 +295,11 @@ impl Sds {
 
     /// Dials what is wanted and due.
     fn dial(&mut self, now: Time, out: &mut Effects) {
-        if self.may_register() && self.mdm.wake_at().is_some_and(|at| at <= now) {
+        if self.may_register() && self.mdm.dialer().wake_at().is_some_and(|at| at <= now) {
             self.next_dial += 1;
             let dial = DialId(self.next_dial);
             self.dials.insert(dial, None);
-            self.mdm.poll(now, dial, out);
+            self.mdm.dialer_mut().poll(now, dial, out);
         }
         let up = |device| self.map.devices.get(&device).is_some_and(|d| d.up);
         self.followers.due(now, up, |device, dialer| {
@@ -315,9 +312,7 @@ impl Sds {
 
     fn dial_failed(&mut self, now: Time, dial: DialId, why: DialError, out: &mut Effects) {
         match self.dials.remove(&dial) {
-            Some(None) => {
-                self.next_mdm(now, out);
-            }
+            Some(None) => self.mdm.lost(now, out.prng()),
             Some(Some(device)) => {
                 if let Some(follower) = self.followers.change(device) {
                     follower.dialer.lost(now, out.prng());
@@ -332,21 +327,11 @@ impl Sds {
         }
     }
 
-    /// The MDM that was tried does not answer: the next one in the list.
-    fn next_mdm(&mut self, now: Time, out: &mut Effects) {
-        self.mdm.lost(now, out.prng());
-        if self.config.mdm.len() > 1 {
-            self.mdm_next = (self.mdm_next + 1) % self.config.mdm.len();
-            self.mdm = Dialer::new(self.config.mdm[self.mdm_next], &self.config.limits);
-            self.mdm.lost(now, out.prng());
-        }
-    }
-
     fn link_down(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         match self.links.remove(&link) {
             Some(Who::Mdm) => {
                 self.map.forget_pages();
-                self.next_mdm(now, out);
+                self.mdm.lost(now, out.prng());
             }
             Some(Who::Follower(device)) => {
                 let follower =
@@ -467,13 +452,13 @@ impl seam::Node for Sds {
         if self.ended || self.stopping {
             return None;
         }
-        let mdm = self.mdm.wake_at().filter(|_| self.may_register());
+        let mdm = self.mdm.dialer().wake_at().filter(|_| self.may_register());
         let mut wake = Time::earliest(mdm, self.followers.dial_at);
         if let Some(mirror) = &self.mirror {
             wake = Time::earliest(wake, mirror.wake_at());
             wake = Time::earliest(wake, Some(self.proposal_due));
         }
-        if self.mdm.up().is_some() {
+        if self.mdm.dialer().up().is_some() {
             wake = Time::earliest(wake, Some(self.heartbeat_due));
         }
         wake

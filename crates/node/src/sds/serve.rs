@@ -94,7 +94,7 @@ impl Sds {
     ) -> Result<(), Refusal> {
         check_hello(hello, self.cluster)?;
         if hello.role() == Role::Mdm {
-            self.mdm_asks(now, Incarnation(hello.incarnation), out);
+            self.mdm_asks(now, hello, out);
             return Ok(()); // it closes the link
         }
         let Some(mirror) = &mut self.mirror else {

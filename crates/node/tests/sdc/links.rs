@@ -152,7 +152,8 @@ fn a_refused_hello_is_tried_again_later() {
     let mut c = Cluster::ready();
     c.ask(1, BlockKind::Read, 0, 512, &[]);
     let link = c.link_of(Who::Mdm).unwrap();
-    let refusal = Refusal { code: RefusalCode::Superseded as i32, text: "no".into() };
+    let code = RefusalCode::Superseded as i32;
+    let refusal = Refusal { code, text: "no".into(), ..Refusal::default() };
     c.send(link, Header::new(Kind::Refusal), &refusal);
     let why = "refused: a newer process has this client's name";
     assert!(c.log.notes.contains(&Note::Refused { link, why }));

@@ -23,7 +23,10 @@ pub fn of(host: &Host, topology: &Topology) -> Result<Vec<Role>> {
     let mut roles = Vec::new();
     if host.mdm {
         let config = MdmConfig {
+            name: host.name.clone(),
             listen: host.mdm_at(),
+            advertise: None,
+            join: false,
             log: host.path("var/lib/gabion/mdm.log"),
             backend: Default::default(),
             tcp_only: false,

@@ -21,7 +21,7 @@ pub fn unmet(stage: &Stage) -> Option<String> {
         if waits.is_some_and(|d| d.waiting_bytes() > 0) {
             continue;
         }
-        if used > if who == Who::Mdm { MDM_PAGES } else { 0 } {
+        if used > if matches!(who, Who::Mdm(_)) { MDM_PAGES } else { 0 } {
             return Some(format!("{who} keeps {used} bytes of buffers at rest"));
         }
     }

@@ -70,6 +70,7 @@ impl Plan {
         let depth = r.range(1, 12) as u32;
         let mut plan = Plan {
             seed,
+            mdms: *root.fork("mdms").pick(&[1, 1, 1, 3, 3, 5]),
             sds,
             clients,
             volumes,
@@ -85,6 +86,10 @@ impl Plan {
             length,
             steps: Vec::new(),
         };
+        let mut r = root.fork("among the mdms");
+        if plan.mdms > 1 {
+            plan.limits.mdm_tick = Duration::from_millis(r.range(4, 50));
+        }
         let mut r = root.fork("devices");
         if plan.durable && r.chance(0.2) {
             plan.memory = r.below(1 << plan.sds) as u8;
@@ -101,6 +106,9 @@ impl Plan {
         } else {
             workload(&mut plan, &mut root.fork("workload"));
             trouble(&mut plan, &mut root.fork("chaos"));
+        }
+        if plan.mdms > 1 {
+            among_mdms(&mut plan, &mut root.fork("mdm trouble"));
         }
         if plan.capacity < units {
             fill(&mut plan, &mut root.fork("space"));
@@ -134,6 +142,39 @@ fn removal(plan: &mut Plan, r: &mut Prng) {
         if r.chance(0.3) {
             let at = at + Duration::from_micros(r.below(1_000_000));
             plan.steps.push(Timed { at, action: Action::Keep(i) });
+        }
+    }
+}
+
+/// What strikes a cluster of MDMs: one or more of them are away or apart, somebody else is to lead, or one is
+/// replaced.
+fn among_mdms(plan: &mut Plan, r: &mut Prng) {
+    let busy = *r.pick(&[0.0, 0.5, 2.0, 6.0]);
+    let count = (plan.length.as_secs_f64() * busy).ceil() as u64;
+    for _ in 0..count {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let mut e = Episode { plan, at, careful: true };
+        let (who, time) = (e.mdm(r), while_away(r));
+        match r.below(10) {
+            0..=3 => e.crash(who, true, time, r),
+            4 => {
+                e.push(Duration::ZERO, Action::Pause(who, r.chance(0.5)));
+                e.push(time, Action::Resume(who));
+            }
+            5 | 6 => {
+                let ways = [(true, true), (true, true), (true, false), (false, true)];
+                let (inward, outward) = *r.pick(&ways);
+                e.apart(who, inward, outward, time, r.chance(0.5));
+            }
+            7 => {
+                let other = Who::Mdm(r.below(u64::from(e.plan.mdms)) as u8);
+                e.push(Duration::ZERO, Action::Reset(who, other));
+            }
+            8 => e.push(Duration::ZERO, Action::Switch),
+            _ => {
+                let Who::Mdm(i) = who else { continue };
+                e.push(Duration::ZERO, Action::Replace(i));
+            }
         }
     }
 }
@@ -395,18 +436,39 @@ impl Episode<'_> {
         Who::Sdc(r.below(u64::from(self.plan.clients)) as u8)
     }
 
+    fn mdm(&self, r: &mut Prng) -> Who {
+        match self.plan.mdms {
+            1 => Who::Mdm(0),
+            n => Who::Mdm(r.below(u64::from(n)) as u8),
+        }
+    }
+
+    /// Cuts an MDM off from the others, and from everybody else if `all`.
+    fn apart(&mut self, who: Who, inward: bool, outward: bool, time: Duration, all: bool) {
+        let mdm = |o: &Who| matches!(o, Who::Mdm(_));
+        for other in self.everybody().into_iter().filter(|o| *o != who && (all || mdm(o))) {
+            for (from, to, cut) in [(other, who, inward), (who, other, outward)] {
+                if cut {
+                    self.push(Duration::ZERO, Action::Block(from, to));
+                    self.push(time, Action::Open(from, to));
+                }
+            }
+        }
+    }
+
     /// Mostly servers, often the MDM, sometimes a client.
     fn anybody(&self, r: &mut Prng) -> Who {
         match r.below(10) {
             0..=5 => self.sds(r),
-            6 | 7 => Who::Mdm,
+            6 | 7 => self.mdm(r),
             _ => self.sdc(r),
         }
     }
 
     fn everybody(&self) -> Vec<Who> {
         let sds = (0..self.plan.sds).map(Who::Sds);
-        std::iter::once(Who::Mdm).chain(sds).chain((0..self.plan.clients).map(Who::Sdc)).collect()
+        let clients = (0..self.plan.clients).map(Who::Sdc);
+        (0..self.plan.mdms).map(Who::Mdm).chain(sds).chain(clients).collect()
     }
 
     fn crash(&mut self, who: Who, keep: bool, away: Duration, r: &mut Prng) {
@@ -442,8 +504,8 @@ impl Episode<'_> {
                 self.crash(who, true, away, r);
             }
             Trouble::Mdm => {
-                let away = while_away(r);
-                self.crash(Who::Mdm, true, away, r);
+                let (who, away) = (self.mdm(r), while_away(r));
+                self.crash(who, true, away, r);
             }
             Trouble::Client => {
                 let (who, away) = (self.sdc(r), while_away(r));
@@ -504,7 +566,7 @@ impl Episode<'_> {
                     if sds && (!self.plan.durable || self.plan.memory != 0) {
                         continue;
                     }
-                    let keep = sds || who == Who::Mdm;
+                    let keep = sds || matches!(who, Who::Mdm(_));
                     let power = r.chance(0.7);
                     let death = Death { keep, power, midway: false, careful: false };
                     self.push(Duration::from_micros(r.below(3)), Action::Crash(who, death));
@@ -545,7 +607,7 @@ impl Episode<'_> {
                 self.push(time.max(Duration::from_millis(block + 1)), Action::Open(who, other));
             }
             let apart = match other {
-                Who::Mdm => true,
+                Who::Mdm(_) => true,
                 Who::Sds(_) => alone,
                 _ => r.chance(0.5),
             };

@@ -44,12 +44,15 @@ limits! {
         moves, moves_per_device, moving_bytes, spare_percent,
         rebuild_copies, rebuild_bytes, move_copies, move_bytes;
     times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after,
-        rebuild_after
+        rebuild_after, mdm_tick
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEADER}\nseed {}\nsds {}\nclients {}", self.seed, self.sds, self.clients)?;
+        if self.mdms != 1 {
+            writeln!(f, "mdms {}", self.mdms)?;
+        }
         self.volumes.iter().try_for_each(|v| writeln!(f, "volume {v}"))?;
         writeln!(f, "durable {}", u8::from(self.durable))?;
         if self.memory != 0 {
@@ -134,6 +137,8 @@ impl fmt::Display for Action {
             Action::Create(v, units) => write!(f, "create {v} {units}"),
             Action::Resize(v, units) => write!(f, "resize {v} {units}"),
             Action::Delete(v) => write!(f, "delete {v}"),
+            Action::Switch => f.write_str("switch"),
+            Action::Replace(i) => write!(f, "replace {i}"),
             Action::Scrub => f.write_str("scrub"),
             Action::Grow(i, mib) => write!(f, "grow {i} {mib}"),
             Action::Remove(i) => write!(f, "remove {i}"),
@@ -156,11 +161,12 @@ impl FromStr for Who {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<Who> {
         Ok(match s {
-            "mdm" => Who::Mdm,
+            "mdm" => Who::Mdm(0),
             "admin" => Who::Admin,
-            _ => match (s.strip_prefix("sds"), s.strip_prefix("sdc")) {
-                (Some(i), _) => Who::Sds(i.parse()?),
-                (_, Some(i)) => Who::Sdc(i.parse()?),
+            _ => match (s.strip_prefix("sds"), s.strip_prefix("sdc"), s.strip_prefix("mdm")) {
+                (Some(i), ..) => Who::Sds(i.parse()?),
+                (_, Some(i), _) => Who::Sdc(i.parse()?),
+                (.., Some(i)) => Who::Mdm(i.parse()?),
                 _ => bail!("nobody is named {s:?}"),
             },
         })
@@ -208,6 +214,8 @@ impl FromStr for Action {
             ["create", v, units] => Action::Create(v.parse()?, units.parse()?),
             ["resize", v, units] => Action::Resize(v.parse()?, units.parse()?),
             ["delete", v] => Action::Delete(v.parse()?),
+            ["switch"] => Action::Switch,
+            ["replace", i] => Action::Replace(i.parse()?),
             ["scrub"] => Action::Scrub,
             ["grow", i, mib] => Action::Grow(i.parse()?, mib.parse()?),
             ["remove", i] => Action::Remove(i.parse()?),
@@ -231,6 +239,7 @@ impl FromStr for Plan {
     fn from_str(text: &str) -> Result<Plan> {
         let mut plan = Plan {
             seed: 0,
+            mdms: 1,
             sds: 2,
             clients: 1,
             volumes: Vec::new(),
@@ -266,6 +275,7 @@ impl Plan {
         let (name, rest) = line.split_once(' ').context("a name and a value are needed")?;
         match name {
             "seed" => self.seed = rest.parse()?,
+            "mdms" => self.mdms = rest.parse()?,
             "sds" => self.sds = rest.parse()?,
             "clients" => self.clients = rest.parse()?,
             "volume" => self.volumes.push(rest.parse()?),

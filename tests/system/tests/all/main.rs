@@ -15,6 +15,7 @@ mod hosts;
 mod library;
 mod lifecycle;
 mod lost;
+mod mdm_cluster;
 mod mdm_restart;
 mod outage;
 mod scale;

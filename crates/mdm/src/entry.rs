@@ -1,0 +1,146 @@
+//! What the MDMs agree on, entry by entry: commands that become true together; and the state between entries.
+//!
+//! An entry's commands are applied in a row. One after which the state is another than where it was made
+//! can't be: who makes an entry has applied the same ones before. Protocol Buffers: never reuse a tag.
+
+use crate::command::Command;
+use crate::state::State;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use base::crc::crc32c;
+use prost::Message;
+
+/// The most bytes of commands in one entry. With what is around them, they fit into one batch of the log.
+pub const ENTRY_MAX: usize = crate::log::BATCH_MAX - (64 << 10);
+
+/// Commands on their way into an entry.
+#[derive(Clone, Debug, Default)]
+pub struct Commands {
+    list: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Data {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    commands: Vec<Vec<u8>>,
+}
+
+impl Commands {
+    /// Adds a command; false, and nothing is added, when there is no room.
+    pub fn push(&mut self, command: &Command) -> bool {
+        let bytes = command.to_bytes();
+        if self.bytes + bytes.len() + 8 > ENTRY_MAX {
+            return false;
+        }
+        self.bytes += bytes.len() + 8;
+        self.list.push(bytes);
+        true
+    }
+
+    /// About how many bytes there are.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The entry's data.
+    pub fn into_data(self) -> Vec<u8> {
+        Data { commands: self.list }.encode_to_vec()
+    }
+}
+
+/// The state after some entry, with a sum of all that led to it: members with the same entries have the
+/// same sum.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Decided {
+    /// The state.
+    pub state: State,
+    /// The CRC-32C of the last entry and the sum before it.
+    pub chain: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Base {
+    #[prost(bytes = "vec", tag = "1")]
+    state: Vec<u8>,
+    #[prost(fixed32, tag = "2")]
+    chain: u32,
+}
+
+impl Decided {
+    /// Nothing was decided yet.
+    pub fn nothing() -> Decided {
+        Decided { state: State::new(), chain: 0 }
+    }
+
+    /// As bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        to_bytes(&self.state, self.chain)
+    }
+
+    /// Of bytes; an error says in what they aren't a state.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Decided, String> {
+        let base = Base::decode(bytes).map_err(|e| e.to_string())?;
+        Ok(Decided { state: State::from_bytes(&base.state)?, chain: base.chain })
+    }
+
+    /// Applies an entry's commands; false: this build doesn't know one of them.
+    #[must_use]
+    pub fn apply(&mut self, data: &[u8]) -> bool {
+        self.chain = chain(self.chain, data);
+        apply(&mut self.state, data)
+    }
+}
+
+/// Applies an entry's commands; false, and nothing is changed: this build doesn't know one of them.
+#[must_use]
+pub fn apply(state: &mut State, data: &[u8]) -> bool {
+    let Some(commands) = commands(data) else { return false };
+    for command in commands {
+        state.apply(state.index + 1, &command);
+    }
+    true
+}
+
+/// The state and sum as the bytes of a [`Decided`].
+pub fn to_bytes(state: &State, chain: u32) -> Vec<u8> {
+    Base { state: state.to_bytes(), chain }.encode_to_vec()
+}
+
+/// The sum after an entry with this data.
+pub fn chain(before: u32, data: &[u8]) -> u32 {
+    let mut parts = Vec::from(before.to_le_bytes());
+    parts.extend(crc32c(data).to_le_bytes());
+    crc32c(&parts)
+}
+
+fn commands(data: &[u8]) -> Option<Vec<Command>> {
+    let data = Data::decode(data).ok()?;
+    data.commands.iter().map(|bytes| Command::from_bytes(bytes)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::FormCluster;
+
+    #[test]
+    fn what_is_decided_comes_back_and_an_unknown_command_is_noticed() {
+        let mut commands = Commands::default();
+        assert!(commands.is_empty());
+        assert!(commands.push(&Command::FormCluster(FormCluster { cluster: 7 })));
+        let data = commands.into_data();
+        let mut decided = Decided::nothing();
+        assert!(decided.apply(&data));
+        assert_eq!((decided.state.cluster.0, decided.state.index), (7, 1));
+        assert_eq!(Decided::from_bytes(&decided.to_bytes()), Ok(decided.clone()));
+        let unknown = Data { commands: Vec::from([Vec::from([0xf2, 6, 0])]) };
+        assert!(!decided.apply(&unknown.encode_to_vec()));
+        assert!(Decided::from_bytes(&[9]).is_err());
+    }
+}

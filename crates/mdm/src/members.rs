@@ -1,0 +1,200 @@
+//! The MDMs as the cluster knows them: names, addresses, roles. Who of them counts in a vote is for the
+//! consensus, which follows this list step by step.
+//!
+//! Invariants: names and addresses are unique, there is a manager once there is anybody, and an id that was
+//! given away never comes back.
+
+use crate::command::{AddMdm, RemoveMdm};
+use crate::refused::Refused;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::MapVersion;
+use core::net::SocketAddr;
+use wire::control;
+
+/// The most MDMs of one cluster, with those that are on their way.
+pub const MAX_MEMBERS: usize = 7;
+
+/// An MDM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub address: String,
+    /// It leads only while no manager can.
+    pub tie_breaker: bool,
+}
+
+/// All of them.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Members {
+    /// By id.
+    pub list: BTreeMap<u32, Member>,
+    /// Ids up to this one were given away.
+    pub last_id: u32,
+    /// The version that changed them last.
+    pub changed_at: MapVersion,
+}
+
+impl Members {
+    /// The one with this name, or else with this id or address.
+    pub fn find(&self, name: &str) -> Result<(u32, &Member), Refused> {
+        let by_name = self.list.iter().find(|(_, m)| m.name == name);
+        let other = |(id, m): &(&u32, &Member)| m.address == name || name.parse() == Ok(**id);
+        let found = by_name.or_else(|| self.list.iter().find(other));
+        found.map(|(id, m)| (*id, m)).ok_or_else(|| Refused::NoMdm(name.chars().take(64).collect()))
+    }
+
+    /// Takes one in.
+    pub fn add_command(&self, m: &control::AddMdm) -> Result<AddMdm, Refused> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if !(1..=31).contains(&m.name.len()) || !m.name.chars().all(plain) {
+            return Err(Refused::MdmName(m.name.chars().take(64).collect()));
+        }
+        if m.address.parse::<SocketAddr>().is_err() {
+            return Err(Refused::MdmAddress(m.address.chars().take(64).collect()));
+        }
+        let taken = |v: &&Member| v.name == m.name || v.address == m.address;
+        if let Some(there) = self.list.values().find(taken) {
+            return Err(Refused::MdmTaken(there.name.clone(), there.address.clone()));
+        }
+        if self.list.len() >= MAX_MEMBERS {
+            return Err(Refused::TooManyMdms);
+        }
+        let id = self.last_id + 1;
+        let (name, address) = (m.name.clone(), m.address.clone());
+        Ok(AddMdm { id, name, address, tie_breaker: m.tie_breaker })
+    }
+
+    /// Takes one out. `works` says who was heard lately, and counts or may count.
+    pub fn remove_command(
+        &self,
+        name: &str,
+        works: impl Fn(u32) -> bool,
+    ) -> Result<RemoveMdm, Refused> {
+        let (id, gone) = self.find(name)?;
+        let rest: Vec<(&u32, &Member)> = self.list.iter().filter(|(i, _)| **i != id).collect();
+        let managers = rest.iter().filter(|(_, m)| !m.tie_breaker).count();
+        if managers == 0 {
+            return Err(Refused::LastManager(gone.name.clone()));
+        }
+        if gone.tie_breaker && rest.len() == managers && managers.is_multiple_of(2) {
+            return Err(Refused::LastTieBreaker(gone.name.clone()));
+        }
+        // Before and after: the step itself needs a majority of all.
+        let alive = |list: &[(&u32, &Member)]| list.iter().filter(|(i, _)| works(**i)).count();
+        let all: Vec<_> = self.list.iter().collect();
+        let enough = 2 * alive(&all) > all.len() && 2 * alive(&rest) > rest.len();
+        match enough {
+            true => Ok(RemoveMdm { id }),
+            false => Err(Refused::Majority {
+                name: gone.name.clone(),
+                left: alive(&rest),
+                of: rest.len(),
+            }),
+        }
+    }
+
+    pub(crate) fn added(&self, c: &AddMdm) -> Option<(u32, Option<Member>)> {
+        let member =
+            Member { name: c.name.clone(), address: c.address.clone(), tie_breaker: c.tie_breaker };
+        let known = self.list.get(&c.id);
+        let new = c.id == self.last_id + 1 && self.list.len() < MAX_MEMBERS;
+        let same =
+            |(id, m): (&u32, &Member)| *id != c.id && (m.name == c.name || m.address == c.address);
+        let taken = self.list.iter().any(same);
+        ((known.is_some() || new) && known != Some(&member) && !taken)
+            .then_some((c.id, Some(member)))
+    }
+
+    pub(crate) fn removed(&self, c: &RemoveMdm) -> Option<(u32, Option<Member>)> {
+        let managers = self.list.iter().filter(|(id, m)| **id != c.id && !m.tie_breaker).count();
+        (self.list.contains_key(&c.id) && managers > 0).then_some((c.id, None))
+    }
+
+    pub(crate) fn set(&mut self, id: u32, member: Option<Member>, at: MapVersion) {
+        self.last_id = self.last_id.max(id);
+        self.changed_at = at;
+        match member {
+            Some(member) => self.list.insert(id, member),
+            None => self.list.remove(&id),
+        };
+    }
+
+    /// True for one that was there, and was taken out.
+    pub fn was_removed(&self, id: u32) -> bool {
+        id <= self.last_id && !self.list.contains_key(&id)
+    }
+
+    /// As the map says it.
+    pub fn infos(&self) -> Vec<control::MdmInfo> {
+        self.list.iter().map(|(id, m)| info(*id, m)).collect()
+    }
+}
+
+/// An MDM, as the map says it.
+pub fn info(id: u32, m: &Member) -> control::MdmInfo {
+    control::MdmInfo {
+        id,
+        name: m.name.clone(),
+        address: m.address.clone(),
+        tie_breaker: m.tie_breaker,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    fn members(list: &[(&str, bool)]) -> Members {
+        let mut members = Members::default();
+        for (name, tie_breaker) in list {
+            let address = format!("10.0.0.{}:1", members.last_id + 1);
+            let ask = control::AddMdm { name: (*name).into(), address, tie_breaker: *tie_breaker };
+            let command = members.add_command(&ask).unwrap();
+            let (id, member) = members.added(&command).unwrap();
+            members.set(id, member, MapVersion(1));
+        }
+        members
+    }
+
+    #[test]
+    fn ids_never_come_back_and_names_and_addresses_are_unique() {
+        let mut m = members(&[("a", false), ("b", false), ("t", true)]);
+        let again = control::AddMdm {
+            name: "b".into(),
+            address: "10.9.9.9:1".into(),
+            ..Default::default()
+        };
+        assert!(matches!(m.add_command(&again), Err(Refused::MdmTaken(..))));
+        m.set(3, None, MapVersion(2));
+        assert!(m.was_removed(3) && !m.was_removed(4));
+        let new = control::AddMdm {
+            name: "c".into(),
+            address: "10.0.0.3:1".into(),
+            ..Default::default()
+        };
+        assert_eq!(m.add_command(&new).unwrap().id, 4);
+        assert_eq!(m.find("b").unwrap().0, 2);
+        assert_eq!(m.find("10.0.0.1:1").unwrap().0, 1);
+    }
+
+    #[test]
+    fn nobody_is_removed_whom_the_others_need() {
+        let m = members(&[("a", false), ("b", false), ("t", true)]);
+        let all = |_| true;
+        assert_eq!(m.remove_command("x", all), Err(Refused::NoMdm("x".into())));
+        assert!(matches!(m.remove_command("t", all), Err(Refused::LastTieBreaker(_))));
+        assert_eq!(m.remove_command("b", all), Ok(RemoveMdm { id: 2 }));
+        // One is dead: it can go, but nobody else.
+        let but_b = |id| id != 2;
+        assert_eq!(m.remove_command("b", but_b), Ok(RemoveMdm { id: 2 }));
+        assert!(matches!(m.remove_command("a", but_b), Err(Refused::Majority { .. })));
+        let m = members(&[("a", false), ("t", true)]);
+        assert!(matches!(m.remove_command("a", all), Err(Refused::LastManager(_))));
+        assert_eq!(m.remove_command("t", all), Ok(RemoveMdm { id: 2 }), "nobody is tied with it");
+    }
+}

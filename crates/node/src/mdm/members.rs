@@ -1,0 +1,263 @@
+//! The leader brings the consensus into line with the list of MDMs in the state, one step at a time, and sees
+//! to it that a manager leads. Every step follows from what there is, so a new leader goes on where the last one was.
+//!
+//! - Who is in the list and not in the consensus becomes a learner: it gets everything, and doesn't count.
+//! - Learners that have everything become voters so that the voters are an odd number: two at once when
+//!   they are odd already (by a joint configuration), one when they are even. So a cluster of one doesn't get into
+//!   danger by a second MDM: that one waits for a third.
+//! - Who is not in the list any more leaves the consensus; a leader hands over first.
+//! - A tie-breaker that leads hands over to a manager that has everything.
+
+use super::Mdm;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::Time;
+use consensus::records::Change;
+use consensus::{Membership, Peer};
+use mdm::Refused;
+use mdm::members::{Members, info};
+use seam::Effects;
+use wire::control::{MdmStatus, SwitchMdm};
+
+/// A member that lacks at most so many entries has everything: it gets the last ones in a moment.
+const CLOSE: u64 = 8;
+
+/// What is to be done next.
+#[derive(Clone, PartialEq, Debug)]
+enum Step {
+    Change(Change),
+    HandOver(u64),
+}
+
+impl Mdm {
+    /// When time passes for the consensus, or somebody is to be dialled.
+    pub(super) fn tick_due(&self) -> Option<Time> {
+        let consensus = self.consensus.as_ref()?;
+        // Who is alone and leads has nothing to watch.
+        let alone = consensus.is_alone() && self.ready && self.state.members.list.len() <= 1;
+        let due = (!alone).then_some(self.tick_at);
+        Time::earliest(due, self.peers.wake_at())
+    }
+
+    /// Time passes.
+    pub(super) fn tick(&mut self, now: Time, out: &mut Effects) {
+        if self.consensus.is_none() {
+            return;
+        }
+        self.keep_contacts(now, out);
+        if self.tick_at > now {
+            return;
+        }
+        // Time in which this process stood still is no time in which it waited for others.
+        self.tick_at = now + self.config.limits.mdm_tick;
+        if let Some(consensus) = &mut self.consensus {
+            consensus.tick();
+        }
+        if self.is_ready() && self.proposed().is_none() {
+            self.tidy_members();
+        }
+    }
+
+    fn tidy_members(&mut self) {
+        let Some(consensus) = &mut self.consensus else { return };
+        if consensus.is_handing_over() || consensus.applied() < consensus.last() {
+            return;
+        }
+        let step = next(
+            consensus.id(),
+            &self.state.members,
+            consensus.membership(),
+            &consensus.peers(),
+            consensus.last(),
+        );
+        match step {
+            Some(Step::Change(change)) => {
+                consensus.change(&change);
+            }
+            Some(Step::HandOver(to)) => consensus.transfer(to),
+            None => {}
+        }
+    }
+
+    /// How the MDMs are; only its leader knows.
+    pub(super) fn member_status(&self) -> Vec<MdmStatus> {
+        let Some(consensus) = &self.consensus else { return Vec::new() };
+        let (peers, last) = (consensus.peers(), consensus.last());
+        let one = |(id, member): (&u32, &mdm::members::Member)| {
+            let peer = peers.iter().find(|p| p.id == u64::from(*id));
+            MdmStatus {
+                info: Some(info(*id, member)),
+                leader: consensus.role().leader == u64::from(*id),
+                voter: peer.is_some_and(|p| p.voter),
+                heard: peer.is_some_and(|p| p.heard),
+                behind: last.saturating_sub(peer.map_or(0, |p| p.matched)),
+            }
+        };
+        self.state.members.list.iter().map(one).collect()
+    }
+
+    /// True while somebody who was removed still counts.
+    pub(super) fn is_one_leaving(&self) -> bool {
+        let Some(consensus) = &self.consensus else { return false };
+        let now = consensus.membership();
+        let listed = |id: &u64| self.state.members.list.contains_key(&(*id as u32));
+        !now.outgoing.is_empty() || !now.all().iter().all(listed)
+    }
+
+    /// True for a member that was heard lately.
+    pub(super) fn works(&self, id: u32) -> bool {
+        let peers = self.consensus.as_ref().map(|c| c.peers()).unwrap_or_default();
+        peers.iter().any(|p| p.id == u64::from(id) && p.heard)
+    }
+
+    /// Hands over, if that was ordered.
+    pub(super) fn hand_over(&mut self) {
+        if let (Some(to), Some(consensus)) = (self.peers.successor.take(), &mut self.consensus) {
+            consensus.transfer(to);
+        }
+    }
+
+    /// Lets another MDM lead, once what is under way is over.
+    pub(super) fn switch(&mut self, ask: &SwitchMdm) -> Result<(), Refused> {
+        let Some(consensus) = &self.consensus else { return Err(Refused::Outdated) };
+        let (me, last) = (consensus.id(), consensus.last());
+        let peers = consensus.peers();
+        let close = |p: &&Peer| p.voter && p.heard && p.matched + CLOSE >= last;
+        let to = match ask.name.is_empty() {
+            true => best(me, &self.state.members, &peers, last).ok_or_else(|| {
+                Refused::CantLead(
+                    String::from("another MDM"),
+                    "no other manager works and has everything",
+                )
+            })?,
+            false => {
+                let (id, member) = self.state.members.find(&ask.name)?;
+                let peer = peers.iter().find(|p| p.id == u64::from(id));
+                let cant = |why| Err(Refused::CantLead(member.name.clone(), why));
+                match peer.filter(close) {
+                    _ if u64::from(id) == me => return Err(Refused::Leads(member.name.clone())),
+                    _ if member.tie_breaker => {
+                        return cant("it is a tie-breaker, which leads only while no manager can");
+                    }
+                    None => return cant("it does not work, or has not got everything yet"),
+                    Some(peer) => peer.id,
+                }
+            }
+        };
+        self.peers.successor = Some(to);
+        Ok(())
+    }
+}
+
+/// The manager who would lead best, other than this one.
+fn best(me: u64, members: &Members, peers: &[Peer], last: u64) -> Option<u64> {
+    let fit = fit(me, members, peers, last).into_iter().filter(|(_, manager)| *manager);
+    fit.max_by_key(|(p, _)| p.matched).map(|(p, _)| p.id)
+}
+
+/// Those who could lead, other than this one, and whether they are managers.
+fn fit(me: u64, members: &Members, peers: &[Peer], last: u64) -> Vec<(Peer, bool)> {
+    let fit = |p: &&Peer| p.voter && p.heard && p.id != me && p.matched + CLOSE >= last;
+    let listed = |p: &Peer| Some((*p, !members.list.get(&(p.id as u32))?.tie_breaker));
+    peers.iter().filter(fit).filter_map(listed).collect()
+}
+
+fn next(me: u64, members: &Members, now: &Membership, peers: &[Peer], last: u64) -> Option<Step> {
+    if !now.outgoing.is_empty() || members.list.is_empty() {
+        return None;
+    }
+    let listed = |id: &u64| members.list.contains_key(&(*id as u32));
+    let hand_over = || best(me, members, peers, last).map(Step::HandOver);
+    let change = |change| Some(Step::Change(change));
+    if let Some(gone) = now.all().into_iter().find(|id| !listed(id)) {
+        if gone == me {
+            // A tie-breaker will do, until it has taken this one out.
+            let any = fit(me, members, peers, last);
+            return hand_over().or_else(|| any.first().map(|(p, _)| Step::HandOver(p.id)));
+        }
+        return change(Change { gone: Vec::from([gone]), ..Change::default() });
+    }
+    let new = members.list.keys().map(|id| u64::from(*id)).find(|id| !now.all().contains(id));
+    if let Some(new) = new {
+        return change(Change { learners: Vec::from([new]), ..Change::default() });
+    }
+    let is_close = |id: &&u64| {
+        peers.iter().any(|p| p.id == **id && p.heard && p.matched > 0 && p.matched + CLOSE >= last)
+    };
+    let close: Vec<u64> = now.learners.iter().filter(is_close).copied().collect();
+    let wanted = if now.voters.len().is_multiple_of(2) { 1 } else { 2 };
+    if close.len() >= wanted {
+        return change(Change { voters: close[..wanted].to_vec(), ..Change::default() });
+    }
+    let late = members.list.get(&(me as u32)).is_some_and(|m| m.tie_breaker);
+    if late { hand_over() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mdm::members::Member;
+
+    fn members(list: &[(u32, bool)]) -> Members {
+        let member = |(id, tie_breaker): &(u32, bool)| {
+            let (name, address) = (alloc::format!("m{id}"), alloc::format!("10.0.0.{id}:1"));
+            (*id, Member { name, address, tie_breaker: *tie_breaker })
+        };
+        let last_id = list.iter().map(|(id, _)| *id).max().unwrap_or(0);
+        Members { list: list.iter().map(member).collect(), last_id, ..Members::default() }
+    }
+
+    fn step(
+        me: u64,
+        list: &[(u32, bool)],
+        voters: &[u64],
+        learners: &[u64],
+        silent: &[u64],
+    ) -> Option<Step> {
+        let now = Membership {
+            voters: voters.to_vec(),
+            learners: learners.to_vec(),
+            ..Membership::default()
+        };
+        let peer = |id: &u64| Peer {
+            id: *id,
+            matched: if silent.contains(id) { 0 } else { 100 },
+            voter: voters.contains(id),
+            heard: !silent.contains(id),
+        };
+        let peers: Vec<Peer> = now.all().iter().map(peer).collect();
+        next(me, &members(list), &now, &peers, 100)
+    }
+
+    fn voters(ids: &[u64]) -> Option<Step> {
+        Some(Step::Change(Change { voters: ids.to_vec(), ..Change::default() }))
+    }
+
+    #[test]
+    fn voters_are_an_odd_number_where_that_can_be() {
+        let three = [(1, false), (2, false), (3, true)];
+        let learner = Change { learners: Vec::from([2]), ..Change::default() };
+        assert_eq!(step(1, &three, &[1], &[], &[]), Some(Step::Change(learner)));
+        assert_eq!(step(1, &three[..2], &[1], &[2], &[]), None, "a second one waits");
+        assert_eq!(step(1, &three, &[1], &[2, 3], &[3]), None, "it isn't there yet");
+        assert_eq!(step(1, &three, &[1], &[2, 3], &[]), voters(&[2, 3]));
+        let replaced = [(1, false), (2, false), (4, true)];
+        assert_eq!(step(1, &replaced, &[1, 2], &[4], &[]), voters(&[4]));
+    }
+
+    #[test]
+    fn who_is_not_wanted_goes_and_a_leader_hands_over_first() {
+        let rest = [(1, false), (3, true)];
+        let gone = Change { gone: Vec::from([2]), ..Change::default() };
+        assert_eq!(step(1, &rest, &[1, 2, 3], &[], &[2]), Some(Step::Change(gone)));
+        assert_eq!(step(2, &rest, &[1, 2, 3], &[], &[]), Some(Step::HandOver(1)));
+    }
+
+    #[test]
+    fn a_tie_breaker_hands_over_to_a_manager_that_works() {
+        let three = [(1, false), (2, false), (3, true)];
+        assert_eq!(step(3, &three, &[1, 2, 3], &[], &[1]), Some(Step::HandOver(2)));
+        assert_eq!(step(3, &three, &[1, 2, 3], &[], &[1, 2]), None);
+        assert_eq!(step(1, &three, &[1, 2, 3], &[], &[]), None);
+    }
+}

@@ -1,0 +1,179 @@
+//! What an MDM remembers: reading the log at the start, and writing what the consensus wants written.
+//!
+//! Invariants: one write is under way at a time; what promises that something is durable leaves when it is
+//! ([`consensus::Consensus`] says what that is); after a failed write nothing more is said.
+
+use super::Mdm;
+use super::intake::Input;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use base::Time;
+use consensus::{Consensus, Image, Record};
+use mdm::State;
+use mdm::entry::{self, Decided};
+use mdm::log::{BATCH_MAX, Batch, Found, Io, Progress};
+use prost::Message;
+use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, Note};
+
+/// Bytes of one write of records, about; what is around them has room in a batch.
+const RECORDS: usize = BATCH_MAX - (4 << 10);
+
+impl Mdm {
+    pub(super) fn disk_done(
+        &mut self,
+        now: Time,
+        op: DiskOp,
+        result: Result<Buf, DiskError>,
+        out: &mut Effects,
+    ) {
+        assert_eq!(op.0, self.ops, "one operation at a time");
+        let progress = match &result {
+            Ok(data) => self.log.done(Ok(data)),
+            Err(why) => self.log.done(Err(*why)),
+        };
+        match progress {
+            Progress::More => {}
+            Progress::Durable => self.written(now, out),
+            Progress::Switched => {
+                out.note(Note::Snapshot { version: self.state.version });
+                self.written(now, out);
+            }
+            Progress::Recovered(found) => self.recovered(now, *found, out),
+            Progress::Failed => self.log_failed(out),
+        }
+    }
+
+    fn log_failed(&mut self, out: &mut Effects) {
+        let why = self.log.failed().expect("it says so").to_string();
+        self.fail(why, out);
+    }
+
+    /// What was being written is durable.
+    fn written(&mut self, now: Time, out: &mut Effects) {
+        if let Some(image) = self.beginning.take() {
+            return self.start(now, image, out);
+        }
+        let Some(consensus) = &mut self.consensus else { return };
+        let messages = consensus.durable();
+        self.send_all(messages, out);
+    }
+
+    fn recovered(&mut self, now: Time, found: Found, out: &mut Effects) {
+        match found.image {
+            None if self.config.join => {
+                out.note(Note::Waiting);
+                self.settle_hellos(now, out);
+            }
+            None => {
+                let data = entry::to_bytes(&State::new(), 0);
+                self.begin_with(Image::first(1, data));
+            }
+            Some(image) => match read(&image, &found.records) {
+                Ok((image, cluster)) => match self.config.cluster {
+                    Some(want) if cluster != 0 && want.0 != cluster => {
+                        let text = format!(
+                            "this log belongs to cluster {cluster:016x}, and cluster {:016x} is \
+                             configured: check which file the MDM was given",
+                            want.0
+                        );
+                        self.fail(text, out);
+                    }
+                    _ => self.start(now, image, out),
+                },
+                Err(what) => {
+                    self.log.reject(what);
+                    self.log_failed(out);
+                }
+            },
+        }
+    }
+
+    /// Goes on with this as soon as it is durable.
+    pub(super) fn begin_with(&mut self, image: Image) {
+        self.log.switch(&image.encode_to_vec());
+        self.beginning = Some(image);
+    }
+
+    /// Goes on with what is durable.
+    fn start(&mut self, now: Time, image: Image, out: &mut Effects) {
+        let decided = match image.base.data.is_empty() {
+            true => Decided::nothing(),
+            false => Decided::from_bytes(&image.base.data).expect("it was read, or made, before"),
+        };
+        let me = image.me as u32;
+        let late = decided.state.members.list.get(&me).is_some_and(|m| m.tie_breaker);
+        (self.state, self.chain) = (decided.state, decided.chain);
+        let prng = out.prng().fork("elections");
+        self.consensus = Some(Consensus::new(image, late, prng));
+        self.tick_at = now;
+        self.settle_hellos(now, out);
+    }
+
+    /// Begins the next write, if one is due.
+    pub(super) fn write(&mut self, out: &mut Effects) {
+        let ahead = self.proposed().is_some();
+        let Some(consensus) = self.consensus.as_mut().filter(|_| self.log.is_idle()) else {
+            return;
+        };
+        let full = self.log.wants_switch() || consensus.is_image_wanted();
+        if consensus.is_whole_due() || (full && !ahead) {
+            let data = entry::to_bytes(&self.state, self.chain);
+            self.log.switch(&consensus.write_image(data).encode_to_vec());
+        } else if consensus.is_due() && !self.log.wants_switch() {
+            let mut batch = Batch::default();
+            for record in consensus.write_records(RECORDS) {
+                assert!(batch.push(&record), "a record fits into a batch");
+            }
+            self.log.append(batch);
+        }
+        let _ = out;
+    }
+
+    /// Begins the log's next operation.
+    pub(super) fn disk(&mut self, out: &mut Effects) {
+        let Some(io) = self.log.next() else { return };
+        self.ops += 1;
+        let (op, disk) = (DiskOp(self.ops), DiskId(0));
+        let effect = match io {
+            Io::Read { at, len } => Effect::Read { op, disk, at, len },
+            Io::Write { at, data } => {
+                let body = out.copy(&data);
+                Effect::Write { op, disk, at, body, durable: false }
+            }
+            Io::Flush => Effect::Flush { op, disk },
+        };
+        out.push(effect);
+    }
+
+    /// A cluster of one is formed, if it isn't: by a leader that has just begun.
+    pub(super) fn form(&mut self, out: &mut Effects) {
+        if self.state.cluster.0 == 0 {
+            let drawn = base::ClusterId(out.prng().next_u64() | 1);
+            self.push(Input::Form(self.config.cluster.filter(|c| c.0 != 0).unwrap_or(drawn)));
+        }
+        self.push(Input::Here);
+    }
+}
+
+/// What the log held, and its cluster.
+fn read(image: &[u8], records: &[alloc::vec::Vec<u8>]) -> Result<(Image, u64), String> {
+    let mut image = Image::decode(image).map_err(|e| e.to_string())?;
+    for record in records {
+        let record = Record::decode(&record[..]).map_err(|e| e.to_string())?;
+        if !image.replay(record) {
+            return Err(String::from("an entry that does not follow the one before"));
+        }
+    }
+    // Everything is tried, so that an entry of a newer build is noticed before anything depends on it.
+    let mut scratch = Box::new(match image.base.data.is_empty() {
+        true => Decided::nothing(),
+        false => Decided::from_bytes(&image.base.data)?,
+    });
+    for e in image.entries.iter().filter(|e| e.kind == 0 && !e.data.is_empty()) {
+        if !scratch.apply(&e.data) {
+            return Err(format!("entry {}", e.index));
+        }
+    }
+    Ok((image, scratch.state.cluster.0))
+}

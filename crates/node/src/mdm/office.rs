@@ -1,0 +1,240 @@
+//! Who leads, and what that means here: an office begins when the first entry of its term is committed, and
+//! ends when the consensus says so, whatever was under way.
+
+use super::{Mdm, Peer};
+use crate::links::refusal;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
+use base::{LinkId, Time};
+use consensus::{Committed, Meaning, Turn};
+use mdm::detector::Detector;
+use mdm::entry::{self, Decided};
+use mdm::healer::Healer;
+use mdm::status::Observed;
+use seam::{Effects, Note};
+use wire::control::{Refusal, RefusalCode};
+
+/// The time in which this MDM leads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Office {
+    term: u64,
+    /// An entry of this term is committed: so is everything before it.
+    begun: bool,
+    /// The entry of commands that is under way; the state is ahead of what was decided.
+    proposed: Option<u64>,
+}
+
+impl Mdm {
+    /// The entry of commands that is under way.
+    pub(super) fn proposed(&self) -> Option<u64> {
+        self.office.and_then(|o| o.proposed)
+    }
+
+    /// Does what the consensus wants done.
+    pub(super) fn advance(&mut self, now: Time, out: &mut Effects) {
+        loop {
+            self.follow_role(now, out);
+            let Some(consensus) = &mut self.consensus else { return };
+            let turn = consensus.turn();
+            let idle =
+                turn.committed.is_empty() && turn.send.is_empty() && turn.confirmed.is_empty();
+            if idle && turn.restored.is_none() {
+                if !self.stand_alone() {
+                    return;
+                }
+                continue;
+            }
+            self.take_turn(turn, out);
+        }
+    }
+
+    /// Who is the only voter has nobody to wait for: true when it has just stood for election.
+    fn stand_alone(&mut self) -> bool {
+        let Some(consensus) = &mut self.consensus else { return false };
+        let alone = consensus.membership().voters == [consensus.id()]
+            && consensus.membership().outgoing.is_empty();
+        if alone && !consensus.role().leads && self.log.is_idle() && !consensus.is_due() {
+            consensus.campaign();
+            return consensus.is_due_soon();
+        }
+        false
+    }
+
+    fn take_turn(&mut self, turn: Turn, out: &mut Effects) {
+        if let Some(data) = turn.restored {
+            match Decided::from_bytes(&data) {
+                Ok(decided) => (self.state, self.chain) = (decided.state, decided.chain),
+                Err(what) => return self.not_understood(&what, out),
+            }
+        }
+        for committed in turn.committed {
+            self.apply(committed, out);
+        }
+        self.questions.1 = turn.confirmed.into_iter().fold(self.questions.1, u64::max);
+        self.send_all(turn.send, out);
+    }
+
+    fn apply(&mut self, committed: Committed, out: &mut Effects) {
+        let Committed { index, term, meaning } = committed;
+        match meaning {
+            Meaning::Nothing => {
+                if let Some(office) = self.office.as_mut().filter(|o| o.term == term) {
+                    office.begun = true;
+                    self.form(out);
+                }
+            }
+            Meaning::Members => {}
+            Meaning::Data(data) => {
+                self.chain = entry::chain(self.chain, &data);
+                match self.office.as_mut() {
+                    Some(office) if office.proposed == Some(index) => {
+                        office.proposed = None;
+                        // That it was committed says that this MDM led.
+                        self.answers.iter_mut().for_each(|a| a.question = 0);
+                    }
+                    _ => {
+                        if !entry::apply(&mut self.state, &data) {
+                            return self.not_understood("an entry", out);
+                        }
+                    }
+                }
+            }
+        }
+        out.note(Note::Decided { index, term, chain: self.chain });
+    }
+
+    fn not_understood(&mut self, what: &str, out: &mut Effects) {
+        let why = alloc::format!(
+            "the leading MDM has sent something that this build doesn't know ({what}): update this MDM"
+        );
+        self.fail(why, out);
+    }
+
+    /// Takes the office up or gives it up, as the consensus says.
+    fn follow_role(&mut self, now: Time, out: &mut Effects) {
+        let Some(consensus) = &self.consensus else { return };
+        let role = consensus.role();
+        if self.office.is_some_and(|o| !role.leads || o.term != role.term) {
+            self.resign(out);
+        }
+        if role.leads && self.office.is_none() {
+            out.note(Note::Leading { term: role.term });
+            self.office = Some(Office { term: role.term, begun: false, proposed: None });
+        }
+        if self.peers.leader != role.leader {
+            self.peers.leader = role.leader;
+            self.settle_hellos(now, out);
+        }
+    }
+
+    /// The office is over: what was under way is forgotten, and who is here is sent to the new leader.
+    pub(super) fn resign(&mut self, out: &mut Effects) {
+        let Some(office) = self.office.take() else { return };
+        out.note(Note::Resigned);
+        if office.proposed.is_some() && !mutant::on(Mutant::MdmStaleState) {
+            self.go_back();
+        }
+        self.ready = false;
+        self.peers.successor = None;
+        self.inputs.clear();
+        self.revived.clear();
+        self.answers.clear();
+        self.observed = Observed::default();
+        self.detector = Detector::new(&self.config.limits);
+        self.held_back = false;
+        (self.healer, self.rebuilds_held) = (Healer::default(), false);
+        self.devices.clear();
+        self.sdcs.clear();
+        let guests: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, l)| !matches!(l.peer, Peer::Mdm(_) | Peer::Stranger) || l.hello.is_some())
+            .map(|(link, _)| *link)
+            .collect();
+        let why = self.not_leader();
+        guests.into_iter().for_each(|link| self.refuse(link, &why, out));
+    }
+
+    /// The state is what was decided, again.
+    fn go_back(&mut self) {
+        let Some(consensus) = &self.consensus else { return };
+        let (base, entries) = consensus.decided();
+        let mut decided = Decided::from_bytes(base).expect("it was a state before");
+        for data in entries {
+            assert!(decided.apply(&data), "it was applied before");
+        }
+        assert_eq!(decided.chain, self.chain, "these are the entries that were committed");
+        self.state = decided.state;
+    }
+
+    /// Where to go instead.
+    pub(super) fn not_leader(&self) -> Refusal {
+        let leader = self.peers.leader as u32;
+        let me = self.consensus.as_ref().map_or(0, |c| c.id()) as u32;
+        let address = self.state.members.list.get(&leader).filter(|_| leader != me);
+        let address = address.map(|m| m.address.clone()).unwrap_or_default();
+        let text = match (self.consensus.is_some(), address.is_empty()) {
+            (false, _) => String::from(
+                "this MDM belongs to no cluster yet: take it in with `gabion mdm add`, or use another address",
+            ),
+            (true, true) => String::from(
+                "this MDM does not lead, and it knows nobody who does: try the others, or wait until most \
+                 of the MDMs are there",
+            ),
+            (true, false) => alloc::format!("this MDM does not lead: the one at {address} does"),
+        };
+        Refusal { leader: address, ..refusal(RefusalCode::NotLeader, text.to_string()) }
+    }
+
+    /// True when who comes has to wait a moment: it will be known soon whether this MDM leads.
+    pub(super) fn is_undecided(&self) -> bool {
+        let Some(consensus) = &self.consensus else {
+            return self.log.is_recovering() || self.beginning.is_some();
+        };
+        let alone = consensus.membership().voters == [consensus.id()];
+        !self.ready && (consensus.role().leads || alone)
+    }
+
+    /// True when inputs may be worked on.
+    pub(super) fn may_propose(&self) -> bool {
+        let Some(consensus) = &self.consensus else { return false };
+        let image = self.log.wants_switch() || consensus.is_image_wanted();
+        let free = self.log.is_idle() && !image && !consensus.is_due();
+        let may = self.office.is_some_and(|o| o.begun && o.proposed.is_none());
+        free && may && !consensus.is_handing_over()
+    }
+
+    /// Works on what waits, and proposes it.
+    pub(super) fn propose(&mut self, now: Time, out: &mut Effects) {
+        let commands = self.work(now, out);
+        let consensus = self.consensus.as_mut().expect("asked before");
+        if commands.is_empty() {
+            return self.ask_for_the_new(out);
+        }
+        let index =
+            consensus.propose(commands.into_data()).expect("it leads and hands nothing over");
+        self.office.as_mut().expect("it leads").proposed = Some(index);
+    }
+
+    /// Answers to orders that changed nothing: they are true if this MDM still leads.
+    fn ask_for_the_new(&mut self, _: &mut Effects) {
+        let new = |a: &super::Answer| a.question == u64::MAX;
+        if !self.answers.iter().any(new) {
+            return;
+        }
+        self.questions.0 += 1;
+        let question = match mutant::on(Mutant::MdmStaleAnswer) {
+            true => 0,
+            false => self.questions.0,
+        };
+        self.answers.iter_mut().filter(|a| new(a)).for_each(|a| a.question = question);
+        self.consensus.as_mut().expect("it leads").confirm(self.questions.0);
+    }
+
+    /// True when the first entry of the office is committed, and nothing is under way.
+    pub(super) fn may_let_out(&self) -> bool {
+        let early = mutant::on(Mutant::MdmAnswerEarly);
+        self.office.is_some_and(|o| o.begun && (early || o.proposed.is_none()))
+    }
+}
