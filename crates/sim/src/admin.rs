@@ -251,6 +251,10 @@ impl Node for Admin {
                     (Some(Kind::Welcome), State::Greeting(link)) => self.state = State::Idle(link),
                     (Some(Kind::Refusal), _) => {
                         let leader = Refusal::decode(&body[..]).map(|r| r.leader);
+                        if self.is_curious() {
+                            // It asks also those who are said not to lead: do they know it?
+                            return self.leave(now, link, out);
+                        }
                         out.push(Effect::Close { link });
                         self.lost(now);
                         let named = self.mdms.iter().position(|m| leader == Ok(m.to_string()));
