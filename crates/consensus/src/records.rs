@@ -335,13 +335,14 @@ pub(crate) fn membership_of(c: &eraftpb::ConfState) -> Membership {
 }
 
 pub(crate) fn membership_to(m: &Membership) -> eraftpb::ConfState {
-    let mut conf = eraftpb::ConfState::default();
-    conf.voters = m.voters.clone();
-    conf.learners = m.learners.clone();
-    conf.voters_outgoing = m.outgoing.clone();
-    conf.learners_next = m.learners_next.clone();
-    conf.auto_leave = m.auto_leave;
-    conf
+    eraftpb::ConfState {
+        voters: m.voters.clone(),
+        learners: m.learners.clone(),
+        voters_outgoing: m.outgoing.clone(),
+        learners_next: m.learners_next.clone(),
+        auto_leave: m.auto_leave,
+        ..eraftpb::ConfState::default()
+    }
 }
 
 pub(crate) fn base_of(s: &eraftpb::Snapshot) -> Base {
@@ -351,8 +352,8 @@ pub(crate) fn base_of(s: &eraftpb::Snapshot) -> Base {
 }
 
 pub(crate) fn base_to(b: &Base) -> eraftpb::Snapshot {
-    let mut snapshot = eraftpb::Snapshot::default();
-    snapshot.data = b.data.clone().into();
+    let data = b.data.clone().into();
+    let mut snapshot = eraftpb::Snapshot { data, ..eraftpb::Snapshot::default() };
     let meta = snapshot.mut_metadata();
     (meta.index, meta.term) = (b.index, b.term);
     meta.set_conf_state(membership_to(&b.membership));

@@ -60,19 +60,23 @@ pub struct Desk {
     pub done: Vec<Done>,
     /// The last status that came.
     pub status: Option<StatusInfo>,
-    /// The newest command that an answer told of.
-    pub applied: u64,
+    /// The newest term and command that answers told of.
+    pub applied: (u64, u64),
     /// An answer knew less than one before.
     pub forgotten: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    Down { retry_at: Time },
+    Down {
+        retry_at: Time,
+    },
     Dialing,
     Greeting(base::LinkId),
     Idle(base::LinkId),
     Asking(base::LinkId, bool),
+    /// Asked how everything is, out of curiosity, at this time.
+    Looking(base::LinkId, Time),
 }
 
 /// The node.
@@ -90,6 +94,11 @@ pub struct Admin {
 }
 
 const RETRY: Duration = Duration::from_millis(50);
+/// When there is nothing to order, one of several MDMs after the other is asked how everything is: all that they
+/// answer has to fit together.
+const LOOK: Duration = Duration::from_millis(15);
+/// An answer that takes longer is not waited for.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 fn name(v: u8) -> String {
     format!("v{v}")
@@ -137,6 +146,30 @@ impl Admin {
         self.state = State::Asking(link, look);
     }
 
+    /// Each question was asked after the answer before: what that one told of is not forgotten.
+    fn compare(&self, reply: &AdminReply) {
+        let mut desk = self.desk.borrow_mut();
+        // Who hands over doesn't ask the others whether it still leads.
+        let sure = !matches!(desk.orders.front(), Some(Order::SwitchMdm));
+        let (now, before) = ((reply.term, reply.applied), desk.applied);
+        if reply.error() != AdminError::Log && sure && (now.0 < before.0 || now.1 < before.1) {
+            let text = format!("an answer of (term, command) {now:?} after one of {before:?}");
+            desk.forgotten = Some(text);
+        }
+        desk.applied = (now.0.max(before.0), now.1.max(before.1));
+    }
+
+    fn is_curious(&self) -> bool {
+        self.mdms.len() > 1 && self.desk.borrow().orders.is_empty()
+    }
+
+    /// Leaves this MDM for the next one.
+    fn leave(&mut self, now: Time, link: base::LinkId, out: &mut Effects) {
+        out.push(Effect::Close { link });
+        self.state = State::Down { retry_at: now + LOOK };
+        self.current = (self.current + 1) % self.mdms.len();
+    }
+
     fn finish(&mut self, done: Done) {
         let mut desk = self.desk.borrow_mut();
         desk.orders.pop_front();
@@ -146,18 +179,6 @@ impl Admin {
 
     fn reply(&mut self, now: Time, looked: bool, reply: AdminReply) {
         let Some(order) = self.desk.borrow().orders.front().copied() else { return };
-        {
-            // Each was asked after the answer before: what that one told of is not forgotten.
-            let mut desk = self.desk.borrow_mut();
-            if reply.error() != AdminError::Log && reply.applied < desk.applied {
-                let text = format!(
-                    "an answer of command {} after one of {}: {reply:?}",
-                    reply.applied, desk.applied
-                );
-                desk.forgotten = Some(text);
-            }
-            desk.applied = desk.applied.max(reply.applied);
-        }
         if looked {
             let Some(status) = reply.status else { return };
             if let Order::Create(v, units) = order {
@@ -236,6 +257,10 @@ impl Node for Admin {
                     (Some(Kind::Welcome), State::Greeting(link)) => self.state = State::Idle(link),
                     (Some(Kind::Refusal), _) => {
                         let leader = Refusal::decode(&body[..]).map(|r| r.leader);
+                        if self.is_curious() {
+                            // It asks also those who are said not to lead: do they know it?
+                            return self.leave(now, link, out);
+                        }
                         out.push(Effect::Close { link });
                         self.lost(now);
                         let named = self.mdms.iter().position(|m| leader == Ok(m.to_string()));
@@ -244,8 +269,15 @@ impl Node for Admin {
                     (Some(Kind::AdminReply), State::Asking(link, looked)) => {
                         self.state = State::Idle(link);
                         if let Ok(reply) = AdminReply::decode(&body[..]) {
+                            self.compare(&reply);
                             self.reply(now, looked, reply);
                         }
+                    }
+                    (Some(Kind::AdminReply), State::Looking(link, _)) => {
+                        if let Ok(reply) = AdminReply::decode(&body[..]) {
+                            self.compare(&reply);
+                        }
+                        self.leave(now, link, out);
                     }
                     _ => {}
                 }
@@ -265,7 +297,15 @@ impl Node for Admin {
                 let to = self.mdms[self.current];
                 out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
             }
+            State::Idle(link) if self.is_curious() => {
+                let ask = AdminRequest { ask: Some(Ask::Status(StatusAsk {})) };
+                Admin::send(link, Kind::Admin, &ask, out);
+                self.state = State::Looking(link, now);
+            }
             State::Idle(link) => self.ask(link, out),
+            State::Looking(link, since) if now.since(since) >= PATIENCE => {
+                self.leave(now, link, out);
+            }
             _ => {}
         }
     }
@@ -273,6 +313,8 @@ impl Node for Admin {
     fn wake_at(&self) -> Option<Time> {
         match self.state {
             State::Down { retry_at } => Some(retry_at.max(self.pause_until)),
+            State::Looking(_, since) => Some(since + PATIENCE),
+            State::Idle(_) if self.is_curious() => Some(self.pause_until),
             State::Idle(_) if !self.desk.borrow().orders.is_empty() => Some(self.pause_until),
             _ => None,
         }

@@ -676,6 +676,9 @@ pub struct AdminReply {
     /// The volume that was made or grown.
     #[prost(message, optional, tag = "5")]
     pub volume: Option<VolumeStatus>,
+    /// The term of the MDM that leads, and answers: it never falls from one answer to the next.
+    #[prost(uint64, tag = "30")]
+    pub term: u64,
 }
 
 /// How everything is.

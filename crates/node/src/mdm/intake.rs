@@ -385,6 +385,7 @@ impl Mdm {
 
     fn reply_order(&mut self, link: LinkId, op: u64, mut reply: AdminReply, out: &mut Effects) {
         reply.applied = self.state.index;
+        reply.term = self.term();
         let mut header = Header::new(Kind::AdminReply);
         header.op = op.into();
         let (head, body) = control_frame(header, &reply, out.pool());

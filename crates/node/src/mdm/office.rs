@@ -31,6 +31,11 @@ impl Mdm {
         self.office.and_then(|o| o.proposed)
     }
 
+    /// The term of the office; 0: none.
+    pub(super) fn term(&self) -> u64 {
+        self.office.map_or(0, |o| o.term)
+    }
+
     /// Does what the consensus wants done.
     pub(super) fn advance(&mut self, now: Time, out: &mut Effects) {
         loop {
