@@ -97,6 +97,8 @@ pub struct Mirror<J> {
     /// Groups with blocks to copy, served in turn.
     pub(crate) copy_queue: VecDeque<GroupId>,
     pub(crate) copies: u32,
+    /// Groups that I bring a joiner up to date in.
+    pub(crate) joining: BTreeSet<GroupId>,
     pub(crate) pace: Pace,
     /// When copies that are held back may begin.
     pub(crate) copy_at: Option<Time>,
@@ -157,6 +159,7 @@ impl<J: Journal> Mirror<J> {
             ready: VecDeque::new(),
             copy_queue: VecDeque::new(),
             copies: 0,
+            joining: BTreeSet::new(),
             pace: Pace::default(),
             copy_at: None,
             waiting_grace: BTreeMap::new(),
@@ -252,16 +255,15 @@ impl<J: Journal> Mirror<J> {
     /// Groups of which a newcomer gets a copy while another replica is out of sync: what is still to be copied,
     /// and what that one lacks, in bytes.
     pub fn moves(&self) -> Vec<(GroupId, u64, u64)> {
-        let told = |(group, r): (GroupId, &Replica)| {
+        let told = |group: &GroupId| {
+            let (group, r) = (*group, self.replicas.get(*group)?);
             let Role::Primary(Primary { sync: Some(sync), .. }) = &r.role else { return None };
             let begun =
                 sync.joiner && sync.has_begun() && r.is_solo() && r.config.replicas.len() > 2;
             let missed = if r.record.all_dirty { u64::MAX } else { r.record.dirty.bytes() };
             begun.then(|| (group, sync.todo.bytes(), missed))
         };
-        let mut moves: Vec<_> = self.replicas.iter().filter_map(told).collect();
-        moves.sort_unstable();
-        moves
+        self.joining.iter().filter_map(told).collect()
     }
 
     // ---- configurations ----
@@ -343,6 +345,7 @@ impl<J: Journal> Mirror<J> {
         }
         self.waiting_grace.remove(&group);
         self.asking.remove(&group);
+        self.joining.remove(&group);
         self.parked.remove(&group);
     }
 

@@ -107,6 +107,9 @@ impl<J: Journal> Mirror<J> {
             queued: false,
         };
         primary.sync = Some(sync);
+        if joiner {
+            self.joining.insert(group);
+        }
         self.asking.insert(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }
