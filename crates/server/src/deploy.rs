@@ -108,11 +108,13 @@ pub fn here(folder: &Path, topology: Topology, only_check: bool) -> Result<Optio
             folder.display()
         );
     }
+    let lock = local::lock()?;
     let local = Local::new(folder, topology)?;
     if let Err(why) = local.make(folder) {
         let _ = local.remove(folder);
         return Err(why);
     }
+    drop(lock);
     let way = Way::Namespace { prefix: local.prefix() };
     match (Deployment { topology: &local.topology, way: &way }).run(only_check) {
         Ok(_) => Ok((!only_check).then_some(local)),

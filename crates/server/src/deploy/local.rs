@@ -8,7 +8,7 @@ use crate::spec::DeviceSpec;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,6 +25,15 @@ pub struct Local {
     /// The third part of its addresses.
     network: u8,
     pub topology: Topology,
+}
+
+/// Held while a network is chosen and made: two deployments at once would choose the same.
+pub fn lock() -> Result<File> {
+    let path = std::env::temp_dir().join("gabion-deploy.lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.with_context(|| format!("can't open {}", path.display()))?;
+    file.lock().with_context(|| format!("can't lock {}", path.display()))?;
+    Ok(file)
 }
 
 impl Local {

@@ -135,6 +135,7 @@ fn hosts_are_checked_installed_and_started_over_ssh() {
             format!("address = \"127.0.0.{}\"\nssh_port = {port}\nroot = \"{root}\"\n", n + 1)
         };
         let text = spaces::topology(3, "128MiB", "\"v:32MiB\"", host);
+        let text = text.replace("10809", &free_port()?.to_string());
         let devices = |text: &str| {
             // Hosts that share a file system have devices of their own.
             let disk = |n| format!("{}/disks/{n}", root.display());
