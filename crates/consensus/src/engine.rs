@@ -101,7 +101,8 @@ pub struct Consensus {
     outbox: Outbox,
     membership: Membership,
     applied: u64,
-    /// A leader's state is not durable yet: the library isn't told that it is applied.
+    /// A leader's state is not durable yet: the library isn't told that it is applied. Until then this member must
+    /// not stand for election: the library would look for the entries that the state has replaced.
     restoring: bool,
     late: bool,
     prng: Prng,
@@ -216,7 +217,7 @@ impl Consensus {
     pub fn tick(&mut self) {
         // The library wants all entries of a sole voter to be durable when it begins to lead.
         let alone = self.membership.voters == [self.id()];
-        if !(alone && !self.role().leads && !self.outbox.is_clean()) {
+        if !self.restoring && !(alone && !self.role().leads && !self.outbox.is_clean()) {
             self.raw.tick();
         }
         self.resend_snapshots();
@@ -246,7 +247,9 @@ impl Consensus {
 
     /// Stands for election at once; for a sole voter that is the beginning of its office.
     pub fn campaign(&mut self) {
-        let _ = self.raw.campaign();
+        if !self.restoring {
+            let _ = self.raw.campaign();
+        }
         self.draw();
     }
 
@@ -257,6 +260,9 @@ impl Consensus {
         let asked = [MessageType::MsgRequestVote, MessageType::MsgRequestPreVote];
         if last == 0 && asked.into_iter().any(|kind| message.kind == kind as i32) {
             return Ok(());
+        }
+        if self.restoring && message.kind == MessageType::MsgTimeoutNow as i32 {
+            return Ok(()); // whoever hands over tries again, or goes on
         }
         let told = message.kind == MessageType::MsgHeartbeat as i32;
         // A heartbeat's commit index is at most what this member is known to have.

@@ -1,0 +1,203 @@
+//! What an MDM tells about the cluster: the answer to a question for its status.
+
+use super::{DeviceInfo, Heartbeat, MdmInfo};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// How everything is.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StatusInfo {
+    /// The cluster.
+    #[prost(uint64, tag = "1")]
+    pub cluster: u64,
+    /// The map's version.
+    #[prost(uint64, tag = "2")]
+    pub map: u64,
+    /// Groups in all.
+    #[prost(uint32, tag = "3")]
+    pub groups: u32,
+    /// Groups with fewer in-sync copies than wanted.
+    #[prost(uint32, tag = "4")]
+    pub groups_degraded: u32,
+    /// Groups without any copy that may serve.
+    #[prost(uint32, tag = "5")]
+    pub groups_failed: u32,
+    /// Every device (shard) of every server.
+    #[prost(message, repeated, tag = "6")]
+    pub devices: Vec<DeviceStatus>,
+    /// Every volume.
+    #[prost(message, repeated, tag = "7")]
+    pub volumes: Vec<VolumeStatus>,
+    /// Every client.
+    #[prost(message, repeated, tag = "8")]
+    pub sdcs: Vec<SdcStatus>,
+    /// Raw bytes (all copies) of allocated units whose group is whole.
+    #[prost(uint64, tag = "9")]
+    pub bytes_protected: u64,
+    /// Raw bytes in groups that lack a copy.
+    #[prost(uint64, tag = "10")]
+    pub bytes_degraded: u64,
+    /// Raw bytes in groups without a copy.
+    #[prost(uint64, tag = "11")]
+    pub bytes_failed: u64,
+    /// Bytes still to be copied.
+    #[prost(uint64, tag = "12")]
+    pub resync_remaining: u64,
+    /// Bytes copied since the servers started.
+    #[prost(uint64, tag = "13")]
+    pub resync_moved: u64,
+    /// Bytes per second copied lately.
+    #[prost(uint64, tag = "14")]
+    pub resync_rate: u64,
+    /// The MDM's process.
+    #[prost(uint32, tag = "15")]
+    pub mdm_pid: u32,
+    /// Bytes for data on devices that are up.
+    #[prost(uint64, tag = "16")]
+    pub bytes_capacity: u64,
+    /// There is not enough space; absent when there is.
+    #[prost(message, optional, tag = "20")]
+    pub full: Option<FullStatus>,
+    /// Groups that get other replicas; absent when there is nothing of that.
+    #[prost(message, optional, tag = "30")]
+    pub moves: Option<MovesStatus>,
+    /// Every MDM.
+    #[prost(message, repeated, tag = "40")]
+    pub mdms: Vec<MdmStatus>,
+}
+
+/// Copies that are made anew, move off devices that are to be removed, or to new ones.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct MovesStatus {
+    /// Groups that one replica comes to and another one leaves, now.
+    #[prost(uint32, tag = "1")]
+    pub groups: u32,
+    /// Groups that wait for that: they lack a copy, or have one on a device that is to be removed.
+    #[prost(uint32, tag = "2")]
+    pub waiting: u32,
+    /// About the bytes of these.
+    #[prost(uint64, tag = "3")]
+    pub waiting_bytes: u64,
+    /// So many servers are away that no lost copy is made anew.
+    #[prost(bool, tag = "4")]
+    pub held_back: bool,
+}
+
+/// One MDM, as the leader sees it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MdmStatus {
+    /// As in the map.
+    #[prost(message, optional, tag = "1")]
+    pub info: Option<MdmInfo>,
+    /// It leads.
+    #[prost(bool, tag = "2")]
+    pub leader: bool,
+    /// It counts. Otherwise it gets everything, and waits to be taken in.
+    #[prost(bool, tag = "3")]
+    pub voter: bool,
+    /// It was heard lately.
+    #[prost(bool, tag = "4")]
+    pub heard: bool,
+    /// How many entries it lacks, as far as is known.
+    #[prost(uint64, tag = "5")]
+    pub behind: u64,
+}
+
+/// Writes find no space: clients hold them until there is some, by a volume that is deleted, data that is
+/// discarded, or a device that is added.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FullStatus {
+    /// Devices on which a write found no space in the last seconds.
+    #[prost(uint32, repeated, tag = "1")]
+    pub devices: Vec<u32>,
+    /// Operations that clients hold.
+    #[prost(uint64, tag = "2")]
+    pub held: u64,
+}
+
+/// One device of one server.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceStatus {
+    /// As in the map.
+    #[prost(message, optional, tag = "1")]
+    pub info: Option<DeviceInfo>,
+    /// The server's name.
+    #[prost(string, tag = "2")]
+    pub sds: String,
+    /// The shard in the server.
+    #[prost(uint32, tag = "3")]
+    pub shard: u32,
+    /// The process.
+    #[prost(uint32, tag = "4")]
+    pub pid: u32,
+    /// True when it has a session with the MDM.
+    #[prost(bool, tag = "5")]
+    pub connected: bool,
+    /// The last heartbeat.
+    #[prost(message, optional, tag = "6")]
+    pub heartbeat: Option<Heartbeat>,
+    /// Groups that it leads.
+    #[prost(uint32, tag = "7")]
+    pub primaries: u32,
+    /// Groups that it belongs to.
+    #[prost(uint32, tag = "8")]
+    pub replicas: u32,
+    /// Groups that a volume uses and of which it has the only copy that is in sync.
+    #[prost(uint32, tag = "9")]
+    pub last_copies: u32,
+    /// Groups of which it is getting a copy.
+    #[prost(uint32, tag = "30")]
+    pub coming: u32,
+    /// Groups that it leaves when the copy in its place is done.
+    #[prost(uint32, tag = "31")]
+    pub going: u32,
+}
+
+/// One volume.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct VolumeStatus {
+    /// Its id.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Its size in bytes.
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+    /// How many of its groups lack a copy.
+    #[prost(uint32, tag = "4")]
+    pub groups_degraded: u32,
+    /// How many of its groups have no copy.
+    #[prost(uint32, tag = "5")]
+    pub groups_failed: u32,
+    /// How many groups it is striped over.
+    #[prost(uint32, tag = "6")]
+    pub groups: u32,
+}
+
+/// One client.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SdcStatus {
+    /// Its id.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// The process.
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    /// True when it has a session with the MDM.
+    #[prost(bool, tag = "4")]
+    pub connected: bool,
+    /// NBD addresses, as URIs without an export name.
+    #[prost(string, repeated, tag = "5")]
+    pub nbd: Vec<String>,
+    /// NBD connections.
+    #[prost(uint32, tag = "6")]
+    pub connections: u32,
+    /// Operations that it holds because there is no space.
+    #[prost(uint32, tag = "10")]
+    pub held: u32,
+}
