@@ -94,7 +94,7 @@ impl Rig {
                 replicas: vec![1, 2, 3],
                 joiners: bits(*joiners).into_iter().filter(|d| !in_sync.contains(d)).collect(),
                 in_sync,
-                lost: false,
+                ..GroupInfo::default()
             }
         };
         let page = MapPage {
@@ -106,6 +106,7 @@ impl Rig {
             volumes: vec![VolumeInfo { id: 1, size: 8 << 20, slots: vec![0, 1, 2, 3], ..VolumeInfo::default() }],
             live: vec![1],
             next_volume: 2,
+            ..MapPage::default()
         };
         self.control(1, Kind::MapPage, &page);
     }
