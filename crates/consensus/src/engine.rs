@@ -217,7 +217,8 @@ impl Consensus {
     pub fn tick(&mut self) {
         // The library wants all entries of a sole voter to be durable when it begins to lead.
         let alone = self.membership.voters == [self.id()];
-        if !self.restoring && !(alone && !self.role().leads && !self.outbox.is_clean()) {
+        let early = alone && !self.role().leads && !self.outbox.is_clean();
+        if !(early || self.restoring) {
             self.raw.tick();
         }
         self.resend_snapshots();
