@@ -10,6 +10,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use prost::Message;
+use wire::control::MdmInfo;
 
 /// One log entry.
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -53,9 +54,10 @@ pub enum Command {
     /// Devices are to be removed, or not any more, or are.
     #[prost(message, tag = "31")]
     Intend(Intend),
-    /// An MDM belongs to the cluster.
+    /// An MDM belongs to the cluster: with the next free id, or that of a member that gets another name or
+    /// address.
     #[prost(message, tag = "40")]
-    AddMdm(AddMdm),
+    AddMdm(MdmInfo),
     /// An MDM doesn't any more.
     #[prost(message, tag = "41")]
     RemoveMdm(RemoveMdm),
@@ -286,23 +288,6 @@ pub struct Intend {
     /// What is to become of them: `control::Intent`.
     #[prost(enumeration = "wire::control::Intent", tag = "2")]
     pub intent: i32,
-}
-
-/// See [`Command::AddMdm`].
-#[derive(Clone, PartialEq, Message)]
-pub struct AddMdm {
-    /// Its id: the next free one, or that of a member with another name or address.
-    #[prost(uint32, tag = "1")]
-    pub id: u32,
-    /// Its name.
-    #[prost(string, tag = "2")]
-    pub name: String,
-    /// Where it listens.
-    #[prost(string, tag = "3")]
-    pub address: String,
-    /// It leads only while no manager can.
-    #[prost(bool, tag = "4")]
-    pub tie_breaker: bool,
 }
 
 /// See [`Command::RemoveMdm`].

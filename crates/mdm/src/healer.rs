@@ -192,9 +192,9 @@ impl<'a> Round<'a> {
     }
 
     /// Whether a copy should not go on: the newcomer is gone, and what it had of the copy with it, or it has no
-    /// room for the rest. Or the one
-    /// whose place it takes has come back, and lacks less than the newcomer does: then that one is brought up to
-    /// date. How much either lacks the primary tells; while it has not begun, going back costs less for sure.
+    /// room for the rest. Or the one whose place it takes has come back, and lacks less than the newcomer does:
+    /// then that one is brought up to date. How much either lacks the primary tells; while it has not begun,
+    /// going back costs less for sure.
     fn is_pointless(
         &self,
         id: GroupId,

@@ -4,7 +4,7 @@
 //! Invariants: names and addresses are unique, there is a manager once there is anybody, and an id that was
 //! given away never comes back.
 
-use crate::command::{AddMdm, RemoveMdm};
+use crate::command::RemoveMdm;
 use crate::refused::Refused;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -48,7 +48,7 @@ impl Members {
     }
 
     /// Takes one in.
-    pub fn add_command(&self, m: &control::AddMdm) -> Result<AddMdm, Refused> {
+    pub fn add_command(&self, m: &control::AddMdm) -> Result<control::MdmInfo, Refused> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if !(1..=31).contains(&m.name.len()) || !m.name.chars().all(plain) {
             return Err(Refused::MdmName(m.name.chars().take(64).collect()));
@@ -65,7 +65,7 @@ impl Members {
         }
         let id = self.last_id + 1;
         let (name, address) = (m.name.clone(), m.address.clone());
-        Ok(AddMdm { id, name, address, tie_breaker: m.tie_breaker })
+        Ok(control::MdmInfo { id, name, address, tie_breaker: m.tie_breaker })
     }
 
     /// Takes one out. `works` says who was heard lately, and counts or may count.
@@ -97,7 +97,7 @@ impl Members {
         }
     }
 
-    pub(crate) fn added(&self, c: &AddMdm) -> Option<(u32, Option<Member>)> {
+    pub(crate) fn added(&self, c: &control::MdmInfo) -> Option<(u32, Option<Member>)> {
         let member =
             Member { name: c.name.clone(), address: c.address.clone(), tie_breaker: c.tie_breaker };
         let known = self.list.get(&c.id);

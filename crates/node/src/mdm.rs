@@ -397,7 +397,7 @@ impl Node for Mdm {
             self.advance(now, out);
         }
         self.let_out(now, out);
-        self.write(out);
+        self.write();
         self.disk(out);
     }
 

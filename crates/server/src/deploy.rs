@@ -125,6 +125,15 @@ pub fn here(folder: &Path, topology: Topology, only_check: bool) -> Result<Optio
     }
 }
 
+/// Starts a role of a host in a namespace again.
+pub fn start_again(local: &Local, host: &Host, role: &str) -> Result<()> {
+    let way = Way::Namespace { prefix: local.prefix() };
+    let remote = Remote { host, way: &way };
+    let roles = roles::of(host, &local.topology)?;
+    let role = roles.iter().find(|r| r.name == role).context("the host has no such role")?;
+    role.start(&remote, &Findings::default())
+}
+
 fn down(folder: &Path) -> Result<Exit> {
     match Local::open(folder)? {
         Some(local) => local.remove(folder)?,
@@ -195,12 +204,12 @@ impl Deployment<'_> {
     }
 
     fn admin(&self) -> Result<Admin> {
-        Admin::connect(self.topology.mdms().next().context("checked")?.mdm_at())
+        Admin::connect(self.topology.mdm()?.mdm_at())
     }
 
     /// Waits until every device and client is up.
     fn wait(&self) -> Result<Report> {
-        let mdm = self.topology.mdms().next().context("checked")?.mdm_at();
+        let mdm = self.topology.mdm()?.mdm_at();
         let deadline = Instant::now() + PATIENCE;
         loop {
             let answer = Admin::connect(mdm).and_then(|mut admin| admin.status());
@@ -212,7 +221,7 @@ impl Deployment<'_> {
                         Some(missing) => missing,
                     }
                 }
-                Err(_) => (self.topology.mdms().next().context("checked")?, "mdm"),
+                Err(_) => (self.topology.mdm()?, "mdm"),
             };
             if Instant::now() > deadline {
                 let (host, role) = missing;

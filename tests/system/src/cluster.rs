@@ -3,7 +3,7 @@
 use crate::folder::Folder;
 use crate::nbd::Nbd;
 use crate::run::{Ran, gabion};
-use crate::{MIB, secs, wait};
+use crate::{secs, wait};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -178,23 +178,12 @@ impl Cluster {
 
     /// Writes a volume from its beginning.
     pub fn fill(&self, volume: &str, content: &[u8]) -> Result<()> {
-        let mut nbd = self.nbd(volume)?;
-        for (i, unit) in content.chunks(MIB as usize).enumerate() {
-            nbd.write(i as u64 * MIB, unit)?;
-        }
-        Ok(())
+        self.nbd(volume)?.fill(content)
     }
 
     /// Reads a whole volume and compares it with what it should hold.
     pub fn verify(&self, volume: &str, content: &[u8]) -> Result<()> {
-        let mut nbd = self.nbd(volume)?;
-        for (i, expected) in content.chunks(MIB as usize).enumerate() {
-            let got = nbd.read(i as u64 * MIB, expected.len())?;
-            if let Some(at) = got.iter().zip(expected).position(|(a, b)| a != b) {
-                bail!("{volume} differs at byte {}", i as u64 * MIB + at as u64);
-            }
-        }
-        Ok(())
+        self.nbd(volume)?.verify(content).with_context(|| volume.to_owned())
     }
 }
 

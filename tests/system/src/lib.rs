@@ -45,6 +45,17 @@ pub fn wait<T>(
     }
 }
 
+/// A number that the environment may give, for the long form of a test.
+pub fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+/// The next of these kinds of fault, after so many: each once, then as chance will have it.
+pub fn next_fault<T: Copy>(kinds: &[T], count: u64, random: &mut bytes::Random) -> T {
+    let chance = random.below(kinds.len() as u64);
+    *kinds.get(count as usize).unwrap_or(&kinds[chance as usize])
+}
+
 /// Seconds, for limits.
 pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)

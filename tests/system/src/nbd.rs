@@ -1,5 +1,6 @@
 //! A small NBD client (simple replies, one request at a time), written from the specification.
 
+use crate::MIB;
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -130,6 +131,23 @@ impl Nbd {
     /// Writes.
     pub fn write(&mut self, at: u64, data: &[u8]) -> Result<()> {
         self.request(cmd::WRITE, at, data.len() as u32, data).map(drop)
+    }
+
+    /// Writes all of this from the volume's beginning.
+    pub fn fill(&mut self, content: &[u8]) -> Result<()> {
+        let mut units = (0..).zip(content.chunks(MIB as usize));
+        units.try_for_each(|(i, unit)| self.write(i * MIB, unit))
+    }
+
+    /// Reads as much, and compares it.
+    pub fn verify(&mut self, content: &[u8]) -> Result<()> {
+        for (i, expected) in (0..).zip(content.chunks(MIB as usize)) {
+            let got = self.read(i * MIB, expected.len())?;
+            if let Some(at) = got.iter().zip(expected).position(|(a, b)| a != b) {
+                bail!("it differs at byte {}", i * MIB + at as u64);
+            }
+        }
+        Ok(())
     }
 }
 

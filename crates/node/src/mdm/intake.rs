@@ -14,7 +14,7 @@ use mdm::state::{Outcome, State};
 use mdm::{Refused, status};
 use seam::{Buf, Effect, Effects, Head, Note};
 use wire::control::{
-    AdminReply, Ask, Intent, Proposal, RefusalCode, Register, RegisterSdc, Registered,
+    AdminReply, Ask, Intent, MdmInfo, Proposal, RefusalCode, Register, RegisterSdc, Registered,
 };
 use wire::{Header, Kind, control_frame};
 
@@ -128,7 +128,7 @@ impl Mdm {
         if old.is_none() && !self.state.members.list.is_empty() {
             return None; // it was removed, and is about to go
         }
-        Some(Command::AddMdm(command::AddMdm {
+        Some(Command::AddMdm(MdmInfo {
             id: me,
             name: old.map_or_else(|| self.config.name.clone(), |m| m.name.clone()),
             address: self.config.address.to_string(),
@@ -210,10 +210,8 @@ impl Mdm {
             Registration::WrongDevice(text) => {
                 // That ends a server: a leader that doesn't lead any more must not say it.
                 let why = Some(refusal(RefusalCode::WrongDevice, text));
-                let (head, body) = (Head::EMPTY, Buf::EMPTY);
-                let (order, question, gone) = (None, u64::MAX, None);
-                let answer = Answer { link, order, question, gone, refusal: why, head, body };
-                return self.answers.push(answer);
+                let nothing = Answer::frame(link, Head::EMPTY, Buf::EMPTY);
+                return self.answers.push(Answer { refusal: why, question: u64::MAX, ..nothing });
             }
         };
         let incarnation = self.state.devices[&device].incarnation;
@@ -278,15 +276,7 @@ impl Mdm {
         let (cluster, map) = (self.state.cluster.0, self.state.version.0);
         let message = Registered { cluster, id, incarnation, map, scrub };
         let (head, body) = control_frame(Header::new(Kind::Registered), &message, out.pool());
-        self.answers.push(Answer {
-            link,
-            order: None,
-            question: 0,
-            gone: None,
-            refusal: None,
-            head,
-            body,
-        });
+        self.answers.push(Answer::frame(link, head, body));
     }
 
     fn obey(
@@ -301,7 +291,6 @@ impl Mdm {
         if let Some(Ask::Scrub(m)) = &ask {
             return self.obey_scrub(now, (link, op), m.device, batch, out);
         }
-        let limits = &self.config.limits.clone();
         let made = match &ask {
             None | Some(Ask::Scrub(_)) => Err(Refused::Unknown),
             Some(Ask::Status(_)) => Ok(None),
@@ -318,13 +307,17 @@ impl Mdm {
             }
             Some(Ask::SwitchMdm(m)) => self.switch(m).map(|()| None),
             Some(Ask::CreateVolume(m)) => {
+                let limits = &self.config.limits;
                 self.state.create_volume_command(&m.name, m.size, limits).map(Some)
             }
             Some(Ask::ResizeVolume(m)) => {
                 self.state.resize_volume_command(&m.name, m.size).map(Some)
             }
             Some(Ask::DeleteVolume(m)) => self.state.delete_volume_command(&m.name).map(Some),
-            Some(Ask::Remove(m)) => self.state.removal_command(m, &self.observed, limits).map(Some),
+            Some(Ask::Remove(m)) => {
+                let limits = &self.config.limits;
+                self.state.removal_command(m, &self.observed, limits).map(Some)
+            }
         };
         let mut reply = AdminReply::default();
         let mut gone = None;
@@ -389,14 +382,7 @@ impl Mdm {
         let mut header = Header::new(Kind::AdminReply);
         header.op = op.into();
         let (head, body) = control_frame(header, &reply, out.pool());
-        self.answers.push(Answer {
-            link,
-            order: Some(op),
-            question: u64::MAX,
-            gone: None,
-            refusal: None,
-            head,
-            body,
-        });
+        let answer = Answer::frame(link, head, body);
+        self.answers.push(Answer { order: Some(op), question: u64::MAX, ..answer });
     }
 }

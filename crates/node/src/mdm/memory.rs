@@ -111,7 +111,7 @@ impl Mdm {
     }
 
     /// Begins the next write, if one is due.
-    pub(super) fn write(&mut self, out: &mut Effects) {
+    pub(super) fn write(&mut self) {
         let ahead = self.proposed().is_some();
         let Some(consensus) = self.consensus.as_mut().filter(|_| self.log.is_idle()) else {
             return;
@@ -127,7 +127,6 @@ impl Mdm {
             }
             self.log.append(batch);
         }
-        let _ = out;
     }
 
     /// Begins the log's next operation.

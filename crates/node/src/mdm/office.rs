@@ -215,7 +215,7 @@ impl Mdm {
         let commands = self.work(now, out);
         let consensus = self.consensus.as_mut().expect("asked before");
         if commands.is_empty() {
-            return self.ask_for_the_new(out);
+            return self.ask_for_the_new();
         }
         let index =
             consensus.propose(commands.into_data()).expect("it leads and hands nothing over");
@@ -223,7 +223,7 @@ impl Mdm {
     }
 
     /// Answers to orders that changed nothing: they are true if this MDM still leads.
-    fn ask_for_the_new(&mut self, _: &mut Effects) {
+    fn ask_for_the_new(&mut self) {
         let new = |a: &super::Answer| a.question == u64::MAX;
         if !self.answers.iter().any(new) {
             return;

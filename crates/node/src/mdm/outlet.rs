@@ -27,6 +27,13 @@ pub(super) struct Answer {
     pub body: Buf,
 }
 
+impl Answer {
+    /// A frame that needs nothing but that what was done before is committed.
+    pub fn frame(link: LinkId, head: Head, body: Buf) -> Answer {
+        Answer { refusal: None, link, order: None, question: 0, gone: None, head, body }
+    }
+}
+
 /// The pages of the last pull: most pullers have the same map and ask at the same time.
 #[derive(Default)]
 pub(super) struct Pages {

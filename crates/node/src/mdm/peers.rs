@@ -191,7 +191,7 @@ impl Mdm {
         }
     }
 
-    /// Another MDM says hello; true: it is welcome, `None`: it has to wait.
+    /// Another MDM says hello; true: it is welcome; false: it has to wait.
     pub(super) fn hello_of_member(&mut self, hello: &Hello) -> Result<bool, Refusal> {
         let wrong = |text| Err(refusal(RefusalCode::WrongMember, text));
         let address: Option<SocketAddr> = hello.address.parse().ok();

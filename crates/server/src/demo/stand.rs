@@ -17,7 +17,6 @@ use rustix::process::Signal;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Servers.
@@ -42,7 +41,6 @@ pub struct Stand {
     folder: PathBuf,
     local: Local,
     groups: Vec<Group>,
-    again: Vec<Child>,
     pub target: Target,
     pub volume: Volume,
 }
@@ -69,15 +67,14 @@ impl Stand {
             hosts,
         };
         let local = deploy::here(folder, topology, false)?.context("it was made")?;
-        let mdm = local.topology.mdms().next().context("it has an MDM")?.mdm_at();
+        let mdm = local.topology.mdm()?.mdm_at();
         let target = Target { dir: folder.to_owned(), mdm: Some(mdm) };
         let (name, size, backend) = (VOLUME.to_owned(), sizes.volume, rt::Backend::Auto);
         let volume = Volume { mdm, name, size, backend, tcp_only: true };
         let folder = folder.canonicalize()?;
-        let (groups, again) = (Vec::new(), Vec::new());
-        let mut stand = Stand { folder, local, groups, again, target, volume };
+        let mut stand = Stand { folder, local, groups: Vec::new(), target, volume };
         for number in 1..=SERVERS {
-            let name = format!("{}node{number}", stand.local.prefix());
+            let name = stand.local.space(stand.host(number));
             stand.groups.push(Group::new(&name, sizes.limits, &stand.folder)?);
             stand.limit(number)?;
         }
@@ -90,7 +87,7 @@ impl Stand {
     }
 
     fn path(&self, number: usize, file: &str) -> PathBuf {
-        self.folder.join(format!("node{number}")).join(file)
+        self.host(number).path(file)
     }
 
     fn process(&self, number: usize) -> Result<Process> {
@@ -116,7 +113,7 @@ impl Stand {
     }
 
     /// Starts a server again; with `empty`, with a new disk.
-    pub fn start(&mut self, number: usize, empty: bool) -> Result<()> {
+    pub fn start(&self, number: usize, empty: bool) -> Result<()> {
         let before = self.process(number).ok();
         if let Some(process) = &before {
             process.wait_gone(Duration::from_secs(10));
@@ -124,26 +121,21 @@ impl Stand {
         if empty {
             fs::remove_file(self.path(number, "var/lib/gabion/disk0"))?;
         }
-        let log = self.path(number, "var/log/gabion/sds.log");
-        let log = fs::File::options().append(true).create(true).open(log)?;
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.space(number)]).arg(std::env::current_exe()?);
-        command.args(["sds", "run", "--config"]).arg(self.path(number, "etc/gabion/sds.toml"));
-        self.again.push(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?);
+        deploy::start_again(&self.local, self.host(number), "sds")?;
         while self.process(number).ok().is_none_or(|now| Some(now) == before) {
             interrupt::sleep(Duration::from_millis(10))?;
         }
         self.limit(number)
     }
 
-    fn space(&self, number: usize) -> String {
-        format!("{}node{number}", self.local.prefix())
+    fn host(&self, number: usize) -> &Host {
+        &self.local.topology.hosts[number - 1]
     }
 
     /// Pulls a server's cable, or puts it in again.
     pub fn cable(&self, number: usize, there: bool) -> Result<()> {
         let state = if there { "up" } else { "down" };
-        ip(&["-n", &self.space(number), "link", "set", "eth0", state]).map(drop)
+        ip(&["-n", &self.local.space(self.host(number)), "link", "set", "eth0", state]).map(drop)
     }
 }
 
@@ -151,10 +143,6 @@ impl Drop for Stand {
     fn drop(&mut self) {
         if let Err(why) = self.local.remove(&self.folder) {
             eprintln!("the demo's hosts could not be taken away: {why:#}");
-        }
-        for child in &mut self.again {
-            let _ = child.kill();
-            let _ = child.wait();
         }
     }
 }

@@ -69,6 +69,11 @@ impl Local {
         format!("gabion{}-", self.network)
     }
 
+    /// The namespace of a host.
+    pub fn space(&self, host: &Host) -> String {
+        format!("{}{}", self.prefix(), host.name)
+    }
+
     fn bridge(&self) -> String {
         format!("gabion{}", self.network)
     }
@@ -92,7 +97,7 @@ impl Local {
     }
 
     fn add(&self, number: usize, host: &Host) -> Result<()> {
-        let (space, bridge) = (format!("{}{}", self.prefix(), host.name), self.bridge());
+        let (space, bridge) = (self.space(host), self.bridge());
         let cable = format!("gab{}.{number}", self.network);
         let address = format!("{}/24", host.address);
         ip(&["netns", "add", &space])?;
@@ -122,7 +127,7 @@ impl Local {
         }
         for host in &self.topology.hosts {
             // What isn't there any more needs not be taken away.
-            let _ = ip(&["netns", "del", &format!("{}{}", self.prefix(), host.name)]);
+            let _ = ip(&["netns", "del", &self.space(host)]);
         }
         let _ = ip(&["link", "del", &self.bridge()]);
         fs::remove_file(file(folder)).context("can't remove what was written down")

@@ -237,6 +237,11 @@ impl Topology {
         self.hosts.iter().filter(|h| h.mdm)
     }
 
+    /// The host that manages the cluster; there is one once the topology is checked.
+    pub fn mdm(&self) -> Result<&Host> {
+        self.mdms().next().context("no host has an MDM")
+    }
+
     /// Hosts with a data server.
     pub fn servers(&self) -> impl Iterator<Item = &Host> {
         self.hosts.iter().filter(|h| !h.devices.is_empty())

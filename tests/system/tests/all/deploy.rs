@@ -12,17 +12,6 @@ use system::run::binary;
 use system::spaces::{self, DISK};
 use system::{Folder, MIB, Ran, Spaces, case, free_port, secs, tool, wait};
 
-fn fill(nbd: &mut Nbd, content: &[u8]) -> Result<()> {
-    (0..).zip(content.chunks(MIB as usize)).try_for_each(|(i, c)| nbd.write(i * MIB, c))
-}
-
-fn verify(nbd: &mut Nbd, content: &[u8]) -> Result<()> {
-    for (i, unit) in (0..).zip(content.chunks(MIB as usize)) {
-        ensure!(nbd.read(i * MIB, unit.len())? == unit, "unit {i}");
-    }
-    Ok(())
-}
-
 #[test]
 fn hosts_in_namespaces_lose_their_cable_and_their_server_and_nothing_else() {
     case(|| {
@@ -33,15 +22,15 @@ fn hosts_in_namespaces_lose_their_cable_and_their_server_and_nothing_else() {
         let mut random = Random::new(77);
         let mut content = random.bytes(32 * MIB as usize);
         let mut nbd = spaces.nbd("v")?;
-        fill(&mut nbd, &content)?;
+        nbd.fill(&content)?;
         spaces.cable("h2", "down")?;
         content = random.bytes(32 * MIB as usize);
-        fill(&mut nbd, &content)?;
+        nbd.fill(&content)?;
         spaces.wait_state("degraded")?;
         spaces.cable("h2", "up")?;
         spaces.wait_state("healthy")?;
         spaces.signal("h3", "sds", Signal::KILL)?;
-        verify(&mut nbd, &content)?;
+        nbd.verify(&content)?;
         drop(nbd);
         spaces.deploy(&["--down"])?.ok()?;
         spaces.deploy(&["--down"])?.fails(1, &["no cluster"])?;
@@ -49,7 +38,7 @@ fn hosts_in_namespaces_lose_their_cable_and_their_server_and_nothing_else() {
         // The same files, the same cluster.
         spaces.up()?;
         spaces.wait_state("healthy")?;
-        verify(&mut spaces.nbd("v")?, &content)
+        spaces.nbd("v")?.verify(&content)
     });
 }
 
@@ -175,6 +164,6 @@ fn hosts_are_checked_installed_and_started_over_ssh() {
 fn used(socket: &Path) -> Result<()> {
     let content = Random::new(78).bytes(32 * MIB as usize);
     let mut nbd = wait("the volume is served", secs(10), || Ok(Nbd::connect(socket, "v").ok()))?;
-    fill(&mut nbd, &content)?;
-    verify(&mut nbd, &content)
+    nbd.fill(&content)?;
+    nbd.verify(&content)
 }

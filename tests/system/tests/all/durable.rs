@@ -6,14 +6,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use system::bytes::Random;
 use system::ledger::{Ledger, Writers};
-use system::{Cluster, MIB, Options, case, secs, wait};
+use system::{Cluster, MIB, Options, case, secs, setting, wait};
 
 const OPTIONS: Options =
     Options { sds: 3, device: "file:320MiB", volumes: &["vol1:128MiB"], more: &[] };
 
 /// Rounds of the crash loop: enough for each kind twice. `GABION_ROUNDS=50` is the long form.
 fn rounds() -> u32 {
-    std::env::var("GABION_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
+    setting("GABION_ROUNDS", 6) as u32
 }
 
 #[test]

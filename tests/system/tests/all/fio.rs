@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use std::process::{Child, Command, Stdio};
 use system::bytes::Random;
 use system::fio::{Did, engine};
-use system::{Cluster, Fio, MIB, Options, case, secs, wait};
+use system::{Cluster, Fio, MIB, Options, case, secs, setting, wait};
 
 const OPTIONS: Options =
     Options { sds: 3, device: "file:320MiB", volumes: &["nbd:48MiB", "lib:48MiB"], more: &[] };
@@ -27,7 +27,7 @@ const JOB: &str = "--rw=randwrite --norandommap --bsrange=4k-128k --numjobs=2 --
 
 /// Rounds: enough for each kind of crash once. `GABION_ROUNDS=50` is the long form.
 fn rounds() -> u64 {
-    std::env::var("GABION_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
+    setting("GABION_ROUNDS", 3)
 }
 
 /// nbdkit between fio and the SDC: it connects again, and repeats what was not answered.

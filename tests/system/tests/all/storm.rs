@@ -10,15 +10,11 @@ use std::time::Instant;
 use system::bytes::Random;
 use system::ledger::{Ledger, Writers};
 use system::rot::Rot;
-use system::{MIB, Spaces, case, gabion, replicas, secs};
+use system::{MIB, Spaces, case, gabion, next_fault, replicas, secs, setting};
 
 const HOSTS: u32 = 4;
 const BYTES: u64 = 64 * MIB;
 const WRITERS: u64 = 3;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Fault {
@@ -125,7 +121,7 @@ impl Storm {
 #[test]
 fn a_storm_over_hosts_with_cables_loses_nothing() {
     case(|| {
-        let (seconds, seed) = (number("GABION_STORM", 20), number("GABION_SEED", 1));
+        let (seconds, seed) = (setting("GABION_STORM", 20), setting("GABION_SEED", 1));
         println!("to repeat it: GABION_STORM={seconds} GABION_SEED={seed}");
         let mut spaces = Spaces::new(HOSTS, "256MiB", "\"v:64MiB\"")?;
         spaces.deploy(&["--down"])?.ok()?;
@@ -139,9 +135,7 @@ fn a_storm_over_hosts_with_cables_loses_nothing() {
         while Instant::now() < end {
             storm.some_writes()?;
             let count: u64 = faults.values().sum();
-            // Each kind once, then as chance will have it.
-            let chance = storm.random.below(FAULTS.len() as u64);
-            let fault = *FAULTS.get(count as usize).unwrap_or(&FAULTS[chance as usize]);
+            let fault = next_fault(&FAULTS, count, &mut storm.random);
             storm.happens(fault).with_context(|| format!("fault {count}, {fault:?}"))?;
             *faults.entry(fault).or_insert(0) += 1;
         }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use system::bytes::Random;
 use system::ledger::{Ledger, Writers};
 use system::rot::Rot;
-use system::{Cluster, MIB, Options, case, replicas, secs};
+use system::{Cluster, MIB, Options, case, next_fault, replicas, secs, setting};
 
 const OPTIONS: Options =
     Options { sds: 3, device: "file:320MiB", volumes: &["hot:96MiB", "cold:16MiB"], more: &[] };
@@ -19,10 +19,6 @@ const OPTIONS: Options =
 const HOT: u64 = 96 * MIB;
 const COLD: u64 = 16 * MIB;
 const WRITERS: u64 = 3;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
-}
 
 fn device(cluster: &Cluster, n: u64) -> String {
     cluster.device(n).display().to_string()
@@ -179,7 +175,7 @@ fn whole(cluster: &Cluster, volume: &str, bytes: u64) -> Result<Vec<u8>> {
 #[test]
 fn after_any_faults_every_copy_is_byte_equal_to_what_was_answered() {
     case(|| {
-        let (seconds, seed) = (number("GABION_TORTURE", 20), number("GABION_SEED", 1));
+        let (seconds, seed) = (setting("GABION_TORTURE", 20), setting("GABION_SEED", 1));
         println!("to repeat it: GABION_TORTURE={seconds} GABION_SEED={seed}");
         let (cluster, rot, cold) = prepared()?;
         let ledgers = (0..WRITERS).map(|n| Ledger::new(n, WRITERS, HOT)).collect();
@@ -193,9 +189,7 @@ fn after_any_faults_every_copy_is_byte_equal_to_what_was_answered() {
         while Instant::now() < end {
             torture.some_writes()?;
             let count: u64 = faults.values().sum();
-            // Each kind once, then as chance will have it.
-            let chance = torture.random.below(FAULTS.len() as u64);
-            let fault = *FAULTS.get(count as usize).unwrap_or(&FAULTS[chance as usize]);
+            let fault = next_fault(&FAULTS, count, &mut torture.random);
             torture.happens(fault).with_context(|| format!("fault {count}, {fault:?}"))?;
             *faults.entry(fault).or_insert(0) += 1;
         }
