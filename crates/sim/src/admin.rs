@@ -173,6 +173,10 @@ impl Admin {
     fn finish(&mut self, done: Done) {
         let mut desk = self.desk.borrow_mut();
         desk.orders.pop_front();
+        if let Done::RemovedMdm(i) = done {
+            // Before all else: servers that know only this one can't find the others until it belongs to them.
+            desk.orders.push_front(Order::AddMdm(i));
+        }
         desk.done.push(done);
         self.unsure = false;
     }

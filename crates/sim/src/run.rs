@@ -247,8 +247,8 @@ fn mend(stage: &mut Stage) {
 /// One server stays away, or is half cut off: the others serve everything. Then it comes back.
 fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     let Some((i, how)) = stage.plan.outcast else { return Ok(()) };
-    if !stage.plan.allow_loss && !stage.lost_copies.is_empty() {
-        return Ok(()); // who is left might be the one that has to be mended
+    if stage.has_to_mend() {
+        return Ok(());
     }
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || format!("outcast sds{i} {how:?}"));
@@ -275,7 +275,8 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
 /// One more dies, when the first one's copies are made anew and there are servers for that once more.
 fn second(stage: &mut Stage, first: u8) -> Result<(), Failure> {
     let i = (first + 1) % stage.plan.sds;
-    if stage.plan.sds < 4 || !stage.rebuilds() || !stage.plan.keeps(Who::Sds(i)) {
+    let can = stage.rebuilds() && stage.plan.keeps(Who::Sds(i)) && !stage.has_to_mend();
+    if stage.plan.sds < 4 || !can {
         return Ok(());
     }
     stage.marks.meet("sim: a second server died");

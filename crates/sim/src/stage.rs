@@ -425,6 +425,12 @@ impl Stage {
         self.heal();
     }
 
+    /// True while somebody has told a joiner that blocks can't be read: who is left when one more server goes might
+    /// be the one that has to be mended.
+    pub fn has_to_mend(&self) -> bool {
+        !self.plan.allow_loss && !self.lost_copies.is_empty()
+    }
+
     /// A server can't go on with its device: it dies, and somebody starts it again. A device that is no
     /// device any more is replaced.
     fn gave_up(&mut self, id: ProcId) -> Result<(), Failure> {
@@ -590,7 +596,7 @@ impl Stage {
         }
     }
 
-    /// An MDM was taken out: its process ends, its file goes, and it is taken in as a new one.
+    /// An MDM was taken out: its process ends, its file goes, and it is about to be taken in as a new one.
     fn begin_anew(&mut self, i: u8) {
         self.marks.meet("sim: an MDM was replaced");
         let (who, id) = (Who::Mdm(i), self.proc(Who::Mdm(i)));
@@ -599,7 +605,6 @@ impl Stage {
         self.world.crash(id, false);
         self.world.disk(id, seam::DiskId(0)).wipe();
         self.start(who);
-        self.order(Order::AddMdm(i));
     }
 
     /// Gives the administrator an order.
