@@ -123,6 +123,8 @@ pub enum Mutant {
     KeepForeign,
     /// R11: the two copies of a group may come to lie on one server. (In the MDM's own tests.)
     OneFaultUnit,
+    /// R12: what a server in maintenance misses is made anew elsewhere.
+    RebuildMaintained,
     /// Mdm: a vote is sent before it is durable.
     MdmVoteUnwritten,
     /// Mdm: entries are said to be there before they are durable.
@@ -206,6 +208,7 @@ impl Mutant {
         Mutant::AdmitUncopied,
         Mutant::WipeReplica,
         Mutant::KeepForeign,
+        Mutant::RebuildMaintained,
         Mutant::MdmVoteUnwritten,
         Mutant::MdmEntryUnwritten,
         Mutant::MdmAnswerEarly,

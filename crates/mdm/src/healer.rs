@@ -5,12 +5,13 @@
 //! but since when devices are away; so a new MDM, or one that comes back, goes on where the state is.
 //!
 //! In order of importance: moves that are at their end or have become pointless; lost copies made anew
-//! elsewhere, when their device has been away for [`Limits::rebuild_after`]; copies off devices that are to be
-//! removed, and off servers that have both; balance.
+//! elsewhere, when their device has been away for [`Limits::rebuild_after`]; what servers in maintenance lead, led by
+//! others; copies off devices that are to be removed, and off servers that have both; balance.
 //!
 //! Invariants: a bounded number of groups is on the move, per device and in all; nothing is planned onto a
 //! device that isn't heard or has no room; only a rebuild uses the spare; nothing moves for balance while
-//! anything is degraded; while more servers are away than one accident explains (rule R12), nothing is rebuilt.
+//! anything is degraded, or a server is in maintenance; nothing is rebuilt for a server in maintenance, nor while
+//! more servers are away than one accident explains (rule R12).
 //!
 //! It doesn't know how a copy is made, and it decides nothing by itself: `State::apply` does, by the epochs.
 
@@ -19,7 +20,7 @@ mod room;
 use crate::command::{self, Command};
 use crate::detector::loss_limit;
 use crate::group::Group;
-use crate::state::{State, survives};
+use crate::state::{Device, State, survives};
 use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -91,6 +92,7 @@ impl Healer {
         let mut round = Round::new(state, seen, limits);
         round.finish();
         round.rebuild(&lost);
+        round.hand_over();
         round.clear();
         if self.level < state.version && self.level_at <= now {
             match round.level() {
@@ -102,7 +104,7 @@ impl Healer {
         let still = round.moving == 0 && self.level == state.version;
         let commands = round.commands();
         let missed = |id: &DeviceId| !state.groups_of(*id).is_empty();
-        let leaves = state.devices.values().any(|d| d.intent == Intent::Remove);
+        let leaves = state.devices.values().any(|d| d.intent.empties());
         let waits = leaves || self.away.keys().any(missed);
         self.quiet = (still && !waits && commands.is_empty()).then_some(state.version);
         commands
@@ -111,7 +113,9 @@ impl Healer {
     /// Who is away, since when; and whether it is believable that so many died.
     fn look(&mut self, now: Time, state: &State, limits: &Limits) {
         let there = |id: &DeviceId| state.devices.get(id).filter(|d| d.intent != Intent::Removed);
-        let down = |id: &DeviceId| there(id).is_some_and(|d| !d.up);
+        let worked_on =
+            |d: &Device| d.intent == Intent::Maintain && !mutant::on(Mutant::RebuildMaintained);
+        let down = |id: &DeviceId| there(id).is_some_and(|d| !d.up && !worked_on(d));
         self.away.retain(|id, _| down(id));
         for id in state.devices.keys().filter(|id| down(id)) {
             self.away.entry(*id).or_insert(now);
@@ -229,7 +233,7 @@ impl<'a> Round<'a> {
     /// Makes lost copies anew.
     fn rebuild(&mut self, lost: &BTreeSet<DeviceId>) {
         let state = self.state;
-        let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent != Intent::Normal);
+        let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent.empties());
         // Data first.
         for used in [true, false] {
             for (id, group) in state.groups.iter().filter(|(id, _)| state.is_used(**id) == used) {
@@ -245,11 +249,27 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Moves copies off devices that are to be removed, and one of two that lie on one server.
+    /// What a server in maintenance leads another one does from now on, before it goes.
+    fn hand_over(&mut self) {
+        let state = self.state;
+        let is = |d: &DeviceId, wanted: Intent| {
+            state.devices.get(d).is_some_and(|d| d.up && d.intent == wanted)
+        };
+        let led = state.groups.iter().filter(|(_, g)| g.leaving.is_none());
+        let led = led.filter(|(_, g)| g.primary.is_some_and(|p| is(&p, Intent::Maintain)));
+        let most = self.limits.moves as usize;
+        for (id, group) in led.take(most) {
+            let other = group.in_sync.iter().copied().find(|d| is(d, Intent::Normal));
+            let Some(other) = other.filter(|_| !self.shapes.contains_key(id)) else { continue };
+            let rest = group.replicas.iter().copied().filter(|d| *d != other);
+            self.shape(*id, [other].into_iter().chain(rest).collect(), None);
+        }
+    }
+
+    /// Moves copies off devices that are to be emptied, and one of two that lie on one server.
     fn clear(&mut self) {
         let state = self.state;
-        let leaves =
-            |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.intent == Intent::Remove);
+        let leaves = |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.intent.empties());
         for (id, group) in state.groups.iter().filter(|(_, g)| g.is_whole() && g.leaving.is_none())
         {
             let together = group.pair().is_some_and(|[a, b]| {
@@ -296,7 +316,8 @@ impl<'a> Round<'a> {
             !g.is_whole() && (!g.lost || state.is_used(*id)) || g.leaving.is_some()
         };
         let away = state.devices.values().any(|d| !d.up && d.intent == Intent::Normal);
-        let leaves = state.devices.values().any(|d| d.intent == Intent::Remove);
+        let stays = |d: &Device| matches!(d.intent, Intent::Normal | Intent::Removed);
+        let leaves = !state.devices.values().all(stays);
         if away || leaves || !self.shapes.is_empty() || state.groups.iter().any(busy) {
             return Level::Busy;
         }

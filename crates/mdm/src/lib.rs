@@ -22,6 +22,7 @@ pub mod entry;
 pub mod group;
 pub mod healer;
 pub mod log;
+mod maintenance;
 pub mod members;
 pub mod publish;
 pub mod refused;

@@ -100,6 +100,33 @@ pub enum Refused {
         /// Groups that a volume uses.
         groups: usize,
     },
+    /// Two in maintenance.
+    #[error(
+        "`{0}` is in maintenance already, and both copies of some data may be on these two: end that first, or          use --protected"
+    )]
+    Maintained(String),
+    /// It is not in maintenance.
+    #[error("`{0}` is not in maintenance")]
+    NotMaintained(String),
+    /// Another one is being emptied.
+    #[error(
+        "`{0}` is being emptied, and its data has to go somewhere: wait until `gabion status` shows that it has, or end that \
+         first"
+    )]
+    Empties(String),
+    /// It is being removed.
+    #[error("`{0}` is being removed: `gabion sds remove {0} --keep` ends that")]
+    Leaves(String),
+    /// What it has nobody else has.
+    #[error(
+        "{groups} groups have their only good copy on `{server}`: wait until `gabion status` shows everything as          protected"
+    )]
+    OnlyHere {
+        /// The server.
+        server: String,
+        /// Groups that a volume uses.
+        groups: usize,
+    },
     /// No MDM has this name.
     #[error("there is no MDM `{0}`: `gabion mdm list` shows those that exist")]
     NoMdm(String),
@@ -177,8 +204,13 @@ impl Refused {
             Refused::NoMdm(_) => AdminError::NotFound,
             Refused::MdmTaken(..) => AdminError::NameTaken,
             Refused::MdmName(_) | Refused::MdmAddress(_) => AdminError::Invalid,
-            Refused::NoRoom { .. } | Refused::LastCopies { .. } => AdminError::Invalid,
-            Refused::Leads(_) => AdminError::Already,
+            Refused::NoRoom { .. }
+            | Refused::LastCopies { .. }
+            | Refused::Maintained(_)
+            | Refused::Leaves(_)
+            | Refused::Empties(_)
+            | Refused::OnlyHere { .. } => AdminError::Invalid,
+            Refused::Leads(_) | Refused::NotMaintained(_) => AdminError::Already,
             Refused::TooManyMdms
             | Refused::LastManager(_)
             | Refused::LastTieBreaker(_)

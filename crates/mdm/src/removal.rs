@@ -26,7 +26,8 @@ impl State {
             self.may_go(&meant, seen, limits)?;
         }
         let intent = if ask.keep { Intent::Normal } else { Intent::Remove } as i32;
-        let devices = meant.iter().map(|d| d.0).collect();
+        let goes = |d: &&DeviceId| !ask.keep || self.devices[*d].intent == Intent::Remove;
+        let devices = meant.iter().filter(goes).map(|d| d.0).collect();
         Ok(Command::Intend(command::Intend { devices, intent }))
     }
 
@@ -45,15 +46,16 @@ impl State {
     }
 
     /// Whether all stays mirrored without these devices.
-    fn may_go(
+    pub(crate) fn may_go(
         &self,
         meant: &BTreeSet<DeviceId>,
         seen: &Observed,
         limits: &Limits,
     ) -> Result<(), Refused> {
-        let goes = |id: &DeviceId, d: &Device| meant.contains(id) || d.intent == Intent::Remove;
+        let goes = |id: &DeviceId, d: &Device| meant.contains(id) || d.intent.empties();
         let there = || self.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
-        let stay: Vec<_> = there().filter(|(id, d)| d.up && !goes(id, d)).collect();
+        let takes = |d: &Device| d.up && d.intent == Intent::Normal;
+        let stay: Vec<_> = there().filter(|(id, d)| takes(d) && !goes(id, d)).collect();
         let servers: BTreeSet<SdsId> = stay.iter().map(|(_, d)| d.sds).collect();
         if servers.len() < 2 && !self.groups.is_empty() {
             return Err(Refused::TooFewLeft { left: servers.len() });

@@ -386,16 +386,16 @@ impl State {
         !fresh || servers.len() == count || mutant::on(Mutant::OneFaultUnit)
     }
 
-    /// Intents change from normal to remove and back, and from remove to removed when the device holds nothing
-    /// that counts.
+    /// Intents change as people like; to removed only from remove, when the device holds nothing that counts, and
+    /// never back.
     fn intend(&self, c: &command::Intend) -> Edits {
         let mut devices = Vec::new();
         for (id, old) in &self.devices {
             let intent = c.intent();
             let may = match (old.intent, intent) {
-                (Intent::Normal, Intent::Remove) | (Intent::Remove, Intent::Normal) => true,
                 (Intent::Remove, Intent::Removed) => self.groups_of(*id).is_empty(),
-                _ => false,
+                (Intent::Removed, _) | (_, Intent::Removed) => false,
+                (old, new) => old != new,
             };
             if may && c.devices.contains(&id.0) {
                 let gone = intent == Intent::Removed;

@@ -160,7 +160,7 @@ fn moves(state: &State, seen: &Observed) -> Option<MovesStatus> {
     let beat = |d: DeviceId| seen.devices.get(&d).and_then(|s| s.heartbeat.as_ref());
     let used = |d: DeviceId| state.groups_of(d).iter().filter(|g| state.is_used(**g)).count();
     let share = |d: DeviceId| beat(d).map_or(0, |b| b.used / used(d).max(1) as u64);
-    let leaves = |d: &DeviceId| state.devices[d].intent == Intent::Remove;
+    let leaves = |d: &DeviceId| state.devices[d].intent.empties();
     let shares: BTreeMap<DeviceId, u64> = state.devices.keys().map(|d| (*d, share(*d))).collect();
     for (id, group) in state.groups.iter().filter(|(_, g)| !g.lost) {
         if group.leaving.is_some() {

@@ -9,7 +9,7 @@ use mdm::healer::Healer;
 use mdm::status::{Observed, Seen};
 use mdm::{Command, Refused, State};
 use std::collections::BTreeMap;
-use wire::control::{DeviceKind, Heartbeat, Intent, MoveStatus, RemoveAsk};
+use wire::control::{DeviceKind, Heartbeat, Intent, MaintainAsk, MoveStatus, RemoveAsk};
 
 /// A cluster of servers with one device each and one volume, and what the MDM's node adds to the state.
 struct Rig {
@@ -334,6 +334,77 @@ fn a_removal_that_would_break_what_was_promised_is_refused() {
     rig.down(2);
     rig.down(1);
     assert!(matches!(ask(&rig, 1, ""), Err(Refused::LastCopies { device: 1, .. })));
+}
+
+#[test]
+fn a_server_in_maintenance_leads_nothing_and_is_waited_for() {
+    let mut rig = Rig::new(4);
+    let had = rig.state.groups_of(DeviceId(2)).to_vec();
+    rig.intend(2, Intent::Maintain);
+    rig.beats();
+    let leads =
+        |rig: &Rig| rig.state.groups.values().filter(|g| g.primary == Some(DeviceId(2))).count();
+    assert_eq!(leads(&rig), 0);
+    assert!(rig.state.groups.values().all(|g| g.is_whole()), "and is a copy all the same");
+    rig.down(2);
+    rig.beats();
+    assert_eq!(rig.round(rig.limits.rebuild_after * 100), 0, "nothing is made anew for it");
+    rig.add(5, 0);
+    assert_eq!(rig.beats(), 0, "nor levelled");
+    rig.intend(2, Intent::Normal);
+    rig.beats();
+    assert_eq!(rig.beats(), 0, "its time away begins when it is over");
+    assert!(rig.round(rig.limits.rebuild_after) > 0);
+    assert_eq!(rig.state.groups_of(DeviceId(2)), had);
+}
+
+#[test]
+fn protected_maintenance_leaves_nothing_there_and_brings_its_share_back() {
+    let mut rig = Rig::new(4);
+    let share = rig.state.groups_of(DeviceId(2)).len();
+    rig.intend(2, Intent::Protect);
+    rig.beats();
+    assert!(rig.state.groups.values().all(|g| g.is_whole()));
+    assert_eq!(rig.settle(), share);
+    assert!(rig.state.groups_of(DeviceId(2)).is_empty());
+    rig.down(2);
+    assert_eq!(rig.round(rig.limits.rebuild_after * 100), 0);
+    assert_eq!(rig.state.devices[&DeviceId(2)].intent, Intent::Protect, "it is not removed");
+    rig.back(2);
+    assert_eq!(rig.settle(), 0);
+    rig.intend(2, Intent::Normal);
+    assert_eq!(rig.settle(), share);
+    rig.shares();
+}
+
+#[test]
+fn a_maintenance_that_would_stop_service_is_refused() {
+    let ask = |rig: &Rig, server: &str, protected: bool, end: bool| {
+        let ask = MaintainAsk { server: server.into(), protected, end };
+        rig.state.maintenance_command(&ask, &rig.seen, &rig.limits)
+    };
+    let mut rig = Rig::new(3);
+    assert_eq!(ask(&rig, "who", false, false), Err(Refused::NoServer("who".into())));
+    assert_eq!(ask(&rig, "sds1", false, true), Err(Refused::NotMaintained("sds1".into())));
+    let begin = ask(&rig, "sds1", false, false).unwrap();
+    apply(&mut rig.state, &begin);
+    assert_eq!(rig.state.devices[&DeviceId(1)].intent, Intent::Maintain);
+    assert_eq!(ask(&rig, "sds2", false, false), Err(Refused::Maintained("sds1".into())));
+    assert_eq!(ask(&rig, "sds2", true, false), Err(Refused::TooFewLeft { left: 1 }));
+    let end = ask(&rig, "sds1", false, true).unwrap();
+    apply(&mut rig.state, &end);
+    assert_eq!(rig.state.devices[&DeviceId(1)].intent, Intent::Normal);
+    rig.down(1);
+    assert!(matches!(ask(&rig, "sds2", false, false), Err(Refused::OnlyHere { .. })));
+    assert!(ask(&rig, "sds1", false, false).is_ok(), "who is away may be worked on");
+    rig.back(1);
+    rig.intend(1, Intent::Remove);
+    assert_eq!(ask(&rig, "sds1", false, false), Err(Refused::Leaves("sds1".into())));
+    // Keeping a server doesn't end a maintenance.
+    rig.intend(1, Intent::Maintain);
+    let keep = RemoveAsk { device: 0, server: "sds1".into(), keep: true };
+    let keep = rig.state.removal_command(&keep, &rig.seen, &rig.limits).unwrap();
+    assert!(!rig.state.would_change(&keep));
 }
 
 #[test]

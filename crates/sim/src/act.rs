@@ -58,6 +58,8 @@ impl Stage {
             Action::Scrub => self.order(Order::Scrub),
             Action::Remove(i) => self.order(Order::Remove(i, false)),
             Action::Keep(i) => self.order(Order::Remove(i, true)),
+            Action::Maintain(i, protected) => self.order(Order::Maintain(i, protected)),
+            Action::Return(i) => self.order(Order::Return(i)),
             Action::Switch => self.order(Order::SwitchMdm),
             Action::Replace(i) => {
                 let waits = |o: &Order| matches!(o, Order::AddMdm(_) | Order::RemoveMdm(_));
@@ -82,6 +84,8 @@ impl Stage {
             Order::Create(of, _) | Order::Resize(of, _) | Order::Delete(of) => Some(*of),
             Order::Scrub
             | Order::Remove(..)
+            | Order::Maintain(..)
+            | Order::Return(_)
             | Order::AddMdm(_)
             | Order::RemoveMdm(_)
             | Order::SwitchMdm => None,

@@ -10,8 +10,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{
-    AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, Refusal,
-    RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm,
+    AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello,
+    MaintainAsk, Refusal, RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, StatusAsk,
+    StatusInfo, SwitchMdm,
 };
 use wire::{Header, Kind, PeerFramer};
 
@@ -28,6 +29,10 @@ pub enum Order {
     Scrub,
     /// Remove this server; true: keep it after all.
     Remove(u8, bool),
+    /// Put this server into maintenance, if it may be off now; true: protected.
+    Maintain(u8, bool),
+    /// Its maintenance is over.
+    Return(u8),
     /// Take this MDM in.
     AddMdm(u8),
     /// Take it out, if the others can do without it.
@@ -134,6 +139,14 @@ impl Admin {
             Order::Remove(i, keep) => {
                 Ask::Remove(RemoveAsk { device: 0, server: format!("sds{i}"), keep })
             }
+            Order::Maintain(i, protected) => {
+                Ask::Maintain(MaintainAsk { server: format!("sds{i}"), protected, end: false })
+            }
+            Order::Return(i) => Ask::Maintain(MaintainAsk {
+                server: format!("sds{i}"),
+                end: true,
+                ..MaintainAsk::default()
+            }),
             Order::AddMdm(i) => Ask::AddMdm(AddMdm {
                 name: format!("mdm{i}"),
                 address: self.mdms[i as usize].to_string(),
@@ -208,7 +221,11 @@ impl Admin {
                 self.finish(Done::Deleted(v))
             }
             (Order::Scrub, AdminError::None, _) => self.finish(Done::Other),
-            (Order::Remove(..), error, _) if error != AdminError::Other => self.finish(Done::Other),
+            (Order::Remove(..) | Order::Maintain(..) | Order::Return(_), error, _)
+                if error != AdminError::Other =>
+            {
+                self.finish(Done::Other);
+            }
             (Order::AddMdm(_), AdminError::None | AdminError::NameTaken, _) => {
                 self.finish(Done::Other);
             }

@@ -121,6 +121,10 @@ pub enum Action {
     Remove(u8),
     /// Or not: it stays.
     Keep(u8),
+    /// Put this server into maintenance; true: with its data moved away first.
+    Maintain(u8, bool),
+    /// Its maintenance is over.
+    Return(u8),
 }
 
 impl Action {
@@ -138,6 +142,8 @@ impl Action {
                 | Action::Scrub
                 | Action::Switch
                 | Action::Replace(_)
+                | Action::Maintain(..)
+                | Action::Return(_)
                 | Action::Damage(..)
                 | Action::Grow(..)
                 | Action::Remove(_)

@@ -8,7 +8,7 @@ use crate::relief::Relief;
 use crate::stage::{Stage, Volume};
 use crate::trace::Sink;
 use base::{Time, UNIT, VolumeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -222,12 +222,20 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || "calm".into());
     mend(stage);
+    end_maintenance(stage);
     wait(stage, "I8", CALM, Stage::unmet)?;
     // Whoever was silent till now may still be suspected, and left out for a moment: that must be over, too.
     let limits = &stage.plan.limits;
     let until = stage.world.now() + limits.suspect_after * 3 + limits.grace;
     wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
     wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// Whoever was put into maintenance comes back to work.
+fn end_maintenance(stage: &mut Stage) {
+    let meant = |a: &Action| if let Action::Maintain(i, _) = a { Some(*i) } else { None };
+    let those: BTreeSet<u8> = stage.plan.steps.iter().filter_map(|s| meant(&s.action)).collect();
+    those.into_iter().for_each(|i| stage.order(Order::Return(i)));
 }
 
 /// Ends all faults.

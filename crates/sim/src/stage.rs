@@ -4,15 +4,16 @@
 use crate::admin::{Admin, Desk, Done, Order};
 use crate::check::agreement::Agreement;
 use crate::check::i13_epochs::Observer;
+use crate::check::upkeep::Upkeep;
 use crate::check::{Failure, i05_content};
 use crate::disk::{Disk, DiskKind};
-use crate::history::{Answer, History};
+use crate::history::{Answer, History, Record};
 use crate::marks::Marks;
 use crate::plan::{Death, Plan, Who};
 use crate::tamper::Harm;
 use crate::trace::Sink;
 use crate::world::{ProcId, ProcState, Reply, Step, World};
-use base::{DeviceId, GroupId, MIB, Prng, TIB, Time, UnitKey, VolumeId};
+use base::{BLOCK, DeviceId, GroupId, MIB, Prng, SECTOR, TIB, Time, UNIT, UnitKey, VolumeId};
 use node::mdm::Mdm;
 use node::sdc::{Sdc, SdcConfig};
 use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig, Trouble};
@@ -60,6 +61,8 @@ pub struct Stage {
     pub observer: Observer,
     /// What the MDMs agree on.
     pub agreement: Agreement,
+    /// What became of servers in maintenance.
+    pub upkeep: Upkeep,
     /// What clients saw.
     pub history: History,
     /// The plan's volumes.
@@ -141,6 +144,7 @@ impl Stage {
             desk: Rc::default(),
             observer: Observer::default(),
             agreement: Agreement::default(),
+            upkeep: Upkeep::default(),
             history: History::default(),
             volumes: plan.volumes.iter().map(volume).collect(),
             marks: Marks::default(),
@@ -394,6 +398,11 @@ impl Stage {
             }
             Note::Decided { index, term, chain } => {
                 self.agreement.decided(id, index, term, chain)?;
+                let mdm = self.world.actor::<Mdm>(id);
+                let at = |mdm: &&Mdm| mdm.consensus().is_some_and(|c| c.applied() == index);
+                if let Some(mdm) = mdm.filter(at) {
+                    self.upkeep.look(index, mdm.state())?;
+                }
             }
             Note::Leading { term } => {
                 let life = self.world.life(id);
@@ -423,6 +432,21 @@ impl Stage {
             self.lost_copies.extend(blocks.map(|b| (i, unit, b)));
         }
         self.heal();
+    }
+
+    /// True when the operation touches a block that two servers were told is lost: who had it in the end got all anew
+    /// from one who had not.
+    fn is_lost_twice(&self, record: &Record) -> bool {
+        let sectors = record.sector..record.sector + record.sectors;
+        let touched = |(_, unit, block): &(u8, UnitKey, u32)| {
+            let first = unit.index * (UNIT / SECTOR) + block * (BLOCK / SECTOR);
+            let own = first..first + BLOCK / SECTOR;
+            unit.volume == record.volume && own.start < sectors.end && sectors.start < own.end
+        };
+        let twice = |(i, unit, block): &(u8, UnitKey, u32)| {
+            (0..*i).any(|other| self.lost_copies.contains(&(other, *unit, *block)))
+        };
+        self.lost_copies.iter().any(|copy| touched(copy) && twice(copy))
     }
 
     /// True while somebody has told a joiner that blocks can't be read: who is left when one more server goes might
@@ -557,7 +581,7 @@ impl Stage {
             // A copy was damaged, and the other one was away: that is told, and no wrong data given.
             BlockError::Media => {
                 let excused = self.plan.allow_loss || self.exposure.excuse.is_some();
-                self.plan.damages() && (!self.scanning || excused)
+                self.plan.damages() && (!self.scanning || excused || self.is_lost_twice(record))
             }
             // A write without space waits.
             BlockError::Full | BlockError::Misaligned => false,

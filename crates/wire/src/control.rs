@@ -340,6 +340,23 @@ pub enum Intent {
     Remove = 1,
     /// It belongs to the cluster no more. Its id never comes back.
     Removed = 2,
+    /// Its server is worked on, and may be off: it leads only what nobody else can, and nothing is made anew in its
+    /// place.
+    Maintain = 3,
+    /// The same, with its groups moved away first, so that two copies are there all the time.
+    Protect = 4,
+}
+
+impl Intent {
+    /// True when what the device has is to move away.
+    pub fn empties(self) -> bool {
+        matches!(self, Intent::Remove | Intent::Protect)
+    }
+
+    /// True while its server is in maintenance.
+    pub fn maintains(self) -> bool {
+        matches!(self, Intent::Maintain | Intent::Protect)
+    }
 }
 
 /// A device in the map.
@@ -518,7 +535,7 @@ pub struct Proposal {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AdminRequest {
     /// The question or order.
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20, 30, 40, 41, 42")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20, 30, 31, 40, 41, 42")]
     pub ask: Option<Ask>,
 }
 
@@ -543,6 +560,9 @@ pub enum Ask {
     /// Have a device, or all of a server, removed; or not any more.
     #[prost(message, tag = "30")]
     Remove(RemoveAsk),
+    /// Put a server into maintenance, or end that.
+    #[prost(message, tag = "31")]
+    Maintain(MaintainAsk),
     /// Take an MDM into the cluster.
     #[prost(message, tag = "40")]
     AddMdm(AddMdm),
@@ -608,6 +628,20 @@ pub struct RemoveAsk {
     /// It stays after all.
     #[prost(bool, tag = "3")]
     pub keep: bool,
+}
+
+/// "This server is about to be worked on", or "that is over".
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MaintainAsk {
+    /// The server's name.
+    #[prost(string, tag = "1")]
+    pub server: String,
+    /// What it has moves away first.
+    #[prost(bool, tag = "2")]
+    pub protected: bool,
+    /// It is over.
+    #[prost(bool, tag = "3")]
+    pub end: bool,
 }
 
 /// "Make a volume."

@@ -318,6 +318,10 @@ impl Mdm {
                 let limits = &self.config.limits;
                 self.state.removal_command(m, &self.observed, limits).map(Some)
             }
+            Some(Ask::Maintain(m)) => {
+                let limits = &self.config.limits;
+                self.state.maintenance_command(m, &self.observed, limits).map(Some)
+            }
         };
         let mut reply = AdminReply::default();
         let mut gone = None;

@@ -128,6 +128,10 @@ impl Plan {
         if plan.sds > 2 && !tampers && !tight && r.chance(0.3) {
             removal(&mut plan, &mut r);
         }
+        let mut r = root.fork("maintenance");
+        if plan.sds > 2 && !tampers && !tight && r.chance(0.25) {
+            maintenance(&mut plan, &mut r);
+        }
         plan.steps.sort_by_key(|s| s.at);
         plan
     }
@@ -175,6 +179,23 @@ fn among_mdms(plan: &mut Plan, r: &mut Prng) {
                 let Who::Mdm(i) = who else { continue };
                 e.push(Duration::ZERO, Action::Replace(i));
             }
+        }
+    }
+}
+
+/// Servers are put into maintenance, mostly turned off for a while, and mostly put back to work before the end.
+fn maintenance(plan: &mut Plan, r: &mut Prng) {
+    for _ in 0..r.range(1, 4) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let i = r.below(u64::from(plan.sds)) as u8;
+        plan.steps.push(Timed { at, action: Action::Maintain(i, r.chance(0.4)) });
+        let soon = Duration::from_micros(r.range(500, 300_000));
+        let away = Duration::from_micros(r.range(1000, 3_000_000));
+        if r.chance(0.8) && plan.keeps(Who::Sds(i)) {
+            Episode { plan, at: at + soon, careful: true }.crash(Who::Sds(i), true, away, r);
+        }
+        if r.chance(0.8) {
+            plan.steps.push(Timed { at: at + soon + away, action: Action::Return(i) });
         }
     }
 }

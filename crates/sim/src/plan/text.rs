@@ -143,6 +143,9 @@ impl fmt::Display for Action {
             Action::Grow(i, mib) => write!(f, "grow {i} {mib}"),
             Action::Remove(i) => write!(f, "remove {i}"),
             Action::Keep(i) => write!(f, "keep {i}"),
+            Action::Maintain(i, false) => write!(f, "maintain {i}"),
+            Action::Maintain(i, true) => write!(f, "maintain {i} protected"),
+            Action::Return(i) => write!(f, "return {i}"),
             Action::Damage(i, damage) => {
                 let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
                 write!(f, "damage {i} {how}")
@@ -220,6 +223,9 @@ impl FromStr for Action {
             ["grow", i, mib] => Action::Grow(i.parse()?, mib.parse()?),
             ["remove", i] => Action::Remove(i.parse()?),
             ["keep", i] => Action::Keep(i.parse()?),
+            ["maintain", i] => Action::Maintain(i.parse()?, false),
+            ["maintain", i, "protected"] => Action::Maintain(i.parse()?, true),
+            ["return", i] => Action::Return(i.parse()?),
             ["damage", i, how] => {
                 let known = DAMAGE.iter().find(|(_, name)| name == how);
                 let damage = known.context("damage is rot, sector, lost or astray")?.0;

@@ -1,0 +1,83 @@
+//! Maintenance: a server is about to be off for a while, and is to come back with what it has.
+//!
+//! *Instant*: others lead what it led, and that is all. What it misses it gets when it is back; until then the data
+//! that it shares is there once. *Protected*: what it has moves away first, as in a removal, so that two copies are
+//! there all the time; afterwards it gets its share again, copied anew (docs/design/0006 says why).
+//!
+//! An order is a wish that is kept in the state ([`Intent`]), device by device; the healer makes it true.
+
+use crate::command::{self, Command};
+use crate::refused::Refused;
+use crate::state::{Device, State};
+use crate::status::Observed;
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use base::{DeviceId, Limits};
+use wire::control::{Intent, MaintainAsk};
+
+impl State {
+    /// Puts all devices of a server into maintenance, or takes them out of it.
+    pub fn maintenance_command(
+        &self,
+        ask: &MaintainAsk,
+        seen: &Observed,
+        limits: &Limits,
+    ) -> Result<Command, Refused> {
+        let name = || String::from(&ask.server);
+        let server = self.server_named(&ask.server).ok_or_else(|| Refused::NoServer(name()))?;
+        let there = |d: &Device| d.sds == server && d.intent != Intent::Removed;
+        let meant = || self.devices.iter().filter(|(_, d)| there(d));
+        let all: BTreeSet<DeviceId> = meant().map(|(id, _)| *id).collect();
+        if all.is_empty() {
+            return Err(Refused::NoServer(name()));
+        }
+        if ask.end {
+            let maintained = meant().filter(|(_, d)| d.intent.maintains());
+            let maintained: BTreeSet<DeviceId> = maintained.map(|(id, _)| *id).collect();
+            let none = maintained.is_empty();
+            return if none {
+                Err(Refused::NotMaintained(name()))
+            } else {
+                Ok(intend(&maintained, Intent::Normal))
+            };
+        }
+        if meant().any(|(_, d)| d.intent == Intent::Remove) {
+            return Err(Refused::Leaves(name()));
+        }
+        if ask.protected {
+            self.may_go(&all, seen, limits)?;
+            return Ok(intend(&all, Intent::Protect));
+        }
+        self.may_be_off(&all, &ask.server)?;
+        Ok(intend(&all, Intent::Maintain))
+    }
+
+    /// Whether everything is served without these devices, which are all of one server.
+    fn may_be_off(&self, all: &BTreeSet<DeviceId>, server: &str) -> Result<(), Refused> {
+        let other = |is: fn(Intent) -> bool| {
+            let mut others = self.devices.iter().filter(|(id, _)| !all.contains(id));
+            let other = others.find(|(_, d)| is(d.intent))?.1;
+            self.servers.get(&other.sds).cloned()
+        };
+        if let Some(other) = other(|intent| intent == Intent::Maintain) {
+            return Err(Refused::Maintained(other));
+        }
+        if let Some(other) = other(Intent::empties) {
+            return Err(Refused::Empties(other)); // its data has to go somewhere
+        }
+        let elsewhere = |d: &DeviceId| !all.contains(d) && self.is_up(*d);
+        let only_here = |g: &&base::GroupId| {
+            let in_sync = &self.groups[*g].in_sync;
+            self.is_used(**g) && !in_sync.is_empty() && !in_sync.iter().any(elsewhere)
+        };
+        let groups = all.iter().flat_map(|d| self.groups_of(*d)).filter(only_here);
+        let groups = groups.collect::<BTreeSet<_>>().len();
+        let server = String::from(server);
+        if groups > 0 { Err(Refused::OnlyHere { server, groups }) } else { Ok(()) }
+    }
+}
+
+fn intend(devices: &BTreeSet<DeviceId>, intent: Intent) -> Command {
+    let devices = devices.iter().map(|d| d.0).collect();
+    Command::Intend(command::Intend { devices, intent: intent as i32 })
+}

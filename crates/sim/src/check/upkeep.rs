@@ -1,0 +1,42 @@
+//! R12: while a server is in maintenance nothing is made anew in its place.
+//!
+//! Compares the states after one entry and after the next: no group begins to leave a device that is in (instant)
+//! maintenance after both.
+
+use super::Failure;
+use base::{DeviceId, GroupId};
+use mdm::State;
+use std::collections::BTreeMap;
+use wire::control::Intent;
+
+/// What was seen after the last entry.
+#[derive(Default, Debug)]
+pub struct Upkeep {
+    entry: u64,
+    leaving: BTreeMap<GroupId, DeviceId>,
+}
+
+impl Upkeep {
+    /// Some MDM has applied this entry.
+    pub fn look(&mut self, entry: u64, state: &State) -> Result<(), Failure> {
+        if entry <= self.entry {
+            return Ok(());
+        }
+        let all = state.groups.iter().filter_map(|(id, g)| Some((*id, g.leaving?)));
+        let before = std::mem::replace(&mut self.leaving, all.collect());
+        if std::mem::replace(&mut self.entry, entry) + 1 != entry {
+            return Ok(()); // some were applied together
+        }
+        let maintained = |d: &DeviceId| {
+            state.devices.get(d).is_some_and(|d| d.intent == Intent::Maintain && !d.up)
+        };
+        let new = |(id, d): &(&GroupId, &DeviceId)| before.get(*id) != Some(*d) && maintained(d);
+        match self.leaving.iter().find(new) {
+            None => Ok(()),
+            Some((id, d)) => {
+                let text = format!("{id} leaves {d}, whose server is in maintenance");
+                Err(Failure::new("R12", text))
+            }
+        }
+    }
+}
