@@ -1,15 +1,17 @@
 //! Frames: who may say what. Decides which link goes on; queues what the state is asked.
 
 use super::intake::Input;
+use super::outlet::Answer;
 use super::{INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
 use crate::links::{check_hello, refusal, refuse, send_control, welcome};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
 use base::{DeviceId, LinkId, MapVersion, SdcId, Time};
 use mdm::controller::superseded;
 use prost::Message;
-use seam::{Effect, Effects, Note};
+use seam::{Buf, Effect, Effects, Head, Note};
 use wire::control::{
     AdminError, AdminReply, AdminRequest, Heartbeat, Hello, Intent, Proposal, Refusal, RefusalCode,
     Register, RegisterSdc, Role,
@@ -45,8 +47,22 @@ impl Mdm {
         if ours {
             return self.member_frame(now, link, &header, body, out);
         }
-        if let Err(why) = self.take(now, link, &header, body, out) {
-            self.refuse(link, &why, out);
+        match self.take(now, link, &header, body, out) {
+            Err(why) if why.code() == RefusalCode::WrongDevice => self.expel(link, why, out),
+            Err(why) => self.refuse(link, &why, out),
+            Ok(()) => {}
+        }
+    }
+
+    /// Ends a link with a reason that ends the server, too: a leader that doesn't lead any more must not say it, nor
+    /// one whose state may still be taken back.
+    pub(super) fn expel(&mut self, link: LinkId, why: Refusal, out: &mut Effects) {
+        if mutant::on(Mutant::MdmAnswerEarly) {
+            return self.refuse(link, &why, out);
+        }
+        if !self.answers.iter().any(|a| a.link == link && a.refusal.is_some()) {
+            let nothing = Answer::frame(link, Head::EMPTY, Buf::EMPTY);
+            self.answers.push(Answer { refusal: Some(why), question: u64::MAX, ..nothing });
         }
     }
 

@@ -12,7 +12,7 @@ use mdm::detector::{Verdict, loss_limit};
 use mdm::entry::{Commands, ENTRY_MAX};
 use mdm::state::{Outcome, State};
 use mdm::{Refused, status};
-use seam::{Buf, Effect, Effects, Head, Note};
+use seam::{Effect, Effects, Note};
 use wire::control::{
     AdminReply, Ask, Intent, MdmInfo, Proposal, RefusalCode, Register, RegisterSdc, Registered,
 };
@@ -208,10 +208,7 @@ impl Mdm {
                 return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
             }
             Registration::WrongDevice(text) => {
-                // That ends a server: a leader that doesn't lead any more must not say it.
-                let why = Some(refusal(RefusalCode::WrongDevice, text));
-                let nothing = Answer::frame(link, Head::EMPTY, Buf::EMPTY);
-                return self.answers.push(Answer { refusal: why, question: u64::MAX, ..nothing });
+                return self.expel(link, refusal(RefusalCode::WrongDevice, text), out);
             }
         };
         let incarnation = self.state.devices[&device].incarnation;
