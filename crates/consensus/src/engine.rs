@@ -101,6 +101,9 @@ pub struct Consensus {
     outbox: Outbox,
     membership: Membership,
     applied: u64,
+    /// When this entry is applied, most of the present members know for good that they are it: it was appended after the
+    /// change was known to be committed, and that is told and written with it.
+    settles: u64,
     /// A leader's state is not durable yet: the library isn't told that it is applied. Until then this member must
     /// not stand for election: the library would look for the entries that the state has replaced.
     restoring: bool,
@@ -139,8 +142,20 @@ impl Consensus {
         let outbox = Outbox::default();
         let restoring = false;
         let snapshots = BTreeMap::new();
-        let mut new =
-            Consensus { raw, outbox, membership, applied, restoring, late, prng, drawn, snapshots };
+        let settles = 0;
+        let mut new = Consensus {
+            raw,
+            outbox,
+            membership,
+            applied,
+            settles,
+            restoring,
+            late,
+            prng,
+            drawn,
+            snapshots,
+        };
+        new.settles = new.last() + 1;
         new.draw();
         new
     }
@@ -173,6 +188,13 @@ impl Consensus {
     /// Who belongs to the cluster, as of the last entry that was applied.
     pub fn membership(&self) -> &Membership {
         &self.membership
+    }
+
+    /// True while this member may be needed: it belongs to the cluster, or a change by which somebody left may still be
+    /// unknown to those who stay when they start again, as a commit index is written with the next entry only. They
+    /// would look for the votes of those who were there before.
+    pub fn counts(&self, id: u64) -> bool {
+        self.membership.all().contains(&id) || self.applied < self.settles
     }
 
     /// True when nobody else belongs to the cluster.
@@ -336,6 +358,7 @@ impl Consensus {
             turn.committed.clear();
             turn.restored = Some(base.data.clone());
             (self.membership, self.applied) = (base.membership.clone(), base.index);
+            self.settles = base.index + 1;
             self.raw.mut_store().restore(base);
             self.outbox.everything();
             self.restoring = true;
@@ -379,7 +402,12 @@ impl Consensus {
                 if let Ok(conf) = self.raw.apply_conf_change(&change.to_raft()) {
                     self.membership = membership_of(&conf);
                 }
+                self.settles = self.last() + 1;
                 self.step_down_if_gone();
+                if self.raw.raft.state == StateRole::Leader {
+                    // If it can't now, whoever leads next begins with an entry.
+                    let _ = self.raw.propose(Vec::new(), Vec::new());
+                }
                 Meaning::Members
             }
         };

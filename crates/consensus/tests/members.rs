@@ -23,27 +23,39 @@ impl Node {
     fn work(&mut self) -> Vec<Message> {
         let mut sent = Vec::new();
         loop {
-            let turn = self.consensus.turn();
-            sent.extend(turn.send);
-            if let Some(data) = turn.restored {
-                self.applied = vec![(0, data)];
+            sent.extend(self.turn());
+            match self.write() {
+                Some(waited) => sent.extend(waited),
+                None => return sent,
             }
-            for entry in turn.committed {
-                if let Meaning::Data(data) = entry.meaning {
-                    self.applied.push((entry.index, data));
-                }
-            }
-            if self.consensus.is_whole_due() || self.consensus.is_image_wanted() {
-                self.image = self.consensus.write_image(b"state".to_vec());
-            } else if self.consensus.is_due() {
-                for record in self.consensus.write_records(100) {
-                    assert!(self.image.replay(Record::decode(&record[..]).unwrap()));
-                }
-            } else {
-                return sent;
-            }
-            sent.extend(self.consensus.durable());
         }
+    }
+
+    fn turn(&mut self) -> Vec<Message> {
+        let turn = self.consensus.turn();
+        if let Some(data) = turn.restored {
+            self.applied = vec![(0, data)];
+        }
+        for entry in turn.committed {
+            if let Meaning::Data(data) = entry.meaning {
+                self.applied.push((entry.index, data));
+            }
+        }
+        turn.send
+    }
+
+    /// One write, if one is due.
+    fn write(&mut self) -> Option<Vec<Message>> {
+        if self.consensus.is_whole_due() || self.consensus.is_image_wanted() {
+            self.image = self.consensus.write_image(b"state".to_vec());
+        } else if self.consensus.is_due() {
+            for record in self.consensus.write_records(100) {
+                assert!(self.image.replay(Record::decode(&record[..]).unwrap()));
+            }
+        } else {
+            return None;
+        }
+        Some(self.consensus.durable())
     }
 
     fn last_applied(&self) -> Option<&[u8]> {
@@ -121,6 +133,43 @@ fn what_was_agreed_survives_the_loss_of_any_one_and_comes_to_who_returns() {
         run(&mut nodes, &[1, 2, 3], 60);
         assert!(nodes.iter().all(|n| n.last_applied() == Some(&data)), "{said}");
     }
+}
+
+#[test]
+fn nobody_needs_a_member_that_does_not_count_any_more() {
+    let mut nodes = three();
+    let mut stay = vec![1, 2, 3];
+    for gone in [3, 2] {
+        // The first one leads.
+        let leads = leader(&nodes, &stay);
+        nodes[leads].consensus.transfer(1);
+        run(&mut nodes, &stay, 10);
+        assert_eq!(leader(&nodes, &stay), 0);
+        stay.retain(|id| *id != gone);
+        assert!(nodes[0].consensus.change(&Change { gone: vec![gone], ..Change::default() }));
+        'counts: loop {
+            let mut sent: Vec<Message> = nodes[1..].iter_mut().flat_map(Node::work).collect();
+            loop {
+                sent.extend(nodes[0].turn());
+                if !nodes[0].consensus.counts(gone) {
+                    break 'counts; // and nothing more is written
+                }
+                let Some(waited) = nodes[0].write() else { break };
+                sent.extend(waited);
+            }
+            for message in sent {
+                let there = nodes.iter_mut().find(|n| n.image.me == message.to).unwrap();
+                there.consensus.step(message).unwrap();
+            }
+        }
+        // Its disk is wiped, and the others start again at that very moment.
+        for node in &mut nodes {
+            *node = Node::new(node.image.clone());
+        }
+        run(&mut nodes, &stay, 60);
+        leader(&nodes, &stay);
+    }
+    assert!(nodes[0].consensus.is_alone());
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use wire::control::{
-    AddMdm, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, Refusal, RefusalCode,
-    RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm,
-    VolumeStatus, Welcome,
+    AddMdm, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, MaintainAsk, Refusal,
+    RefusalCode, RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo,
+    SwitchMdm, VolumeStatus, Welcome,
 };
 use wire::header::HEADER;
 use wire::{Header, Kind, PeerFramer};
@@ -146,6 +146,12 @@ impl Admin {
     /// Has a device (or, 0, all of a server) removed; with `keep`, not any more.
     pub fn remove(&mut self, device: u32, server: &str, keep: bool) -> Result<()> {
         self.ask(Ask::Remove(RemoveAsk { device, server: server.into(), keep })).map(drop)
+    }
+
+    /// Puts a server into maintenance; with `end`, takes it out.
+    pub fn maintain(&mut self, server: &str, protected: bool, end: bool) -> Result<()> {
+        let server = server.to_owned();
+        self.ask(Ask::Maintain(MaintainAsk { server, protected, end })).map(drop)
     }
 
     /// Takes an MDM in.

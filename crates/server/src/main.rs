@@ -17,6 +17,7 @@ mod down;
 mod exit;
 mod inspect;
 mod live;
+mod maintenance;
 mod mdm;
 mod notes;
 mod offline;

@@ -115,6 +115,8 @@ pub struct Device {
     pub dead: bool,
     /// It is to be removed: its groups move away.
     pub leaving: bool,
+    /// Its server is in maintenance: `instant` or `protected`.
+    pub maintenance: Option<&'static str>,
     pub connected: bool,
     pub address: String,
     pub incarnation: u64,
@@ -383,6 +385,11 @@ fn device(status: &DeviceStatus) -> Device {
         state: UpDown::of(info.up),
         dead: info.dead,
         leaving: info.intent() == Intent::Remove,
+        maintenance: match info.intent() {
+            Intent::Maintain => Some("instant"),
+            Intent::Protect => Some("protected"),
+            Intent::Normal | Intent::Remove | Intent::Removed => None,
+        },
         connected: status.connected,
         address: info.address,
         incarnation: info.incarnation,

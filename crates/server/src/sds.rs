@@ -1,7 +1,8 @@
-//! `gabion sds run|list|kill|remove|start`.
+//! `gabion sds run|list|kill|maintain|remove|start`.
 
 use crate::config::SDS_EXAMPLE;
 use crate::exit::Exit;
+use crate::maintenance::Maintenance;
 use crate::removal::{Removal, What};
 use crate::report::UpDown;
 use crate::target::Target;
@@ -41,6 +42,23 @@ Example:
         /// Its number or name
         #[arg(value_name = "N")]
         which: String,
+    },
+    /// Put a server into maintenance before it is turned off for a while, or end that
+    #[command(after_help = "\
+Others lead what it led, so turning it off disturbs nobody. Nothing is made anew in its place however long it is
+off; when it is back it gets what it has missed. Until then what it holds is there once, unless --protected has moved
+it to others first. One server at a time; refused when something would not be served without it.
+
+Examples:
+  gabion sds maintain 2                 then turn it off, work on it, turn it on
+  gabion sds maintain 2 --end
+  gabion sds maintain 2 --protected     two copies all the time, for the price of moving its data")]
+    Maintain {
+        /// Its number or name
+        #[arg(value_name = "N")]
+        which: String,
+        #[command(flatten)]
+        maintenance: Maintenance,
     },
     /// Remove a server: what it has moves to others first, while both copies stay
     #[command(after_help = "\
@@ -87,10 +105,9 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
             let pid = cluster::kill(&dir, &name)?;
             println!("Killed {name}, pid {pid}.{}", shared(&dir, &name, "are gone, too")?);
         }
+        SdsCommand::Maintain { which, maintenance } => maintenance.run(target, &named(which))?,
         SdsCommand::Remove { which, removal } => {
-            // It may be one that `up` doesn't know.
-            let number = which.parse::<u32>();
-            let name = number.map_or_else(|_| which.clone(), |n| format!("sds{n}"));
+            let name = named(which);
             if removal.run(target, What::Server(&name))? {
                 println!("{name} is removed, and holds nothing that is needed any more: stop it.");
             }
@@ -105,6 +122,11 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
         }
     }
     Ok(Exit::Ok)
+}
+
+/// The name of a server, which may be one that `up` doesn't know.
+fn named(which: &str) -> String {
+    which.parse::<u32>().map_or_else(|_| which.to_owned(), |n| format!("sds{n}"))
 }
 
 /// What has happened to those that share a server's process.

@@ -122,6 +122,7 @@ pub fn servers(report: &Report) -> String {
     for sds in &report.sds {
         for device in &sds.devices {
             let state = match (device.state, device.full) {
+                (up, _) if device.maintenance.is_some() => format!("{up}, maintenance"),
                 (UpDown::Up, _) if device.leaving => "up, leaves".to_owned(),
                 (UpDown::Up, true) => "up, full".to_owned(),
                 (UpDown::Down, _) if !device.dead => "down (silent)".to_owned(),

@@ -62,8 +62,9 @@ impl Mdm {
             out.note(Note::Map { version: self.state.version });
         }
         let known = self.questions.1;
-        let members = self.consensus.as_ref().map(|c| c.membership().all()).unwrap_or_default();
-        let there = |a: &Answer| a.gone.is_some_and(|id| members.contains(&id));
+        let consensus = self.consensus.as_ref();
+        let counts = |id| consensus.is_some_and(|c| c.counts(id));
+        let there = |a: &Answer| a.gone.is_some_and(counts);
         let due = self.answers.extract_if(.., |a| a.question <= known && !there(a));
         for answer in due.collect::<Vec<Answer>>() {
             match &answer.refusal {

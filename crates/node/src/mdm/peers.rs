@@ -79,13 +79,12 @@ impl Mdm {
     pub(super) fn keep_contacts(&mut self, now: Time, out: &mut Effects) {
         let me = self.me();
         let Some(consensus) = &self.consensus else { return };
-        let counts = consensus.membership().all();
         // Who was removed is needed until it does not count any more.
         let known = self.peers.contacts.iter().map(|(id, c)| (*id, c.dialer.address()));
         let mut wanted: BTreeMap<u32, SocketAddr> = known.collect();
         wanted.extend(&self.peers.heard_of);
         wanted.retain(|id, _| {
-            counts.contains(&u64::from(*id)) || !self.state.members.was_removed(*id)
+            consensus.counts(u64::from(*id)) || !self.state.members.was_removed(*id)
         });
         for (id, member) in &self.state.members.list {
             wanted.extend(member.address.parse().ok().map(|to| (*id, to)));
@@ -243,7 +242,7 @@ impl Mdm {
         }
         // What is proposed here may still come to nothing.
         // And who still counts is needed until that is over.
-        let counts = consensus.membership().all().contains(&u64::from(id));
+        let counts = consensus.counts(u64::from(id));
         if self.proposed().is_none() && !counts && self.state.members.was_removed(id) {
             return wrong(format!(
                 "MDM {id} was removed from the cluster: to use it again, stop it, remove its log, start it, and \

@@ -95,6 +95,46 @@ fn a_server_that_comes_back_late_gets_its_share_again() {
 }
 
 #[test]
+fn a_server_in_maintenance_is_waited_for_and_a_protected_one_is_emptied() {
+    case(|| {
+        let (cluster, content, probe) = loaded()?;
+        let refused = |args: &[&str], code: i32, why: &str| {
+            let run = cluster.gabion(args)?;
+            ensure!(run.code == code && run.stderr.contains(why), "{args:?}: {run:?}");
+            Ok(())
+        };
+        refused(&["sds", "maintain", "9"], 1, "there is no server `sds9`")?;
+        refused(&["sds", "maintain", "2", "--end"], 1, "`sds2` is not in maintenance")?;
+        let share = groups(&cluster, "sds2")?;
+        cluster.gabion(&["sds", "maintain", "2"])?.ok()?;
+        refused(&["sds", "maintain", "3"], 1, "`sds2` is in maintenance already")?;
+        ensure!(cluster.gabion(&["sds", "list"])?.ok()?.contains("up, maintenance"));
+        cluster.kill("sds2")?;
+        cluster.wait_down("sds2")?;
+        // Much longer than `--rebuild-after`.
+        std::thread::sleep(secs(5));
+        ensure!(groups(&cluster, "sds2")? == share, "it is waited for");
+        refused(&["sds", "maintain", "3"], 1, "`sds2` is in maintenance already")?;
+        cluster.start_sds(2)?;
+        cluster.gabion(&["sds", "maintain", "2", "--end"])?.ok()?;
+        settled(&cluster)?;
+        cluster.gabion(&["sds", "maintain", "4", "--protected"])?.ok()?;
+        ensure!(groups(&cluster, "sds4")? == 0);
+        ensure!(cluster.status()?["groups"]["degraded"] == 0);
+        cluster.kill("sds4")?;
+        cluster.wait_down("sds4")?;
+        ensure!(cluster.status()?["groups"]["degraded"] == 0);
+        cluster.start_sds(4)?;
+        cluster.gabion(&["sds", "maintain", "4", "--end"])?.ok()?;
+        wait("it has its share", secs(120), || {
+            Ok((groups(&cluster, "sds4")? * 100 >= share * 90).then_some(()))
+        })?;
+        settled(&cluster)?;
+        verified(&cluster, &content, probe, 4)
+    });
+}
+
+#[test]
 fn a_device_and_a_server_are_removed_under_load() {
     case(|| {
         let (cluster, content, probe) = loaded()?;
