@@ -52,6 +52,8 @@ pub struct Limits {
     pub move_bytes: u64,
     /// How long a device is away before its copies are made anew on others: a restart moves nothing.
     pub rebuild_after: Duration,
+    /// How long a device is held out that comes and goes too often, the first time; zero: never.
+    pub quarantine: Duration,
     /// Groups whose replicas change at a time.
     pub moves: u32,
     /// Of these, those that one device copies, or gets; more if they are small.
@@ -104,6 +106,7 @@ impl Limits {
         move_copies: 1,
         move_bytes: 64 << 20,
         rebuild_after: Duration::from_secs(60),
+        quarantine: Duration::from_secs(5),
         moves: 1024,
         moves_per_device: 8,
         moving_bytes: 64 << 20,
@@ -132,6 +135,7 @@ impl Limits {
         rebuild_copies: 1,
         move_bytes: 1 << 20,
         rebuild_after: Duration::from_secs(1),
+        quarantine: Duration::from_millis(20),
         moves: 8,
         moves_per_device: 2,
         moving_bytes: 1 << 20,

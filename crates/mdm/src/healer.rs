@@ -25,7 +25,7 @@ use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, GroupId, Limits, MapVersion, SdsId, Time};
+use base::{DeviceId, Duration, GroupId, Limits, MapVersion, SdsId, Time};
 use room::Rooms;
 use wire::control::{Intent, MoveStatus};
 
@@ -85,11 +85,11 @@ impl Healer {
             return Vec::new();
         }
         self.due = now + limits.heartbeat_every;
-        self.look(now, state, limits);
+        self.look(now, state, seen, limits);
         let overdue = |since: &Time| now.since(*since) >= limits.rebuild_after;
         let lost = self.away.iter().filter(|(_, since)| !self.held_back && overdue(since));
         let lost: BTreeSet<DeviceId> = lost.map(|(device, _)| *device).collect();
-        let mut round = Round::new(state, seen, limits);
+        let mut round = Round::new(now, state, seen, limits);
         round.finish();
         round.rebuild(&lost);
         round.hand_over();
@@ -110,12 +110,13 @@ impl Healer {
         commands
     }
 
-    /// Who is away, since when; and whether it is believable that so many died.
-    fn look(&mut self, now: Time, state: &State, limits: &Limits) {
+    /// Who is away or held out, since when; and whether it is believable that so many died.
+    fn look(&mut self, now: Time, state: &State, seen: &Observed, limits: &Limits) {
         let there = |id: &DeviceId| state.devices.get(id).filter(|d| d.intent != Intent::Removed);
         let worked_on =
             |d: &Device| d.intent == Intent::Maintain && !mutant::on(Mutant::RebuildMaintained);
-        let down = |id: &DeviceId| there(id).is_some_and(|d| !d.up && !worked_on(d));
+        let held = |id: &DeviceId| seen.quarantine(*id, now) > Duration::ZERO;
+        let down = |id: &DeviceId| there(id).is_some_and(|d| (!d.up || held(id)) && !worked_on(d));
         self.away.retain(|id, _| down(id));
         for id in state.devices.keys().filter(|id| down(id)) {
             self.away.entry(*id).or_insert(now);
@@ -144,9 +145,9 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn new(state: &'a State, seen: &'a Observed, limits: &'a Limits) -> Round<'a> {
+    fn new(now: Time, state: &'a State, seen: &'a Observed, limits: &'a Limits) -> Round<'a> {
         let moving = state.groups.values().filter(|g| g.leaving.is_some()).count();
-        let rooms = Rooms::new(state, seen, limits);
+        let rooms = Rooms::new(now, state, seen, limits);
         Round { state, seen, limits, rooms, moving, shapes: BTreeMap::new() }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! - [`command`]: what a log entry can say; [`state`]: what it means ([`State::apply`]).
 //! - [`controller`]: wishes and observations become commands, or a refusal; nothing else makes them.
-//! - [`healer`]: which groups get other replicas. [`detector`]: who lives. [`entry`]: commands on their way. [`log`]: how
+//! - [`healer`]: which groups get other replicas. [`detector`]: who lives. [`quarantine`]: who comes and goes too often.
+//!   [`entry`]: commands on their way. [`log`]: how
 //!   they survive. [`publish`], [`snapshot`], [`status`]: the state as map pages, as bytes, and for people. [`members`]: the
 //!   MDMs of the cluster.
 //!
@@ -25,6 +26,7 @@ pub mod log;
 mod maintenance;
 pub mod members;
 pub mod publish;
+pub mod quarantine;
 pub mod refused;
 pub mod removal;
 pub mod snapshot;

@@ -10,6 +10,7 @@
 
 use crate::group::Group;
 use crate::publish::device_info;
+use crate::quarantine::Quarantine;
 use crate::state::{State, Volume};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -29,6 +30,8 @@ pub struct Seen {
     pub connected: bool,
     /// Its last heartbeat.
     pub heartbeat: Option<Heartbeat>,
+    /// How it has come and gone.
+    pub quarantine: Quarantine,
     /// Bytes copied, as reported, in the last seconds.
     moved: VecDeque<(Time, u64)>,
 }
@@ -80,6 +83,13 @@ pub struct Observed {
     pub sdcs: BTreeMap<SdcId, Seen>,
 }
 
+impl Observed {
+    /// For how long this device is still held out, as it came and went too often.
+    pub fn quarantine(&self, device: DeviceId, now: Time) -> Duration {
+        self.devices.get(&device).map_or(Duration::ZERO, |seen| seen.quarantine.left(now))
+    }
+}
+
 /// How groups stand: whole, degraded, failed.
 #[derive(Clone, Copy, Default)]
 struct Tally {
@@ -123,7 +133,7 @@ pub fn status(
         groups: state.groups.len() as u32,
         groups_degraded: tally.degraded as u32,
         groups_failed: tally.failed as u32,
-        devices: there.map(|(id, _)| device(state, seen, unheard, *id)).collect(),
+        devices: there.map(|(id, _)| device(state, seen, unheard, now, *id)).collect(),
         volumes: state.volumes.iter().map(|(id, v)| volume(state, unheard, *id, v)).collect(),
         sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id)).collect(),
         mdm_pid: pid,
@@ -190,8 +200,10 @@ fn device(
     state: &State,
     seen: &Observed,
     unheard: &BTreeSet<DeviceId>,
+    now: Time,
     id: DeviceId,
 ) -> DeviceStatus {
+    let quarantine = seen.quarantine(id, now);
     let d = &state.devices[&id];
     let seen = seen.devices.get(&id);
     let groups = state.groups_of(id);
@@ -211,6 +223,7 @@ fn device(
         last_copies: groups.iter().filter(last).count() as u32,
         coming: groups.iter().filter(|g| state.groups[*g].newcomer() == Some(id)).count() as u32,
         going: groups.iter().filter(|g| state.groups[*g].leaving == Some(id)).count() as u32,
+        quarantine_ms: quarantine.as_millis() as u64,
     }
 }
 

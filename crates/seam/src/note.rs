@@ -2,7 +2,7 @@
 //! its trace and its marks of which rare paths a campaign has met.
 
 use crate::framer::FrameError;
-use base::{DeviceId, Epoch, GroupId, LinkId, Lsn, MapVersion, UnitKey, VolumeId};
+use base::{DeviceId, Duration, Epoch, GroupId, LinkId, Lsn, MapVersion, UnitKey, VolumeId};
 
 /// One thing worth knowing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -192,6 +192,13 @@ pub enum Note {
     MassSilence {
         /// True when it is over.
         over: bool,
+    },
+    /// The MDM holds a device out for so long, as it came and went too often (rule R12).
+    Quarantined {
+        /// Which.
+        device: DeviceId,
+        /// For how long.
+        long: Duration,
     },
     /// The MDM saw a server (again).
     DeviceUp {

@@ -41,6 +41,9 @@ pub struct MdmConfig {
     /// Seconds that a device is away before its copies are made anew on others. By default, 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuild_after_seconds: Option<u32>,
+    /// Seconds for which a device that comes and goes too often is held out, the first time; 0: never. By default, 5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantine_seconds: Option<u32>,
 }
 
 fn mdm_name() -> String {
@@ -140,6 +143,9 @@ tcp_only = false
 # pid_file = "/run/gabion/mdm.pid"
 # Seconds that a device is away before its copies are made anew on others.
 # rebuild_after_seconds = 60
+# Seconds for which a device that comes and goes again and again is held out, the first time; each further time doubles
+# them. 0: never.
+# quarantine_seconds = 5
 "#;
 
 /// What `sds run --example-config` prints.

@@ -166,6 +166,13 @@ fn tell(note: Note) -> Telling {
         Note::RebuildHeld { over: true } => {
             told("alarms", "few enough servers are away: lost copies are rebuilt".to_owned())
         }
+        Note::Quarantined { device, long } => told(
+            "quarantines",
+            format!(
+                "{device} comes and goes: it gets nothing for {:.1} s. Look at its disk, host and network",
+                long.as_secs_f64()
+            ),
+        ),
         Note::DeviceUp { device } => told("devices up", format!("{device} is up")),
         Note::Snapshot { version } => told("snapshots", format!("wrote a snapshot of {version}")),
         Note::Waiting => told(

@@ -117,6 +117,8 @@ pub struct Device {
     pub leaving: bool,
     /// Its server is in maintenance: `instant` or `protected`.
     pub maintenance: Option<&'static str>,
+    /// Seconds for which it still gets nothing, as it came and went too often.
+    pub quarantine_seconds: f64,
     pub connected: bool,
     pub address: String,
     pub incarnation: u64,
@@ -390,6 +392,7 @@ fn device(status: &DeviceStatus) -> Device {
             Intent::Protect => Some("protected"),
             Intent::Normal | Intent::Remove | Intent::Removed => None,
         },
+        quarantine_seconds: status.quarantine_ms as f64 / 1000.0,
         connected: status.connected,
         address: info.address,
         incarnation: info.incarnation,

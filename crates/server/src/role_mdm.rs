@@ -29,6 +29,9 @@ pub fn run(config: MdmConfig) -> Result<()> {
     if let Some(seconds) = config.rebuild_after_seconds {
         limits.rebuild_after = Duration::from_secs(seconds.into());
     }
+    if let Some(seconds) = config.quarantine_seconds {
+        limits.quarantine = Duration::from_secs(seconds.into());
+    }
     let address = config.advertise.unwrap_or(config.listen);
     let (name, join) = (config.name.clone(), config.join);
     let node = move || {

@@ -123,6 +123,9 @@ pub fn servers(report: &Report) -> String {
         for device in &sds.devices {
             let state = match (device.state, device.full) {
                 (up, _) if device.maintenance.is_some() => format!("{up}, maintenance"),
+                (UpDown::Up, _) if device.quarantine_seconds > 0.0 => {
+                    format!("up, held out for {:.0} s", device.quarantine_seconds.ceil())
+                }
                 (UpDown::Up, _) if device.leaving => "up, leaves".to_owned(),
                 (UpDown::Up, true) => "up, full".to_owned(),
                 (UpDown::Down, _) if !device.dead => "down (silent)".to_owned(),

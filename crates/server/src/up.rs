@@ -89,6 +89,10 @@ pub struct UpArgs {
     #[arg(long, value_name = "S")]
     rebuild_after: Option<u32>,
 
+    /// Seconds for which an SDS that comes and goes too often is held out, the first time; 0: never [default: 5]
+    #[arg(long, value_name = "S")]
+    quarantine: Option<u32>,
+
     /// Serve NBD at this TCP address too
     #[arg(long, value_name = "IP:PORT")]
     nbd_tcp: Option<SocketAddr>,
@@ -334,6 +338,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
             spin_us,
             pid_file: pid_file(name),
             rebuild_after_seconds: args.rebuild_after,
+            quarantine_seconds: args.quarantine,
         };
         config::write(&dir.config_file(name), &manager)?;
     }

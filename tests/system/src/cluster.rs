@@ -48,6 +48,9 @@ impl Cluster {
         let mut cluster = Cluster { printed: String::new(), folder, dir };
         let (dir, sds) = (cluster.dir().to_owned(), options.sds.to_string());
         let mut args = vec!["up", "--detach", "--dir", &dir, "--sds", &sds];
+        if !options.more.contains(&"--quarantine") {
+            args.extend(["--quarantine", "0"]); // tests kill more often than life does
+        }
         args.extend(["--device", options.device]);
         args.extend(options.volumes.iter().flat_map(|v| ["--volume", v]));
         args.extend(options.more);

@@ -44,7 +44,7 @@ pub fn topology(hosts: u32, disk: &str, volumes: &str, each: impl Fn(u32) -> Str
         format!("[[host]]\nname = \"h{n}\"\n{roles}{}\n{device}", each(n))
     };
     let hosts: String = (1..=hosts).map(host).collect();
-    format!("volumes = [{volumes}]\n{hosts}")
+    format!("volumes = [{volumes}]\nquarantine_seconds = 0\n{hosts}") // tests kill more often than life does
 }
 
 impl Spaces {

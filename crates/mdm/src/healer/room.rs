@@ -5,7 +5,7 @@ use crate::state::State;
 use crate::status::Observed;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, Limits, Mutant, SdsId, mutant};
+use base::{DeviceId, Duration, GroupId, Limits, Mutant, SdsId, Time, mutant};
 use placement::Plan;
 use wire::control::Intent;
 
@@ -38,10 +38,11 @@ pub(super) struct Rooms {
 }
 
 impl Rooms {
-    pub fn new(state: &State, seen: &Observed, limits: &Limits) -> Rooms {
+    pub fn new(now: Time, state: &State, seen: &Observed, limits: &Limits) -> Rooms {
         let mut rooms = BTreeMap::new();
         for (id, d) in &state.devices {
-            let seen = seen.devices.get(id).filter(|s| s.connected);
+            let held = seen.quarantine(*id, now) > Duration::ZERO;
+            let seen = seen.devices.get(id).filter(|s| s.connected && !held);
             let beat = seen.and_then(|s| s.heartbeat.as_ref());
             let groups = state.groups_of(*id);
             let room = Room {

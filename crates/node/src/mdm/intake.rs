@@ -5,7 +5,8 @@ use super::{Mdm, Peer, Session};
 use crate::links::refusal;
 use alloc::collections::BTreeSet;
 use alloc::string::ToString;
-use base::{ClusterId, DeviceId, LinkId, SdcId, Time};
+use alloc::vec::Vec;
+use base::{ClusterId, DeviceId, Duration, LinkId, SdcId, Time};
 use mdm::command::{self, Command};
 use mdm::controller::Registration;
 use mdm::detector::{Verdict, loss_limit};
@@ -110,10 +111,15 @@ impl Mdm {
                     self.healer.hurry(now, &self.config.limits);
                 }
                 let believable = suspects.len() <= loss_limit(self.state.servers.len());
-                for command in State::proposed(&m) {
-                    if believable || !matches!(command, Command::Suspect(_)) {
-                        self.execute(now, &command, batch, out);
-                    }
+                let held = |device| self.observed.quarantine(device, now) > Duration::ZERO;
+                let may = |command: &Command| match command {
+                    Command::Suspect(_) => believable,
+                    Command::Join(c) => !held(DeviceId(c.device)),
+                    _ => true,
+                };
+                let commands: Vec<_> = State::proposed(&m).into_iter().filter(may).collect();
+                for command in commands {
+                    self.execute(now, &command, batch, out);
                 }
             }
             Input::Order(link, op, ask) => self.obey(now, link, op, ask, batch, out),
@@ -148,6 +154,7 @@ impl Mdm {
             return false;
         }
         assert!(batch.push(command), "a batch has room for one more input");
+        self.count_absences(now, command, out);
         let outcome = self.state.apply(self.state.index + 1, command);
         assert_eq!(outcome, Outcome::Changed, "{command:?}");
         match command {
@@ -168,6 +175,26 @@ impl Mdm {
             _ => {}
         }
         true
+    }
+
+    /// Who goes too often is held out when it comes back; unless people have sent it away.
+    fn count_absences(&mut self, now: Time, command: &Command, out: &mut Effects) {
+        let first = self.config.limits.quarantine;
+        let (device, came) = match command {
+            Command::DeviceUp(c) => (DeviceId(c.device), Some(c.incarnation)),
+            Command::DeviceDown(c) => (DeviceId(c.device), None),
+            _ => return,
+        };
+        let Some(old) = self.state.devices.get(&device) else { return };
+        let record = &mut self.observed.devices.entry(device).or_default().quarantine;
+        let again = came.is_some_and(|life| life > old.incarnation.0);
+        if old.up && (came.is_none() || again) && !old.intent.maintains() {
+            record.went(now, first);
+        }
+        let held = came.filter(|_| !old.up || again).and_then(|_| record.came(now, first));
+        if let Some(long) = held {
+            out.note(Note::Quarantined { device, long });
+        }
     }
 
     fn verdict(&mut self, now: Time, v: Verdict, batch: &mut Commands, out: &mut Effects) {

@@ -64,6 +64,7 @@ impl Stand {
             user: "root".into(),
             volumes: vec![Text(volume)],
             rebuild_after_seconds: Some(sizes.rebuild_after),
+            quarantine_seconds: None,
             hosts,
         };
         let local = deploy::here(folder, topology, false)?.context("it was made")?;

@@ -38,7 +38,7 @@ pub fn topology(
     let serves = hosts.iter_mut().find(|h| h.name == serves).context("there is no such host")?;
     serves.sdc = Some("127.0.0.1:10809".parse()?);
     let volume: Volume = asking.ask("A volume to begin with (NAME:SIZE, or nothing)?", "")?;
-    Ok(Topology { user, volumes: volume.0, rebuild_after_seconds: None, hosts })
+    Ok(Topology { user, volumes: volume.0, hosts, ..Topology::default() })
 }
 
 struct Devices(Vec<Text<crate::spec::DeviceSpec>>);

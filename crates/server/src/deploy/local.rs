@@ -40,7 +40,13 @@ impl Local {
     /// Chooses a network that nobody uses, and gives every host its address and its folder.
     pub fn new(folder: &Path, mut topology: Topology) -> Result<Local> {
         let taken = ip(&["-o", "-4", "addr"])?;
-        let free = |n: &u8| !taken.contains(&format!("{}.{}.{n}.", NETWORK[0], NETWORK[1]));
+        // A cable is there for a moment longer than the namespace that it led to.
+        let links = ip(&["-o", "link"])?;
+        let free = |n: &u8| {
+            let address = format!("{}.{}.{n}.", NETWORK[0], NETWORK[1]);
+            let link = [format!(" gab{n}."), format!(" gabion{n}:")];
+            !taken.contains(&address) && !link.iter().any(|l| links.contains(l))
+        };
         let network = (0..=255).find(free).context("all networks 10.199.N.0/24 are in use")?;
         if topology.hosts.len() > 200 {
             bail!("at most 200 hosts fit into one network");

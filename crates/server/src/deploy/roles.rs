@@ -32,6 +32,7 @@ pub fn of(host: &Host, topology: &Topology) -> Result<Vec<Role>> {
             tcp_only: false,
             spin_us: None,
             rebuild_after_seconds: topology.rebuild_after_seconds,
+            quarantine_seconds: topology.quarantine_seconds,
             pid_file: pid("mdm"),
         };
         roles.push(role("mdm", &config)?);

@@ -24,6 +24,8 @@ user = "root"
 volumes = ["db:20GiB"]
 # A server that is away for longer has its copies made anew on the others. By default, 60.
 # rebuild_after_seconds = 60
+# One that comes and goes again and again is held out for so long, the first time; 0: never. By default, 5.
+# quarantine_seconds = 5
 
 [[host]]
 name = "node1"
@@ -50,7 +52,7 @@ devices = ["block:/dev/sdb"]
 "#;
 
 /// A whole cluster.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
     /// Who logs in.
@@ -62,6 +64,9 @@ pub struct Topology {
     /// How long a server may be away before its copies are made anew on others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuild_after_seconds: Option<u32>,
+    /// How long a device that comes and goes too often is held out, the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantine_seconds: Option<u32>,
     #[serde(rename = "host")]
     pub hosts: Vec<Host>,
 }
@@ -184,7 +189,7 @@ impl Topology {
             Host::of_cells(cell).with_context(|| format!("line {number}"))
         };
         let hosts = lines.map(host).collect::<Result<_>>()?;
-        Ok(Topology { user: root(), volumes: Vec::new(), rebuild_after_seconds: None, hosts })
+        Ok(Topology { user: root(), hosts, ..Topology::default() })
     }
 
     /// What is wrong with it, before anybody is asked. With `local`, addresses are given later.

@@ -261,6 +261,7 @@ fn limits(r: &mut Prng) -> Limits {
     l.move_copies = r.range(0, 2) as u32;
     l.move_bytes = *r.pick(&[0, 1 << 20, 16 << 20]);
     l.rebuild_bytes = *r.pick(&[0, 0, 16 << 20]);
+    l.quarantine = Duration::from_millis(*r.pick(&[0, 0, 10, 30]));
     l
 }
 

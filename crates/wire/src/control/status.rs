@@ -151,6 +151,9 @@ pub struct DeviceStatus {
     /// Groups that it leaves when the copy in its place is done.
     #[prost(uint32, tag = "31")]
     pub going: u32,
+    /// Milliseconds for which it is still held out, as it came and went too often.
+    #[prost(uint64, tag = "40")]
+    pub quarantine_ms: u64,
 }
 
 /// One volume.

@@ -212,3 +212,32 @@ fn a_new_server_gets_its_share_and_can_go_again() {
         verified(&cluster, &content, probe, 4)
     });
 }
+
+#[test]
+fn who_comes_and_goes_is_held_out_and_serves_what_it_alone_has() {
+    case(|| {
+        let options = Options { more: &["--quarantine", "600"], sds: 2, ..OPTIONS };
+        let cluster = Cluster::start(&options)?;
+        let probe = Probe::start(&cluster, "vol1", 2, 16 * MIB)?;
+        let held = |server: &str| -> Result<f64> {
+            let status = cluster.status()?;
+            let servers = status["sds"].as_array().context("servers")?;
+            let server = servers.iter().find(|s| s["name"] == server).context("it")?;
+            server["devices"][0]["quarantine_seconds"].as_f64().context("a number")
+        };
+        for times in 1..=4 {
+            cluster.kill("sds2")?;
+            cluster.wait_down("sds2")?;
+            cluster.start_sds(2)?;
+            ensure!((held("sds2")? > 0.0) == (times == 4), "{times}");
+            if times < 4 {
+                settled(&cluster)?;
+            }
+        }
+        ensure!(cluster.gabion(&["sds", "list"])?.ok()?.contains("up, held out for"));
+        std::thread::sleep(secs(2));
+        ensure!(cluster.status()?["groups"]["degraded"] != 0, "it gets nothing");
+        ensure!(cluster.status()?["groups"]["failed"] == 0);
+        probe.finish().map(drop)
+    });
+}

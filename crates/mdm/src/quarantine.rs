@@ -1,0 +1,78 @@
+//! Who comes and goes again and again is held out for a while before it is filled again (rule R12): each time costs
+//! everybody new epochs and a resync, and is a chance to lose the copy that is left.
+//!
+//! The first few times are forgiven, as a restart or an update looks like that; from then on each one doubles the
+//! time. A device that stays for long enough begins anew. It is kept by the leading MDM in this life: a new one knows
+//! nothing of before.
+
+use base::{Duration, Time};
+
+/// So many times in a row nothing happens.
+const FREE: u32 = 3;
+/// The longest quarantine, and how long somebody has to stay to be forgiven, in first quarantines.
+const MOST: u32 = 128;
+
+/// One device's record.
+#[derive(Clone, Debug, Default)]
+pub struct Quarantine {
+    /// How often it went, and when it went last.
+    count: u32,
+    went: Option<Time>,
+    until: Option<Time>,
+}
+
+impl Quarantine {
+    /// It went. `first` is the length of a first quarantine; zero: there are none.
+    pub fn went(&mut self, now: Time, first: Duration) {
+        let forgiven = self.went.is_none_or(|at| now.since(at) >= first * MOST);
+        self.count = if forgiven { 1 } else { self.count.saturating_add(1) };
+        self.went = Some(now);
+    }
+
+    /// It came back; tells for how long it is held out, if it is.
+    pub fn came(&mut self, now: Time, first: Duration) -> Option<Duration> {
+        let times = self.count.checked_sub(FREE + 1)?;
+        let long = first * 1_u32.checked_shl(times).unwrap_or(MOST).min(MOST);
+        self.until = Some(now + long);
+        (long > Duration::ZERO).then_some(long)
+    }
+
+    /// For how long it is still held out; zero: it isn't.
+    pub fn left(&self, now: Time) -> Duration {
+        self.until.map_or(Duration::ZERO, |until| until.since(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_times_are_forgiven_and_then_each_doubles_the_time() {
+        let (first, mut now) = (Duration::from_secs(5), Time(1));
+        let mut q = Quarantine::default();
+        let mut flap = |q: &mut Quarantine, stays: u64| {
+            now = now + Duration::from_secs(stays);
+            q.went(now, first);
+            now = now + Duration::from_secs(1);
+            let long = q.came(now, first);
+            assert_eq!(q.left(now), long.unwrap_or_default());
+            assert_eq!(q.left(now + Duration::from_secs(3600)), Duration::ZERO);
+            long.map_or(0, |d| d.as_secs())
+        };
+        let held: [u64; 7] = core::array::from_fn(|_| flap(&mut q, 30));
+        assert_eq!(held, [0, 0, 0, 5, 10, 20, 40]);
+        assert_eq!([(); 6].map(|()| flap(&mut q, 30)), [80, 160, 320, 640, 640, 640]);
+        assert_eq!(flap(&mut q, 700), 0, "it stayed for long enough");
+    }
+
+    #[test]
+    fn without_a_length_nobody_is_held_out() {
+        let mut q = Quarantine::default();
+        for n in 0..100 {
+            q.went(Time(n), Duration::ZERO);
+            assert_eq!(q.came(Time(n), Duration::ZERO), None);
+        }
+        assert_eq!(q.left(Time(0)), Duration::ZERO);
+    }
+}
