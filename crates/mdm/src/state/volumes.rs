@@ -1,0 +1,86 @@
+//! Volumes: they are made, grow, and go.
+
+use super::{Edits, State, Volume};
+use crate::command;
+use crate::group::Group;
+use crate::refused::{MAX_VOLUMES, Refused, check_name};
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::vec::Vec;
+use base::{DeviceId, Epoch, GroupId, MAX_VOLUME_BYTES, MapVersion, SdsId, UNIT, VolumeId};
+
+impl State {
+    pub(super) fn create_volume(&self, c: &command::CreateVolume) -> Result<Edits, Refused> {
+        check_name(&c.name)?;
+        check_size(c.size)?;
+        if self.volume_named(&c.name).is_some() {
+            return Err(Refused::Taken(c.name.clone()));
+        }
+        if self.volumes.len() >= MAX_VOLUMES {
+            return Err(Refused::TooManyVolumes);
+        }
+        let up = |d: DeviceId| self.is_up(d);
+        let mut groups = Vec::new();
+        for (id, new) in (self.next_group().0..).zip(&c.groups) {
+            let replicas: Vec<DeviceId> = new.replicas.iter().copied().map(DeviceId).collect();
+            let servers: Option<BTreeSet<SdsId>> =
+                replicas.iter().map(|d| self.devices.get(d).map(|d| d.sds)).collect();
+            let apart = servers.is_some_and(|s| s.len() == replicas.len() && s.len() >= 2);
+            if !apart || !replicas.iter().any(|d| up(*d)) {
+                return Err(Refused::Outdated);
+            }
+            groups.push((GroupId(id), Group { epoch: Epoch(1), ..Group::new(replicas, &up) }));
+        }
+        let slots: Vec<GroupId> = c.slots.iter().copied().map(GroupId).collect();
+        let usable = |g: &GroupId| {
+            self.groups.get(g).map_or(groups.iter().any(|(id, _)| id == g), |group| !group.lost)
+        };
+        if VolumeId(c.volume) != self.next_volume || slots.is_empty() || !slots.iter().all(usable) {
+            return Err(Refused::Outdated);
+        }
+        let changed_at = MapVersion(0);
+        let volume =
+            Volume { name: c.name.clone(), size: c.size, generation: 1, slots, changed_at };
+        Ok(Edits { groups, volume: Some((self.next_volume, Some(volume))), ..Edits::default() })
+    }
+
+    pub(super) fn resize_volume(&self, c: &command::ResizeVolume) -> Result<Edits, Refused> {
+        check_size(c.size)?;
+        let id = VolumeId(c.volume);
+        let old = self.volumes.get(&id).ok_or_else(|| Refused::NotFound(format!("{id}")))?;
+        if c.size < old.size {
+            return Err(Refused::Shrink { name: old.name.clone(), size: old.size, asked: c.size });
+        }
+        let volume =
+            (c.size > old.size).then(|| (id, Some(Volume { size: c.size, ..old.clone() })));
+        Ok(Edits { volume, ..Edits::default() })
+    }
+
+    pub(super) fn delete_volume(&self, c: &command::DeleteVolume) -> Result<Edits, Refused> {
+        let id = VolumeId(c.volume);
+        let old = self.volumes.get(&id).ok_or_else(|| Refused::NotFound(format!("{id}")))?;
+        // Lost groups that nobody else uses are formed anew.
+        let slots: BTreeSet<GroupId> = old.slots.iter().copied().collect();
+        let up = |d: DeviceId| self.is_up(d);
+        let mut groups = Vec::new();
+        for id in slots.iter().filter(|g| self.users.get(g) == Some(&1)) {
+            let mut group = self.groups[id].clone();
+            group.form(&up);
+            if group != self.groups[id] {
+                group.epoch = group.epoch.next();
+                groups.push((*id, group));
+            }
+        }
+        Ok(Edits { groups, volume: Some((id, None)), ..Edits::default() })
+    }
+}
+
+/// Checks a size that was rounded to whole units.
+pub(crate) fn check_size(size: u64) -> Result<(), Refused> {
+    match size {
+        0 => Err(Refused::Empty),
+        s if s > MAX_VOLUME_BYTES => Err(Refused::TooBig(s)),
+        s if s % u64::from(UNIT) != 0 => Err(Refused::Outdated),
+        _ => Ok(()),
+    }
+}
