@@ -14,17 +14,23 @@ mod check;
 mod clients;
 mod devices;
 mod groups;
+mod naming;
 mod volumes;
 
 use crate::command::{self, Command};
 use crate::group::Group;
+use crate::mapping::Mapping;
 use crate::members::{Member, Members};
+use crate::objects::Objects;
 use crate::refused::Refused;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{ClusterId, DeviceId, GroupId, Incarnation, MapVersion, SdcId, SdsId, VolumeId};
+use base::{
+    ClusterId, DeviceId, DomainId, FaultSetId, GroupId, Incarnation, MapVersion, PoolId, SdcId,
+    SdsId, VolumeId,
+};
 use groups::{forget_volume, index_volume};
 pub(crate) use volumes::check_size;
 use wire::control::{DeviceKind, Intent, Register};
@@ -72,14 +78,33 @@ pub struct Device {
     pub scrub: u32,
     /// What is to become of it.
     pub intent: Intent,
+    /// Its storage pool, for good.
+    pub pool: PoolId,
     /// The version that changed it last.
     pub changed_at: MapVersion,
+}
+
+/// A server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// The name that its processes give. It never changes.
+    pub own: String,
+    /// Its name, for people.
+    pub name: String,
+    /// Its protection domain, for good.
+    pub domain: DomainId,
+    /// Its fault set, for good.
+    pub fault_set: Option<FaultSetId>,
+    /// Its fault unit: the first server of its fault set, or itself.
+    pub unit: SdsId,
 }
 
 /// A client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sdc {
-    /// Its name.
+    /// The name that its processes give. It never changes.
+    pub own: String,
+    /// Its name, for people.
     pub name: String,
     /// The life of its process.
     pub incarnation: Incarnation,
@@ -100,8 +125,14 @@ pub struct Volume {
     pub name: String,
     /// Bytes, a multiple of 1 MiB.
     pub size: u64,
-    /// For fencing.
+    /// Rises when somebody's leave to use it ends: for fencing.
     pub generation: u32,
+    /// Who may use it.
+    pub mapping: Mapping,
+    /// Its storage pool, for good.
+    pub pool: PoolId,
+    /// Space for all of it is reserved.
+    pub thick: bool,
     /// The groups of its units.
     pub slots: Vec<GroupId>,
     /// The version that changed it last.
@@ -130,8 +161,10 @@ pub struct State {
     pub version: MapVersion,
     /// Devices.
     pub devices: BTreeMap<DeviceId, Device>,
-    /// Names of servers.
-    pub servers: BTreeMap<SdsId, String>,
+    /// Servers.
+    pub servers: BTreeMap<SdsId, Server>,
+    /// The cluster's name, protection domains, fault sets, storage pools.
+    pub objects: Objects,
     /// Clients.
     pub sdcs: BTreeMap<SdcId, Sdc>,
     /// The MDMs themselves.
@@ -157,7 +190,8 @@ pub struct State {
 pub struct Edits {
     cluster: Option<ClusterId>,
     devices: Vec<(DeviceId, Device)>,
-    server: Option<(SdsId, String)>,
+    server: Option<(SdsId, Server)>,
+    objects: Option<Objects>,
     sdc: Option<(SdcId, Sdc)>,
     groups: Vec<(GroupId, Group)>,
     volume: Option<(VolumeId, Option<Volume>)>,
@@ -174,6 +208,7 @@ impl Edits {
         self.cluster.is_some()
             || !self.devices.is_empty()
             || self.server.is_some()
+            || self.objects.is_some()
             || self.volume.is_some()
             || self.member.is_some()
             || !self.groups.is_empty()
@@ -221,6 +256,10 @@ impl State {
             Command::RemoveMdm(c) => {
                 Ok(Edits { member: self.members.removed(c), ..Edits::default() })
             }
+            Command::MapVolume(c) => self.map_volume(c),
+            Command::Rename(c) => self.rename(c),
+            Command::PutObject(c) => self.put_object(c),
+            Command::DropObject(c) => self.drop_object(c),
         }
     }
 
@@ -237,8 +276,11 @@ impl State {
         if let Some(cluster) = edits.cluster {
             self.cluster = cluster;
         }
-        if let Some((id, name)) = edits.server {
-            self.servers.insert(id, name);
+        if let Some((id, server)) = edits.server {
+            self.servers.insert(id, server);
+        }
+        if let Some(objects) = edits.objects {
+            self.objects = objects;
         }
         for (id, device) in edits.devices {
             self.next_incarnation =
@@ -299,20 +341,58 @@ impl State {
             let id = DeviceId(m.device);
             return self.devices.get(&id).map(|d| (id, d));
         }
-        let place = (self.server_named(&m.sds)?, m.shard);
+        let place = (self.server_of(&m.sds)?, m.shard);
         let here = |d: &Device| (d.sds, d.shard) == place && d.intent != Intent::Removed;
         let mut there = self.devices.iter().filter(|(_, d)| here(d));
         there.next_back().map(|(id, d)| (*id, d))
     }
 
+    /// The server whose processes give this name.
+    pub fn server_of(&self, own: &str) -> Option<SdsId> {
+        self.servers.iter().find(|(_, s)| s.own == own).map(|(id, _)| *id)
+    }
+
     /// The server with this name.
     pub fn server_named(&self, name: &str) -> Option<SdsId> {
-        self.servers.iter().find(|(_, n)| *n == name).map(|(id, _)| *id)
+        self.servers.iter().find(|(_, s)| s.name == name).map(|(id, _)| *id)
+    }
+
+    /// The client whose processes give this name.
+    pub fn sdc_of(&self, own: &str) -> Option<(SdcId, &Sdc)> {
+        self.sdcs.iter().find(|(_, s)| s.own == own).map(|(id, s)| (*id, s))
     }
 
     /// The client with this name.
     pub fn sdc_named(&self, name: &str) -> Option<(SdcId, &Sdc)> {
         self.sdcs.iter().find(|(_, s)| s.name == name).map(|(id, s)| (*id, s))
+    }
+
+    /// A device's fault unit, named by the first server of it: two copies on one share their fate.
+    pub fn unit_of(&self, device: DeviceId) -> Option<SdsId> {
+        self.devices.get(&device).map(|d| self.unit(d.sds))
+    }
+
+    /// A server's fault unit.
+    pub fn unit(&self, server: SdsId) -> SdsId {
+        self.servers.get(&server).map_or(server, |s| s.unit)
+    }
+
+    /// A server's protection domain.
+    pub fn domain_of(&self, server: SdsId) -> DomainId {
+        self.servers.get(&server).map_or(DomainId(1), |s| s.domain)
+    }
+
+    /// How many fault units the protection domain of this device has.
+    pub fn units_beside(&self, device: DeviceId) -> usize {
+        let Some(device) = self.devices.get(&device) else { return 0 };
+        let domain = self.domain_of(device.sds);
+        let mates = self.servers.iter().filter(|(id, s)| s.domain == domain && s.unit == **id);
+        mates.count()
+    }
+
+    /// A group's storage pool: its devices'.
+    pub fn pool_of(&self, group: &Group) -> Option<PoolId> {
+        self.devices.get(group.replicas.first()?).map(|d| d.pool)
     }
 
     /// The volume with this name.

@@ -218,7 +218,11 @@ impl Bench {
     }
 
     fn create(&mut self, name: &str) -> AdminReply {
-        self.ask(Ask::CreateVolume(CreateVolume { name: name.into(), size: 1 << 20 }))
+        self.ask(Ask::CreateVolume(CreateVolume {
+            name: name.into(),
+            size: 1 << 20,
+            ..CreateVolume::default()
+        }))
     }
 
     fn pull(&mut self, link: LinkId, have: MapVersion, wait: bool) -> Vec<MapPage> {
@@ -291,7 +295,10 @@ fn pulls_wait_for_news_one_per_link_and_see_nothing_that_is_not_durable() {
     );
     b.held = true;
     let admin = b.say_hello(Role::Admin);
-    b.order(admin, Ask::CreateVolume(CreateVolume { name: "w".into(), size: 1 }));
+    b.order(
+        admin,
+        Ask::CreateVolume(CreateVolume { name: "w".into(), size: 1, ..CreateVolume::default() }),
+    );
     assert!(b.mdm.state().version > version, "applied");
     let early = b.pull(two, MapVersion(0), false);
     assert!(
@@ -495,8 +502,8 @@ fn a_disk_error_stops_everything_with_a_clear_error() {
     let version = b.mdm.state().version;
     b.held = true;
     let admin = b.say_hello(Role::Admin);
-    b.order(admin, Ask::DeleteVolume(DeleteVolume { name: "v".into() }));
-    b.order(admin, Ask::DeleteVolume(DeleteVolume { name: "v".into() }));
+    b.order(admin, Ask::DeleteVolume(DeleteVolume { name: "v".into(), unmap: false }));
+    b.order(admin, Ask::DeleteVolume(DeleteVolume { name: "v".into(), unmap: false }));
     b.held = false;
     b.disk_step(Some(DiskError::NoSpace));
     b.settle();
@@ -550,7 +557,11 @@ fn strangers_and_garbage_end_their_own_link_only() {
     assert!(b.notes.contains(&Note::BadBody { link }) && b.closed.contains(&link));
     b.beat(&[one]);
     assert!(!b.closed.contains(&one));
-    let reply = b.ask(Ask::CreateVolume(CreateVolume { name: "x".repeat(1000), size: 1 }));
+    let reply = b.ask(Ask::CreateVolume(CreateVolume {
+        name: "x".repeat(1000),
+        size: 1,
+        ..CreateVolume::default()
+    }));
     assert_eq!(reply.error(), AdminError::Invalid);
     assert!(reply.text.len() < 300);
     let link = b.say_hello(Role::Admin);
@@ -563,7 +574,8 @@ fn queues_are_bounded() {
     let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
     b.held = true;
     let admin = b.say_hello(Role::Admin);
-    let ask = || Ask::CreateVolume(CreateVolume { name: "w".into(), size: 1 });
+    let ask =
+        || Ask::CreateVolume(CreateVolume { name: "w".into(), size: 1, ..CreateVolume::default() });
     (0..100).for_each(|_| b.order(admin, ask()));
     let early: Vec<AdminReply> = b.take(admin, Kind::AdminReply);
     assert!(early.len() > 80 && early.iter().all(|r| r.text.contains("try again")));

@@ -6,7 +6,9 @@ use crate::exit::Exit;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::control::{DeviceKind, DeviceStatus, Intent, StatusInfo};
+use wire::control::{
+    Access, DeviceKind, DeviceStatus, Intent, MapTo, Media, ObjectKind, ObjectStatus, StatusInfo,
+};
 
 /// The version of this document's shape.
 pub const SCHEMA: u32 = 1;
@@ -48,6 +50,11 @@ pub struct Report {
     pub capacity: Capacity,
     pub resync: Resync,
     pub moves: Moves,
+    /// The cluster's name; empty: it has none.
+    pub name: String,
+    pub protection_domains: Vec<Domain>,
+    pub fault_sets: Vec<FaultSet>,
+    pub storage_pools: Vec<Pool>,
     /// Nothing, unless writes wait for space.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full: Option<Full>,
@@ -94,6 +101,10 @@ pub struct Mdm {
 pub struct Sds {
     pub name: String,
     pub id: u32,
+    /// The name in its configuration: another one, if it was renamed.
+    pub process_name: String,
+    pub protection_domain: String,
+    pub fault_set: Option<String>,
     /// Up when all its devices are.
     pub state: UpDown,
     pub pid: u32,
@@ -143,6 +154,60 @@ pub struct Device {
     pub writes: u64,
     pub written_bytes: u64,
     pub full: bool,
+    pub storage_pool: String,
+}
+
+/// A protection domain.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Domain {
+    pub name: String,
+    pub id: u32,
+    pub sds: u32,
+    pub devices: u32,
+    pub volumes: u32,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+}
+
+/// A fault set.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct FaultSet {
+    pub name: String,
+    pub id: u32,
+    pub protection_domain: String,
+    pub sds: u32,
+    pub devices: u32,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+}
+
+/// A storage pool.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Pool {
+    pub name: String,
+    pub id: u32,
+    pub protection_domain: String,
+    pub media_type: &'static str,
+    /// Of its capacity, in percent, for rebuilds only.
+    pub spare_percent: u32,
+    /// Always: what was never written reads as zeros.
+    pub zero_padding: bool,
+    pub sds: u32,
+    pub devices: u32,
+    pub volumes: u32,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+    /// By thick volumes, both copies.
+    pub reserved_bytes: u64,
+}
+
+/// To whom a volume is mapped.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Mapped {
+    /// The client's name; `all`: every client.
+    pub sdc: String,
+    pub all: bool,
+    pub access: &'static str,
 }
 
 /// A data client.
@@ -165,6 +230,11 @@ pub struct Volume {
     pub state: State,
     pub nbd_uris: Vec<String>,
     pub groups: Groups,
+    pub storage_pool: String,
+    /// Space for all of it is reserved.
+    pub thick: bool,
+    /// Nobody, if it is empty.
+    pub mapped: Vec<Mapped>,
 }
 
 /// Placement groups, counted.
@@ -302,6 +372,10 @@ impl Report {
                 moved_bytes: info.resync_moved,
             },
             moves: Moves::new(info),
+            name: info.name.clone(),
+            protection_domains: of_kind(info, ObjectKind::Domain).map(domain).collect(),
+            fault_sets: of_kind(info, ObjectKind::FaultSet).map(fault_set).collect(),
+            storage_pools: of_kind(info, ObjectKind::Pool).map(pool).collect(),
             full: info.full.as_ref().map(|f| Full { devices: f.devices.clone(), held: f.held }),
         }
     }
@@ -323,7 +397,10 @@ impl Report {
 
 fn volume(v: &wire::control::VolumeStatus, sdc: &[Sdc]) -> Volume {
     let groups = Groups { total: v.groups, degraded: v.groups_degraded, failed: v.groups_failed };
-    let bases = sdc.iter().filter(|s| s.state == UpDown::Up).flat_map(|s| &s.nbd_uris);
+    let mapped: Vec<Mapped> = v.mapped.iter().map(mapped).collect();
+    let serves =
+        |s: &&Sdc| s.state == UpDown::Up && mapped.iter().any(|m| m.all || m.sdc == s.name);
+    let bases = sdc.iter().filter(serves).flat_map(|s| &s.nbd_uris);
     Volume {
         name: v.name.clone(),
         id: v.id,
@@ -331,6 +408,69 @@ fn volume(v: &wire::control::VolumeStatus, sdc: &[Sdc]) -> Volume {
         state: groups.state(),
         nbd_uris: bases.map(|base| volume_uri(base, &v.name)).collect(),
         groups,
+        storage_pool: v.pool.clone(),
+        thick: v.thick,
+        mapped,
+    }
+}
+
+/// To whom a volume is mapped, for people.
+pub fn mapped(to: &MapTo) -> Mapped {
+    let all = to.sdc.is_empty();
+    let sdc = if all { "all".to_owned() } else { to.sdc.clone() };
+    let access = match to.access() {
+        Access::ReadWrite => "read-write",
+        Access::ReadOnly => "read-only",
+    };
+    Mapped { sdc, all, access }
+}
+
+fn of_kind(info: &StatusInfo, kind: ObjectKind) -> impl Iterator<Item = &ObjectStatus> {
+    info.objects.iter().filter(move |o| o.kind() == kind)
+}
+
+fn domain(o: &ObjectStatus) -> Domain {
+    Domain {
+        name: o.name.clone(),
+        id: o.id,
+        sds: o.servers,
+        devices: o.devices,
+        volumes: o.volumes,
+        capacity_bytes: o.capacity,
+        used_bytes: o.used,
+    }
+}
+
+fn fault_set(o: &ObjectStatus) -> FaultSet {
+    FaultSet {
+        name: o.name.clone(),
+        id: o.id,
+        protection_domain: o.domain.clone(),
+        sds: o.servers,
+        devices: o.devices,
+        capacity_bytes: o.capacity,
+        used_bytes: o.used,
+    }
+}
+
+fn pool(o: &ObjectStatus) -> Pool {
+    Pool {
+        name: o.name.clone(),
+        id: o.id,
+        protection_domain: o.domain.clone(),
+        media_type: match o.media() {
+            Media::Any => "any",
+            Media::Hdd => "hdd",
+            Media::Ssd => "ssd",
+        },
+        spare_percent: o.spare,
+        zero_padding: true,
+        sds: o.servers,
+        devices: o.devices,
+        volumes: o.volumes,
+        capacity_bytes: o.capacity,
+        used_bytes: o.used,
+        reserved_bytes: o.reserved,
     }
 }
 
@@ -342,6 +482,9 @@ fn servers(devices: &[DeviceStatus]) -> Vec<Sds> {
         let sds = servers.entry(id).or_insert_with(|| Sds {
             name: status.sds.clone(),
             id,
+            process_name: status.own.clone(),
+            protection_domain: status.domain.clone(),
+            fault_set: Some(status.fault_set.clone()).filter(|f| !f.is_empty()),
             state: UpDown::Up,
             pid: status.pid,
             address: device.address.clone(),
@@ -414,6 +557,7 @@ fn device(status: &DeviceStatus) -> Device {
         writes: beat.writes,
         written_bytes: beat.written_bytes,
         full: beat.full,
+        storage_pool: status.pool.clone(),
     }
 }
 

@@ -123,13 +123,15 @@ impl Admin {
         let look = self.unsure && matches!(order, Order::Create(..));
         let ask = match order {
             _ if look => Ask::Status(StatusAsk {}),
-            Order::Create(v, units) => {
-                Ask::CreateVolume(CreateVolume { name: name(v), size: size(units) })
-            }
+            Order::Create(v, units) => Ask::CreateVolume(CreateVolume {
+                name: name(v),
+                size: size(units),
+                ..CreateVolume::default()
+            }),
             Order::Resize(v, units) => {
                 Ask::ResizeVolume(ResizeVolume { name: name(v), size: size(units) })
             }
-            Order::Delete(v) => Ask::DeleteVolume(DeleteVolume { name: name(v) }),
+            Order::Delete(v) => Ask::DeleteVolume(DeleteVolume { name: name(v), unmap: true }),
             Order::Scrub => Ask::Scrub(ScrubAsk { device: 0 }),
             Order::Remove(i, keep) => {
                 Ask::Remove(RemoveAsk { device: 0, server: format!("sds{i}"), keep })

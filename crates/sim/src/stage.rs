@@ -274,6 +274,7 @@ impl Stage {
                     mdm: known,
                     address: Stage::address(who),
                     device,
+                    home: Default::default(),
                     nonce,
                     pid: 1,
                     limits,
@@ -554,7 +555,7 @@ impl Stage {
                 self.plan.damages() && (!self.scanning || excused)
             }
             // A write without space waits.
-            BlockError::Full | BlockError::Misaligned => false,
+            BlockError::Full | BlockError::Misaligned | BlockError::ReadOnly => false,
         };
         if error == BlockError::Lost {
             self.lost += 1;

@@ -1,6 +1,7 @@
 //! What always holds of a state.
 
-use super::{Device, State, check_size};
+use super::{Device, State, Volume, check_size};
+use crate::mapping::Mapping;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
@@ -45,12 +46,54 @@ impl State {
                 return Err(format!("{id} has wrong slots, id or size: {volume:?}"));
             }
         }
+        let generations = |v: &Volume| match &v.mapping {
+            Mapping::All(grant) => grant.generation <= v.generation,
+            Mapping::Only(list) => {
+                list.keys().all(|sdc| self.sdcs.contains_key(sdc))
+                    && list.values().all(|grant| grant.generation <= v.generation)
+            }
+        };
+        if !self.volumes.values().all(generations) {
+            return Err(String::from("a volume is mapped to nobody known, or ahead of its time"));
+        }
+        self.check_objects()?;
         let names: BTreeSet<&str> = self.volumes.values().map(|v| &*v.name).collect();
         let mut again =
             State { by_device: BTreeMap::new(), by_pair: BTreeMap::new(), ..self.clone() };
         again.index_all();
         if names.len() != self.volumes.len() || again != *self {
             return Err(String::from("two volumes have one name, or an index is wrong"));
+        }
+        Ok(())
+    }
+
+    fn check_objects(&self) -> Result<(), String> {
+        let objects = &self.objects;
+        let pools = objects.pools.values().all(|p| objects.domains.contains_key(&p.domain));
+        let sets = objects.fault_sets.values().all(|f| objects.domains.contains_key(&f.domain));
+        if !pools || !sets || objects.pools.is_empty() || objects.domains.is_empty() {
+            return Err(String::from("a pool or fault set has no domain, or there is no pool"));
+        }
+        let there = |d: &&Device| d.intent != Intent::Removed;
+        let at_home = |d: &Device| {
+            let server = self.servers.get(&d.sds);
+            let pool = objects.pools.get(&d.pool);
+            server.zip(pool).is_some_and(|(s, p)| s.domain == p.domain)
+        };
+        if !self.devices.values().filter(there).all(at_home) {
+            return Err(String::from("a device's pool is not of its server's domain"));
+        }
+        for (id, group) in &self.groups {
+            let pool = self.pool_of(group);
+            let here = |d: &DeviceId| self.devices.get(d).map(|d| d.pool) == pool;
+            if !group.replicas.iter().all(here) {
+                return Err(format!("{id} lies in two pools: {group:?}"));
+            }
+        }
+        let in_pool =
+            |v: &Volume| v.slots.iter().all(|g| self.pool_of(&self.groups[g]) == Some(v.pool));
+        if !self.volumes.values().all(in_pool) {
+            return Err(String::from("a volume has a group of another pool"));
         }
         Ok(())
     }

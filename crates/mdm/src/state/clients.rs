@@ -11,11 +11,11 @@ impl State {
         let id = SdcId(c.sdc);
         let old = self.sdcs.get(&id);
         let known = match old {
-            Some(sdc) => sdc.name == c.name && sdc.incarnation.0 <= c.incarnation,
+            Some(sdc) => sdc.own == c.name && sdc.incarnation.0 <= c.incarnation,
             None => {
                 id == self.next_sdc()
                     && self.sdcs.len() < MAX_SDCS
-                    && self.sdc_named(&c.name).is_none()
+                    && !self.sdcs.values().any(|s| s.own == c.name || s.name == c.name)
             }
         };
         if !known || !(1..super::LIVES).contains(&c.incarnation) {
@@ -27,7 +27,8 @@ impl State {
             past.drain(..past.len().saturating_sub(PAST));
         }
         let entry = Sdc {
-            name: c.name.clone(),
+            own: c.name.clone(),
+            name: old.map_or_else(|| c.name.clone(), |s| s.name.clone()),
             incarnation: Incarnation(c.incarnation),
             nonce: c.nonce,
             past,

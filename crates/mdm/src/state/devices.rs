@@ -1,12 +1,12 @@
 //! Devices: they come, go, are scrubbed, and are to be removed.
 
-use super::{Device, Edits, PAST, State, survives};
+use super::{Device, Edits, PAST, Server, State, survives};
 use crate::command;
 use crate::group::Group;
 use crate::refused::MAX_DEVICES;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, Incarnation, MapVersion, SdsId};
+use base::{DeviceId, DomainId, FaultSetId, Incarnation, MapVersion, PoolId, SdsId};
 use wire::control::{DeviceKind, Intent};
 
 impl State {
@@ -14,12 +14,16 @@ impl State {
         let (id, sds) = (DeviceId(c.device), SdsId(c.sds));
         let old = self.devices.get(&id);
         let server = match self.servers.get(&sds) {
-            Some(name) if *name == c.name => None,
-            None if sds == self.next_sds() && !self.servers.values().any(|n| *n == c.name) => {
-                Some((sds, c.name.clone()))
-            }
+            Some(server) if server.own == c.name => None,
+            None => Some((sds, self.new_server(c)?)),
             _ => return None,
         };
+        let home = server.as_ref().map(|(_, s)| s).or_else(|| self.servers.get(&sds))?;
+        let pool = old.map_or(PoolId(c.pool.max(1)), |d| d.pool);
+        // A device may have moved to another server, but not to one of another domain.
+        if self.objects.pools.get(&pool).is_none_or(|p| p.domain != home.domain) {
+            return None;
+        }
         let kind = DeviceKind::try_from(c.kind).unwrap_or(DeviceKind::Unknown);
         let place = (sds, c.shard);
         // Of those that survive, several may have been at a place, one after the other.
@@ -60,6 +64,7 @@ impl State {
             dead: false,
             scrub: old.map_or(0, |d| d.scrub),
             intent: old.map_or(Intent::Normal, |d| d.intent),
+            pool,
             changed_at: old.map_or(MapVersion(0), |d| d.changed_at),
         };
         let emptied = old.is_some_and(|d| d.store != c.store);
@@ -71,6 +76,27 @@ impl State {
         });
         let devices = (old != Some(&entry)).then_some((id, entry)).into_iter().collect();
         Some(Edits { devices, server, groups, ..Edits::default() })
+    }
+
+    /// The server that this device is the first one of.
+    fn new_server(&self, c: &command::DeviceUp) -> Option<Server> {
+        let (id, domain) = (SdsId(c.sds), DomainId(c.domain.max(1)));
+        let fault_set = Some(FaultSetId(c.fault_set)).filter(|f| f.0 != 0);
+        let taken = self.servers.values().any(|s| s.own == c.name || s.name == c.name);
+        let there = self.objects.domains.contains_key(&domain)
+            && fault_set.is_none_or(|f| {
+                self.objects.fault_sets.get(&f).is_some_and(|f| f.domain == domain)
+            });
+        let mate = |s: &&Server| fault_set.is_some() && s.fault_set == fault_set;
+        let unit = self.servers.values().find(mate).map_or(id, |s| s.unit);
+        let (own, name) = (c.name.clone(), c.name.clone());
+        (id == self.next_sds() && !taken && there).then_some(Server {
+            own,
+            name,
+            domain,
+            fault_set,
+            unit,
+        })
     }
 
     pub(super) fn device_down(&self, c: &command::DeviceDown) -> Option<Edits> {

@@ -78,22 +78,23 @@ impl State {
     }
 
     /// Whether these devices may be a group's replicas for good. If one of them is new, they must be on two
-    /// servers, and it must not be on its way out. (That an old one came to the other's server with its disk is
-    /// nothing to refuse here.)
+    /// fault units and in one pool, and it must not be on its way out. (That an old one came to the other's server
+    /// with its disk is nothing to refuse here.)
     pub(super) fn may_hold(&self, group: GroupId, staying: impl Iterator<Item = DeviceId>) -> bool {
         let Some(group) = self.groups.get(&group) else { return false };
-        let (mut servers, mut count, mut fresh) = (BTreeSet::new(), 0, false);
+        let pool = self.pool_of(group);
+        let (mut units, mut count, mut fresh) = (BTreeSet::new(), 0, false);
         for device in staying {
             let Some(entry) = self.devices.get(&device) else { return false };
             let new = !group.replicas.contains(&device);
-            if new && entry.intent != Intent::Normal {
+            if new && (entry.intent != Intent::Normal || Some(entry.pool) != pool) {
                 return false;
             }
             fresh |= new;
-            servers.insert(entry.sds);
+            units.insert(self.unit(entry.sds));
             count += 1;
         }
-        !fresh || servers.len() == count || mutant::on(Mutant::OneFaultUnit)
+        !fresh || units.len() == count || mutant::on(Mutant::OneFaultUnit)
     }
 
     /// Those of these groups that `f` changes, in their new epoch; with `raise`, all of them.

@@ -1,13 +1,14 @@
 //! Volumes: they are made, grow, and go.
 
-use super::{Edits, State, Volume};
+use super::{Device, Edits, State, Volume};
 use crate::command;
 use crate::group::Group;
+use crate::mapping::Mapping;
 use crate::refused::{MAX_VOLUMES, Refused, check_name};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec::Vec;
-use base::{DeviceId, Epoch, GroupId, MAX_VOLUME_BYTES, MapVersion, SdsId, UNIT, VolumeId};
+use base::{DeviceId, Epoch, GroupId, MAX_VOLUME_BYTES, MapVersion, PoolId, SdsId, UNIT, VolumeId};
 
 impl State {
     pub(super) fn create_volume(&self, c: &command::CreateVolume) -> Result<Edits, Refused> {
@@ -19,13 +20,19 @@ impl State {
         if self.volumes.len() >= MAX_VOLUMES {
             return Err(Refused::TooManyVolumes);
         }
+        let pool = PoolId(c.pool.max(1));
+        if !self.objects.pools.contains_key(&pool) {
+            return Err(Refused::Outdated);
+        }
+        let here = |d: &Device| d.pool == pool;
         let up = |d: DeviceId| self.is_up(d);
         let mut groups = Vec::new();
         for (id, new) in (self.next_group().0..).zip(&c.groups) {
             let replicas: Vec<DeviceId> = new.replicas.iter().copied().map(DeviceId).collect();
-            let servers: Option<BTreeSet<SdsId>> =
-                replicas.iter().map(|d| self.devices.get(d).map(|d| d.sds)).collect();
-            let apart = servers.is_some_and(|s| s.len() == replicas.len() && s.len() >= 2);
+            let entry = |d: &DeviceId| self.devices.get(d).filter(|d| here(d));
+            let units: Option<BTreeSet<SdsId>> =
+                replicas.iter().map(|d| entry(d).map(|d| self.unit(d.sds))).collect();
+            let apart = units.is_some_and(|s| s.len() == replicas.len() && s.len() >= 2);
             if !apart || !replicas.iter().any(|d| up(*d)) {
                 return Err(Refused::Outdated);
             }
@@ -33,14 +40,20 @@ impl State {
         }
         let slots: Vec<GroupId> = c.slots.iter().copied().map(GroupId).collect();
         let usable = |g: &GroupId| {
-            self.groups.get(g).map_or(groups.iter().any(|(id, _)| id == g), |group| !group.lost)
+            let old = |g: &Group| !g.lost && self.pool_of(g) == Some(pool);
+            self.groups.get(g).map_or(groups.iter().any(|(id, _)| id == g), old)
         };
         if VolumeId(c.volume) != self.next_volume || slots.is_empty() || !slots.iter().all(usable) {
             return Err(Refused::Outdated);
         }
+        let wish = Mapping::of(c.mapping.clone());
+        if !self.are_known(&wish) {
+            return Err(Refused::Outdated);
+        }
+        let (mapping, generation) = Mapping::nobody().replaced(&wish, 1);
         let changed_at = MapVersion(0);
-        let volume =
-            Volume { name: c.name.clone(), size: c.size, generation: 1, slots, changed_at };
+        let (name, size, thick) = (c.name.clone(), c.size, c.thick);
+        let volume = Volume { name, size, generation, mapping, pool, thick, slots, changed_at };
         Ok(Edits { groups, volume: Some((self.next_volume, Some(volume))), ..Edits::default() })
     }
 
@@ -54,6 +67,32 @@ impl State {
         let volume =
             (c.size > old.size).then(|| (id, Some(Volume { size: c.size, ..old.clone() })));
         Ok(Edits { volume, ..Edits::default() })
+    }
+
+    pub(super) fn map_volume(&self, c: &command::MapVolume) -> Result<Edits, Refused> {
+        let id = VolumeId(c.volume);
+        let old = self.volumes.get(&id).ok_or_else(|| Refused::NotFound(format!("{id}")))?;
+        let wish = Mapping::of(c.mapping.clone());
+        if !self.are_known(&wish) {
+            return Err(Refused::Outdated);
+        }
+        let (mapping, generation) = old.mapping.replaced(&wish, old.generation);
+        let volume = Volume { mapping, generation, ..old.clone() };
+        let volume = (volume != *old).then_some((id, Some(volume)));
+        Ok(Edits { volume, ..Edits::default() })
+    }
+
+    fn are_known(&self, mapping: &Mapping) -> bool {
+        match mapping {
+            Mapping::All(_) => true,
+            Mapping::Only(list) => list.keys().all(|sdc| self.sdcs.contains_key(sdc)),
+        }
+    }
+
+    /// Bytes that thick volumes of this pool have reserved, all copies.
+    pub fn reserved(&self, pool: PoolId) -> u64 {
+        let thick = self.volumes.values().filter(|v| v.thick && v.pool == pool);
+        thick.map(|v| v.size.saturating_mul(2)).fold(0, u64::saturating_add)
     }
 
     pub(super) fn delete_volume(&self, c: &command::DeleteVolume) -> Result<Edits, Refused> {

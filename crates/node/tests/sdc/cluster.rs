@@ -407,5 +407,5 @@ pub fn group(id: u32, epoch: u64, primary: u32) -> GroupInfo {
 }
 
 pub fn volume(id: VolumeId, name: &str, size: u64) -> VolumeInfo {
-    VolumeInfo { id: id.0, name: name.into(), size, generation: 0, slots: vec![1, 2] }
+    VolumeInfo { id: id.0, name: name.into(), size, slots: vec![1, 2], ..VolumeInfo::default() }
 }
