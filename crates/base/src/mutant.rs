@@ -115,6 +115,8 @@ pub enum Mutant {
     ServeUnmapped,
     /// R8: I/O of an earlier mapping is done as if it were of the present one.
     ReuseGeneration,
+    /// Placement: a fault set counts as so many fault units as it has servers.
+    IgnoreFaultSets,
     /// R8: unmapping is answered before every primary knows of it.
     UnmapBlindly,
     /// R4: the MDM gives a group other replicas without comparing the epoch. (In the MDM's own tests.)
@@ -220,6 +222,7 @@ impl Mutant {
         Mutant::ServeUnmapped,
         Mutant::ReuseGeneration,
         Mutant::UnmapBlindly,
+        Mutant::IgnoreFaultSets,
     ];
 }
 

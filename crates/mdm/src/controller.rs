@@ -420,19 +420,15 @@ impl State {
                 of.filter_map(|sdc| self.sdcs.get(&sdc).map(|s| &*s.name)).collect();
             names.join(", ")
         };
-        match &old.mapping {
-            _ if unmap => {}
-            Mapping::Only(list) if !list.is_empty() => {
-                let sdcs = names(&mut list.keys().copied());
-                return Err(Refused::StillMapped { volume: volume(), sdcs });
-            }
-            _ => {
-                let users = attached(id);
-                if !users.is_empty() {
-                    let sdcs = names(&mut users.into_iter());
-                    return Err(Refused::InUse { volume: volume(), sdcs });
-                }
-            }
+        let named = old.mapping.named().filter(|list| !list.is_empty() && !unmap);
+        if let Some(list) = named {
+            let sdcs = names(&mut list.keys().copied());
+            return Err(Refused::StillMapped { volume: volume(), sdcs });
+        }
+        let users = if unmap { Vec::new() } else { attached(id) };
+        if !users.is_empty() {
+            let sdcs = names(&mut users.into_iter());
+            return Err(Refused::InUse { volume: volume(), sdcs });
         }
         Ok(Command::DeleteVolume(command::DeleteVolume { volume: id.0 }))
     }
@@ -443,14 +439,15 @@ impl State {
         if m.to.is_empty() {
             return Err(Refused::Nobody);
         }
-        let mapping = match (self.wished(&m.to, true)?, &old.mapping) {
-            (Mapping::Only(_), Mapping::All(_)) if !m.only => {
+        let wish = self.wished(&m.to, true)?;
+        let mapping = match (wish.named(), old.mapping.named()) {
+            (Some(_), None) if !m.only => {
                 return Err(Refused::MappedToAll { volume: m.volume.clone() });
             }
-            (Mapping::Only(new), Mapping::Only(old)) if !m.only => {
-                Mapping::Only(old.iter().chain(&new).map(|(sdc, grant)| (*sdc, *grant)).collect())
+            (Some(new), Some(old)) if !m.only => {
+                Mapping::only(old.iter().chain(new).map(|(sdc, grant)| (*sdc, *grant)).collect())
             }
-            (new, _) => new,
+            _ => wish,
         };
         let (volume, mapping) = (id.0, Some(mapping.info()));
         self.checked(Command::MapVolume(command::MapVolume { volume, mapping }))
@@ -460,11 +457,11 @@ impl State {
     pub fn unmap_command(&self, m: &control::UnmapAsk) -> Result<Command, Refused> {
         let (id, old) = self.find(&m.volume)?;
         let volume = || m.volume.clone();
-        let mapping = match &old.mapping {
+        let mapping = match old.mapping.named() {
             _ if m.all => Mapping::nobody(),
             _ if m.sdcs.is_empty() => return Err(Refused::Nobody),
-            Mapping::All(_) => return Err(Refused::MappedToAll { volume: volume() }),
-            Mapping::Only(list) => {
+            None => return Err(Refused::MappedToAll { volume: volume() }),
+            Some(list) => {
                 let mut list = list.clone();
                 for sdc in &m.sdcs {
                     let (id, _) = self.client(sdc)?;
@@ -472,7 +469,7 @@ impl State {
                         return Err(Refused::NotMapped { volume: volume(), sdc: sdc.clone() });
                     }
                 }
-                Mapping::Only(list)
+                Mapping::only(list)
             }
         };
         let (volume, mapping) = (id.0, Some(mapping.info()));
@@ -489,10 +486,10 @@ impl State {
         let grant = |m: &control::MapTo| Grant { access: m.access(), generation: 0 };
         match to {
             [] if !nobody => Ok(Mapping::everyone(0)),
-            [all] if all.sdc.is_empty() => Ok(Mapping::All(grant(all))),
+            [all] if all.sdc.is_empty() => Ok(Mapping::to_all(all.access(), 0)),
             _ => {
                 let named = to.iter().map(|m| Ok((self.client(&m.sdc)?.0, grant(m))));
-                Ok(Mapping::Only(named.collect::<Result<_, Refused>>()?))
+                Ok(Mapping::only(named.collect::<Result<_, Refused>>()?))
             }
         }
     }

@@ -20,73 +20,95 @@ pub struct Grant {
     pub generation: u32,
 }
 
-/// Who may use a volume.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Mapping {
-    /// Every client.
-    All(Grant),
-    /// These; nobody, if it is empty.
-    Only(BTreeMap<SdcId, Grant>),
+/// Who may use a volume: all, or those that are named.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Mapping {
+    all: Option<Grant>,
+    /// Those that are named. If it is mapped to all: those that had their leave before the others, and keep its
+    /// number.
+    sdcs: BTreeMap<SdcId, Grant>,
 }
 
 impl Mapping {
     /// To all, for reading and writing.
     pub fn everyone(generation: u32) -> Mapping {
-        Mapping::All(Grant { access: Access::ReadWrite, generation })
+        Mapping::to_all(Access::ReadWrite, generation)
+    }
+
+    /// To all.
+    pub fn to_all(access: Access, generation: u32) -> Mapping {
+        Mapping { all: Some(Grant { access, generation }), ..Mapping::default() }
     }
 
     /// To nobody.
     pub fn nobody() -> Mapping {
-        Mapping::Only(BTreeMap::new())
+        Mapping::default()
+    }
+
+    /// To these.
+    pub fn only(sdcs: BTreeMap<SdcId, Grant>) -> Mapping {
+        Mapping { all: None, sdcs }
     }
 
     /// What this client may do. Asked for every I/O.
     #[inline]
     pub fn grant(&self, sdc: SdcId) -> Option<Grant> {
-        match self {
-            Mapping::All(grant) => Some(*grant),
-            Mapping::Only(_) if mutant::on(Mutant::ServeUnmapped) => Some(UNFENCED),
-            Mapping::Only(list) => list.get(&sdc).copied(),
+        if self.sdcs.is_empty() && self.all.is_some() {
+            return self.all; // as most are
         }
+        if mutant::on(Mutant::ServeUnmapped) {
+            return Some(UNFENCED);
+        }
+        self.sdcs.get(&sdc).copied().or(self.all)
     }
 
     /// What anybody may do who isn't known yet.
     pub fn all(&self) -> Option<Grant> {
-        match self {
-            Mapping::All(grant) => Some(*grant),
-            Mapping::Only(_) => None,
-        }
+        self.all
+    }
+
+    /// Those that are named, if it isn't mapped to all.
+    pub fn named(&self) -> Option<&BTreeMap<SdcId, Grant>> {
+        self.all.is_none().then_some(&self.sdcs)
+    }
+
+    /// Every client that it knows of.
+    pub fn clients(&self) -> impl Iterator<Item = (SdcId, Grant)> + '_ {
+        self.sdcs.iter().map(|(sdc, grant)| (*sdc, *grant))
     }
 
     /// The mapping that is wished for (whose generations don't count), in the place of this one, and the
     /// volume's generation after that.
     pub fn replaced(&self, wish: &Mapping, generation: u32) -> (Mapping, u32) {
-        let kept = |old: Option<Grant>, new: Grant| {
-            old.filter(|old| old.access >= new.access) // read-only is the greater one
-        };
-        // Who had more, or had it and is not among the new ones.
-        let less = match (self, wish) {
-            (Mapping::All(old), Mapping::All(new)) => kept(Some(*old), *new).is_none(),
-            (Mapping::All(_), Mapping::Only(_)) => true,
-            (Mapping::Only(old), new) => old.iter().any(|(sdc, old)| {
-                new.grant(*sdc).is_none_or(|new| kept(Some(*old), new).is_none())
-            }),
-        };
+        // Read-only is the greater one.
+        let keeps = |old: Grant, new: Option<Grant>| new.is_some_and(|n| old.access >= n.access);
+        let less = self.all.is_some_and(|old| !keeps(old, wish.all))
+            || self.clients().any(|(sdc, old)| !keeps(old, wish.grant(sdc)));
         let raised = less && !mutant::on(Mutant::ReuseGeneration);
         let generation = if raised { generation + 1 } else { generation };
-        let renewed = |old: Option<Grant>, new: &Grant| {
-            let generation = kept(old, *new).map_or(generation, |old| old.generation);
+        let renewed = |old: Option<Grant>, new: Grant| {
+            let kept = old.filter(|old| keeps(*old, Some(new)));
+            let generation = kept.map_or(generation, |old| old.generation);
             Grant { access: new.access, generation }
         };
-        let mapping = match wish {
-            // Those who were named had different generations: they begin anew.
-            Mapping::All(new) => Mapping::All(renewed(self.all(), new)),
-            Mapping::Only(list) => {
-                let grant = |(sdc, new): (&SdcId, &Grant)| (*sdc, renewed(self.grant(*sdc), new));
-                Mapping::Only(list.iter().map(grant).collect())
-            }
+        let all = wish.all.map(|new| renewed(self.all, new));
+        let before = |sdc: SdcId| {
+            let old = self.sdcs.get(&sdc).copied();
+            old.or(self.all)
         };
-        (mapping, generation)
+        let mut sdcs: BTreeMap<SdcId, Grant> =
+            wish.clients().map(|(sdc, new)| (sdc, renewed(before(sdc), new))).collect();
+        if let Some(all) = all {
+            let kept = self.clients().map(|(sdc, old)| (sdc, renewed(Some(old), all)));
+            sdcs = kept.filter(|(_, grant)| *grant != all).collect();
+        }
+        (Mapping { all, sdcs }, generation)
+    }
+
+    /// The highest generation of a leave.
+    pub fn newest(&self) -> u32 {
+        let named = self.sdcs.values().map(|g| g.generation);
+        named.chain(self.all.map(|g| g.generation)).max().unwrap_or(0)
     }
 
     /// For the map, the log and snapshots.
@@ -96,12 +118,9 @@ impl Mapping {
             access: g.access as i32,
             generation: g.generation,
         };
-        match self {
-            Mapping::All(grant) => MappingInfo { all: Some(info(0, grant)), sdcs: [].into() },
-            Mapping::Only(list) => MappingInfo {
-                all: None,
-                sdcs: list.iter().map(|(sdc, grant)| info(sdc.0, grant)).collect(),
-            },
+        MappingInfo {
+            all: self.all.as_ref().map(|grant| info(0, grant)),
+            sdcs: self.sdcs.iter().map(|(sdc, grant)| info(sdc.0, grant)).collect(),
         }
     }
 
@@ -109,9 +128,9 @@ impl Mapping {
     pub fn of(info: Option<MappingInfo>) -> Mapping {
         let Some(info) = info else { return Mapping::everyone(0) };
         let grant = |g: &GrantInfo| Grant { access: g.access(), generation: g.generation };
-        match &info.all {
-            Some(all) => Mapping::All(grant(all)),
-            None => Mapping::Only(info.sdcs.iter().map(|g| (SdcId(g.sdc), grant(g))).collect()),
+        Mapping {
+            all: info.all.as_ref().map(grant),
+            sdcs: info.sdcs.iter().map(|g| (SdcId(g.sdc), grant(g))).collect(),
         }
     }
 }
@@ -128,7 +147,7 @@ mod tests {
 
     fn only(list: &[(SdcId, Access)]) -> Mapping {
         let grant = |access| Grant { access, generation: 0 };
-        Mapping::Only(list.iter().map(|(sdc, access)| (*sdc, grant(*access))).collect())
+        Mapping::only(list.iter().map(|(sdc, access)| (*sdc, grant(*access))).collect())
     }
 
     fn number(mapping: &Mapping, sdc: SdcId) -> Option<u32> {
@@ -150,7 +169,11 @@ mod tests {
         let (more, n) = less.replaced(&only(&[(A, ReadWrite), (B, ReadWrite)]), n);
         assert_eq!((number(&more, A), n), (Some(4), 4), "what was held back stays away");
         let (all, n) = more.replaced(&Mapping::everyone(0), n);
-        assert_eq!((number(&all, A), n), (Some(4), 4));
+        assert_eq!((number(&all, A), number(&all, B), n), (Some(4), Some(1), 4));
+        assert_eq!((number(&all, SdcId(9)), all.named()), (Some(4), None));
+        let (none, n) = all.replaced(&Mapping::nobody(), n);
+        let (again, n) = none.replaced(&Mapping::everyone(0), n);
+        assert_eq!((number(&again, B), again.clients().count(), n), (Some(5), 0, 5));
     }
 
     #[test]

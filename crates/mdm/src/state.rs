@@ -374,7 +374,8 @@ impl State {
 
     /// A server's fault unit.
     pub fn unit(&self, server: SdsId) -> SdsId {
-        self.servers.get(&server).map_or(server, |s| s.unit)
+        let known = self.servers.get(&server).filter(|_| !mutant::on(Mutant::IgnoreFaultSets));
+        known.map_or(server, |s| s.unit)
     }
 
     /// A server's protection domain.

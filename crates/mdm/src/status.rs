@@ -9,7 +9,7 @@
 //! Degraded and failed never count the same group.
 
 use crate::group::Group;
-use crate::mapping::{Grant, Mapping};
+use crate::mapping::Grant;
 use crate::publish::device_info;
 use crate::state::{State, Volume};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -251,14 +251,10 @@ pub fn volume(
 ) -> VolumeStatus {
     let tally = v.slots.iter().fold(Tally::default(), |t, g| t.add(&state.groups[g], unheard));
     let to = |sdc: String, g: &Grant| MapTo { sdc, access: g.access as i32 };
-    let mapped = match &v.mapping {
-        Mapping::All(grant) => Vec::from([to(String::new(), grant)]),
-        Mapping::Only(list) => {
-            let named =
-                |id: &SdcId| state.sdcs.get(id).map_or_else(String::new, |s| s.name.clone());
-            list.iter().map(|(sdc, grant)| to(named(sdc), grant)).collect()
-        }
-    };
+    let named = |id: &SdcId| state.sdcs.get(id).map_or_else(String::new, |s| s.name.clone());
+    let list = v.mapping.named().into_iter().flatten();
+    let list = list.map(|(sdc, grant)| to(named(sdc), grant));
+    let mapped = v.mapping.all().iter().map(|all| to(String::new(), all)).chain(list).collect();
     VolumeStatus {
         id: id.0,
         name: v.name.clone(),

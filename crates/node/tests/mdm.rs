@@ -611,3 +611,40 @@ fn clients_have_lives_too() {
     assert_eq!((status.sdcs[0].connections, status.sdcs[0].connected), (3, true));
     assert_eq!(status.sdcs[0].nbd, ["nbd://x"]);
 }
+
+#[test]
+fn unmapping_is_answered_when_all_who_lead_know_of_it() {
+    let unmap = || {
+        let (volume, sdcs) = ("v".into(), Vec::new());
+        Ask::Unmap(UnmapAsk { volume, sdcs, all: true })
+    };
+    let (mut b, one, two) = Bench::with_volume(DeviceKind::Ram);
+    let admin = b.say_hello(Role::Admin);
+    b.order(admin, unmap());
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty(), "nobody has the map");
+    let version = b.mdm.state().version;
+    b.pull(one, version, true);
+    b.pull(two, MapVersion(version.0 - 1), true);
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty(), "one has an older one");
+    b.pull(two, version, true);
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
+    assert_eq!((reply.error, reply.volume.unwrap().mapped.len()), (0, 0), "{}", reply.text);
+
+    // Who doesn't confirm is named, after a while.
+    b.order(
+        admin,
+        Ask::Map(MapAsk { volume: "v".into(), to: vec![MapTo::default()], only: false }),
+    );
+    b.pass(6000, &[one, two]);
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
+    assert_eq!(reply.error(), AdminError::Unconfirmed);
+    assert!(reply.text.contains("has not confirmed"), "{}", reply.text);
+    // Dead for sure: its next life begins with the newest map.
+    b.order(admin, unmap());
+    b.pull(one, b.mdm.state().version, true);
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty());
+    b.drop_link(two);
+    b.dial_failed(DialError::Refused);
+    b.pull(one, b.mdm.state().version, true);
+    assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
+}

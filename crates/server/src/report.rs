@@ -1,14 +1,16 @@
 //! The cluster's state as `gabion status --json` publishes it. An interface: fields are only added,
 //! never changed or taken away. Described in `docs/reference/status.md`.
 
+mod objects;
+
 use crate::config::volume_uri;
 use crate::exit::Exit;
+pub use objects::{Domain, FaultSet, Mapped, Pool, mapped};
+use objects::{domain, fault_set, of_kind, pool};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::control::{
-    Access, DeviceKind, DeviceStatus, Intent, MapTo, Media, ObjectKind, ObjectStatus, StatusInfo,
-};
+use wire::control::{DeviceKind, DeviceStatus, Intent, ObjectKind, StatusInfo};
 
 /// The version of this document's shape.
 pub const SCHEMA: u32 = 1;
@@ -155,59 +157,6 @@ pub struct Device {
     pub written_bytes: u64,
     pub full: bool,
     pub storage_pool: String,
-}
-
-/// A protection domain.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Domain {
-    pub name: String,
-    pub id: u32,
-    pub sds: u32,
-    pub devices: u32,
-    pub volumes: u32,
-    pub capacity_bytes: u64,
-    pub used_bytes: u64,
-}
-
-/// A fault set.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct FaultSet {
-    pub name: String,
-    pub id: u32,
-    pub protection_domain: String,
-    pub sds: u32,
-    pub devices: u32,
-    pub capacity_bytes: u64,
-    pub used_bytes: u64,
-}
-
-/// A storage pool.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Pool {
-    pub name: String,
-    pub id: u32,
-    pub protection_domain: String,
-    pub media_type: &'static str,
-    /// Of its capacity, in percent, for rebuilds only.
-    pub spare_percent: u32,
-    /// Always: what was never written reads as zeros.
-    pub zero_padding: bool,
-    pub sds: u32,
-    pub devices: u32,
-    pub volumes: u32,
-    pub capacity_bytes: u64,
-    pub used_bytes: u64,
-    /// By thick volumes, both copies.
-    pub reserved_bytes: u64,
-}
-
-/// To whom a volume is mapped.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Mapped {
-    /// The client's name; `all`: every client.
-    pub sdc: String,
-    pub all: bool,
-    pub access: &'static str,
 }
 
 /// A data client.
@@ -414,66 +363,6 @@ fn volume(v: &wire::control::VolumeStatus, sdc: &[Sdc]) -> Volume {
     }
 }
 
-/// To whom a volume is mapped, for people.
-pub fn mapped(to: &MapTo) -> Mapped {
-    let all = to.sdc.is_empty();
-    let sdc = if all { "all".to_owned() } else { to.sdc.clone() };
-    let access = match to.access() {
-        Access::ReadWrite => "read-write",
-        Access::ReadOnly => "read-only",
-    };
-    Mapped { sdc, all, access }
-}
-
-fn of_kind(info: &StatusInfo, kind: ObjectKind) -> impl Iterator<Item = &ObjectStatus> {
-    info.objects.iter().filter(move |o| o.kind() == kind)
-}
-
-fn domain(o: &ObjectStatus) -> Domain {
-    Domain {
-        name: o.name.clone(),
-        id: o.id,
-        sds: o.servers,
-        devices: o.devices,
-        volumes: o.volumes,
-        capacity_bytes: o.capacity,
-        used_bytes: o.used,
-    }
-}
-
-fn fault_set(o: &ObjectStatus) -> FaultSet {
-    FaultSet {
-        name: o.name.clone(),
-        id: o.id,
-        protection_domain: o.domain.clone(),
-        sds: o.servers,
-        devices: o.devices,
-        capacity_bytes: o.capacity,
-        used_bytes: o.used,
-    }
-}
-
-fn pool(o: &ObjectStatus) -> Pool {
-    Pool {
-        name: o.name.clone(),
-        id: o.id,
-        protection_domain: o.domain.clone(),
-        media_type: match o.media() {
-            Media::Any => "any",
-            Media::Hdd => "hdd",
-            Media::Ssd => "ssd",
-        },
-        spare_percent: o.spare,
-        zero_padding: true,
-        sds: o.servers,
-        devices: o.devices,
-        volumes: o.volumes,
-        capacity_bytes: o.capacity,
-        used_bytes: o.used,
-        reserved_bytes: o.reserved,
-    }
-}
-
 fn servers(devices: &[DeviceStatus]) -> Vec<Sds> {
     let mut servers: BTreeMap<u32, Sds> = BTreeMap::new();
     for status in devices {
@@ -564,7 +453,7 @@ fn device(status: &DeviceStatus) -> Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::control::{DeviceInfo, SdcStatus, VolumeStatus};
+    use wire::control::{DeviceInfo, MapTo, ObjectStatus, SdcStatus, VolumeStatus};
 
     fn sample() -> StatusInfo {
         let device = |id: u32, sds: u32, up: bool| DeviceStatus {
@@ -581,6 +470,7 @@ mod tests {
                 id: 1,
                 name: "v".into(),
                 groups: 4,
+                mapped: vec![MapTo::default()],
                 ..Default::default()
             }],
             sdcs: vec![SdcStatus {
@@ -588,6 +478,9 @@ mod tests {
                 nbd: vec!["nbd+unix:///?socket=/x".into()],
                 ..Default::default()
             }],
+            objects: [ObjectKind::Domain, ObjectKind::FaultSet, ObjectKind::Pool]
+                .map(|kind| ObjectStatus { kind: kind as i32, ..Default::default() })
+                .into(),
             ..StatusInfo::default()
         }
     }
@@ -660,6 +553,22 @@ mod tests {
             "/sds/0/devices/0/leaving",
             "/sds/0/devices/0/groups_coming",
             "/sds/0/devices/0/groups_going",
+            "/sds/0/process_name",
+            "/sds/0/protection_domain",
+            "/sds/0/fault_set",
+            "/sds/0/devices/0/storage_pool",
+            "/name",
+            "/protection_domains/0/name",
+            "/fault_sets/0/protection_domain",
+            "/storage_pools/0/media_type",
+            "/storage_pools/0/spare_percent",
+            "/storage_pools/0/zero_padding",
+            "/storage_pools/0/reserved_bytes",
+            "/volumes/0/storage_pool",
+            "/volumes/0/thick",
+            "/volumes/0/mapped/0/sdc",
+            "/volumes/0/mapped/0/all",
+            "/volumes/0/mapped/0/access",
             "/moves/groups",
             "/moves/waiting_groups",
             "/moves/remaining_bytes",

@@ -1,7 +1,6 @@
 //! What always holds of a state.
 
 use super::{Device, State, Volume, check_size};
-use crate::mapping::Mapping;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
@@ -46,12 +45,9 @@ impl State {
                 return Err(format!("{id} has wrong slots, id or size: {volume:?}"));
             }
         }
-        let generations = |v: &Volume| match &v.mapping {
-            Mapping::All(grant) => grant.generation <= v.generation,
-            Mapping::Only(list) => {
-                list.keys().all(|sdc| self.sdcs.contains_key(sdc))
-                    && list.values().all(|grant| grant.generation <= v.generation)
-            }
+        let generations = |v: &Volume| {
+            let known = v.mapping.clients().all(|(sdc, _)| self.sdcs.contains_key(&sdc));
+            known && v.mapping.newest() <= v.generation
         };
         if !self.volumes.values().all(generations) {
             return Err(String::from("a volume is mapped to nobody known, or ahead of its time"));

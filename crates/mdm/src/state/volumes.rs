@@ -83,10 +83,7 @@ impl State {
     }
 
     fn are_known(&self, mapping: &Mapping) -> bool {
-        match mapping {
-            Mapping::All(_) => true,
-            Mapping::Only(list) => list.keys().all(|sdc| self.sdcs.contains_key(sdc)),
-        }
+        mapping.clients().all(|(sdc, _)| self.sdcs.contains_key(&sdc))
     }
 
     /// Bytes that thick volumes of this pool have reserved, all copies.

@@ -154,6 +154,7 @@ impl Mdm {
             error: AdminError::Unconfirmed as i32,
             text,
             applied: self.state.index,
+            term: self.term(),
             ..AdminReply::default()
         };
         let mut header = Header::new(Kind::AdminReply);

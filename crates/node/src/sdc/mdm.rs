@@ -68,6 +68,11 @@ impl MdmLink {
         self.wanted = self.wanted.max(version);
     }
 
+    /// What a heartbeat says has changed: the next one is due.
+    pub(super) fn heartbeat_soon(&mut self, now: Time) {
+        self.heartbeat_at = self.heartbeat_at.min(now);
+    }
+
     /// Somebody wants to know what there is now.
     pub(super) fn ask(&mut self) {
         self.ask = true;

@@ -63,6 +63,7 @@ impl Sdc {
     /// A connection is over.
     pub(super) fn nbd_gone(&mut self, now: Time, link: LinkId, out: &Effects) {
         self.nbd.remove(link);
+        self.mdm.heartbeat_soon(now);
         let gone = |origin| matches!(origin, Origin::Nbd { link: of, .. } if of == link);
         self.client(now, out, |client, turn| client.forget_held(gone, turn));
     }
@@ -105,6 +106,7 @@ impl Sdc {
                 && let Some(grant) = self.map.my_grant(volume)
             {
                 self.nbd.leaves.insert(link, (id, grant));
+                self.mdm.heartbeat_soon(now);
             }
             self.nbd.sessions.insert(link, session);
             self.nbd_execute(now, link, actions, out);
