@@ -25,7 +25,7 @@ id!(
     ClusterId(u64), "cluster"
 );
 id!(
-    /// A data server (SDS): one process on one host, one fault unit.
+    /// A data server (SDS): one process on one host; a fault unit, unless it belongs to a fault set.
     SdsId(u32), "sds"
 );
 id!(
@@ -40,6 +40,18 @@ id!(
 id!(
     /// A volume; starts at 1, never reused; 0 = none.
     VolumeId(u32), "vol"
+);
+id!(
+    /// A protection domain: servers that keep each other's copies; starts at 1, never reused.
+    DomainId(u32), "domain"
+);
+id!(
+    /// A fault set: servers of one domain that share their fate; starts at 1, never reused.
+    FaultSetId(u32), "faultset"
+);
+id!(
+    /// A storage pool: devices of one domain; starts at 1, never reused.
+    PoolId(u32), "pool"
 );
 id!(
     /// A placement group: the units that share one replica set and one epoch.

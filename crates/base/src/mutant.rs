@@ -111,6 +111,14 @@ pub enum Mutant {
     GrownGap,
     /// Not a rule: the MDM takes a device for the one that was in its place, whatever is written on it.
     StrangeDevice,
+    /// R8: a client that a volume is not mapped to is served.
+    ServeUnmapped,
+    /// R8: I/O of an earlier mapping is done as if it were of the present one.
+    ReuseGeneration,
+    /// Placement: a fault set counts as so many fault units as it has servers.
+    IgnoreFaultSets,
+    /// R8: unmapping is answered before every primary knows of it.
+    UnmapBlindly,
     /// R4: the MDM gives a group other replicas without comparing the epoch. (In the MDM's own tests.)
     MoveBlindly,
     /// R11: a replica that leaves is dropped before the one in its place is in sync.
@@ -214,6 +222,10 @@ impl Mutant {
         Mutant::MdmAnswerEarly,
         Mutant::MdmStaleState,
         Mutant::MdmStaleAnswer,
+        Mutant::ServeUnmapped,
+        Mutant::ReuseGeneration,
+        Mutant::UnmapBlindly,
+        Mutant::IgnoreFaultSets,
     ];
 }
 

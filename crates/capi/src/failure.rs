@@ -52,6 +52,7 @@ pub(crate) fn keep(failure: Failure) -> c_int {
 pub(crate) fn errno(error: BlockError) -> c_int {
     match error {
         BlockError::NoSuchVolume => libc::ENOENT,
+        BlockError::ReadOnly => libc::EROFS,
         BlockError::OutOfRange => libc::ERANGE,
         BlockError::Misaligned | BlockError::TooBig => libc::EINVAL,
         BlockError::Full => libc::ENOSPC,
@@ -71,11 +72,14 @@ pub extern "C" fn gabion_strerror(result: i64) -> *const c_char {
         libc::EINVAL => c"an argument is wrong: gabion_last_error says which",
         libc::EIO => c"a device failed to read or write; see `gabion status`",
         libc::ENODATA => c"every copy of this range is lost; see `gabion status`",
-        libc::ENOENT => c"no such volume: it was deleted, or never made",
+        libc::ENOENT => {
+            c"no such volume: it was deleted, is not mapped to this client, or was never made"
+        }
         libc::ENOSPC => c"the storage pool is full: add a device, or delete or discard data",
         libc::ENOTRECOVERABLE => c"the library has failed before: close the cluster, open it anew",
         libc::EPERM => c"a cluster is used by the thread and the process that have opened it",
         libc::ERANGE => c"the range leaves the volume",
+        libc::EROFS => c"the volume is mapped to this client for reading only",
         libc::ETIMEDOUT => c"no answer in time; gabion_last_error says from whom",
         _ => c"the system refused something: gabion_last_error says what",
     };
@@ -105,6 +109,7 @@ mod tests {
     fn every_error_of_a_request_has_words_of_its_own() {
         let all = [
             BlockError::NoSuchVolume,
+            BlockError::ReadOnly,
             BlockError::OutOfRange,
             BlockError::Misaligned,
             BlockError::TooBig,

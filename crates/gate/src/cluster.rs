@@ -97,7 +97,11 @@ impl Cluster {
     fn make_volume(&mut self) {
         let link = self.connect(Who::Admin, Who::Mdm);
         let size = u64::from(UNITS) * u64::from(UNIT);
-        let ask = Ask::CreateVolume(CreateVolume { name: VOLUME.into(), size });
+        let ask = Ask::CreateVolume(CreateVolume {
+            name: VOLUME.into(),
+            size,
+            ..CreateVolume::default()
+        });
         let order = AdminRequest { ask: Some(ask) };
         let hello = hello(ClusterId(0), Role::Admin, "admin");
         let frames = [
@@ -366,6 +370,7 @@ fn sds(who: Who) -> SdsConfig {
         mdm: vec![Who::Mdm.address()],
         address: who.address(),
         device: DeviceConfig::Ram { capacity: 1024 * MIB },
+        home: Default::default(),
         nonce: 20 + who as u64,
         pid: 1,
         limits: Limits::SHIPPED,

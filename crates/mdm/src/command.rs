@@ -7,10 +7,14 @@
 //! Commands name ids, incarnations and chosen groups explicitly; nothing is drawn or computed by a
 //! clock or a random number when they are applied.
 
+mod objects;
+
+pub use objects::{DropObject, MapVolume, PutObject, Rename};
+
 use alloc::string::String;
 use alloc::vec::Vec;
 use prost::Message;
-use wire::control::MdmInfo;
+use wire::control::{MappingInfo, MdmInfo};
 
 /// One log entry.
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -61,6 +65,18 @@ pub enum Command {
     /// An MDM doesn't any more.
     #[prost(message, tag = "41")]
     RemoveMdm(RemoveMdm),
+    /// Other clients may use a volume.
+    #[prost(message, tag = "50")]
+    MapVolume(MapVolume),
+    /// An object gets another name.
+    #[prost(message, tag = "51")]
+    Rename(Rename),
+    /// A protection domain, a fault set or a storage pool is there, or is set otherwise.
+    #[prost(message, tag = "52")]
+    PutObject(PutObject),
+    /// It is gone.
+    #[prost(message, tag = "53")]
+    DropObject(DropObject),
 }
 
 /// See [`Command::FormCluster`].
@@ -107,6 +123,15 @@ pub struct DeviceUp {
     /// The process, for people.
     #[prost(uint32, tag = "11")]
     pub pid: u32,
+    /// Of a new server: its protection domain; 0, as builds before there were any: the first.
+    #[prost(uint32, tag = "50")]
+    pub domain: u32,
+    /// Of a new server: its fault set; 0: none.
+    #[prost(uint32, tag = "51")]
+    pub fault_set: u32,
+    /// Of a new device: its storage pool; 0, as builds before there were any: the first.
+    #[prost(uint32, tag = "52")]
+    pub pool: u32,
 }
 
 /// See [`Command::DeviceDown`].
@@ -214,6 +239,15 @@ pub struct CreateVolume {
     /// The groups of its units.
     #[prost(uint32, repeated, tag = "5")]
     pub slots: Vec<u32>,
+    /// Who may use it; absent: all.
+    #[prost(message, optional, tag = "50")]
+    pub mapping: Option<MappingInfo>,
+    /// Its storage pool; 0, as builds before there were any: the first.
+    #[prost(uint32, tag = "51")]
+    pub pool: u32,
+    /// Space for all of it is reserved.
+    #[prost(bool, tag = "52")]
+    pub thick: bool,
 }
 
 /// A group of a [`CreateVolume`].
@@ -301,7 +335,10 @@ pub struct RemoveMdm {
 /// The envelope of a command in the log.
 #[derive(Clone, PartialEq, Message)]
 struct Record {
-    #[prost(oneof = "Command", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41")]
+    #[prost(
+        oneof = "Command",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53"
+    )]
     command: Option<Command>,
 }
 

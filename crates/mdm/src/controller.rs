@@ -5,16 +5,18 @@
 //! repeated proposals and registrations never grow the log.
 
 use crate::command::{self, Command};
+use crate::group::Group;
+use crate::mapping::{Grant, Mapping};
 use crate::refused::{MAX_DEVICES, MAX_SDCS, PEER_NAME_MAX, Refused, check_name};
-use crate::state::{Device, State, check_size, survives};
+use crate::state::{Device, Sdc, State, check_size, survives};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DeviceId, Limits, Mutant, SdcId, SdsId, UNIT, mutant};
+use base::{DeviceId, DomainId, FaultSetId, Limits, Mutant, PoolId, SdcId, SdsId, UNIT, mutant};
 use core::net::SocketAddr;
 use placement::Choice;
-use wire::control::{self, Intent};
+use wire::control::{self, Intent, ObjectKind};
 
 /// What a registration leads to.
 #[derive(Clone, PartialEq, Debug)]
@@ -46,6 +48,10 @@ impl State {
             return Registration::WrongDevice(text);
         }
         let known = self.reporter(m);
+        let home = match self.home(m, known.map(|(_, d)| d)) {
+            Ok(home) => home,
+            Err(text) => return Registration::Bad(text),
+        };
         let (device, incarnation) = match known {
             Some((id, d)) if d.nonce == m.nonce => (id, d.incarnation),
             Some((_, d)) if older || d.past.contains(&m.nonce) => {
@@ -61,7 +67,7 @@ impl State {
         };
         let command = Command::DeviceUp(command::DeviceUp {
             device: device.0,
-            sds: self.server_named(&m.sds).unwrap_or(self.next_sds()).0,
+            sds: self.server_of(&m.sds).unwrap_or(self.next_sds()).0,
             name: m.sds.clone(),
             shard: m.shard,
             incarnation: incarnation.0,
@@ -71,10 +77,58 @@ impl State {
             capacity: m.capacity,
             kind: m.kind,
             pid: m.pid,
+            domain: home.0.0,
+            fault_set: home.1.0,
+            pool: home.2.0,
         });
         match self.would_change(&command) {
             true => Registration::New(device, command),
             false => Registration::Known(device),
+        }
+    }
+
+    /// Where a new server, or a new device, belongs. What is there already stays where it is, whatever is said.
+    fn home(
+        &self,
+        m: &control::Register,
+        device: Option<&Device>,
+    ) -> Result<(DomainId, FaultSetId, PoolId), String> {
+        let say = |why: Refused| format!("{why}");
+        let server = self.server_of(&m.sds);
+        let domain = match server {
+            Some(sds) => self.servers[&sds].domain,
+            None if self.server_named(&m.sds).is_some() => {
+                return Err(format!(
+                    "another server was given the name `{:.64}`: give one of them another name",
+                    m.sds
+                ));
+            }
+            None => self.objects.domain(&m.domain).map_err(say)?,
+        };
+        let fault_set = match self.objects.named(ObjectKind::FaultSet, &m.fault_set) {
+            None if m.fault_set.is_empty() || server.is_some() => FaultSetId(0),
+            None => {
+                let name = m.fault_set.chars().take(64).collect();
+                return Err(format!(
+                    "{}; `gabion fault-set create` makes one",
+                    Refused::NoObject(ObjectKind::FaultSet, name)
+                ));
+            }
+            Some(id) => FaultSetId(id),
+        };
+        let set = self.objects.fault_sets.get(&fault_set);
+        if server.is_none() && set.is_some_and(|f| f.domain != domain) {
+            return Err(format!("the fault set `{}` is of another protection domain", m.fault_set));
+        }
+        let pool = match device {
+            Some(device) => device.pool,
+            None => self.objects.pool(&m.pool, Some(domain)).map_err(|why| {
+                format!("{why}; the configuration's `pool` says it, `gabion pool create` makes one")
+            })?,
+        };
+        match self.objects.pools.get(&pool).is_some_and(|p| p.domain == domain) {
+            true => Ok((domain, fault_set, pool)),
+            false => Err(String::from("the storage pool is of another protection domain")),
         }
     }
 
@@ -91,10 +145,10 @@ impl State {
             };
         };
         let place = |d: &Device| {
-            let server = self.servers.get(&d.sds).map_or("?", |n| n);
+            let server = self.servers.get(&d.sds).map_or("?", |s| &s.name);
             format!("device {} of server `{server}`", d.shard)
         };
-        let elsewhere = self.server_named(&m.sds) != Some(d.sds) || d.shard != m.shard;
+        let elsewhere = self.server_of(&m.sds) != Some(d.sds) || d.shard != m.shard;
         if m.device == 0 {
             let has_data = survives(d.kind) && !self.groups_of(id).is_empty();
             // It is on its way to get its id, and something has interrupted that.
@@ -125,7 +179,7 @@ impl State {
             ));
         }
         // `device_up` takes no second device for a place: without a word, it would be registered and nowhere.
-        let here = |v: &Device| (Some(v.sds), v.shard) == (self.server_named(&m.sds), m.shard);
+        let here = |v: &Device| (Some(v.sds), v.shard) == (self.server_of(&m.sds), m.shard);
         let other = self.devices.iter().find(|(other, v)| **other != id && v.up && here(v));
         if let Some((other, v)) = other {
             return Err(format!(
@@ -156,7 +210,13 @@ impl State {
                 "at most 16 NBD addresses of 256 bytes can be shown",
             ));
         }
-        let known = self.sdc_named(&m.name);
+        let known = self.sdc_of(&m.name);
+        if known.is_none() && self.sdc_named(&m.name).is_some() {
+            return Registration::Bad(format!(
+                "another client was given the name `{:.64}`: give one of them another name",
+                m.name
+            ));
+        }
         let (sdc, incarnation) = match known {
             Some((id, s)) if s.nonce == m.nonce => (id, s.incarnation),
             Some((_, s)) if older || s.past.contains(&m.nonce) => {
@@ -190,7 +250,7 @@ impl State {
         Some(Command::DeviceUp(command::DeviceUp {
             device: device.0,
             sds: d.sds.0,
-            name: self.servers.get(&d.sds)?.clone(),
+            name: self.servers.get(&d.sds)?.own.clone(),
             shard: d.shard,
             incarnation: d.incarnation.0,
             nonce: d.nonce,
@@ -199,6 +259,7 @@ impl State {
             capacity: d.capacity,
             kind: d.kind as i32,
             pid: d.pid,
+            ..command::DeviceUp::default()
         }))
     }
 
@@ -226,71 +287,211 @@ impl State {
         self.edits(command).is_ok_and(|e| !e.is_empty())
     }
 
-    /// Makes a volume: makes the groups that the cluster lacks, and chooses those of the volume.
+    /// Makes a volume: makes the groups that the pool lacks, and chooses those of the volume. `used` says how many
+    /// bytes devices have in use.
     pub fn create_volume_command(
         &self,
-        name: &str,
-        size: u64,
+        m: &control::CreateVolume,
         limits: &Limits,
+        used: &dyn Fn(DeviceId) -> u64,
     ) -> Result<Command, Refused> {
-        check_name(name)?;
-        let size = whole_units(size)?;
+        check_name(&m.name)?;
+        let size = whole_units(m.size)?;
+        if self.volume_named(&m.name).is_some() {
+            return Err(Refused::Taken(m.name.clone()));
+        }
+        let pool = self.objects.pool(&m.pool, None)?;
+        let mapping = self.wished(&m.to, m.unmapped)?;
+        if m.thick {
+            self.has_space(pool, size, limits, used)?;
+        }
         let devices: Vec<placement::Device> = self
             .devices
             .iter()
-            .filter(|(_, d)| d.up && d.intent == Intent::Normal)
-            .map(|(id, d)| placement::Device { id: *id, sds: d.sds, capacity: d.capacity })
+            .filter(|(_, d)| d.up && d.intent == Intent::Normal && d.pool == pool)
+            .map(|(id, d)| {
+                let sds = self.unit(d.sds);
+                placement::Device { id: *id, sds, capacity: d.capacity }
+            })
             .collect();
-        let live = self.groups.values().filter(|g| !g.lost);
+        let here = |g: &&Group| self.pool_of(g) == Some(pool);
+        let live = self.groups.values().filter(|g| !g.lost).filter(here);
         let existing: Vec<placement::Pair> = live.filter_map(|g| g.pair()).collect();
         let new = placement::top_up(&devices, &existing, limits.groups_per_device)
-            .map_err(|e| Refused::TooFewServers { up: e.servers, known: self.servers.len() })?;
+            .map_err(|e| self.too_few(pool, e.servers))?;
         // Groups that somebody serves; if there are none, groups that will be served again.
-        let served = self.choices(|g| g.primary.is_some());
+        let served = self.choices(|g| here(&g) && g.primary.is_some());
         let made = (self.next_group().0..)
             .zip(&new)
             .map(|(id, pair)| Choice { group: base::GroupId(id), replicas: *pair });
         let mut choices: Vec<Choice> = served.into_iter().chain(made).collect();
         if choices.is_empty() {
-            choices = self.choices(|g| !g.lost);
+            choices = self.choices(|g| here(&g) && !g.lost);
         }
         let slots =
             placement::choose_slots(self.next_volume, &choices, limits.stripe_width as usize);
         if slots.is_empty() {
             return Err(Refused::NoGroup);
         }
-        let command = Command::CreateVolume(command::CreateVolume {
+        self.checked(Command::CreateVolume(command::CreateVolume {
             volume: self.next_volume.0,
-            name: String::from(name),
+            name: m.name.clone(),
             size,
             groups: new
                 .iter()
                 .map(|p| command::NewGroup { replicas: p.iter().map(|d| d.0).collect() })
                 .collect(),
             slots: slots.into_iter().map(|g| g.0).collect(),
-        });
-        self.edits(&command).map(|_| command)
+            mapping: Some(mapping.info()),
+            pool: pool.0,
+            thick: m.thick,
+        }))
     }
 
-    fn choices(&self, may: impl Fn(&crate::group::Group) -> bool) -> Vec<Choice> {
-        let choice = |(id, g): (&base::GroupId, &crate::group::Group)| {
-            Some(Choice { group: *id, replicas: g.pair()? })
-        };
+    /// Why a pool has too few fault units: in words of servers, where there is nothing else.
+    fn too_few(&self, pool: PoolId, up: usize) -> Refused {
+        let plain = self.objects.fault_sets.is_empty() && self.objects.pools.len() == 1;
+        match plain {
+            true => Refused::TooFewServers { up, known: self.servers.len() },
+            false => {
+                let pool = self.objects.pools.get(&pool).map_or("?", |p| &p.name);
+                Refused::TooFewUnits { pool: String::from(pool), up }
+            }
+        }
+    }
+
+    /// Whether a pool can reserve so much more for a thick volume. What thin volumes have written counts, but not
+    /// what they may write yet.
+    fn has_space(
+        &self,
+        pool: PoolId,
+        size: u64,
+        limits: &Limits,
+        used: &dyn Fn(DeviceId) -> u64,
+    ) -> Result<(), Refused> {
+        let kept = 100 - self.objects.spare(pool, limits).min(100);
+        let here = self.devices.iter().filter(|(_, d)| d.pool == pool);
+        let here: Vec<_> = here.filter(|(_, d)| d.intent == Intent::Normal).collect();
+        let usable: u64 = here.iter().map(|(_, d)| d.capacity / 100 * kept).sum();
+        let taken = self.reserved(pool).max(here.iter().map(|(id, _)| used(**id)).sum());
+        let (room, needed) = (usable.saturating_sub(taken), size.saturating_mul(2));
+        if needed <= room {
+            return Ok(());
+        }
+        let pool = self.objects.pools.get(&pool).map_or("?", |p| &p.name);
+        Err(Refused::NoSpace { pool: String::from(pool), size, needed, room })
+    }
+
+    fn choices(&self, may: impl Fn(&Group) -> bool) -> Vec<Choice> {
+        let choice =
+            |(id, g): (&base::GroupId, &Group)| Some(Choice { group: *id, replicas: g.pair()? });
         self.groups.iter().filter(|(_, g)| may(g)).filter_map(choice).collect()
     }
 
     /// Grows a volume.
-    pub fn resize_volume_command(&self, name: &str, size: u64) -> Result<Command, Refused> {
-        let (id, _) = self.find(name)?;
-        let command =
-            Command::ResizeVolume(command::ResizeVolume { volume: id.0, size: whole_units(size)? });
-        self.edits(&command).map(|_| command)
+    pub fn resize_volume_command(
+        &self,
+        name: &str,
+        size: u64,
+        limits: &Limits,
+        used: &dyn Fn(DeviceId) -> u64,
+    ) -> Result<Command, Refused> {
+        let (id, old) = self.find(name)?;
+        let size = whole_units(size)?;
+        let command = Command::ResizeVolume(command::ResizeVolume { volume: id.0, size });
+        let command = self.checked(command)?;
+        if old.thick && size > old.size {
+            self.has_space(old.pool, size - old.size, limits, used)?;
+        }
+        Ok(command)
     }
 
-    /// Deletes a volume.
-    pub fn delete_volume_command(&self, name: &str) -> Result<Command, Refused> {
-        let (id, _) = self.find(name)?;
+    /// Deletes a volume; `attached` are the clients that use it. With `unmap`, also if somebody may or does.
+    pub fn delete_volume_command(
+        &self,
+        name: &str,
+        unmap: bool,
+        attached: impl Fn(base::VolumeId) -> Vec<SdcId>,
+    ) -> Result<Command, Refused> {
+        let (id, old) = self.find(name)?;
+        let volume = || String::from(name);
+        let names = |of: &mut dyn Iterator<Item = SdcId>| {
+            let names: Vec<&str> =
+                of.filter_map(|sdc| self.sdcs.get(&sdc).map(|s| &*s.name)).collect();
+            names.join(", ")
+        };
+        let named = old.mapping.named().filter(|list| !list.is_empty() && !unmap);
+        if let Some(list) = named {
+            let sdcs = names(&mut list.keys().copied());
+            return Err(Refused::StillMapped { volume: volume(), sdcs });
+        }
+        let users = if unmap { Vec::new() } else { attached(id) };
+        if !users.is_empty() {
+            let sdcs = names(&mut users.into_iter());
+            return Err(Refused::InUse { volume: volume(), sdcs });
+        }
         Ok(Command::DeleteVolume(command::DeleteVolume { volume: id.0 }))
+    }
+
+    /// Maps a volume to more clients, or, if it says so, to these only.
+    pub fn map_command(&self, m: &control::MapAsk) -> Result<Command, Refused> {
+        let (id, old) = self.find(&m.volume)?;
+        if m.to.is_empty() {
+            return Err(Refused::Nobody);
+        }
+        let wish = self.wished(&m.to, true)?;
+        let mapping = match (wish.named(), old.mapping.named()) {
+            (Some(_), None) if !m.only => {
+                return Err(Refused::MappedToAll { volume: m.volume.clone() });
+            }
+            (Some(new), Some(old)) if !m.only => {
+                Mapping::only(old.iter().chain(new).map(|(sdc, grant)| (*sdc, *grant)).collect())
+            }
+            _ => wish,
+        };
+        let (volume, mapping) = (id.0, Some(mapping.info()));
+        self.checked(Command::MapVolume(command::MapVolume { volume, mapping }))
+    }
+
+    /// Takes clients their leave to use a volume.
+    pub fn unmap_command(&self, m: &control::UnmapAsk) -> Result<Command, Refused> {
+        let (id, old) = self.find(&m.volume)?;
+        let volume = || m.volume.clone();
+        let mapping = match old.mapping.named() {
+            _ if m.all => Mapping::nobody(),
+            _ if m.sdcs.is_empty() => return Err(Refused::Nobody),
+            None => return Err(Refused::MappedToAll { volume: volume() }),
+            Some(list) => {
+                let mut list = list.clone();
+                for sdc in &m.sdcs {
+                    let (id, _) = self.client(sdc)?;
+                    if list.remove(&id).is_none() {
+                        return Err(Refused::NotMapped { volume: volume(), sdc: sdc.clone() });
+                    }
+                }
+                Mapping::only(list)
+            }
+        };
+        let (volume, mapping) = (id.0, Some(mapping.info()));
+        self.checked(Command::MapVolume(command::MapVolume { volume, mapping }))
+    }
+
+    fn client(&self, name: &str) -> Result<(SdcId, &Sdc), Refused> {
+        let none = || Refused::NoObject(ObjectKind::Sdc, name.chars().take(64).collect());
+        self.sdc_named(name).ok_or_else(none)
+    }
+
+    /// Whom these names mean; if there are none, and it wasn't said that nobody is meant: all.
+    fn wished(&self, to: &[control::MapTo], nobody: bool) -> Result<Mapping, Refused> {
+        let grant = |m: &control::MapTo| Grant { access: m.access(), generation: 0 };
+        match to {
+            [] if !nobody => Ok(Mapping::everyone(0)),
+            [all] if all.sdc.is_empty() => Ok(Mapping::to_all(all.access(), 0)),
+            _ => {
+                let named = to.iter().map(|m| Ok((self.client(&m.sdc)?.0, grant(m))));
+                Ok(Mapping::only(named.collect::<Result<_, Refused>>()?))
+            }
+        }
     }
 
     /// Has a device, or all (0), scrubbed: one command for each that keeps its content.

@@ -11,7 +11,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use base::{DeviceId, Incarnation, Limits, SdsId, Time};
+use base::{DeviceId, DomainId, Incarnation, Limits, SdsId, Time};
 use core::time::Duration;
 
 /// A device seems to be gone.
@@ -38,6 +38,7 @@ pub fn loss_limit(servers: usize) -> usize {
 
 #[derive(Debug)]
 struct Watch {
+    /// Its fault unit: one accident may take all of that.
     server: SdsId,
     incarnation: Incarnation,
     heard: Time,
@@ -55,6 +56,8 @@ struct Watch {
 #[derive(Debug)]
 pub struct Detector {
     watched: BTreeMap<DeviceId, Watch>,
+    /// The protection domains of fault units: each is judged by itself.
+    domains: BTreeMap<SdsId, DomainId>,
     silence: Duration,
     beat: Duration,
     awake: Time,
@@ -66,7 +69,17 @@ impl Detector {
     /// A detector that watches nobody yet.
     pub fn new(limits: &Limits) -> Detector {
         let (silence, beat) = (limits.suspect_after, limits.heartbeat_every);
-        Detector { watched: BTreeMap::new(), silence, beat, awake: Time::ZERO, held_back: false }
+        let (watched, domains) = (BTreeMap::new(), BTreeMap::new());
+        Detector { watched, domains, silence, beat, awake: Time::ZERO, held_back: false }
+    }
+
+    /// A fault unit belongs to this domain; one of which nothing was said belongs to domain 0.
+    pub fn belongs(&mut self, unit: SdsId, domain: DomainId) {
+        self.domains.insert(unit, domain);
+    }
+
+    fn domain(&self, watch: &Watch) -> DomainId {
+        self.domains.get(&watch.server).copied().unwrap_or_default()
     }
 
     /// This life of the device is, or is thought to be, alive since `now`.
@@ -133,11 +146,14 @@ impl Detector {
         }
         self.awake = now;
         let mut verdicts = Vec::new();
-        self.held_back = self.too_many(now);
-        if self.held_back {
-            return verdicts;
-        }
+        let held = self.too_many(now);
+        self.held_back = !held.is_empty();
+        let domains = &self.domains;
         for (device, watch) in &mut self.watched {
+            let domain = domains.get(&watch.server).copied().unwrap_or_default();
+            if held.contains(&domain) {
+                continue;
+            }
             if !watch.lost && now.since(watch.heard) >= self.silence {
                 (watch.lost, watch.silent_since) = (true, Some(now));
                 verdicts.push(Verdict {
@@ -159,20 +175,23 @@ impl Detector {
         silent && watch.incarnation == verdict.incarnation
     }
 
-    /// True when more servers are silent, or were declared lost for it just now, than is believable.
-    fn too_many(&self, now: Time) -> bool {
-        let (mut all, mut silent) = (BTreeSet::new(), BTreeSet::new());
+    /// Domains in which more servers are silent, or were declared lost for it just now, than is believable.
+    fn too_many(&self, now: Time) -> BTreeSet<DomainId> {
+        let mut all: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
+        let mut silent: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
         for watch in self.watched.values() {
             let quiet = now.since(watch.heard) >= self.silence;
             let told = watch.silent_since.is_some_and(|at| now.since(at) < WINDOW);
             if (quiet && !watch.lost) || told {
-                silent.insert(watch.server);
+                silent.entry(self.domain(watch)).or_default().insert(watch.server);
             }
             if !watch.lost || told {
-                all.insert(watch.server);
+                all.entry(self.domain(watch)).or_default().insert(watch.server);
             }
         }
-        silent.len() > loss_limit(all.len())
+        let known = |domain: &DomainId| all.get(domain).map_or(0, BTreeSet::len);
+        let many = silent.iter().filter(|(domain, gone)| gone.len() > loss_limit(known(domain)));
+        many.map(|(domain, _)| *domain).collect()
     }
 
     /// True while servers are silent that are not declared lost because they are too many.

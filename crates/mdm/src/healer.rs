@@ -25,7 +25,7 @@ use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, Duration, GroupId, Limits, MapVersion, SdsId, Time};
+use base::{DeviceId, DomainId, Duration, GroupId, Limits, MapVersion, SdsId, Time};
 use room::Rooms;
 use wire::control::{Intent, MoveStatus};
 
@@ -124,12 +124,15 @@ impl Healer {
         let gone = |id: &DeviceId| {
             self.away.get(id).is_some_and(|at| now.since(*at) >= limits.rebuild_after)
         };
-        let mut servers: BTreeMap<SdsId, bool> = BTreeMap::new();
+        // One accident may take a fault unit, and it is judged by the units of its domain.
+        let mut units: BTreeMap<DomainId, BTreeMap<SdsId, bool>> = BTreeMap::new();
         for (id, d) in state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed) {
-            *servers.entry(d.sds).or_insert(true) &= gone(id);
+            let Some(server) = state.servers.get(&d.sds) else { continue };
+            let domain = units.entry(server.domain).or_default();
+            *domain.entry(server.unit).or_insert(true) &= gone(id);
         }
-        let away = servers.values().filter(|away| **away).count();
-        self.held_back = away > loss_limit(servers.len());
+        let away = |domain: &BTreeMap<SdsId, bool>| domain.values().filter(|away| **away).count();
+        self.held_back = units.values().any(|domain| away(domain) > loss_limit(domain.len()));
     }
 }
 
@@ -267,16 +270,13 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Moves copies off devices that are to be emptied, and one of two that lie on one server.
+    /// Moves copies off devices that are to be emptied, and one of two that lie on one fault unit.
     fn clear(&mut self) {
         let state = self.state;
         let leaves = |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.intent.empties());
         for (id, group) in state.groups.iter().filter(|(_, g)| g.is_whole() && g.leaving.is_none())
         {
-            let together = group.pair().is_some_and(|[a, b]| {
-                let server = |d: DeviceId| state.devices.get(&d).map(|d| d.sds);
-                server(a) == server(b)
-            });
+            let together = group.pair().is_some_and(|[a, b]| state.unit_of(a) == state.unit_of(b));
             let from = group.replicas.iter().copied().find(leaves);
             let from = from.or_else(|| group.replicas.last().copied().filter(|_| together));
             if let Some(from) = from {

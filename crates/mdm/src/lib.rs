@@ -3,8 +3,9 @@
 //! - [`command`]: what a log entry can say; [`state`]: what it means ([`State::apply`]).
 //! - [`controller`]: wishes and observations become commands, or a refusal; nothing else makes them.
 //! - [`healer`]: which groups get other replicas. [`detector`]: who lives. [`quarantine`]: who comes and goes too often.
-//!   [`entry`]: commands on their way. [`log`]: how
-//!   they survive. [`publish`], [`snapshot`], [`status`]: the state as map pages, as bytes, and for people. [`members`]: the
+//!   [`entry`]: commands on their way. [`log`]: how they survive. [`mapping`], [`objects`]: who may use a volume, and what
+//!   people make, name and remove. [`publish`], [`snapshot`], [`status`]: the state as map pages, as bytes, and for
+//!   people. [`members`]: the
 //!   MDMs of the cluster.
 //!
 //! **Architecture invariant:** all is decided in `apply`, by the state and the command alone; the
@@ -24,7 +25,9 @@ pub mod group;
 pub mod healer;
 pub mod log;
 mod maintenance;
+pub mod mapping;
 pub mod members;
+pub mod objects;
 pub mod publish;
 pub mod quarantine;
 pub mod refused;

@@ -12,7 +12,7 @@ use crate::state::{Device, State};
 use crate::status::Observed;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
-use base::{DeviceId, Limits};
+use base::{DeviceId, Limits, SdsId};
 use wire::control::{Intent, MaintainAsk};
 
 impl State {
@@ -48,16 +48,19 @@ impl State {
             self.may_go(&all, seen, limits)?;
             return Ok(intend(&all, Intent::Protect));
         }
-        self.may_be_off(&all, &ask.server)?;
+        self.may_be_off(&all, server)?;
         Ok(intend(&all, Intent::Maintain))
     }
 
-    /// Whether everything is served without these devices, which are all of one server.
-    fn may_be_off(&self, all: &BTreeSet<DeviceId>, server: &str) -> Result<(), Refused> {
+    /// Whether everything is served without these devices, which are all of one server. Others of its fault unit may be
+    /// off, too: no two copies are there.
+    fn may_be_off(&self, all: &BTreeSet<DeviceId>, server: SdsId) -> Result<(), Refused> {
+        let beside = |d: &Device| {
+            self.domain_of(d.sds) == self.domain_of(server) && self.unit(d.sds) != self.unit(server)
+        };
         let other = |is: fn(Intent) -> bool| {
-            let mut others = self.devices.iter().filter(|(id, _)| !all.contains(id));
-            let other = others.find(|(_, d)| is(d.intent))?.1;
-            self.servers.get(&other.sds).cloned()
+            let other = self.devices.values().find(|d| is(d.intent) && beside(d))?;
+            Some(self.servers.get(&other.sds)?.name.clone())
         };
         if let Some(other) = other(|intent| intent == Intent::Maintain) {
             return Err(Refused::Maintained(other));
@@ -72,7 +75,7 @@ impl State {
         };
         let groups = all.iter().flat_map(|d| self.groups_of(*d)).filter(only_here);
         let groups = groups.collect::<BTreeSet<_>>().len();
-        let server = String::from(server);
+        let server = self.servers.get(&server).map_or(String::new(), |s| s.name.clone());
         if groups > 0 { Err(Refused::OnlyHere { server, groups }) } else { Ok(()) }
     }
 }

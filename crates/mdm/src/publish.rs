@@ -75,6 +75,7 @@ pub fn device_info(id: DeviceId, d: &Device) -> DeviceInfo {
         capacity: d.capacity,
         scrub: d.scrub,
         intent: d.intent as i32,
+        pool: d.pool.0,
     }
 }
 
@@ -101,5 +102,8 @@ pub fn volume_info(id: VolumeId, v: &Volume) -> VolumeInfo {
         size: v.size,
         generation: v.generation,
         slots: v.slots.iter().map(|g| g.0).collect(),
+        mapping: Some(v.mapping.info()),
+        pool: v.pool.0,
+        thick: v.thick,
     }
 }

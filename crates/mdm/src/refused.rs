@@ -3,7 +3,7 @@
 use alloc::string::String;
 use base::MAX_VOLUME_BYTES;
 use thiserror::Error;
-use wire::control::AdminError;
+use wire::control::{AdminError, ObjectKind};
 
 /// The longest name of a volume.
 pub const NAME_MAX: usize = 31;
@@ -77,6 +77,17 @@ pub enum Refused {
     )]
     TooFewLeft {
         /// Servers that are up and stay.
+        left: usize,
+    },
+    /// Two copies would have too few fault units.
+    #[error(
+        "two copies need two fault units, and the storage pool `{pool}` would have {left} left that is up: start \
+         another SDS with a device of that pool first"
+    )]
+    LastUnit {
+        /// The pool.
+        pool: String,
+        /// Units that are up and stay.
         left: usize,
     },
     /// The other devices are too small.
@@ -182,6 +193,114 @@ pub enum Refused {
     /// It can't lead now.
     #[error("`{0}` can't lead now: {1}")]
     CantLead(String, &'static str),
+    /// The name can't be that of an object of this kind.
+    #[error(
+        "`{1}` can't be the name of a {what}: use 1 to {PEER_NAME_MAX} bytes without control characters",
+        what = words(*.0)
+    )]
+    ObjectName(ObjectKind, String),
+    /// The name is taken.
+    #[error("there is a {what} `{1}` already: choose another name", what = words(*.0))]
+    ObjectTaken(ObjectKind, String),
+    /// There is none of this name.
+    #[error(
+        "there is no {what} `{1}`: `gabion {command} list` shows those that exist",
+        what = words(*.0), command = command(*.0)
+    )]
+    NoObject(ObjectKind, String),
+    /// There are several.
+    #[error(
+        "there are several {what}s: say which one with --{command} (`gabion {command} list` shows them)",
+        what = words(*.0), command = command(*.0)
+    )]
+    Which(ObjectKind),
+    /// Something belongs to it.
+    #[error(
+        "the {what} `{name}` still has {count} {of}: remove or move those first",
+        what = words(*.kind), of = .what
+    )]
+    NotEmpty {
+        /// What it is.
+        kind: ObjectKind,
+        /// Its name.
+        name: String,
+        /// How many.
+        count: usize,
+        /// Of what.
+        what: &'static str,
+    },
+    /// There has to be one.
+    #[error("`{1}` is the last {what}, and there has to be one: rename it, or make another one first", what = words(*.0))]
+    LastObject(ObjectKind, String),
+    /// There are as many as there may be.
+    #[error("there are {} {what}s, and there can't be more: remove one", crate::objects::MAX_OBJECTS, what = words(*.0))]
+    TooManyObjects(ObjectKind),
+    /// More than a pool can do without.
+    #[error("{0} % of a pool can't be kept for rebuilds: use 0 to 90")]
+    Spare(u32),
+    /// A pool's servers are too few.
+    #[error(
+        "two copies need two fault units (fault sets, or servers in none), and the storage pool `{pool}` has          {up} that are up: start another SDS with a device of that pool"
+    )]
+    TooFewUnits {
+        /// The pool.
+        pool: String,
+        /// Units that are up.
+        up: usize,
+    },
+    /// A pool has too little space.
+    #[error(
+        "a thick volume of {size} bytes needs {needed}, with both copies, and the storage pool `{pool}` has {room}          left beside its spare and what is reserved: add a device, remove volumes, or make it thin (--thin)"
+    )]
+    NoSpace {
+        /// The pool.
+        pool: String,
+        /// The volume's size.
+        size: u64,
+        /// What it would take.
+        needed: u64,
+        /// What is left.
+        room: u64,
+    },
+    /// Clients may use the volume.
+    #[error(
+        "`{volume}` is mapped to {sdcs}: unmap it first (`gabion volume unmap {volume} --all`), or say --unmap"
+    )]
+    StillMapped {
+        /// The volume.
+        volume: String,
+        /// To whom.
+        sdcs: String,
+    },
+    /// Clients use the volume.
+    #[error(
+        "`{volume}` is in use by {sdcs}: detach it there first, or unmap it (`gabion volume unmap {volume} --all`),          or say --unmap"
+    )]
+    InUse {
+        /// The volume.
+        volume: String,
+        /// By whom.
+        sdcs: String,
+    },
+    /// The volume is mapped to all.
+    #[error(
+        "`{volume}` is mapped to all SDCs: `gabion volume map {volume} --sdc NAME --only` leaves it to those that          you name"
+    )]
+    MappedToAll {
+        /// The volume.
+        volume: String,
+    },
+    /// It was not mapped.
+    #[error("`{volume}` is not mapped to {sdc}: `gabion volume list` shows to whom it is")]
+    NotMapped {
+        /// The volume.
+        volume: String,
+        /// To whom.
+        sdc: String,
+    },
+    /// Nobody was named.
+    #[error("say to whom: --sdc NAME, or --all")]
+    Nobody,
     /// The request names nothing that this build knows.
     #[error("this MDM doesn't know that order: update it")]
     Unknown,
@@ -216,10 +335,23 @@ impl Refused {
             | Refused::LastTieBreaker(_)
             | Refused::Majority { .. }
             | Refused::CantLead(..) => AdminError::TooFewMdms,
+            Refused::ObjectName(..) | Refused::Spare(_) | Refused::Which(_) | Refused::Nobody => {
+                AdminError::Invalid
+            }
+            Refused::ObjectTaken(..) => AdminError::NameTaken,
+            Refused::NoObject(..) | Refused::NotMapped { .. } => AdminError::NotFound,
+            Refused::NotEmpty { .. }
+            | Refused::LastObject(..)
+            | Refused::StillMapped { .. }
+            | Refused::InUse { .. }
+            | Refused::MappedToAll { .. } => AdminError::InUse,
+            Refused::NoSpace { .. } => AdminError::NoSpace,
+            Refused::TooFewUnits { .. } | Refused::LastUnit { .. } => AdminError::TooFewServers,
             Refused::TooFewServers { .. } | Refused::TooFewLeft { .. } => AdminError::TooFewServers,
             Refused::MdmLeaves
             | Refused::NoGroup
             | Refused::TooManyVolumes
+            | Refused::TooManyObjects(_)
             | Refused::Unknown
             | Refused::Outdated => AdminError::Other,
         }
@@ -233,6 +365,42 @@ pub fn check_name(name: &str) -> Result<(), Refused> {
         return Ok(());
     }
     Err(Refused::Name(name.chars().take(64).collect()))
+}
+
+/// Checks the name of something else than a volume.
+pub fn check_object_name(kind: ObjectKind, name: &str) -> Result<(), Refused> {
+    let plain = |c: char| !c.is_control();
+    if (1..=PEER_NAME_MAX).contains(&name.len()) && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(Refused::ObjectName(kind, name.chars().take(64).collect()))
+}
+
+/// What people call it.
+fn words(kind: ObjectKind) -> &'static str {
+    match kind {
+        ObjectKind::Unknown => "thing",
+        ObjectKind::Volume => "volume",
+        ObjectKind::Sdc => "SDC",
+        ObjectKind::Sds => "server",
+        ObjectKind::Domain => "protection domain",
+        ObjectKind::FaultSet => "fault set",
+        ObjectKind::Pool => "storage pool",
+        ObjectKind::System => "system",
+    }
+}
+
+/// Where the command line has it.
+fn command(kind: ObjectKind) -> &'static str {
+    match kind {
+        ObjectKind::Volume => "volume",
+        ObjectKind::Sdc => "sdc",
+        ObjectKind::Sds => "sds",
+        ObjectKind::Domain => "domain",
+        ObjectKind::FaultSet => "fault-set",
+        ObjectKind::Pool => "pool",
+        ObjectKind::System | ObjectKind::Unknown => "system",
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::status::Observed;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DeviceId, Limits, SdsId};
+use base::{DeviceId, Limits, PoolId, SdsId};
 use wire::control::{Intent, RemoveAsk};
 
 impl State {
@@ -56,9 +56,20 @@ impl State {
         let there = || self.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
         let takes = |d: &Device| d.up && d.intent == Intent::Normal;
         let stay: Vec<_> = there().filter(|(id, d)| takes(d) && !goes(id, d)).collect();
-        let servers: BTreeSet<SdsId> = stay.iter().map(|(_, d)| d.sds).collect();
-        if servers.len() < 2 && !self.groups.is_empty() {
-            return Err(Refused::TooFewLeft { left: servers.len() });
+        let pools: BTreeSet<PoolId> = meant.iter().map(|d| self.devices[d].pool).collect();
+        for pool in &pools {
+            let of_pool = |d: &Device| d.pool == *pool;
+            let units = stay.iter().filter(|(_, d)| of_pool(d)).map(|(_, d)| self.unit(d.sds));
+            let units: BTreeSet<SdsId> = units.collect();
+            let groups = self.groups.values().any(|g| self.pool_of(g) == Some(*pool));
+            if units.len() < 2 && groups {
+                let plain = self.objects.fault_sets.is_empty() && self.objects.pools.len() == 1;
+                let name = self.objects.pools.get(pool).map_or("?", |p| &p.name);
+                return Err(match plain {
+                    true => Refused::TooFewLeft { left: units.len() },
+                    false => Refused::LastUnit { pool: String::from(name), left: units.len() },
+                });
+            }
         }
         let alone = |d: &DeviceId| {
             let last = |g: &&base::GroupId| self.is_used(**g) && self.groups[*g].in_sync == [*d];
@@ -73,11 +84,18 @@ impl State {
         let used = |id: &DeviceId| {
             seen.devices.get(id).and_then(|s| s.heartbeat.as_ref()).map_or(0, |beat| beat.used)
         };
-        let needed: u64 = there().filter(|(id, d)| goes(id, d)).map(|(id, _)| used(id)).sum();
-        let kept = u64::from(100 - limits.spare_percent);
-        let room =
-            |(id, d): &(&DeviceId, &Device)| (d.capacity / 100 * kept).saturating_sub(used(id));
-        let room: u64 = stay.iter().map(room).sum();
-        if needed > room { Err(Refused::NoRoom { needed, room }) } else { Ok(()) }
+        for pool in pools {
+            let of_pool = |d: &Device| d.pool == pool;
+            let goes = there().filter(|(id, d)| of_pool(d) && goes(id, d));
+            let needed: u64 = goes.map(|(id, _)| used(id)).sum();
+            let kept = 100 - self.objects.spare(pool, limits).min(100);
+            let room =
+                |(id, d): &(&DeviceId, &Device)| (d.capacity / 100 * kept).saturating_sub(used(id));
+            let room: u64 = stay.iter().filter(|(_, d)| of_pool(d)).map(room).sum();
+            if needed > room {
+                return Err(Refused::NoRoom { needed, room });
+            }
+        }
+        Ok(())
     }
 }

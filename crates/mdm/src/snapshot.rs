@@ -3,15 +3,22 @@
 //! Protocol Buffers, as everywhere: tags are part of the format, never reuse one. What follows from
 //! the rest (next ids, indexes) is computed when it is read.
 
+use crate::command;
 use crate::group::Group;
+use crate::mapping::Mapping;
 use crate::members::Member;
+use crate::objects::{Domain, FaultSet, Objects, Pool};
 use crate::publish::{device_info, group_info, volume_info};
-use crate::state::{Device, Sdc, State, Volume};
+use crate::state::{Device, Sdc, Server, State, Volume};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, Epoch, GroupId, Incarnation, MapVersion, SdcId, SdsId, VolumeId};
+use base::{
+    ClusterId, DeviceId, DomainId, Epoch, FaultSetId, GroupId, Incarnation, MapVersion, PoolId,
+    SdcId, SdsId, VolumeId,
+};
 use prost::Message;
-use wire::control::{DeviceInfo, GroupInfo, MdmInfo, VolumeInfo};
+use wire::control::{DeviceInfo, GroupInfo, MdmInfo, ObjectKind, VolumeInfo};
 
 #[derive(Clone, PartialEq, Message)]
 struct Snapshot {
@@ -41,6 +48,23 @@ struct Snapshot {
     last_member: u32,
     #[prost(uint64, tag = "32")]
     members_changed_at: u64,
+    #[prost(message, optional, tag = "50")]
+    objects: Option<ObjectsRecord>,
+}
+
+/// Absent in snapshots of before there were any: then there are those of the beginning.
+#[derive(Clone, PartialEq, Message)]
+struct ObjectsRecord {
+    #[prost(string, tag = "1")]
+    system: String,
+    #[prost(message, repeated, tag = "2")]
+    list: Vec<command::PutObject>,
+    #[prost(uint32, tag = "3")]
+    last_domain: u32,
+    #[prost(uint32, tag = "4")]
+    last_fault_set: u32,
+    #[prost(uint32, tag = "5")]
+    last_pool: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -48,7 +72,15 @@ struct ServerRecord {
     #[prost(uint32, tag = "1")]
     id: u32,
     #[prost(string, tag = "2")]
+    own: String,
+    /// Empty: as it calls itself.
+    #[prost(string, tag = "3")]
     name: String,
+    /// 0, as builds before there were any: the first.
+    #[prost(uint32, tag = "4")]
+    domain: u32,
+    #[prost(uint32, tag = "5")]
+    fault_set: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -90,7 +122,7 @@ struct SdcRecord {
     #[prost(uint32, tag = "1")]
     id: u32,
     #[prost(string, tag = "2")]
-    name: String,
+    own: String,
     #[prost(uint64, tag = "3")]
     incarnation: u64,
     #[prost(uint64, tag = "4")]
@@ -101,6 +133,9 @@ struct SdcRecord {
     pid: u32,
     #[prost(string, repeated, tag = "7")]
     nbd: Vec<String>,
+    /// Empty: as it calls itself.
+    #[prost(string, tag = "8")]
+    name: String,
 }
 
 impl State {
@@ -112,11 +147,7 @@ impl State {
             version: self.version.0,
             next_volume: self.next_volume.0,
             next_incarnation: self.next_incarnation.0,
-            servers: self
-                .servers
-                .iter()
-                .map(|(id, name)| ServerRecord { id: id.0, name: name.clone() })
-                .collect(),
+            servers: self.servers.iter().map(|(id, s)| server_record(*id, s)).collect(),
             devices: self.devices.iter().map(|(id, d)| device_record(*id, d)).collect(),
             groups: self
                 .groups
@@ -135,6 +166,7 @@ impl State {
             members: self.members.infos(),
             last_member: self.members.last_id,
             members_changed_at: self.members.changed_at.0,
+            objects: Some(objects_record(&self.objects)),
         };
         snapshot.encode_to_vec()
     }
@@ -150,7 +182,9 @@ impl State {
             next_incarnation: Incarnation(s.next_incarnation),
             ..State::new()
         };
-        state.servers.extend(s.servers.into_iter().map(|r| (SdsId(r.id), r.name)));
+        state.servers.extend(s.servers.into_iter().map(server));
+        state.name_units();
+        state.objects = s.objects.map_or_else(Objects::default, objects);
         state.devices.extend(s.devices.into_iter().map(|r| (DeviceId(r.info.id), device(r))));
         state.groups.extend(s.groups.into_iter().map(|r| (GroupId(r.info.id), group(r))));
         state.volumes.extend(s.volumes.into_iter().map(|r| (VolumeId(r.info.id), volume(r))));
@@ -162,6 +196,77 @@ impl State {
         state.check()?;
         Ok(state)
     }
+}
+
+fn server_record(id: SdsId, s: &Server) -> ServerRecord {
+    ServerRecord {
+        id: id.0,
+        own: s.own.clone(),
+        name: s.name.clone(),
+        domain: s.domain.0,
+        fault_set: s.fault_set.map_or(0, |f| f.0),
+    }
+}
+
+fn server(r: ServerRecord) -> (SdsId, Server) {
+    let id = SdsId(r.id);
+    let fault_set = Some(FaultSetId(r.fault_set)).filter(|f| f.0 != 0);
+    let name = if r.name.is_empty() { r.own.clone() } else { r.name };
+    (id, Server { own: r.own, name, domain: DomainId(r.domain.max(1)), fault_set, unit: id })
+}
+
+fn objects_record(o: &Objects) -> ObjectsRecord {
+    let put = |kind: ObjectKind, id: u32, name: &String, domain: u32| command::PutObject {
+        kind: kind as i32,
+        id,
+        name: name.clone(),
+        domain,
+        media: 0,
+        spare: None,
+    };
+    let domains = o.domains.iter().map(|(id, d)| put(ObjectKind::Domain, id.0, &d.name, 0));
+    let sets =
+        o.fault_sets.iter().map(|(id, f)| put(ObjectKind::FaultSet, id.0, &f.name, f.domain.0));
+    let pools = o.pools.iter().map(|(id, p)| command::PutObject {
+        media: p.media as i32,
+        spare: p.spare.map(u32::from),
+        ..put(ObjectKind::Pool, id.0, &p.name, p.domain.0)
+    });
+    ObjectsRecord {
+        system: o.system.clone(),
+        list: domains.chain(sets).chain(pools).collect(),
+        last_domain: o.last_domain,
+        last_fault_set: o.last_fault_set,
+        last_pool: o.last_pool,
+    }
+}
+
+fn objects(r: ObjectsRecord) -> Objects {
+    let mut o = Objects {
+        system: r.system,
+        domains: BTreeMap::new(),
+        fault_sets: BTreeMap::new(),
+        pools: BTreeMap::new(),
+        last_domain: r.last_domain,
+        last_fault_set: r.last_fault_set,
+        last_pool: r.last_pool,
+    };
+    for put in r.list {
+        let (domain, media, spare) = (DomainId(put.domain), put.media(), put.spare);
+        match put.kind() {
+            ObjectKind::Domain => {
+                drop(o.domains.insert(DomainId(put.id), Domain { name: put.name }));
+            }
+            ObjectKind::FaultSet => {
+                drop(o.fault_sets.insert(FaultSetId(put.id), FaultSet { name: put.name, domain }));
+            }
+            _ => {
+                let pool = Pool { name: put.name, domain, media, spare: spare.map(|s| s as u8) };
+                drop(o.pools.insert(PoolId(put.id), pool));
+            }
+        }
+    }
+    o
 }
 
 fn member(info: MdmInfo) -> (u32, Member) {
@@ -193,6 +298,7 @@ fn device(r: DeviceRecord) -> Device {
         capacity: r.info.capacity,
         scrub: r.info.scrub,
         intent: r.info.intent(),
+        pool: PoolId(r.info.pool.max(1)),
         pid: r.pid,
         up: r.info.up,
         dead: r.info.dead,
@@ -220,6 +326,9 @@ fn volume(r: VolumeRecord) -> Volume {
         name: r.info.name,
         size: r.info.size,
         generation: r.info.generation,
+        mapping: Mapping::of(r.info.mapping),
+        pool: PoolId(r.info.pool.max(1)),
+        thick: r.info.thick,
         slots: r.info.slots.into_iter().map(GroupId).collect(),
         changed_at: MapVersion(r.changed_at),
     }
@@ -228,6 +337,7 @@ fn volume(r: VolumeRecord) -> Volume {
 fn sdc_record(id: SdcId, s: &Sdc) -> SdcRecord {
     SdcRecord {
         id: id.0,
+        own: s.own.clone(),
         name: s.name.clone(),
         incarnation: s.incarnation.0,
         nonce: s.nonce,
@@ -238,8 +348,10 @@ fn sdc_record(id: SdcId, s: &Sdc) -> SdcRecord {
 }
 
 fn sdc(r: SdcRecord) -> Sdc {
+    let name = if r.name.is_empty() { r.own.clone() } else { r.name };
     Sdc {
-        name: r.name,
+        own: r.own,
+        name,
         incarnation: Incarnation(r.incarnation),
         nonce: r.nonce,
         past: r.past,

@@ -9,15 +9,18 @@
 //! Degraded and failed never count the same group.
 
 use crate::group::Group;
+use crate::mapping::Grant;
 use crate::publish::device_info;
 use crate::quarantine::Quarantine;
 use crate::state::{State, Volume};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, SdcId, Time, VolumeId};
+use base::{DeviceId, GroupId, Limits, SdcId, Time, VolumeId};
 use core::time::Duration;
 use wire::control::{
-    DeviceStatus, FullStatus, Heartbeat, Intent, MovesStatus, SdcStatus, StatusInfo, VolumeStatus,
+    DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MovesStatus, SdcStatus, StatusInfo,
+    VolumeStatus,
 };
 
 /// How far back the resync rate looks.
@@ -88,6 +91,21 @@ impl Observed {
     pub fn quarantine(&self, device: DeviceId, now: Time) -> Duration {
         self.devices.get(&device).map_or(Duration::ZERO, |seen| seen.quarantine.left(now))
     }
+
+    /// Bytes that a device had in use when it was heard last.
+    pub fn used(&self, device: DeviceId) -> u64 {
+        let beat = self.devices.get(&device).and_then(|s| s.heartbeat.as_ref());
+        beat.map_or(0, |beat| beat.used)
+    }
+
+    /// Clients that are here, and have the volume attached.
+    pub fn attached(&self, volume: VolumeId) -> Vec<SdcId> {
+        let has = |s: &Seen| {
+            let beat = s.heartbeat.as_ref().filter(|_| s.connected);
+            beat.is_some_and(|beat| beat.attached.contains(&volume.0))
+        };
+        self.sdcs.iter().filter(|(_, seen)| has(seen)).map(|(sdc, _)| *sdc).collect()
+    }
 }
 
 /// How groups stand: whole, degraded, failed.
@@ -123,7 +141,7 @@ pub fn status(
     seen: &Observed,
     unheard: &BTreeSet<DeviceId>,
     now: Time,
-    pid: u32,
+    limits: &Limits,
 ) -> StatusInfo {
     let tally = state.groups.values().fold(Tally::default(), |t, g| t.add(g, unheard));
     let there = state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
@@ -136,7 +154,8 @@ pub fn status(
         devices: there.map(|(id, _)| device(state, seen, unheard, now, *id)).collect(),
         volumes: state.volumes.iter().map(|(id, v)| volume(state, unheard, *id, v)).collect(),
         sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id)).collect(),
-        mdm_pid: pid,
+        objects: state.object_status(limits, |d| seen.used(d)),
+        name: state.objects.system.clone(),
         ..StatusInfo::default()
     };
     for (id, d) in &state.devices {
@@ -205,6 +224,9 @@ fn device(
 ) -> DeviceStatus {
     let quarantine = seen.quarantine(id, now);
     let d = &state.devices[&id];
+    let server = state.servers.get(&d.sds);
+    let domain = server.and_then(|s| state.objects.domains.get(&s.domain));
+    let set = server.and_then(|s| state.objects.fault_sets.get(&s.fault_set?));
     let seen = seen.devices.get(&id);
     let groups = state.groups_of(id);
     let leads = |g: &&GroupId| state.groups[*g].primary == Some(id);
@@ -213,7 +235,11 @@ fn device(
     info.up &= !unheard.contains(&id);
     DeviceStatus {
         info: Some(info),
-        sds: state.servers.get(&d.sds).cloned().unwrap_or_default(),
+        sds: server.map_or_else(String::new, |s| s.name.clone()),
+        own: server.map_or_else(String::new, |s| s.own.clone()),
+        domain: domain.map_or_else(String::new, |d| d.name.clone()),
+        fault_set: set.map_or_else(String::new, |f| f.name.clone()),
+        pool: state.objects.pools.get(&d.pool).map_or_else(String::new, |p| p.name.clone()),
         shard: d.shard,
         pid: d.pid,
         connected: seen.is_some_and(|s| s.connected),
@@ -235,6 +261,11 @@ pub fn volume(
     v: &Volume,
 ) -> VolumeStatus {
     let tally = v.slots.iter().fold(Tally::default(), |t, g| t.add(&state.groups[g], unheard));
+    let to = |sdc: String, g: &Grant| MapTo { sdc, access: g.access as i32 };
+    let named = |id: &SdcId| state.sdcs.get(id).map_or_else(String::new, |s| s.name.clone());
+    let list = v.mapping.named().into_iter().flatten();
+    let list = list.map(|(sdc, grant)| to(named(sdc), grant));
+    let mapped = v.mapping.all().iter().map(|all| to(String::new(), all)).chain(list).collect();
     VolumeStatus {
         id: id.0,
         name: v.name.clone(),
@@ -242,6 +273,9 @@ pub fn volume(
         groups_degraded: tally.degraded as u32,
         groups_failed: tally.failed as u32,
         groups: v.slots.len() as u32,
+        pool: state.objects.pools.get(&v.pool).map_or_else(String::new, |p| p.name.clone()),
+        thick: v.thick,
+        mapped,
     }
 }
 

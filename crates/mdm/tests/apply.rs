@@ -340,7 +340,7 @@ fn repeated_proposals_change_nothing() {
 }
 
 fn create(state: &mut State, name: &str, size: u64) -> Result<(), Refused> {
-    let command = state.create_volume_command(name, size, &limits())?;
+    let command = common::create(&state, name, size, &limits())?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(())
 }
@@ -364,13 +364,16 @@ fn volumes_come_grow_and_go() {
     assert_eq!(create(&mut state, "b", base::MAX_VOLUME_BYTES), Ok(()));
     assert_eq!(state.groups.len(), 4, "the second volume uses the first one's groups");
 
-    assert_eq!(state.resize_volume_command("c", 1), Err(Refused::NotFound("c".into())));
-    let shrink = state.resize_volume_command("b", 1);
+    assert_eq!(
+        state.resize_volume_command("c", 1, &limits(), &|_| 0),
+        Err(Refused::NotFound("c".into()))
+    );
+    let shrink = state.resize_volume_command("b", 1, &limits(), &|_| 0);
     assert!(matches!(shrink, Err(Refused::Shrink { .. })));
-    let grow = state.resize_volume_command("a", 3 << 20).unwrap();
+    let grow = state.resize_volume_command("a", 3 << 20, &limits(), &|_| 0).unwrap();
     assert_eq!(apply(&mut state, &grow), Outcome::Changed);
     assert_eq!(apply(&mut state, &grow), Outcome::Unchanged);
-    let delete = state.delete_volume_command("a").unwrap();
+    let delete = state.delete_volume_command("a", false, |_| Vec::new()).unwrap();
     assert_eq!(apply(&mut state, &delete), Outcome::Changed);
     assert!(matches!(apply(&mut state, &delete), Outcome::Refused(Refused::NotFound(_))));
     assert_eq!(create(&mut state, "a", 1), Ok(()));
@@ -387,16 +390,16 @@ fn lost_groups_are_formed_anew_when_no_volume_uses_them() {
     apply(&mut state, &up(2, 4, 22, Ram));
     assert!(short(&state, 1).4 && short(&state, 2).4);
     // While they are in use, a new volume gets new groups.
-    let command = state.create_volume_command("w", 1, &limits()).unwrap();
+    let command = common::create(&state, "w", 1, &limits()).unwrap();
     apply(&mut state, &command);
     assert!(state.volumes[&VolumeId(2)].slots.iter().all(|g| g.0 > 2));
     let before = short(&state, 1).0;
-    let delete = state.delete_volume_command("v").unwrap();
+    let delete = state.delete_volume_command("v", false, |_| Vec::new()).unwrap();
     apply(&mut state, &delete);
     assert_eq!(short(&state, 1), (before + 1, 1, vec![1, 2], vec![], false));
     // And when they are lost while unused, as soon as a replica is there.
     let mut state = pair(Ram);
-    let delete = state.delete_volume_command("v").unwrap();
+    let delete = state.delete_volume_command("v", false, |_| Vec::new()).unwrap();
     apply(&mut state, &delete);
     apply(&mut state, &down(2, 2, true));
     apply(&mut state, &down(1, 1, true));
@@ -432,7 +435,14 @@ fn commands_that_do_not_fit_change_nothing() {
     }
     let volume = |groups, slots| {
         let name = "w".into();
-        Command::CreateVolume(CreateVolume { volume: 2, name, size: 1 << 20, groups, slots })
+        Command::CreateVolume(CreateVolume {
+            volume: 2,
+            name,
+            size: 1 << 20,
+            groups,
+            slots,
+            ..CreateVolume::default()
+        })
     };
     for command in [
         volume(vec![], vec![]),

@@ -39,7 +39,7 @@ impl Rig {
             now: Time(1_000_000_000),
         };
         (1..=servers).for_each(|n| rig.add(n, 0));
-        let create = rig.state.create_volume_command("v", 64 << 20, &rig.limits).unwrap();
+        let create = common::create(&rig.state, "v", 64 << 20, &rig.limits).unwrap();
         apply(&mut rig.state, &create);
         rig
     }

@@ -119,12 +119,14 @@ fn command(state: &State, step: &Step) -> Option<Command> {
             Command::Intend(Intend { devices: vec![*device], intent: *intent })
         }
         Step::Create { name } => {
-            state.create_volume_command(&format!("v{name}"), 1 << 20, &limits()).ok()?
+            common::create(&state, &format!("v{name}"), 1 << 20, &limits()).ok()?
         }
         Step::Resize { name, size } => {
-            state.resize_volume_command(&format!("v{name}"), *size).ok()?
+            state.resize_volume_command(&format!("v{name}"), *size, &limits(), &|_| 0).ok()?
         }
-        Step::Delete { name } => state.delete_volume_command(&format!("v{name}")).ok()?,
+        Step::Delete { name } => {
+            state.delete_volume_command(&format!("v{name}"), false, |_| Vec::new()).ok()?
+        }
         Step::Sdc { name } => {
             let name = format!("c{name}");
             let sdc = state.sdc_named(&name).map_or(state.next_sdc(), |(id, _)| id).0;
@@ -194,7 +196,7 @@ proptest! {
             prop_assert_eq!(&view, &full);
         }
         prop_assert!(state.pages_since(state.version).is_empty());
-        let info = status(&state, &Observed::default(), &BTreeSet::new(), base::Time::ZERO, 1);
+        let info = status(&state, &Observed::default(), &BTreeSet::new(), base::Time::ZERO, &limits());
         prop_assert!(info.groups_degraded + info.groups_failed <= info.groups);
     }
 
@@ -216,7 +218,7 @@ fn large_maps_come_in_pages() {
         state.apply(state.index + 1, &up(device, u64::from(device), 1, DeviceKind::Durable));
     }
     let before = state.version;
-    let command = state.create_volume_command("v", 1 << 40, &base::Limits::SHIPPED).unwrap();
+    let command = common::create(&state, "v", 1 << 40, &base::Limits::SHIPPED).unwrap();
     assert!(command.to_bytes().len() < mdm::log::BATCH_MAX / 2);
     apply(&mut state, &command);
     assert_eq!(state.groups.len(), 128 * 256 / 2);

@@ -57,12 +57,23 @@ use wire::Header;
 pub trait Topology {
     /// The map's version; 0 when there is none yet.
     fn version(&self) -> MapVersion;
-    /// Size in bytes and generation of a volume that exists.
-    fn volume(&self, id: VolumeId) -> Option<(u64, u32)>;
+    /// A volume that exists, and that this client may use.
+    fn volume(&self, id: VolumeId) -> Option<Usable>;
     /// The group of a unit of a volume that exists.
     fn group_of(&self, unit: UnitKey) -> Option<GroupId>;
     /// Who serves a group.
     fn leader(&self, group: GroupId) -> Leader;
+}
+
+/// A volume, as a client may use it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usable {
+    /// Its size in bytes.
+    pub size: u64,
+    /// The number of the client's leave to use it: I/O of an earlier one is over.
+    pub generation: u32,
+    /// It may write.
+    pub writable: bool,
 }
 
 /// Who serves a group.

@@ -4,9 +4,11 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    ClusterId, DeviceId, Epoch, GroupId, IdMap, Incarnation, MapVersion, SdsId, UnitKey, VolumeId,
+    ClusterId, DeviceId, Epoch, GroupId, IdMap, Incarnation, MapVersion, SdcId, SdsId, UnitKey,
+    VolumeId,
 };
 use core::net::SocketAddr;
+use mdm::mapping::{Grant, Mapping};
 use wire::control::{DeviceInfo, DeviceKind, GroupInfo, MapPage, VolumeInfo};
 
 /// A device as the map has it.
@@ -37,8 +39,8 @@ pub struct Volume {
     pub name: String,
     /// Bytes.
     pub size: u64,
-    /// For fencing.
-    pub generation: u32,
+    /// Who may use it.
+    pub mapping: Mapping,
     /// The groups of its units.
     pub slots: Vec<GroupId>,
 }
@@ -80,6 +82,8 @@ pub struct MapView {
     pub next_volume: VolumeId,
     /// Where the MDMs listen.
     pub mdms: Vec<SocketAddr>,
+    /// The client that looks at it, once it has a name.
+    pub me: Option<SdcId>,
     pages: Vec<MapPage>,
 }
 
@@ -163,6 +167,15 @@ impl MapView {
         self.volumes.get(&unit.volume)?.group_of(unit.index)
     }
 
+    /// What the client that looks at the map may do with a volume.
+    #[inline]
+    pub fn my_grant(&self, volume: &Volume) -> Option<Grant> {
+        match self.me {
+            Some(me) => volume.mapping.grant(me),
+            None => volume.mapping.all(),
+        }
+    }
+
     /// True when this volume existed and is gone for ever.
     pub fn is_deleted(&self, volume: VolumeId) -> bool {
         volume < self.next_volume && !self.volumes.contains_key(&volume)
@@ -200,7 +213,7 @@ fn volume(info: VolumeInfo) -> Volume {
     Volume {
         name: info.name,
         size: info.size,
-        generation: info.generation,
+        mapping: Mapping::of(info.mapping),
         slots: info.slots.into_iter().map(GroupId).collect(),
     }
 }

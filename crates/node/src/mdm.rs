@@ -107,6 +107,8 @@ struct Link {
     /// Kept until the MDM is ready.
     hello: Option<Hello>,
     parked: Option<Pull>,
+    /// The newest map that it has said to have.
+    have: MapVersion,
     /// Its inputs that wait.
     queued: u32,
     /// What came of a message of several parts.
@@ -257,6 +259,7 @@ impl Mdm {
                 peer: Peer::Stranger,
                 hello: None,
                 parked: None,
+                have: MapVersion(0),
                 queued: 0,
                 parts: Vec::new(),
             };
@@ -340,7 +343,9 @@ impl Mdm {
         self.life = Incarnation(out.prng().next_u64() | 1);
         self.detector.silent(now);
         for (id, device) in &self.state.devices {
-            self.detector.watch(now, *id, device.sds, device.incarnation);
+            let unit = self.state.unit(device.sds);
+            self.detector.belongs(unit, self.state.domain_of(device.sds));
+            self.detector.watch(now, *id, unit, device.incarnation);
             if !device.up {
                 self.detector.unwatch(*id);
             }
@@ -410,6 +415,8 @@ impl Node for Mdm {
         }
         // The healer speaks when something may be proposed, and is asked then anyway.
         let heal = self.healer.wake_at().filter(|_| self.may_propose());
-        Time::earliest(Time::earliest(self.detector.wake_at(), heal), self.tick_due())
+        let fence = self.answers.iter().filter_map(|a| a.fence.as_ref().map(|f| f.until)).min();
+        let own = Time::earliest(self.detector.wake_at(), heal);
+        Time::earliest(Time::earliest(own, fence), self.tick_due())
     }
 }

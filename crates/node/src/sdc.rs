@@ -137,9 +137,10 @@ impl Sdc {
             && self.map.version > MapVersion(0)
     }
 
-    /// The volume with this name, as the map has it.
+    /// The volume with this name, as the map has it, if it is mapped to this client.
     pub fn volume_by_name(&self, name: &str) -> Option<(VolumeId, &Volume)> {
-        self.map.volumes.iter().find(|(_, v)| v.name == name).map(|(id, v)| (*id, v))
+        let (id, volume) = self.map.volumes.iter().find(|(_, v)| v.name == name)?;
+        self.map.my_grant(volume).map(|_| (*id, volume))
     }
 
     /// Asks the MDM, at the end of the next batch, what there is now. The answer has come when
@@ -321,6 +322,10 @@ impl Node for Sdc {
             Event::DiskDone { .. } => {}
         }
         self.run(now, out);
+        if core::mem::take(&mut self.nbd.review) {
+            self.nbd_review(now, out);
+            self.run(now, out);
+        }
     }
 
     fn flush(&mut self, now: Time, out: &mut Effects) {

@@ -218,7 +218,11 @@ impl Bench {
     }
 
     fn create(&mut self, name: &str) -> AdminReply {
-        self.ask(Ask::CreateVolume(CreateVolume { name: name.into(), size: 1 << 20 }))
+        self.ask(Ask::CreateVolume(CreateVolume {
+            name: name.into(),
+            size: 1 << 20,
+            ..CreateVolume::default()
+        }))
     }
 
     fn pull(&mut self, link: LinkId, have: MapVersion, wait: bool) -> Vec<MapPage> {
@@ -291,7 +295,10 @@ fn pulls_wait_for_news_one_per_link_and_see_nothing_that_is_not_durable() {
     );
     b.held = true;
     let admin = b.say_hello(Role::Admin);
-    b.order(admin, Ask::CreateVolume(CreateVolume { name: "w".into(), size: 1 }));
+    b.order(
+        admin,
+        Ask::CreateVolume(CreateVolume { name: "w".into(), size: 1, ..CreateVolume::default() }),
+    );
     assert!(b.mdm.state().version > version, "applied");
     let early = b.pull(two, MapVersion(0), false);
     assert!(
@@ -495,8 +502,8 @@ fn a_disk_error_stops_everything_with_a_clear_error() {
     let version = b.mdm.state().version;
     b.held = true;
     let admin = b.say_hello(Role::Admin);
-    b.order(admin, Ask::DeleteVolume(DeleteVolume { name: "v".into() }));
-    b.order(admin, Ask::DeleteVolume(DeleteVolume { name: "v".into() }));
+    b.order(admin, Ask::DeleteVolume(DeleteVolume { name: "v".into(), unmap: false }));
+    b.order(admin, Ask::DeleteVolume(DeleteVolume { name: "v".into(), unmap: false }));
     b.held = false;
     b.disk_step(Some(DiskError::NoSpace));
     b.settle();
@@ -550,7 +557,11 @@ fn strangers_and_garbage_end_their_own_link_only() {
     assert!(b.notes.contains(&Note::BadBody { link }) && b.closed.contains(&link));
     b.beat(&[one]);
     assert!(!b.closed.contains(&one));
-    let reply = b.ask(Ask::CreateVolume(CreateVolume { name: "x".repeat(1000), size: 1 }));
+    let reply = b.ask(Ask::CreateVolume(CreateVolume {
+        name: "x".repeat(1000),
+        size: 1,
+        ..CreateVolume::default()
+    }));
     assert_eq!(reply.error(), AdminError::Invalid);
     assert!(reply.text.len() < 300);
     let link = b.say_hello(Role::Admin);
@@ -563,7 +574,8 @@ fn queues_are_bounded() {
     let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
     b.held = true;
     let admin = b.say_hello(Role::Admin);
-    let ask = || Ask::CreateVolume(CreateVolume { name: "w".into(), size: 1 });
+    let ask =
+        || Ask::CreateVolume(CreateVolume { name: "w".into(), size: 1, ..CreateVolume::default() });
     (0..100).for_each(|_| b.order(admin, ask()));
     let early: Vec<AdminReply> = b.take(admin, Kind::AdminReply);
     assert!(early.len() > 80 && early.iter().all(|r| r.text.contains("try again")));
@@ -598,4 +610,41 @@ fn clients_have_lives_too() {
     let status = b.ask(Ask::Status(StatusAsk {})).status.unwrap();
     assert_eq!((status.sdcs[0].connections, status.sdcs[0].connected), (3, true));
     assert_eq!(status.sdcs[0].nbd, ["nbd://x"]);
+}
+
+#[test]
+fn unmapping_is_answered_when_all_who_lead_know_of_it() {
+    let unmap = || {
+        let (volume, sdcs) = ("v".into(), Vec::new());
+        Ask::Unmap(UnmapAsk { volume, sdcs, all: true })
+    };
+    let (mut b, one, two) = Bench::with_volume(DeviceKind::Ram);
+    let admin = b.say_hello(Role::Admin);
+    b.order(admin, unmap());
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty(), "nobody has the map");
+    let version = b.mdm.state().version;
+    b.pull(one, version, true);
+    b.pull(two, MapVersion(version.0 - 1), true);
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty(), "one has an older one");
+    b.pull(two, version, true);
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
+    assert_eq!((reply.error, reply.volume.unwrap().mapped.len()), (0, 0), "{}", reply.text);
+
+    // Who doesn't confirm is named, after a while.
+    b.order(
+        admin,
+        Ask::Map(MapAsk { volume: "v".into(), to: vec![MapTo::default()], only: false }),
+    );
+    b.pass(6000, &[one, two]);
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
+    assert_eq!(reply.error(), AdminError::Unconfirmed);
+    assert!(reply.text.contains("has not confirmed"), "{}", reply.text);
+    // Dead for sure: its next life begins with the newest map.
+    b.order(admin, unmap());
+    b.pull(one, b.mdm.state().version, true);
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty());
+    b.drop_link(two);
+    b.dial_failed(DialError::Refused);
+    b.pull(one, b.mdm.state().version, true);
+    assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
 }

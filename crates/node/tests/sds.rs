@@ -31,6 +31,7 @@ impl Bench {
             mdm: vec![MDM.parse().unwrap()],
             address: "10.0.1.1:7000".parse().unwrap(),
             device: DeviceConfig::Ram { capacity: 1 << 24 },
+            home: Default::default(),
             nonce: 5,
             pid: 1,
             limits: Limits::TEST_MIN,

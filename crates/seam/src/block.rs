@@ -41,8 +41,10 @@ pub struct BlockRequest {
 /// Why a request failed. What can heal by itself is not here: such requests wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockError {
-    /// The volume does not exist (any more).
+    /// The volume does not exist (any more), or not for this client.
     NoSuchVolume,
+    /// The volume may only be read here.
+    ReadOnly,
     /// The range leaves the volume.
     OutOfRange,
     /// `at` or `len` is not a multiple of 512, or the body's length is not `len`.
@@ -62,7 +64,10 @@ pub enum BlockError {
 impl fmt::Display for BlockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            BlockError::NoSuchVolume => "no such volume: it was deleted, or never made",
+            BlockError::NoSuchVolume => {
+                "no such volume: it was deleted, is not mapped to this client, or was never made"
+            }
+            BlockError::ReadOnly => "the volume is mapped to this client for reading only",
             BlockError::OutOfRange => "the range leaves the volume",
             BlockError::Misaligned => "offset and length must be multiples of 512 bytes",
             BlockError::TooBig => "the request is larger than one request may be",

@@ -8,9 +8,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use wire::control::{
-    AddMdm, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, MaintainAsk, Refusal,
-    RefusalCode, RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo,
-    SwitchMdm, VolumeStatus, Welcome,
+    AddMdm, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, MaintainAsk,
+    ObjectKind, Refusal, RefusalCode, RemoveAsk, RemoveMdm, RenameAsk, ResizeVolume, Role,
+    ScrubAsk, StatusAsk, StatusInfo, SwitchMdm, VolumeStatus, Welcome,
 };
 use wire::header::HEADER;
 use wire::{Header, Kind, PeerFramer};
@@ -123,7 +123,13 @@ impl Admin {
 
     /// Makes a volume.
     pub fn create_volume(&mut self, name: &str, size: u64) -> Result<VolumeStatus> {
-        let reply = self.ask(Ask::CreateVolume(CreateVolume { name: name.into(), size }))?;
+        let plain = CreateVolume { name: name.into(), size, ..CreateVolume::default() };
+        self.make_volume(plain)
+    }
+
+    /// Makes a volume as it is described.
+    pub fn make_volume(&mut self, volume: CreateVolume) -> Result<VolumeStatus> {
+        let reply = self.ask(Ask::CreateVolume(volume))?;
         reply.volume.ok_or_else(|| anyhow!("the MDM at {} did not say what it made", self.mdm))
     }
 
@@ -133,9 +139,26 @@ impl Admin {
         reply.volume.ok_or_else(|| anyhow!("the MDM at {} did not say what it grew", self.mdm))
     }
 
-    /// Deletes a volume.
-    pub fn delete_volume(&mut self, name: &str) -> Result<()> {
-        self.ask(Ask::DeleteVolume(DeleteVolume { name: name.into() })).map(drop)
+    /// Deletes a volume; with `unmap`, also if it is mapped to somebody by name, or in use.
+    pub fn delete_volume(&mut self, name: &str, unmap: bool) -> Result<()> {
+        self.ask(Ask::DeleteVolume(DeleteVolume { name: name.into(), unmap })).map(drop)
+    }
+
+    /// Maps a volume, or takes that back; tells to whom it is mapped then.
+    pub fn map_volume(&mut self, ask: Ask) -> Result<VolumeStatus> {
+        let reply = self.ask(ask)?;
+        reply.volume.ok_or_else(|| anyhow!("the MDM at {} did not say what it did", self.mdm))
+    }
+
+    /// Gives an object another name.
+    pub fn rename(&mut self, kind: ObjectKind, name: &str, to: &str) -> Result<()> {
+        let (name, to) = (name.to_owned(), to.to_owned());
+        self.ask(Ask::Rename(RenameAsk { kind: kind as i32, name, to })).map(drop)
+    }
+
+    /// Gives an order about a protection domain, a fault set or a storage pool.
+    pub fn order(&mut self, ask: Ask) -> Result<()> {
+        self.ask(ask).map(drop)
     }
 
     /// Begins to scrub a device, or all.

@@ -70,6 +70,12 @@ pub struct SdsConfig {
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
+    /// Its protection domain when it comes for the first time; by default, the only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// Its fault set when it comes for the first time; by default, none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault_set: Option<String>,
     /// Its devices; each one is served by a thread of its own.
     pub device: Vec<DeviceConfig>,
 }
@@ -83,6 +89,9 @@ pub struct DeviceConfig {
     pub shard: Option<u32>,
     /// `file:PATH:SIZE`, `block:PATH`, `ram:SIZE` or `null:SIZE`.
     pub spec: DeviceSpec,
+    /// Its storage pool when it comes for the first time; by default, the only one of the server's domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// If it is empty: it takes the place of the device that was here, whose data is given up.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replace: bool,
@@ -161,6 +170,9 @@ tcp_only = false
 # Microseconds to poll for more work before sleeping: latency for processor time.
 # spin_us = 30
 # pid_file = "/run/gabion/sds1.pid"
+# Where the server belongs, when it comes for the first time (`gabion domain list`, `gabion fault-set list`).
+# domain = "default"
+# fault_set = "rack1"
 
 # One section per device; each one gets a thread. After a change, SIGHUP makes the process start those
 # that are new, stop those that are gone, and use those whole that have grown (`gabion device add`, `remove`
@@ -172,6 +184,8 @@ shard = 0
 # that `gabion device add` has formatted), ram:SIZE (empty after the process has died) or null:SIZE (keeps
 # no data: for measuring)
 spec = "file:/var/lib/gabion/disk0:100GiB"
+# Its storage pool, when it comes for the first time (`gabion pool list`).
+# pool = "default"
 # What clients and other servers dial. When it is 0.0.0.0, say so in `advertise`.
 listen = "192.168.1.11:7072"
 # advertise = "192.168.1.11:7072"

@@ -44,6 +44,9 @@ Examples:
         spec: DeviceSpec,
         #[command(flatten)]
         server: Server,
+        /// Its storage pool; needed where there are several
+        #[arg(long)]
+        pool: Option<String>,
         /// It takes the place of this device, which is gone for good
         #[arg(long, value_name = "ID", value_parser = id)]
         replace: Option<u32>,
@@ -159,8 +162,8 @@ fn id(text: &str) -> Result<u32, String> {
 pub fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
     match command {
         DeviceCommand::List { json } => roster::list(target, *json),
-        DeviceCommand::Add { spec, server, replace, force } => {
-            roster::add(target, server, spec, *replace, *force)
+        DeviceCommand::Add { spec, server, pool, replace, force } => {
+            roster::add(target, server, spec, pool.clone(), *replace, *force)
         }
         DeviceCommand::Import { spec, server } => roster::import(target, server, spec),
         DeviceCommand::Remove { id, server, now: true, force, .. } => {

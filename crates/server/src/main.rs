@@ -1,6 +1,6 @@
 //! The one binary `gabion`: every role, and the command line for all of them.
 //!
-//! One file per subcommand (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`, `sdc`, `device`, `inspect`, `demo`, `bench`); what
+//! One file per subcommand (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`, `sdc`, `device`, `objects` (domains, fault sets, pools), `inspect`, `demo`, `bench`); what
 //! they share is below them: `target` finds the cluster, `admin` talks to its MDM, `cluster`,
 //! `statedir` and `process` keep the processes of a cluster on this machine, `service` and the
 //! `role_*` files run a node. Nothing here decides about data: that is the nodes' work.
@@ -20,6 +20,7 @@ mod live;
 mod maintenance;
 mod mdm;
 mod notes;
+mod objects;
 mod offline;
 mod ports;
 mod process;
@@ -81,7 +82,7 @@ enum Command {
     Status(status::StatusArgs),
     /// Watch the cluster live: traffic of every server, space, and how resync gets on
     Top(top::TopArgs),
-    /// Make, list, grow and delete volumes
+    /// Make, list, grow, map and delete volumes
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
     /// Run a data server; list, kill and start those of a cluster on this machine
@@ -98,6 +99,18 @@ enum Command {
     Device(device::DeviceCommand),
     /// Look at one device without a cluster: what is on it, verify it, export a volume from it
     Inspect(inspect::InspectArgs),
+    /// Make, list, rename and remove protection domains
+    #[command(subcommand)]
+    Domain(objects::DomainCommand),
+    /// Make, list, rename and remove fault sets: servers that share their fate
+    #[command(subcommand)]
+    FaultSet(objects::FaultSetCommand),
+    /// Make, list, set, rename and remove storage pools
+    #[command(subcommand)]
+    Pool(objects::PoolCommand),
+    /// Name the cluster
+    #[command(subcommand)]
+    System(objects::SystemCommand),
     /// Re-enact a published experiment: throughput, removal, loss and rebuild
     #[command(subcommand)]
     Demo(demo::DemoCommand),
@@ -131,6 +144,10 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Mdm(command) => mdm::run(target, command),
         Command::Device(command) => device::run(target, command),
         Command::Inspect(args) => inspect::run(target, args),
+        Command::Domain(command) => objects::domain(target, command),
+        Command::FaultSet(command) => objects::fault_set(target, command),
+        Command::Pool(command) => objects::pool(target, command),
+        Command::System(command) => objects::system(target, command),
         Command::Demo(command) => demo::run(target, command),
         Command::Bench(command) => bench::run(target, command),
     }

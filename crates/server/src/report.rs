@@ -1,12 +1,16 @@
 //! The cluster's state as `gabion status --json` publishes it. An interface: fields are only added,
 //! never changed or taken away. Described in `docs/reference/status.md`.
 
+mod objects;
+
 use crate::config::volume_uri;
 use crate::exit::Exit;
+pub use objects::{Domain, FaultSet, Mapped, Pool, mapped};
+use objects::{domain, fault_set, of_kind, pool};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::control::{DeviceKind, DeviceStatus, Intent, StatusInfo};
+use wire::control::{DeviceKind, DeviceStatus, Intent, ObjectKind, StatusInfo};
 
 /// The version of this document's shape.
 pub const SCHEMA: u32 = 1;
@@ -48,6 +52,11 @@ pub struct Report {
     pub capacity: Capacity,
     pub resync: Resync,
     pub moves: Moves,
+    /// The cluster's name; empty: it has none.
+    pub name: String,
+    pub protection_domains: Vec<Domain>,
+    pub fault_sets: Vec<FaultSet>,
+    pub storage_pools: Vec<Pool>,
     /// Nothing, unless writes wait for space.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full: Option<Full>,
@@ -94,6 +103,10 @@ pub struct Mdm {
 pub struct Sds {
     pub name: String,
     pub id: u32,
+    /// The name in its configuration: another one, if it was renamed.
+    pub process_name: String,
+    pub protection_domain: String,
+    pub fault_set: Option<String>,
     /// Up when all its devices are.
     pub state: UpDown,
     pub pid: u32,
@@ -147,6 +160,7 @@ pub struct Device {
     pub writes: u64,
     pub written_bytes: u64,
     pub full: bool,
+    pub storage_pool: String,
 }
 
 /// A data client.
@@ -169,6 +183,11 @@ pub struct Volume {
     pub state: State,
     pub nbd_uris: Vec<String>,
     pub groups: Groups,
+    pub storage_pool: String,
+    /// Space for all of it is reserved.
+    pub thick: bool,
+    /// Nobody, if it is empty.
+    pub mapped: Vec<Mapped>,
 }
 
 /// Placement groups, counted.
@@ -306,6 +325,10 @@ impl Report {
                 moved_bytes: info.resync_moved,
             },
             moves: Moves::new(info),
+            name: info.name.clone(),
+            protection_domains: of_kind(info, ObjectKind::Domain).map(domain).collect(),
+            fault_sets: of_kind(info, ObjectKind::FaultSet).map(fault_set).collect(),
+            storage_pools: of_kind(info, ObjectKind::Pool).map(pool).collect(),
             full: info.full.as_ref().map(|f| Full { devices: f.devices.clone(), held: f.held }),
         }
     }
@@ -327,7 +350,10 @@ impl Report {
 
 fn volume(v: &wire::control::VolumeStatus, sdc: &[Sdc]) -> Volume {
     let groups = Groups { total: v.groups, degraded: v.groups_degraded, failed: v.groups_failed };
-    let bases = sdc.iter().filter(|s| s.state == UpDown::Up).flat_map(|s| &s.nbd_uris);
+    let mapped: Vec<Mapped> = v.mapped.iter().map(mapped).collect();
+    let serves =
+        |s: &&Sdc| s.state == UpDown::Up && mapped.iter().any(|m| m.all || m.sdc == s.name);
+    let bases = sdc.iter().filter(serves).flat_map(|s| &s.nbd_uris);
     Volume {
         name: v.name.clone(),
         id: v.id,
@@ -335,6 +361,9 @@ fn volume(v: &wire::control::VolumeStatus, sdc: &[Sdc]) -> Volume {
         state: groups.state(),
         nbd_uris: bases.map(|base| volume_uri(base, &v.name)).collect(),
         groups,
+        storage_pool: v.pool.clone(),
+        thick: v.thick,
+        mapped,
     }
 }
 
@@ -346,6 +375,9 @@ fn servers(devices: &[DeviceStatus]) -> Vec<Sds> {
         let sds = servers.entry(id).or_insert_with(|| Sds {
             name: status.sds.clone(),
             id,
+            process_name: status.own.clone(),
+            protection_domain: status.domain.clone(),
+            fault_set: Some(status.fault_set.clone()).filter(|f| !f.is_empty()),
             state: UpDown::Up,
             pid: status.pid,
             address: device.address.clone(),
@@ -424,13 +456,14 @@ fn device(status: &DeviceStatus) -> Device {
         writes: beat.writes,
         written_bytes: beat.written_bytes,
         full: beat.full,
+        storage_pool: status.pool.clone(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::control::{DeviceInfo, SdcStatus, VolumeStatus};
+    use wire::control::{DeviceInfo, MapTo, ObjectStatus, SdcStatus, VolumeStatus};
 
     fn sample() -> StatusInfo {
         let device = |id: u32, sds: u32, up: bool| DeviceStatus {
@@ -447,6 +480,7 @@ mod tests {
                 id: 1,
                 name: "v".into(),
                 groups: 4,
+                mapped: vec![MapTo::default()],
                 ..Default::default()
             }],
             sdcs: vec![SdcStatus {
@@ -454,6 +488,9 @@ mod tests {
                 nbd: vec!["nbd+unix:///?socket=/x".into()],
                 ..Default::default()
             }],
+            objects: [ObjectKind::Domain, ObjectKind::FaultSet, ObjectKind::Pool]
+                .map(|kind| ObjectStatus { kind: kind as i32, ..Default::default() })
+                .into(),
             ..StatusInfo::default()
         }
     }
@@ -526,6 +563,22 @@ mod tests {
             "/sds/0/devices/0/leaving",
             "/sds/0/devices/0/groups_coming",
             "/sds/0/devices/0/groups_going",
+            "/sds/0/process_name",
+            "/sds/0/protection_domain",
+            "/sds/0/fault_set",
+            "/sds/0/devices/0/storage_pool",
+            "/name",
+            "/protection_domains/0/name",
+            "/fault_sets/0/protection_domain",
+            "/storage_pools/0/media_type",
+            "/storage_pools/0/spare_percent",
+            "/storage_pools/0/zero_padding",
+            "/storage_pools/0/reserved_bytes",
+            "/volumes/0/storage_pool",
+            "/volumes/0/thick",
+            "/volumes/0/mapped/0/sdc",
+            "/volumes/0/mapped/0/all",
+            "/volumes/0/mapped/0/access",
             "/moves/groups",
             "/moves/waiting_groups",
             "/moves/remaining_bytes",

@@ -142,6 +142,11 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>
         DeviceSpec::Ram(size) => DiskSpec::Ram(size.0),
         DeviceSpec::Null(size) => DiskSpec::Null(size.0),
     };
+    let home = sds::Home {
+        domain: config.domain.clone().unwrap_or_default(),
+        fault_set: config.fault_set.clone().unwrap_or_default(),
+        pool: device.pool.clone().unwrap_or_default(),
+    };
     let node = move |place: &Place| {
         let bytes = place.disk_bytes;
         let device = match spec {
@@ -158,6 +163,7 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>
             mdm,
             address: advertise.unwrap_or_else(|| bound(&place.at).unwrap_or(listen)),
             device,
+            home,
             nonce,
             pid: std::process::id(),
             limits: Limits::SHIPPED,

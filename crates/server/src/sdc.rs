@@ -1,12 +1,15 @@
-//! `gabion sdc run|kill|start`.
+//! `gabion sdc run|list|rename|kill|start`.
 
 use crate::config::{self, SDC_EXAMPLE, SdcConfig};
 use crate::exit::Exit;
+use crate::report::Report;
+use crate::table::{right, table};
 use crate::target::Target;
 use crate::{cluster, role_sdc, runopts::RunArgs, status};
 use anyhow::Result;
 use clap::Subcommand;
 use std::time::Duration;
+use wire::control::ObjectKind;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -22,6 +25,24 @@ Examples:
     /// Kill the SDC of a cluster started by `up`, with SIGKILL
     #[command(after_help = "Example:\n  gabion sdc kill && gabion sdc start")]
     Kill,
+    /// List the data clients
+    List {
+        /// Print a JSON array, with the fields of `sdc` in docs/reference/status.md
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give a data client another name, for people
+    #[command(after_help = "\
+Its configuration keeps the old one: that is how it is recognised.
+
+Example:
+  gabion sdc rename sdc web1")]
+    Rename {
+        /// Its name
+        name: String,
+        /// Its new name
+        to: String,
+    },
     /// Start the SDC of a cluster started by `up` again
     Start,
 }
@@ -39,6 +60,18 @@ pub fn run(target: &Target, command: &SdcCommand) -> Result<Exit> {
             let pid = cluster::kill(&target.local()?, "sdc")?;
             println!("Killed the SDC, pid {pid}.");
         }
+        SdcCommand::List { json } => {
+            let report = status::ask(target)?;
+            if *json {
+                println!("{}", serde_json::to_string_pretty(&report.sdc)?);
+            } else {
+                println!("{}", clients(&report));
+            }
+        }
+        SdcCommand::Rename { name, to } => {
+            target.connect()?.rename(ObjectKind::Sdc, name, to)?;
+            println!("{name} is called {to} now.");
+        }
         SdcCommand::Start => {
             let dir = target.local()?;
             let pid = cluster::start(&dir, "sdc", START_TIMEOUT, || {
@@ -51,4 +84,24 @@ pub fn run(target: &Target, command: &SdcCommand) -> Result<Exit> {
         }
     }
     Ok(Exit::Ok)
+}
+
+fn clients(report: &Report) -> String {
+    let mut t = table(&["sdc", "state", "pid", "nbd connections", "volumes mapped", "nbd"]);
+    right(&mut t, &[2, 3, 4]);
+    for sdc in &report.sdc {
+        let mapped = report
+            .volumes
+            .iter()
+            .filter(|v| v.mapped.iter().any(|to| to.all || to.sdc == sdc.name));
+        t.add_row([
+            sdc.name.clone(),
+            sdc.state.to_string(),
+            sdc.pid.to_string(),
+            sdc.nbd_connections.to_string(),
+            mapped.count().to_string(),
+            sdc.nbd_uris.first().cloned().unwrap_or_default(),
+        ]);
+    }
+    t.to_string()
 }

@@ -1,4 +1,4 @@
-//! `gabion sds run|list|kill|maintain|remove|start`.
+//! `gabion sds run|list|kill|maintain|remove|rename|start`.
 
 use crate::config::SDS_EXAMPLE;
 use crate::exit::Exit;
@@ -10,6 +10,7 @@ use crate::{cluster, role_sds, runopts::RunArgs, status};
 use anyhow::Result;
 use clap::Subcommand;
 use std::time::Duration;
+use wire::control::ObjectKind;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -75,6 +76,18 @@ Examples:
         #[command(flatten)]
         removal: Removal,
     },
+    /// Give a data server another name, for people
+    #[command(after_help = "\
+Its configuration keeps the old one: that is how it is recognised.
+
+Example:
+  gabion sds rename sds1 rack1-node1")]
+    Rename {
+        /// Its name
+        name: String,
+        /// Its new name
+        to: String,
+    },
     /// Start a killed SDS of a cluster started by `up` again; it is filled from the other copies
     #[command(after_help = "Example:\n  gabion sds start 2")]
     Start {
@@ -112,6 +125,10 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
                 println!("{name} is removed, and holds nothing that is needed any more: stop it.");
             }
         }
+        SdsCommand::Rename { name, to } => {
+            target.connect()?.rename(ObjectKind::Sds, name, to)?;
+            println!("{name} is called {to} now.");
+        }
         SdsCommand::Start { which } => {
             let dir = target.local()?;
             let name = cluster::sds_name(&dir, which)?;
@@ -144,5 +161,8 @@ fn is_up(target: &Target, dir: &crate::statedir::StateDir, name: &str) -> bool {
     let (Some(process), Ok(report)) = (dir.process(name), status::ask(target)) else {
         return false;
     };
-    report.sds.iter().any(|s| s.name == name && s.pid == process.pid && s.state == UpDown::Up)
+    report
+        .sds
+        .iter()
+        .any(|s| s.process_name == name && s.pid == process.pid && s.state == UpDown::Up)
 }

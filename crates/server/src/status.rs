@@ -1,7 +1,7 @@
 //! `gabion status`: how everything is, for people and for programs.
 
 use crate::exit::Exit;
-use crate::report::{Moves, Report, Resync, UpDown};
+use crate::report::{Mapped, Moves, Report, Resync, UpDown};
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
@@ -152,13 +152,26 @@ pub fn volumes(report: &Report) -> String {
     if report.volumes.is_empty() {
         return "No volumes: `gabion volume create NAME SIZE` makes one.".into();
     }
-    let mut t = table(&["volume", "state", "size", "nbd"]);
+    let mut t = table(&["volume", "state", "size", "mapped to", "nbd"]);
     right(&mut t, &[2]);
     for v in &report.volumes {
         let uri = v.nbd_uris.first().map_or("(no SDC serves it)", |uri| uri.as_str());
-        t.add_row([&v.name, &v.state.to_string(), &Size(v.size_bytes).to_string(), uri]);
+        let size = format!("{}{}", Size(v.size_bytes), if v.thick { " thick" } else { "" });
+        t.add_row([&v.name, &v.state.to_string(), &size, &mapping(&v.mapped), uri]);
     }
     t.to_string()
+}
+
+/// To whom a volume is mapped.
+pub fn mapping(mapped: &[Mapped]) -> String {
+    let one = |m: &Mapped| match m.access {
+        "read-only" => format!("{} (read-only)", m.sdc),
+        _ => m.sdc.clone(),
+    };
+    if mapped.is_empty() {
+        return "nobody".into();
+    }
+    mapped.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// One line: bytes by state.

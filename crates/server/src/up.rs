@@ -349,6 +349,8 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
         }
         let pid_file = pid_file(&name);
         let server = SdsConfig {
+            domain: None,
+            fault_set: None,
             name: name.clone(),
             mdm: mdm.clone(),
             backend,
@@ -400,6 +402,7 @@ fn devices(dir: &StateDir, plan: &Plan, name: String) -> Result<(String, Vec<Dev
         };
         let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
         DeviceConfig {
+            pool: None,
             shard: Some(shard),
             spec,
             replace: false,

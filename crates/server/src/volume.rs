@@ -1,19 +1,24 @@
-//! `gabion volume create|list|resize|delete`.
+//! `gabion volume create|list|resize|map|unmap|rename|delete`.
 
 use crate::exit::Exit;
 use crate::report::Volume;
 use crate::size::Size;
 use crate::target::Target;
-use crate::{spec, status};
+use crate::{report, spec, status};
 use anyhow::{Result, bail};
-use clap::Subcommand;
+use clap::{Args, Subcommand, ValueEnum};
 use std::io::{IsTerminal, Write, stdin, stdout};
+use wire::control::{Access, Ask, CreateVolume, MapAsk, MapTo, ObjectKind, UnmapAsk, VolumeStatus};
 
 /// What to do with volumes.
 #[derive(Subcommand, Debug)]
 pub enum VolumeCommand {
-    /// Make a volume; it takes space only as it is written
-    #[command(after_help = "Example:\n  gabion volume create db1 20GiB")]
+    /// Make a volume; it takes space only as it is written, unless it is thick
+    #[command(after_help = "\
+Examples:
+  gabion volume create db1 20GiB
+  gabion volume create db2 20GiB --map web1 --map backup:read-only
+  gabion volume create db3 20GiB --thick --pool fast")]
     Create {
         /// 1 to 31 of the characters a-z A-Z 0-9 - _ .
         #[arg(value_parser = spec::volume_name)]
@@ -21,6 +26,14 @@ pub enum VolumeCommand {
         /// As in 20GiB; rounded up to 1 MiB
         #[arg(value_parser = spec::volume_size)]
         size: Size,
+        #[command(flatten)]
+        kind: Kind,
+        /// Map it to this SDC alone, and the others that are named; by default it is mapped to all
+        #[arg(long = "map", value_name = "SDC[:read-only]", value_parser = map_to)]
+        map: Vec<MapTo>,
+        /// Map it to nobody yet
+        #[arg(long, conflicts_with = "map")]
+        unmapped: bool,
     },
     /// List the volumes
     #[command(after_help = "Example:\n  gabion volume list --json | jq -r '.[].nbd_uris[0]'")]
@@ -38,22 +51,137 @@ pub enum VolumeCommand {
         #[arg(value_parser = spec::volume_size)]
         size: Size,
     },
+    /// Let SDCs use a volume, beside those that may already
+    #[command(after_help = "\
+A volume is mapped to all SDCs, or to those that are named. Who may only read from now on, and who may not use it
+any more (--only), is cut off before this command ends.
+
+Examples:
+  gabion volume map db1 --sdc web1 --only                 to web1 alone
+  gabion volume map db1 --sdc backup --access read-only   and to backup, for reading
+  gabion volume map db1 --all                             to all again")]
+    Map {
+        /// Which volume
+        name: String,
+        /// To this one; can be repeated
+        #[arg(long, value_name = "SDC", required_unless_present = "all", conflicts_with = "all")]
+        sdc: Vec<String>,
+        /// To all
+        #[arg(long)]
+        all: bool,
+        /// What they may do
+        #[arg(long, default_value = "read-write")]
+        access: Mode,
+        /// And to nobody else any more
+        #[arg(long)]
+        only: bool,
+    },
+    /// Don't let SDCs use a volume any more
+    #[command(after_help = "\
+When this command has ended, nothing that an unmapped SDC sends is done any more. If a server that may serve it does
+not confirm that, the command fails and says which one.
+
+Examples:
+  gabion volume unmap db1 --sdc web1
+  gabion volume unmap db1 --all")]
+    Unmap {
+        /// Which volume
+        name: String,
+        /// This one; can be repeated
+        #[arg(long, value_name = "SDC", required_unless_present = "all", conflicts_with = "all")]
+        sdc: Vec<String>,
+        /// All
+        #[arg(long)]
+        all: bool,
+    },
+    /// Give a volume another name; clients that have it attached keep it
+    #[command(after_help = "Example:\n  gabion volume rename db1 db1-old")]
+    Rename {
+        /// Which volume
+        name: String,
+        /// Its new name
+        #[arg(value_parser = spec::volume_name)]
+        to: String,
+    },
     /// Delete a volume and all its data
-    #[command(after_help = "Example:\n  gabion volume delete db1 --yes")]
+    #[command(
+        alias = "remove",
+        after_help = "\
+Refused while it is mapped to SDCs by name, or attached somewhere: unmap it first, or say --unmap.
+
+Example:
+  gabion volume delete db1 --yes"
+    )]
     Delete {
         /// Which volume
         name: String,
         /// Don't ask
         #[arg(long)]
         yes: bool,
+        /// Also if it is mapped to SDCs by name, or attached somewhere
+        #[arg(long)]
+        unmap: bool,
     },
+}
+
+/// What a new volume is.
+#[derive(Args, Clone, Debug)]
+pub struct Kind {
+    /// Reserve space for all of it: refused where the pool has not that much
+    #[arg(long, conflicts_with = "thin")]
+    thick: bool,
+    /// Take space as it is written; the default
+    #[arg(long)]
+    thin: bool,
+    /// Its storage pool; needed where there are several
+    #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
+    pool: String,
+}
+
+/// What an SDC may do.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub enum Mode {
+    /// Everything
+    ReadWrite,
+    /// Read
+    ReadOnly,
+}
+
+impl Mode {
+    fn access(self) -> i32 {
+        match self {
+            Mode::ReadWrite => Access::ReadWrite as i32,
+            Mode::ReadOnly => Access::ReadOnly as i32,
+        }
+    }
+}
+
+/// `SDC`, `SDC:read-only` or `SDC:read-write`.
+fn map_to(text: &str) -> Result<MapTo, String> {
+    let (sdc, mode) = match text.rsplit_once(':') {
+        Some((sdc, mode)) if mode.starts_with("read-") => (sdc, mode),
+        _ => (text, "read-write"),
+    };
+    let mode = Mode::from_str(mode, false)
+        .map_err(|_| format!("`{mode}` is no access: write read-write or read-only"))?;
+    if sdc.is_empty() {
+        return Err("name an SDC, as in web1 or web1:read-only".into());
+    }
+    Ok(MapTo { sdc: sdc.to_owned(), access: mode.access() })
 }
 
 /// Runs `gabion volume`.
 pub fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
     match command {
-        VolumeCommand::Create { name, size } => {
-            let made = target.connect()?.create_volume(name, size.0)?;
+        VolumeCommand::Create { name, size, kind, map, unmapped } => {
+            let made = target.connect()?.make_volume(CreateVolume {
+                name: name.clone(),
+                size: size.0,
+                thick: kind.thick,
+                pool: kind.pool.clone(),
+                to: map.clone(),
+                unmapped: *unmapped,
+            })?;
             println!("Volume {} of {} is there.", made.name, Size(made.size));
             let volumes = status::ask(target)?.volumes;
             if let Some(uri) = volumes.iter().find(|v| v.name == *name).and_then(uri) {
@@ -72,15 +200,37 @@ pub fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
             let grown = target.connect()?.resize_volume(name, size.0)?;
             println!("Volume {} has {} now.", grown.name, Size(grown.size));
         }
-        VolumeCommand::Delete { name, yes } => {
+        VolumeCommand::Map { name, sdc, all, access, only } => {
+            let access = access.access();
+            let named = sdc.iter().map(|sdc| MapTo { sdc: sdc.clone(), access });
+            let everyone = all.then_some(MapTo { sdc: String::new(), access });
+            let (volume, to) = (name.clone(), named.chain(everyone).collect());
+            let ask = Ask::Map(MapAsk { volume, to, only: *only });
+            say_mapping(&target.connect()?.map_volume(ask)?);
+        }
+        VolumeCommand::Unmap { name, sdc, all } => {
+            let (volume, sdcs) = (name.clone(), sdc.clone());
+            let ask = Ask::Unmap(UnmapAsk { volume, sdcs, all: *all });
+            say_mapping(&target.connect()?.map_volume(ask)?);
+        }
+        VolumeCommand::Rename { name, to } => {
+            target.connect()?.rename(ObjectKind::Volume, name, to)?;
+            println!("Volume {name} is called {to} now.");
+        }
+        VolumeCommand::Delete { name, yes, unmap } => {
             if !yes {
                 confirm(name)?;
             }
-            target.connect()?.delete_volume(name)?;
+            target.connect()?.delete_volume(name, *unmap)?;
             println!("Volume {name} is deleted.");
         }
     }
     Ok(Exit::Ok)
+}
+
+fn say_mapping(volume: &VolumeStatus) {
+    let mapped: Vec<_> = volume.mapped.iter().map(report::mapped).collect();
+    println!("Volume {} is mapped to {}.", volume.name, status::mapping(&mapped));
 }
 
 fn uri(volume: &Volume) -> Option<&String> {

@@ -68,6 +68,13 @@ impl Stage {
                 }
             }
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
+            Action::Map(v, clients) => {
+                let there =
+                    self.volumes[v as usize].id.is_some() && !self.volumes[v as usize].doomed;
+                if there {
+                    self.order(Order::Map(v, clients));
+                }
+            }
             Action::Delete(v) => {
                 let there =
                     self.volumes[v as usize].id.is_some() && !self.volumes[v as usize].doomed;
@@ -81,13 +88,16 @@ impl Stage {
     /// True when such an order about this volume waits.
     pub fn is_ordered(&self, v: u8, kind: impl Fn(&Order) -> bool) -> bool {
         let of = |o: &Order| match o {
-            Order::Create(of, _) | Order::Resize(of, _) | Order::Delete(of) => Some(*of),
+            Order::Create(of, _) | Order::Resize(of, _) | Order::Delete(of) | Order::Map(of, _) => {
+                Some(*of)
+            }
             Order::Scrub
             | Order::Remove(..)
             | Order::Maintain(..)
             | Order::Return(_)
             | Order::AddMdm(_)
             | Order::RemoveMdm(_)
+            | Order::FaultSet(_)
             | Order::SwitchMdm => None,
         };
         self.desk.borrow().orders.iter().any(|o| of(o) == Some(v) && kind(o))
@@ -223,7 +233,10 @@ impl Stage {
             return;
         }
         // A client that has not heard of the volume is told so at once; now and then is enough.
-        let known = self.sdc(client).is_some_and(|s| s.map().volumes.contains_key(&id));
+        let known = self.sdc(client).is_some_and(|s| {
+            let map = s.map();
+            map.volumes.get(&id).is_some_and(|v| map.my_grant(v).is_some())
+        });
         if !known && !self.world.now().0.is_multiple_of(16) {
             return;
         }
@@ -266,6 +279,7 @@ impl Stage {
             at: self.world.now(),
             answer: None,
             seen: Vec::new(),
+            cut: None,
         });
         self.outstanding[client as usize] += 1;
         self.world.request(proc, RequestId(index as u64), request, &body);

@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{
-    AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello,
-    MaintainAsk, Refusal, RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, StatusAsk,
-    StatusInfo, SwitchMdm,
+    Access, AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateObject, CreateVolume,
+    DeleteVolume, Hello, MaintainAsk, MapAsk, MapTo, ObjectKind, Refusal, RemoveAsk, RemoveMdm,
+    ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm, UnmapAsk,
 };
 use wire::{Header, Kind, PeerFramer};
 
@@ -25,6 +25,10 @@ pub enum Order {
     Resize(u8, u32),
     /// Delete it.
     Delete(u8),
+    /// Map it to these clients alone, a bit each; `ALL`: to all.
+    Map(u8, u8),
+    /// Make this fault set.
+    FaultSet(u8),
     /// Scrub all devices.
     Scrub,
     /// Remove this server; true: keep it after all.
@@ -41,6 +45,9 @@ pub enum Order {
     SwitchMdm,
 }
 
+/// All clients.
+pub const ALL: u8 = u8::MAX;
+
 /// What came of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Done {
@@ -50,6 +57,8 @@ pub enum Done {
     Resized(u8, u32),
     /// It is gone.
     Deleted(u8),
+    /// These clients may use it; for sure no others, if that is confirmed.
+    Mapped(u8, u8, bool),
     /// The MDM is out.
     RemovedMdm(u8),
     /// It is done, or can't be.
@@ -128,13 +137,32 @@ impl Admin {
         let look = self.unsure && matches!(order, Order::Create(..));
         let ask = match order {
             _ if look => Ask::Status(StatusAsk {}),
-            Order::Create(v, units) => {
-                Ask::CreateVolume(CreateVolume { name: name(v), size: size(units) })
-            }
+            Order::Create(v, units) => Ask::CreateVolume(CreateVolume {
+                name: name(v),
+                size: size(units),
+                ..CreateVolume::default()
+            }),
             Order::Resize(v, units) => {
                 Ask::ResizeVolume(ResizeVolume { name: name(v), size: size(units) })
             }
-            Order::Delete(v) => Ask::DeleteVolume(DeleteVolume { name: name(v) }),
+            Order::Delete(v) => Ask::DeleteVolume(DeleteVolume { name: name(v), unmap: true }),
+            Order::Map(v, 0) => {
+                Ask::Unmap(UnmapAsk { volume: name(v), sdcs: Vec::new(), all: true })
+            }
+            Order::Map(v, clients) => {
+                let to = |sdc: String| MapTo { sdc, access: Access::ReadWrite as i32 };
+                let some = (0..8).filter(|i| clients >> i & 1 == 1);
+                let to = match clients {
+                    ALL => vec![to(String::new())],
+                    _ => some.map(|i| to(format!("sdc{i}"))).collect(),
+                };
+                Ask::Map(MapAsk { volume: name(v), to, only: true })
+            }
+            Order::FaultSet(i) => Ask::CreateObject(CreateObject {
+                kind: ObjectKind::FaultSet as i32,
+                name: format!("set{i}"),
+                ..CreateObject::default()
+            }),
             Order::Scrub => Ask::Scrub(ScrubAsk { device: 0 }),
             Order::Remove(i, keep) => {
                 Ask::Remove(RemoveAsk { device: 0, server: format!("sds{i}"), keep })
@@ -219,6 +247,16 @@ impl Admin {
             }
             (Order::Delete(v), AdminError::None | AdminError::NotFound, _) => {
                 self.finish(Done::Deleted(v))
+            }
+            (Order::Map(v, clients), AdminError::None, _) => {
+                self.finish(Done::Mapped(v, clients, true));
+            }
+            (Order::Map(v, clients), AdminError::Unconfirmed, _) => {
+                self.finish(Done::Mapped(v, clients, false));
+            }
+            (Order::Map(..), AdminError::NotFound, _)
+            | (Order::FaultSet(_), AdminError::None | AdminError::NameTaken, _) => {
+                self.finish(Done::Other);
             }
             (Order::Scrub, AdminError::None, _) => self.finish(Done::Other),
             (Order::Remove(..) | Order::Maintain(..) | Order::Return(_), error, _)

@@ -43,6 +43,8 @@ pub struct Record {
     pub answer: Option<Answer>,
     /// What a read saw, sector by sector.
     pub seen: Vec<Value>,
+    /// When its client could not use the volume any more, for sure: what was not done by then never is.
+    pub cut: Option<u64>,
 }
 
 impl Record {

@@ -104,6 +104,8 @@ pub enum Action {
     Resize(u8, u32),
     /// Delete it.
     Delete(u8),
+    /// Map it to these clients alone, a bit each; with all of them: to all.
+    Map(u8, u8),
     /// Have another metadata manager lead.
     Switch,
     /// Take this metadata manager out of the cluster, if the others can do without it, and its file away;
@@ -139,6 +141,7 @@ impl Action {
                 | Action::Create(..)
                 | Action::Resize(..)
                 | Action::Delete(_)
+                | Action::Map(..)
                 | Action::Scrub
                 | Action::Switch
                 | Action::Replace(_)
@@ -182,6 +185,8 @@ pub struct Plan {
     pub mdms: u8,
     /// Data servers.
     pub sds: u8,
+    /// Fault sets: server i is in set i % this; 0: there are none.
+    pub fault_sets: u8,
     /// Clients.
     pub clients: u8,
     /// Sizes of the volumes that are there at the start, in units.

@@ -1,7 +1,7 @@
 //! One run: set up, phase 1 (the plan), phase 2 (calm: everything must become whole), the last reads,
 //! and the verdict.
 
-use crate::admin::Order;
+use crate::admin::{ALL, Order};
 use crate::check::{Failure, agreement, i02_register, i03_mirrors, i10_clean, i14_leaks};
 use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
 use crate::relief::Relief;
@@ -104,6 +104,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     wait(stage, "I12", CALM, i03_mirrors::undeleted)?;
     wait(stage, "R11", CALM, i03_mirrors::foreign)?;
     i03_mirrors::check(stage)?;
+    i03_mirrors::apart(stage)?;
     wait(stage, "Mdm", CALM, Stage::mdms_unmet)?;
     agreement::check(stage)?;
     *unclear = i02_register::check(&stage.history)?;
@@ -156,6 +157,9 @@ fn set_up(stage: &mut Stage) -> Result<(), Failure> {
     stage.start(Who::Admin);
     for i in 1..stage.plan.mdms {
         stage.order(Order::AddMdm(i));
+    }
+    for i in 0..stage.plan.fault_sets {
+        stage.order(Order::FaultSet(i));
     }
     wait(stage, "setup", SETUP, |s| {
         let servers = s.observer.devices.values().filter(|d| d.up).count();
@@ -249,6 +253,12 @@ fn mend(stage: &mut Stage) {
         stage.spare(who);
         stage.world.resume(id);
         stage.start(who);
+    }
+    for v in 0..stage.volumes.len() {
+        let volume = stage.volumes[v];
+        if volume.mapped && volume.id.is_some() && !volume.doomed {
+            stage.order(Order::Map(v as u8, ALL));
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::world::{ProcId, ProcState, Reply, Step, World};
 use base::{BLOCK, DeviceId, GroupId, MIB, Prng, SECTOR, TIB, Time, UNIT, UnitKey, VolumeId};
 use node::mdm::Mdm;
 use node::sdc::{Sdc, SdcConfig};
-use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig, Trouble};
+use node::sds::{DeviceConfig, DurableConfig, Home, Sds, SdsConfig, Trouble};
 use prost::Message;
 use seam::{BlockError, Note};
 use std::cell::RefCell;
@@ -38,6 +38,8 @@ pub struct Volume {
     pub doomed: bool,
     /// It was made when the clients were there already, so they may not know it.
     pub late: bool,
+    /// It was mapped to some clients alone: others, and those whose leave had ended, are told so.
+    pub mapped: bool,
 }
 
 /// Whether a copy may be the last one.
@@ -71,6 +73,8 @@ pub struct Stage {
     pub marks: Marks,
     /// What may be lost.
     pub exposure: Exposure,
+    /// Since when a client can't use a volume, for sure.
+    pub cuts: BTreeMap<(u8, VolumeId), u64>,
     /// Operations without an answer, by client, of its present life.
     pub outstanding: Vec<u32>,
     /// The device of the plan's outcast, while it is one.
@@ -138,7 +142,13 @@ impl Stage {
             world.tap.push(id);
         }
         let everybody = 1 + plan.mdms as usize + plan.sds as usize + plan.clients as usize;
-        let volume = |units: &u32| Volume { id: None, units: *units, doomed: false, late: false };
+        let volume = |units: &u32| Volume {
+            id: None,
+            units: *units,
+            doomed: false,
+            late: false,
+            mapped: false,
+        };
         Stage {
             world,
             desk: Rc::default(),
@@ -149,6 +159,7 @@ impl Stage {
             volumes: plan.volumes.iter().map(volume).collect(),
             marks: Marks::default(),
             exposure: Exposure::default(),
+            cuts: BTreeMap::new(),
             outstanding: vec![0; plan.clients as usize],
             outcasts_device: None,
             second_device: None,
@@ -278,6 +289,13 @@ impl Stage {
                     mdm: known,
                     address: Stage::address(who),
                     device,
+                    home: Home {
+                        fault_set: match self.plan.fault_sets {
+                            0 => String::new(),
+                            sets => format!("set{}", i % sets),
+                        },
+                        ..Home::default()
+                    },
                     nonce,
                     pid: 1,
                     limits,
@@ -556,6 +574,9 @@ impl Stage {
             Err(_) => Vec::new(),
         };
         let result = reply.result.as_ref().map(|_| ()).map_err(|e| *e);
+        if result.is_ok() {
+            self.may_use(index)?;
+        }
         self.error_is_in_order(index, result)?;
         let record = &mut self.history.ops[index];
         record.seen = seen;
@@ -573,7 +594,7 @@ impl Stage {
         let volume = self.volumes.iter().find(|v| v.id == Some(record.volume));
         let fine = match error {
             BlockError::Lost => self.exposure.excuse.is_some(),
-            BlockError::NoSuchVolume => volume.is_none_or(|v| v.doomed || v.late),
+            BlockError::NoSuchVolume => volume.is_none_or(|v| v.doomed || v.late || v.mapped),
             BlockError::OutOfRange => {
                 volume.is_none_or(|v| v.doomed || v.units * 2048 > record.sector)
             }
@@ -584,7 +605,7 @@ impl Stage {
                 self.plan.damages() && (!self.scanning || excused || self.is_lost_twice(record))
             }
             // A write without space waits.
-            BlockError::Full | BlockError::Misaligned => false,
+            BlockError::Full | BlockError::Misaligned | BlockError::ReadOnly => false,
         };
         if error == BlockError::Lost {
             self.lost += 1;
@@ -608,15 +629,48 @@ impl Stage {
             Done::Created(v, id, units) => {
                 let late = self.history.tick() > 1 || self.world.now() > Time(30_000_000_000);
                 let volume = &mut self.volumes[v as usize];
-                *volume = Volume { id: Some(VolumeId(id)), units, doomed: false, late };
+                *volume =
+                    Volume { id: Some(VolumeId(id)), units, doomed: false, late, mapped: false };
             }
             Done::Resized(v, units) => {
                 let volume = &mut self.volumes[v as usize];
                 volume.units = volume.units.max(units);
             }
             Done::Deleted(v) => self.volumes[v as usize].id = None,
+            Done::Mapped(v, clients, confirmed) => self.mapped(v, clients, confirmed),
             Done::RemovedMdm(i) => self.begin_anew(i),
             Done::Other => {}
+        }
+    }
+
+    /// A volume was mapped to these clients alone. What others had asked for and is not done never will be.
+    fn mapped(&mut self, v: u8, clients: u8, confirmed: bool) {
+        let Some(id) = self.volumes[v as usize].id.filter(|_| confirmed) else { return };
+        let moment = self.history.tick();
+        // Who is to have it again may have it at any moment.
+        let orders = &self.desk.borrow().orders;
+        let again = orders.iter().filter_map(|o| match o {
+            Order::Map(of, clients) if *of == v => Some(*clients),
+            _ => None,
+        });
+        let clients = again.fold(clients, |all, more| all | more);
+        let out = |client: u8| clients >> client & 1 == 0;
+        self.cuts.extend((0..self.plan.clients).filter(|c| out(*c)).map(|c| ((c, id), moment)));
+        for op in self.history.ops.iter_mut().filter(|op| op.volume == id && out(op.client)) {
+            if !op.is_ok() && op.cut.is_none() {
+                op.cut = Some(moment);
+                self.marks.meet("sim: an operation was cut off by unmapping");
+            }
+        }
+    }
+
+    /// Who has no leave to use a volume is not served.
+    fn may_use(&self, index: usize) -> Result<(), Failure> {
+        let record = &self.history.ops[index];
+        let cut = self.cuts.get(&(record.client, record.volume));
+        match cut.is_some_and(|cut| *cut < record.invoked) {
+            true => Err(Failure::new("I9", format!("it is not mapped to this client: {record}"))),
+            false => Ok(()),
         }
     }
 
@@ -635,6 +689,12 @@ impl Stage {
     pub fn order(&mut self, order: Order) {
         if let Order::Delete(v) = order {
             self.volumes[v as usize].doomed = true;
+        }
+        if let Order::Map(v, clients) = order {
+            let volume = &mut self.volumes[v as usize];
+            volume.mapped = true;
+            let id = volume.id;
+            self.cuts.retain(|(client, of), _| Some(*of) != id || clients >> client & 1 == 0);
         }
         self.desk.borrow_mut().orders.push_back(order);
         let admin = self.proc(Who::Admin);

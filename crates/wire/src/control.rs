@@ -1,8 +1,13 @@
 //! Control messages: Protocol Buffers (proto3), so that fields can be added and old builds skip them.
 //! Tags are part of the format: never reuse one.
 
+mod objects;
 mod status;
 
+pub use objects::{
+    Access, CreateObject, GrantInfo, MapAsk, MapTo, MappingInfo, Media, ObjectKind, ObjectStatus,
+    RemoveObject, RenameAsk, SetPool, UnmapAsk,
+};
 pub use status::{
     DeviceStatus, FullStatus, MdmStatus, MovesStatus, SdcStatus, StatusInfo, VolumeStatus,
 };
@@ -194,6 +199,15 @@ pub struct Register {
     /// It is empty, and takes the place of the device that was here, whose data is given up.
     #[prost(bool, tag = "11")]
     pub replace: bool,
+    /// Of a new server: its protection domain; empty: the only one.
+    #[prost(string, tag = "50")]
+    pub domain: String,
+    /// Of a new server: its fault set; empty: none.
+    #[prost(string, tag = "51")]
+    pub fault_set: String,
+    /// Of a new device: its storage pool; empty: the only one of the domain.
+    #[prost(string, tag = "52")]
+    pub pool: String,
 }
 
 /// An SDC reports to the MDM.
@@ -281,6 +295,9 @@ pub struct Heartbeat {
     /// Copies that this device makes for a newcomer, while another replica is away (SDS).
     #[prost(message, repeated, tag = "30")]
     pub moves: Vec<MoveStatus>,
+    /// Volumes that NBD clients have attached (SDC).
+    #[prost(uint32, repeated, tag = "50")]
+    pub attached: Vec<u32>,
 }
 
 /// What two replicas of a group lack, of which one will do: the newcomer, and the one in whose place it comes.
@@ -392,6 +409,9 @@ pub struct DeviceInfo {
     /// What is to become of it.
     #[prost(enumeration = "Intent", tag = "30")]
     pub intent: i32,
+    /// Its storage pool.
+    #[prost(uint32, tag = "50")]
+    pub pool: u32,
 }
 
 /// A group in the map. Room for three replicas from the first day.
@@ -442,6 +462,15 @@ pub struct VolumeInfo {
     /// (`placement::slot_of`).
     #[prost(uint32, repeated, tag = "5")]
     pub slots: Vec<u32>,
+    /// Who may use it.
+    #[prost(message, optional, tag = "50")]
+    pub mapping: Option<MappingInfo>,
+    /// Its storage pool.
+    #[prost(uint32, tag = "51")]
+    pub pool: u32,
+    /// Space for all of it is reserved.
+    #[prost(bool, tag = "52")]
+    pub thick: bool,
 }
 
 /// A part of what is newer than the puller's map. The parts of one answer come in a row on one link;
@@ -535,7 +564,7 @@ pub struct Proposal {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AdminRequest {
     /// The question or order.
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20, 30, 31, 40, 41, 42")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20, 30, 31, 40, 41, 42, 50, 51, 52, 53, 54, 55")]
     pub ask: Option<Ask>,
 }
 
@@ -572,6 +601,24 @@ pub enum Ask {
     /// Let another MDM lead.
     #[prost(message, tag = "42")]
     SwitchMdm(SwitchMdm),
+    /// Map a volume to clients.
+    #[prost(message, tag = "50")]
+    Map(MapAsk),
+    /// Don't let clients use a volume any more.
+    #[prost(message, tag = "51")]
+    Unmap(UnmapAsk),
+    /// Give an object another name.
+    #[prost(message, tag = "52")]
+    Rename(RenameAsk),
+    /// Make a protection domain, a fault set or a storage pool.
+    #[prost(message, tag = "53")]
+    CreateObject(CreateObject),
+    /// Remove one.
+    #[prost(message, tag = "54")]
+    RemoveObject(RemoveObject),
+    /// Set what can be set of a storage pool.
+    #[prost(message, tag = "55")]
+    SetPool(SetPool),
 }
 
 /// "Take an MDM into the cluster." It runs already, and belongs to none.
@@ -653,6 +700,18 @@ pub struct CreateVolume {
     /// Bytes; rounded up to 1 MiB.
     #[prost(uint64, tag = "2")]
     pub size: u64,
+    /// Reserve space for all of it.
+    #[prost(bool, tag = "50")]
+    pub thick: bool,
+    /// The storage pool; empty: the only one.
+    #[prost(string, tag = "51")]
+    pub pool: String,
+    /// To whom it is mapped; if there is nobody, and `unmapped` is not set: to all.
+    #[prost(message, repeated, tag = "52")]
+    pub to: Vec<MapTo>,
+    /// It is mapped to nobody.
+    #[prost(bool, tag = "53")]
+    pub unmapped: bool,
 }
 
 /// "Grow a volume."
@@ -672,6 +731,9 @@ pub struct DeleteVolume {
     /// Which.
     #[prost(string, tag = "1")]
     pub name: String,
+    /// Also if it is mapped to somebody, or in use.
+    #[prost(bool, tag = "50")]
+    pub unmap: bool,
 }
 
 /// Why an order is refused.
@@ -696,6 +758,12 @@ pub enum AdminError {
     TooFewMdms = 7,
     /// It is so already.
     Already = 8,
+    /// Something uses it.
+    InUse = 50,
+    /// There is not enough space.
+    NoSpace = 51,
+    /// It is done, and not everybody who has to know has confirmed it.
+    Unconfirmed = 52,
 }
 
 /// The answer to an [`AdminRequest`].

@@ -179,6 +179,8 @@ codes! {
         /// The frame arrived damaged. `Replicated`: blocks that the write would leave in parts are damaged
         /// on the device, and nothing was changed: send them whole.
         Damaged = 9,
+        /// The client may only read the volume.
+        ReadOnly = 10,
     }
 }
 

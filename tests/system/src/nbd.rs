@@ -19,6 +19,8 @@ const INFO_EXPORT: u16 = 0;
 
 /// Errors of requests.
 pub mod errno {
+    /// It is not allowed.
+    pub const EPERM: u32 = 1;
     /// Input or output failed.
     pub const EIO: u32 = 5;
     /// The request makes no sense.

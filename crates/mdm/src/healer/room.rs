@@ -5,13 +5,15 @@ use crate::state::State;
 use crate::status::Observed;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, GroupId, Limits, Mutant, SdsId, Time, mutant};
+use base::{DeviceId, Duration, GroupId, Limits, Mutant, PoolId, SdsId, Time, mutant};
 use placement::Plan;
 use wire::control::Intent;
 
 #[derive(Debug)]
 struct Room {
-    sds: SdsId,
+    /// Its fault unit.
+    unit: SdsId,
+    pool: PoolId,
     capacity: u64,
     /// What it holds, and what is on its way to it.
     used: u64,
@@ -24,6 +26,8 @@ struct Room {
     moving_bytes: u64,
     /// It is heard, and stays.
     open: bool,
+    /// Of capacity, in percent, for rebuilds only.
+    spare: u64,
 }
 
 /// All devices.
@@ -33,8 +37,6 @@ pub(super) struct Rooms {
     /// Copies that one device makes or gets at a time, and how many bytes more of them may have.
     most: u32,
     small: u64,
-    /// Of capacity, in percent, for rebuilds only.
-    spare: u64,
 }
 
 impl Rooms {
@@ -46,7 +48,9 @@ impl Rooms {
             let beat = seen.and_then(|s| s.heartbeat.as_ref());
             let groups = state.groups_of(*id);
             let room = Room {
-                sds: d.sds,
+                unit: state.unit(d.sds),
+                pool: d.pool,
+                spare: state.objects.spare(d.pool, limits),
                 capacity: d.capacity,
                 used: beat.map_or(0, |b| b.used),
                 groups: groups.len() as u64,
@@ -57,9 +61,8 @@ impl Rooms {
             };
             rooms.insert(*id, room);
         }
-        let (most, spare) = (limits.moves_per_device, u64::from(limits.spare_percent));
-        let small = limits.moving_bytes;
-        let mut rooms = Rooms { rooms, most, small, spare };
+        let (most, small) = (limits.moves_per_device, limits.moving_bytes);
+        let mut rooms = Rooms { rooms, most, small };
         for (id, group) in &state.groups {
             if let Some((to, source)) = group.newcomer().zip(group.primary) {
                 rooms.take(state, *id, source, to);
@@ -79,7 +82,7 @@ impl Rooms {
     /// True when the device has room for the group; without `spare`, beside the spare.
     pub fn fits(&self, state: &State, id: GroupId, to: DeviceId, spare: bool) -> bool {
         let Some(room) = self.rooms.get(&to) else { return false };
-        let kept = if spare { 0 } else { self.spare };
+        let kept = if spare { 0 } else { room.spare.min(100) };
         let usable = (u128::from(room.capacity) * u128::from(100 - kept) / 100) as u64;
         room.open && room.used.saturating_add(self.bytes(state, id)) < usable
     }
@@ -106,8 +109,8 @@ impl Rooms {
         }
     }
 
-    /// Where a replica of the group goes best, in the place of that one: to another server than the other
-    /// replica's, and there to whom has the fewest groups for its capacity. Many devices take the groups of one.
+    /// Where a replica of the group goes best, in the place of that one: to another fault unit of the
+    /// pool than the other replica's, and there to whom has the fewest groups for its capacity. Many devices take the groups of one.
     pub fn best(
         &self,
         state: &State,
@@ -118,10 +121,10 @@ impl Rooms {
     ) -> Option<DeviceId> {
         let source = group.primary?;
         let other = group.replicas.iter().find(|d| **d != from)?;
-        let server = self.rooms.get(other)?.sds;
+        let Room { unit, pool, .. } = *self.rooms.get(other)?;
         let may = |(to, room): &(&DeviceId, &Room)| {
-            let apart = room.sds != server || mutant::on(Mutant::OneFaultUnit);
-            let fresh = !group.replicas.contains(to);
+            let apart = room.unit != unit || mutant::on(Mutant::OneFaultUnit);
+            let fresh = !group.replicas.contains(to) && room.pool == pool;
             apart && fresh && self.may(state, id, source, **to) && self.fits(state, id, **to, spare)
         };
         let load =
@@ -130,21 +133,28 @@ impl Rooms {
         best.map(|(to, _)| *to)
     }
 
-    /// What would make all level.
+    /// What would make all level, each pool by itself.
     pub fn level(&self, state: &State) -> Plan {
-        let stays = |id: &DeviceId| state.devices[id].intent == Intent::Normal;
-        let devices: Vec<placement::Device> = self
-            .rooms
-            .iter()
-            .filter(|(id, _)| stays(id))
-            .map(|(id, r)| placement::Device { id: *id, sds: r.sds, capacity: r.capacity })
-            .collect();
-        let held = state.groups.iter().filter(|(_, g)| !g.lost);
-        let held: Vec<placement::Held> = held
-            .filter_map(|(id, g)| {
-                Some(placement::Held { group: *id, replicas: g.pair()?, weight: 1 })
-            })
-            .collect();
-        placement::balance(&devices, &held).unwrap_or_default()
+        let mut all = Plan::default();
+        for pool in state.objects.pools.keys() {
+            let here = |(id, room): &(&DeviceId, &Room)| {
+                room.pool == *pool && state.devices[id].intent == Intent::Normal
+            };
+            let devices = self.rooms.iter().filter(here);
+            let devices: Vec<placement::Device> = devices
+                .map(|(id, r)| placement::Device { id: *id, sds: r.unit, capacity: r.capacity })
+                .collect();
+            let of_pool = |g: &Group| !g.lost && state.pool_of(g) == Some(*pool);
+            let held = state.groups.iter().filter(|(_, g)| of_pool(g));
+            let held: Vec<placement::Held> = held
+                .filter_map(|(id, g)| {
+                    Some(placement::Held { group: *id, replicas: g.pair()?, weight: 1 })
+                })
+                .collect();
+            let plan = placement::balance(&devices, &held).unwrap_or_default();
+            all.moves.extend(plan.moves);
+            all.swaps.extend(plan.swaps);
+        }
+        all
     }
 }

@@ -26,6 +26,7 @@ pub fn up(device: u32, incarnation: u64, store: u64, kind: DeviceKind) -> Comman
         capacity: 1 << 30,
         kind: kind as i32,
         pid: 1,
+        ..DeviceUp::default()
     })
 }
 
@@ -69,8 +70,14 @@ pub fn pair(kind: DeviceKind) -> State {
     apply(&mut s, &up(1, 1, 11, kind));
     apply(&mut s, &up(2, 2, 12, kind));
     let groups = vec![NewGroup { replicas: vec![1, 2] }, NewGroup { replicas: vec![2, 1] }];
-    let create =
-        CreateVolume { volume: 1, name: "v".into(), size: 1 << 20, groups, slots: vec![1, 2] };
+    let create = CreateVolume {
+        volume: 1,
+        name: "v".into(),
+        size: 1 << 20,
+        groups,
+        slots: vec![1, 2],
+        ..CreateVolume::default()
+    };
     assert_eq!(apply(&mut s, &Command::CreateVolume(create)), Outcome::Changed);
     s
 }
@@ -87,4 +94,15 @@ pub fn reshape(group: u32, epoch: u64, replicas: &[u32], leaving: u32) -> Comman
     Command::Reshape(Reshape {
         list: vec![Shape { group, epoch, replicas: replicas.to_vec(), leaving }],
     })
+}
+
+/// Has a volume made, as a person would.
+pub fn create(
+    state: &State,
+    name: &str,
+    size: u64,
+    limits: &base::Limits,
+) -> Result<Command, mdm::Refused> {
+    let ask = wire::control::CreateVolume { name: name.into(), size, ..Default::default() };
+    state.create_volume_command(&ask, limits, &|_| 0)
 }

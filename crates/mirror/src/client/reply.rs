@@ -75,13 +75,15 @@ impl<T: Copy> Client<T> {
             Status::Behind | Status::Busy => self.put_off(key, turn.now),
             Status::Damaged => self.again(key, turn),
             Status::Stale => self.stale(key, device, header, turn),
-            Status::NoVolume | Status::OutOfRange => match self.verdict(key, turn.map) {
-                Some(error) => self.finish(key, Err(error), turn),
-                None => {
-                    self.need_map(MapVersion(header.map.get()), turn);
-                    self.put_off(key, turn.now);
+            Status::NoVolume | Status::OutOfRange | Status::ReadOnly => {
+                match self.verdict(key, turn.map) {
+                    Some(error) => self.finish(key, Err(error), turn),
+                    None => {
+                        self.need_map(MapVersion(header.map.get()), turn);
+                        self.put_off(key, turn.now);
+                    }
                 }
-            },
+            }
         }
     }
 

@@ -52,11 +52,14 @@ pub(super) fn check(request: &BlockRequest, transfer: u32) -> Result<(), BlockEr
     }
 }
 
-/// What the map says: the volume's generation.
+/// What the map says: the number of the client's leave to use the volume.
 pub(super) fn place(request: &BlockRequest, map: &impl Topology) -> Result<u32, BlockError> {
-    let (size, generation) = map.volume(request.volume).ok_or(BlockError::NoSuchVolume)?;
+    let volume = map.volume(request.volume).ok_or(BlockError::NoSuchVolume)?;
+    if !volume.writable && matches!(request.kind, BlockKind::Write | BlockKind::Zero { .. }) {
+        return Err(BlockError::ReadOnly);
+    }
     match request.at.checked_add(u64::from(request.len)) {
-        Some(end) if end <= size => Ok(generation),
+        Some(end) if end <= volume.size => Ok(volume.generation),
         _ => Err(BlockError::OutOfRange),
     }
 }

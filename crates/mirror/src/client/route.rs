@@ -332,11 +332,12 @@ impl<T: Copy> Client<T> {
     /// Looks at an operation in the light of a new map.
     pub(super) fn review<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
         let Some(op) = self.ops.get(key) else { return };
-        let Some(request) = self.requests.get_mut(op.request) else { return };
-        let Some((_, generation)) = turn.map.volume(request.request.volume) else {
+        let Some(request) = self.requests.get(op.request) else { return };
+        // What was asked for under a leave that is over is not asked under a later one (R8).
+        let usable = turn.map.volume(request.request.volume);
+        if usable.is_none_or(|v| v.generation != request.generation) {
             return self.finish(key, Err(BlockError::NoSuchVolume), turn);
-        };
-        request.generation = generation;
+        }
         let leader = self.leader(op.group, turn.map);
         let Place::Sent(device) = op.place else { return self.set_free(key) };
         let op = self.ops.get_mut(key).expect("just seen");

@@ -329,3 +329,34 @@ fn one_bad_piece_fails_the_request_once() {
     assert_eq!(rig.result().unwrap_err(), BlockError::Media);
     assert_eq!((rig.sent.len(), rig.client.outstanding()), (0, 0));
 }
+
+#[test]
+fn a_leave_that_ended_takes_its_requests_with_it_and_readers_write_nothing() {
+    let mut rig = Rig::up(2);
+    rig.write(1, 0, &[1; 512]);
+    let late = rig.sent.remove(0);
+    // It was unmapped, and mapped again meanwhile.
+    rig.new_map(|map| map.volumes.extend([(VOLUME, (16 * MIB, 3))]));
+    assert_eq!((rig.done[0].0, rig.result().unwrap_err()), (1, BlockError::NoSuchVolume));
+    rig.answer(&late, Status::Ok, b"");
+    rig.read(2, 0, 512);
+    assert_eq!(rig.one().header.generation.get(), 3);
+    rig.map.read_only = true;
+    rig.write(3, 0, &[1; 512]);
+    assert_eq!((rig.done[0].0, rig.result().unwrap_err()), (3, BlockError::ReadOnly));
+    rig.ask(4, BlockKind::Zero { hole: true }, 0, 512, Buf::EMPTY);
+    assert_eq!(rig.result().unwrap_err(), BlockError::ReadOnly);
+    rig.read(5, 0, 512);
+    assert_eq!(rig.one().header.len.get(), 512);
+}
+
+#[test]
+fn a_device_that_knows_of_an_unmapping_first_makes_us_look() {
+    let mut rig = Rig::up(1);
+    rig.write(1, 0, &[1; 512]);
+    let sent = rig.one();
+    rig.answer_with(&sent, Status::NoVolume, b"", |h| h.map = 9.into());
+    assert!(rig.done.is_empty(), "our map is older");
+    rig.new_map(|map| map.volumes.clear());
+    assert_eq!(rig.result().unwrap_err(), BlockError::NoSuchVolume);
+}

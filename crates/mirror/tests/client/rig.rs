@@ -4,7 +4,7 @@ use base::{
     DeviceId, Epoch, GroupId, Incarnation, Limits, MapVersion, SdcId, Time, UNIT, UnitKey, VolumeId,
 };
 use core::time::Duration;
-use mirror::client::{Action, Client, Leader, Topology, Turn};
+use mirror::client::{Action, Client, Leader, Topology, Turn, Usable};
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
 use std::collections::BTreeMap;
 use wire::{Header, Kind, Status};
@@ -19,6 +19,7 @@ pub struct FakeMap {
     pub version: u64,
     pub volumes: BTreeMap<VolumeId, (u64, u32)>,
     pub groups: Vec<Leader>,
+    pub read_only: bool,
 }
 
 impl FakeMap {
@@ -29,6 +30,7 @@ impl FakeMap {
             version: 5,
             volumes: BTreeMap::from([(VOLUME, (16 * u64::from(UNIT), 2))]),
             groups: (0..groups).map(lead).collect(),
+            read_only: false,
         }
     }
 }
@@ -37,8 +39,9 @@ impl Topology for FakeMap {
     fn version(&self) -> MapVersion {
         MapVersion(self.version)
     }
-    fn volume(&self, id: VolumeId) -> Option<(u64, u32)> {
-        self.volumes.get(&id).copied()
+    fn volume(&self, id: VolumeId) -> Option<Usable> {
+        let (size, generation) = *self.volumes.get(&id)?;
+        Some(Usable { size, generation, writable: !self.read_only })
     }
     fn group_of(&self, unit: UnitKey) -> Option<GroupId> {
         self.volume(unit.volume)?;

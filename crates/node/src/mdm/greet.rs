@@ -121,7 +121,8 @@ impl Mdm {
             (Some(Kind::MapPull), Some(_)) => {
                 let (have, op) = (MapVersion(header.map.get()), header.op.get());
                 let pull = Pull { have, op, wait: header.has(flag::WAIT) };
-                self.links.get_mut(&link).expect("looked up above").parked = Some(pull);
+                let link = self.links.get_mut(&link).expect("looked up above");
+                (link.parked, link.have) = (Some(pull), have);
                 Ok(())
             }
             (Some(Kind::Proposal), Some(Role::Sds)) => self.proposal(now, link, decode(body)?, out),
@@ -263,7 +264,7 @@ impl Mdm {
             return Err(unexpected(format!("this MDM does not know that life of {device}")));
         }
         if entry.incarnation.0 != life {
-            let name = self.state.servers.get(&entry.sds).map_or("?", |n| n);
+            let name = self.state.servers.get(&entry.sds).map_or("?", |s| &s.own);
             return Err(refusal(RefusalCode::Superseded, superseded(name)));
         }
         Ok(())

@@ -1,12 +1,12 @@
 //! Inputs become commands, against the state right after the command before.
 
-use super::outlet::Answer;
+use super::outlet::{Answer, Fence};
 use super::{Mdm, Peer, Session};
 use crate::links::refusal;
 use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, Duration, LinkId, SdcId, Time};
+use base::{ClusterId, DeviceId, Duration, LinkId, SdcId, Time, VolumeId};
 use mdm::command::{self, Command};
 use mdm::controller::Registration;
 use mdm::detector::{Verdict, loss_limit};
@@ -18,6 +18,10 @@ use wire::control::{
     AdminReply, Ask, Intent, MdmInfo, Proposal, RefusalCode, Register, RegisterSdc, Registered,
 };
 use wire::{Header, Kind, control_frame};
+
+/// How long a mapping's order waits for the devices that serve the volume. A device that is silent is declared
+/// down within this time, and then others confirm, unless it has the last copy.
+const CONFIRM: Duration = Duration::from_secs(5);
 
 /// Something that may change the state.
 pub(super) enum Input {
@@ -105,12 +109,13 @@ impl Mdm {
             Input::Verdict(verdict) => self.verdict(now, verdict, batch, out),
             Input::Proposal(_, m) => {
                 // Who suspects so many is the one that is cut off, or overloaded (rule R12).
-                let server = |d: &u32| self.state.devices.get(&DeviceId(*d)).map(|d| d.sds);
-                let suspects: BTreeSet<_> = m.suspects.iter().filter_map(server).collect();
+                let unit = |d: &u32| self.state.unit_of(DeviceId(*d));
+                let suspects: BTreeSet<_> = m.suspects.iter().filter_map(unit).collect();
                 if !m.admit.is_empty() {
                     self.healer.hurry(now, &self.config.limits);
                 }
-                let believable = suspects.len() <= loss_limit(self.state.servers.len());
+                let believable =
+                    suspects.len() <= loss_limit(self.state.units_beside(DeviceId(m.device)));
                 let held = |device| self.observed.quarantine(device, now) > Duration::ZERO;
                 let may = |command: &Command| match command {
                     Command::Suspect(_) => believable,
@@ -161,7 +166,10 @@ impl Mdm {
             Command::DeviceUp(c) => {
                 let device = DeviceId(c.device);
                 let entry = &self.state.devices[&device];
-                self.detector.watch(now, device, entry.sds, entry.incarnation);
+                let unit = self.state.unit(entry.sds);
+                let domain = self.state.domain_of(entry.sds);
+                self.detector.belongs(unit, domain);
+                self.detector.watch(now, device, unit, entry.incarnation);
                 out.note(Note::DeviceUp { device });
             }
             Command::DeviceDown(c) => {
@@ -256,7 +264,7 @@ impl Mdm {
         out: &mut Effects,
     ) {
         let opened = self.links[&link].opened;
-        let session = self.state.sdc_named(&m.name).and_then(|(id, _)| self.sdcs.get(&id));
+        let session = self.state.sdc_of(&m.name).and_then(|(id, _)| self.sdcs.get(&id));
         let sdc: SdcId =
             match self.state.register_sdc(m, session.is_some_and(|s| s.opened > opened)) {
                 Registration::Known(id) => id,
@@ -332,12 +340,22 @@ impl Mdm {
             Some(Ask::SwitchMdm(m)) => self.switch(m).map(|()| None),
             Some(Ask::CreateVolume(m)) => {
                 let limits = &self.config.limits;
-                self.state.create_volume_command(&m.name, m.size, limits).map(Some)
+                self.state.create_volume_command(m, limits, &|d| self.observed.used(d)).map(Some)
             }
             Some(Ask::ResizeVolume(m)) => {
-                self.state.resize_volume_command(&m.name, m.size).map(Some)
+                let (limits, used) = (&self.config.limits, |d| self.observed.used(d));
+                self.state.resize_volume_command(&m.name, m.size, limits, &used).map(Some)
             }
-            Some(Ask::DeleteVolume(m)) => self.state.delete_volume_command(&m.name).map(Some),
+            Some(Ask::DeleteVolume(m)) => {
+                let attached = |volume| self.observed.attached(volume);
+                self.state.delete_volume_command(&m.name, m.unmap, attached).map(Some)
+            }
+            Some(Ask::Map(m)) => self.state.map_command(m).map(Some),
+            Some(Ask::Unmap(m)) => self.state.unmap_command(m).map(Some),
+            Some(Ask::Rename(m)) => self.state.rename_command(m).map(Some),
+            Some(Ask::CreateObject(m)) => self.state.create_object_command(m).map(Some),
+            Some(Ask::RemoveObject(m)) => self.state.remove_object_command(m).map(Some),
+            Some(Ask::SetPool(m)) => self.state.set_pool_command(m).map(Some),
             Some(Ask::Remove(m)) => {
                 let limits = &self.config.limits;
                 self.state.removal_command(m, &self.observed, limits).map(Some)
@@ -348,13 +366,15 @@ impl Mdm {
             }
         };
         let mut reply = AdminReply::default();
-        let mut gone = None;
+        let (mut gone, mut fence) = (None, None);
         match made {
             Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
             Ok(None) => {
                 let unheard = self.detector.unheard(now);
                 let (state, seen) = (&self.state, &self.observed);
-                let mut info = status::status(state, seen, &unheard, now, self.config.pid);
+                let limits = &self.config.limits;
+                let mut info = status::status(state, seen, &unheard, now, limits);
+                info.mdm_pid = self.config.pid;
                 info.mdms = self.member_status();
                 if self.rebuilds_held {
                     info.moves.get_or_insert_default().held_back = true;
@@ -366,7 +386,14 @@ impl Mdm {
                     gone = Some(u64::from(c.id));
                 }
                 self.execute(now, &command, batch, out);
+                if let Command::MapVolume(c) = &command {
+                    // Also if it changed nothing: an earlier answer may be on its way to nobody.
+                    let (volume, map) = (VolumeId(c.volume), self.state.version);
+                    fence = Some(Fence { volume, map, until: now + CONFIRM });
+                }
                 let name = match &ask {
+                    Some(Ask::Map(m)) => &m.volume,
+                    Some(Ask::Unmap(m)) => &m.volume,
                     Some(Ask::CreateVolume(m)) => &m.name,
                     Some(Ask::ResizeVolume(m)) => &m.name,
                     _ => "",
@@ -378,7 +405,7 @@ impl Mdm {
         }
         self.reply_order(link, op, reply, out);
         let answer = self.answers.last_mut().expect("it was just put there");
-        answer.gone = gone;
+        (answer.gone, answer.fence) = (gone, fence);
         if matches!(ask, Some(Ask::SwitchMdm(_))) {
             answer.question = 0; // soon it will not lead any more, and can't ask
         }

@@ -4,9 +4,11 @@
 use super::intake::Input;
 use super::{Mdm, Pull};
 use crate::links::send_control;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{LinkId, MapVersion, Time};
+use base::{DeviceId, LinkId, MapVersion, Mutant, Time, VolumeId, mutant};
+use mdm::group::Group;
 use prost::Message;
 use seam::{Buf, Effects, Head, Note};
 use wire::control::{AdminError, AdminReply, MapPage, Refusal};
@@ -23,6 +25,8 @@ pub(super) struct Answer {
     pub question: u64,
     /// It leaves when this MDM is out of the consensus: until then the others may need it.
     pub gone: Option<u64>,
+    /// It leaves when nobody can serve what was forbidden any more.
+    pub fence: Option<Fence>,
     pub head: Head,
     pub body: Buf,
 }
@@ -30,8 +34,26 @@ pub(super) struct Answer {
 impl Answer {
     /// A frame that needs nothing but that what was done before is committed.
     pub fn frame(link: LinkId, head: Head, body: Buf) -> Answer {
-        Answer { refusal: None, link, order: None, question: 0, gone: None, head, body }
+        Answer {
+            refusal: None,
+            link,
+            order: None,
+            question: 0,
+            gone: None,
+            fence: None,
+            head,
+            body,
+        }
     }
+}
+
+/// A volume's clients may do less from now on: every device that serves it has to know.
+pub(super) struct Fence {
+    pub volume: VolumeId,
+    /// The map that says so.
+    pub map: MapVersion,
+    /// After this time the answer says who has not confirmed.
+    pub until: Time,
 }
 
 /// The pages of the last pull: most pullers have the same map and ask at the same time.
@@ -65,8 +87,19 @@ impl Mdm {
         let consensus = self.consensus.as_ref();
         let counts = |id| consensus.is_some_and(|c| c.counts(id));
         let there = |a: &Answer| a.gone.is_some_and(counts);
-        let due = self.answers.extract_if(.., |a| a.question <= known && !there(a));
+        let fenced = |a: &Answer| {
+            a.fence.as_ref().is_none_or(|f| now >= f.until || self.unfenced(f).is_none())
+        };
+        let due: Vec<bool> =
+            self.answers.iter().map(|a| a.question <= known && !there(a) && fenced(a)).collect();
+        let mut due = due.into_iter();
+        let due = self.answers.extract_if(.., |_| due.next().unwrap_or(false));
         for answer in due.collect::<Vec<Answer>>() {
+            let late = answer.fence.as_ref().and_then(|f| self.unfenced(f));
+            if let (Some(device), Some(op)) = (late, answer.order) {
+                self.answer_late(answer.link, op, device, out);
+                continue;
+            }
             match &answer.refusal {
                 _ if !self.links.contains_key(&answer.link) => {}
                 Some(why) => self.refuse(answer.link, why, out),
@@ -86,6 +119,48 @@ impl Mdm {
         if self.proposed().is_none() {
             self.hand_over();
         }
+    }
+
+    /// A device that may still serve by an older map: it leads a group of the volume, or has the last copy and
+    /// is not known to be dead. Who led before needs those for what it does, and they refuse it.
+    fn unfenced(&self, fence: &Fence) -> Option<DeviceId> {
+        if mutant::on(Mutant::UnmapBlindly) {
+            return None;
+        }
+        let volume = self.state.volumes.get(&fence.volume)?;
+        let knows = |device: &DeviceId| {
+            let link = self.devices.get(device).and_then(|s| self.links.get(&s.link));
+            let dead = self.state.devices.get(device).is_none_or(|d| d.dead);
+            dead || link.is_some_and(|l| l.have >= fence.map)
+        };
+        let groups = volume.slots.iter().filter_map(|g| self.state.groups.get(g));
+        let serve = |g: &'_ Group| match g.primary {
+            Some(primary) => Vec::from([primary]),
+            None => g.in_sync.clone(),
+        };
+        groups.flat_map(serve).find(|device| !knows(device))
+    }
+
+    fn answer_late(&self, link: LinkId, op: u64, device: DeviceId, out: &mut Effects) {
+        if !self.links.contains_key(&link) {
+            return;
+        }
+        let server = self.state.devices.get(&device).and_then(|d| self.state.servers.get(&d.sds));
+        let server = server.map_or("?", |s| &s.name);
+        let text = format!(
+            "it is done, but {device} of server `{server}` has not confirmed it: until it hears from an MDM, or is \
+             stopped, it may serve those that were unmapped. Ask again when `gabion status` shows it as up"
+        );
+        let reply = AdminReply {
+            error: AdminError::Unconfirmed as i32,
+            text,
+            applied: self.state.index,
+            term: self.term(),
+            ..AdminReply::default()
+        };
+        let mut header = Header::new(Kind::AdminReply);
+        header.op = op.into();
+        send_control(link, header, &reply, out);
     }
 
     /// Answers the hellos that came before there was an answer, if there is one now.

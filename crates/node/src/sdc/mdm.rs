@@ -68,6 +68,11 @@ impl MdmLink {
         self.wanted = self.wanted.max(version);
     }
 
+    /// What a heartbeat says has changed: the next one is due.
+    pub(super) fn heartbeat_soon(&mut self, now: Time) {
+        self.heartbeat_at = self.heartbeat_at.min(now);
+    }
+
     /// Somebody wants to know what there is now.
     pub(super) fn ask(&mut self) {
         self.ask = true;
@@ -97,7 +102,8 @@ impl Sdc {
             let ops = self.served;
             let connections = self.nbd.len() as u32;
             let held = self.client.held();
-            let heartbeat = Heartbeat { ops, connections, held, ..Heartbeat::default() };
+            let attached = self.nbd.attached();
+            let heartbeat = Heartbeat { ops, connections, held, attached, ..Heartbeat::default() };
             send_control(link, self.mdm_header(Kind::Heartbeat), &heartbeat, out);
             self.mdm.heartbeat_at = now + self.config.limits.heartbeat_every;
         }
@@ -183,6 +189,7 @@ impl Sdc {
         if self.me.is_none() {
             self.me = Some(me);
             self.client.named(me.0, me.1);
+            self.map.me = Some(me.0);
         }
         self.cluster = ClusterId(registered.cluster);
         self.mdm.registered = Some(link);
@@ -201,6 +208,7 @@ impl Sdc {
             self.mdm.finder.learn(&self.map.mdms);
             self.servers_changed(now, &changes.devices, out);
             self.client(now, out, |client, turn| client.map_changed(turn));
+            self.nbd.review = true;
         }
         if last && self.mdm.answered(op) {
             self.mdm.refreshed += 1;

@@ -6,9 +6,11 @@
 //! take its place nor come after what it has written since.
 
 use super::{Origin, Peer, Sdc};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::time::Duration;
-use base::{LinkId, Map, Time};
+use base::{LinkId, Map, Time, VolumeId};
+use mdm::mapping::Grant;
 use seam::{BlockError, Buf, Effect, Effects, Note};
 use target::nbd::{Action, Session};
 
@@ -24,6 +26,10 @@ pub(super) struct Sessions {
     /// When the first of them has waited long enough: then all are answered.
     pub(super) refresh_by: Option<Time>,
     spare: Vec<Action>,
+    /// What each client that has attached a volume may do with it.
+    leaves: Map<LinkId, (VolumeId, Grant)>,
+    /// The map is another one: who may not go on as it was told?
+    pub(super) review: bool,
 }
 
 impl Sessions {
@@ -31,8 +37,15 @@ impl Sessions {
         self.sessions.len()
     }
 
+    /// The volumes that are attached, each once.
+    pub(super) fn attached(&self) -> Vec<u32> {
+        let volumes: BTreeSet<u32> = self.leaves.values().map(|(volume, _)| volume.0).collect();
+        volumes.into_iter().collect()
+    }
+
     pub(super) fn remove(&mut self, link: LinkId) {
         self.sessions.remove(&link);
+        self.leaves.remove(&link);
         self.refreshing.retain(|l| *l != link);
         if self.refreshing.is_empty() {
             self.refresh_by = None;
@@ -50,6 +63,7 @@ impl Sdc {
     /// A connection is over.
     pub(super) fn nbd_gone(&mut self, now: Time, link: LinkId, out: &Effects) {
         self.nbd.remove(link);
+        self.mdm.heartbeat_soon(now);
         let gone = |origin| matches!(origin, Origin::Nbd { link: of, .. } if of == link);
         self.client(now, out, |client, turn| client.forget_held(gone, turn));
     }
@@ -87,8 +101,32 @@ impl Sdc {
             let Some(mut session) = self.nbd.sessions.remove(&link) else { continue };
             let mut actions = core::mem::take(&mut self.nbd.spare);
             session.refreshed(&self.map, out.pool(), &mut actions);
+            let volume = session.attached().and_then(|(v, _)| Some((v, self.map.volumes.get(&v)?)));
+            if let Some((id, volume)) = volume
+                && let Some(grant) = self.map.my_grant(volume)
+            {
+                self.nbd.leaves.insert(link, (id, grant));
+                self.mdm.heartbeat_soon(now);
+            }
             self.nbd.sessions.insert(link, session);
             self.nbd_execute(now, link, actions, out);
+        }
+    }
+
+    /// Closes the connections to volumes that this client may not use any more, or otherwise than it did: who
+    /// connects again is told what it may. What was asked is answered before.
+    pub(super) fn nbd_review(&mut self, now: Time, out: &mut Effects) {
+        let other = |(link, (id, old)): (&LinkId, &(VolumeId, Grant))| {
+            let volume = self.map.volumes.get(id)?;
+            (self.map.my_grant(volume) != Some(*old)).then_some(*link)
+        };
+        let mut over: Vec<LinkId> = self.nbd.leaves.iter().filter_map(other).collect();
+        over.sort_unstable();
+        for link in over {
+            out.note(Note::Refused { link, why: "its volume is mapped otherwise from now on" });
+            out.push(Effect::Close { link });
+            self.links.remove(&link);
+            self.nbd_gone(now, link, out);
         }
     }
 

@@ -2,8 +2,9 @@
 
 use crate::mapview::{MapView, Volume};
 use base::{GroupId, MapVersion, UnitKey, VolumeId};
-use mirror::client::{Leader, Topology};
+use mirror::client::{Leader, Topology, Usable};
 use target::nbd::{Export, Exports};
+use wire::control::Access;
 
 impl Topology for MapView {
     #[inline]
@@ -12,8 +13,11 @@ impl Topology for MapView {
     }
 
     #[inline]
-    fn volume(&self, id: VolumeId) -> Option<(u64, u32)> {
-        self.volumes.get(&id).map(|v| (v.size, v.generation))
+    fn volume(&self, id: VolumeId) -> Option<Usable> {
+        let volume = self.volumes.get(&id)?;
+        let grant = self.my_grant(volume)?;
+        let writable = grant.access == Access::ReadWrite;
+        Some(Usable { size: volume.size, generation: grant.generation, writable })
     }
 
     #[inline]
@@ -31,17 +35,22 @@ impl Topology for MapView {
     }
 }
 
-fn export(id: VolumeId, volume: &Volume) -> Export<'_> {
-    Export { volume: id, size: volume.size, read_only: false, name: &volume.name, description: "" }
+impl MapView {
+    /// A volume, if it is mapped to this client.
+    fn export<'a>(&self, id: VolumeId, volume: &'a Volume) -> Option<Export<'a>> {
+        let read_only = self.my_grant(volume)?.access == Access::ReadOnly;
+        let (size, name) = (volume.size, &volume.name);
+        Some(Export { volume: id, size, read_only, name, description: "" })
+    }
 }
 
 impl Exports for MapView {
     fn find(&self, name: &[u8]) -> Option<Export<'_>> {
         let (id, volume) = self.volumes.iter().find(|(_, v)| v.name.as_bytes() == name)?;
-        Some(export(*id, volume))
+        self.export(*id, volume)
     }
 
     fn each<'a>(&'a self, visit: &mut dyn FnMut(Export<'a>)) {
-        self.volumes.iter().for_each(|(id, volume)| visit(export(*id, volume)));
+        self.volumes.iter().filter_map(|(id, volume)| self.export(*id, volume)).for_each(visit);
     }
 }

@@ -125,6 +125,9 @@ impl Sds {
             acted: 0,
             device: 0,
             replace: false,
+            domain: config.home.domain.clone(),
+            fault_set: config.home.fault_set.clone(),
+            pool: config.home.pool.clone(),
         };
         let device = match (&self.mirror, self.opening.known()) {
             (Some(mirror), _) => mirror.journal(),

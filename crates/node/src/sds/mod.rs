@@ -45,12 +45,26 @@ pub struct SdsConfig {
     pub address: SocketAddr,
     /// What the device is.
     pub device: DeviceConfig,
+    /// Where it belongs when it is new.
+    pub home: Home,
     /// Drawn at process start. It names a store in memory, too: what lies there is gone with the process.
     pub nonce: u64,
     /// The process, for people.
     pub pid: u32,
     /// Bounds.
     pub limits: Limits,
+}
+
+/// Where a new server, and a new device, belong; by name, empty where there is no choice. What the MDM knows
+/// already stays where it is.
+#[derive(Clone, Debug, Default)]
+pub struct Home {
+    /// The server's protection domain.
+    pub domain: String,
+    /// The server's fault set.
+    pub fault_set: String,
+    /// The device's storage pool.
+    pub pool: String,
 }
 
 /// What a shard keeps its data in: the driver's disk 0.

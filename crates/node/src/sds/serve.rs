@@ -8,7 +8,7 @@ use base::{
 };
 use prost::Message;
 use seam::{Buf, DialId, Effect, Effects, Note};
-use wire::control::{Hello, Refusal, RefusalCode, Role, Welcome};
+use wire::control::{Access, Hello, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, Status};
 
 impl Sds {
@@ -165,7 +165,7 @@ impl Sds {
             out.note(Note::Refused { link, why: "a client sent a frame that is not an I/O" });
             return self.drop_link(now, link, out);
         }
-        match self.check_volume(&h) {
+        match self.check_volume(&h, sdc) {
             Err(status) => self.answer_client(link, &h, status, out),
             Ok(()) => {
                 let mirror = self.mirror.as_mut().expect("clients are welcomed by a named shard");
@@ -174,21 +174,28 @@ impl Sds {
         }
     }
 
-    /// Whether the map has the volume, and the range in it, and the unit in this group.
-    fn check_volume(&self, h: &Header) -> Result<(), Status> {
+    /// Whether the map has the volume, for this client to do this, and the range in it, and the unit in this group.
+    fn check_volume(&self, h: &Header, sdc: SdcId) -> Result<(), Status> {
         let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
         let newer = h.map.get() > self.map.version.0;
         let Some(volume) = self.map.volumes.get(&unit.volume) else {
             let gone = self.map.is_deleted(unit.volume);
             return Err(if newer && !gone { Status::Behind } else { Status::NoVolume });
         };
+        let Some(grant) = volume.mapping.grant(sdc) else {
+            return Err(if newer { Status::Behind } else { Status::NoVolume });
+        };
+        let writes = matches!(h.kind(), Some(Kind::Write | Kind::Zero));
+        if writes && grant.access == Access::ReadOnly {
+            return Err(if newer { Status::Behind } else { Status::ReadOnly });
+        }
         let end = u64::from(unit.index) * u64::from(UNIT)
             + u64::from(h.at.get())
             + u64::from(h.len.get());
         if end > volume.size {
             return Err(if newer { Status::Behind } else { Status::OutOfRange });
         }
-        if h.generation.get() < volume.generation {
+        if h.generation.get() < grant.generation {
             return Err(Status::Stale);
         }
         if volume.group_of(unit.index) != Some(GroupId(h.group.get())) {

@@ -12,7 +12,8 @@ use seam::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use wire::control::{
-    DeviceInfo, GroupInfo, Hello, MapPage, RegisterSdc, Registered, Role, VolumeInfo, Welcome,
+    DeviceInfo, GroupInfo, Heartbeat, Hello, MapPage, RegisterSdc, Registered, Role, VolumeInfo,
+    Welcome,
 };
 use wire::{Header, Kind, Status, control_frame, flag};
 
@@ -32,6 +33,8 @@ pub struct Log {
     pub hellos: Vec<(Who, Hello)>,
     pub registrations: Vec<RegisterSdc>,
     pub heartbeats: u32,
+    /// Volumes that are attached, by the last one.
+    pub attached: Vec<u32>,
     pub pulls: Vec<Header>,
     pub ios: Vec<(u32, Header)>,
     pub replies: Vec<(u64, Result<Buf, BlockError>)>,
@@ -214,7 +217,10 @@ impl Cluster {
                     Registered { cluster: 9, id: 4, incarnation: 40, map: 3, scrub: 0 };
                 self.send(link, Header::new(Kind::Registered), &registered);
             }
-            Kind::Heartbeat => self.log.heartbeats += 1,
+            Kind::Heartbeat => {
+                self.log.heartbeats += 1;
+                self.log.attached = Heartbeat::decode(body).unwrap().attached;
+            }
             Kind::MapPull => {
                 self.log.pulls.push(header);
                 self.parked = Some((link, header)); // One per link: the newest.
@@ -407,5 +413,5 @@ pub fn group(id: u32, epoch: u64, primary: u32) -> GroupInfo {
 }
 
 pub fn volume(id: VolumeId, name: &str, size: u64) -> VolumeInfo {
-    VolumeInfo { id: id.0, name: name.into(), size, generation: 0, slots: vec![1, 2] }
+    VolumeInfo { id: id.0, name: name.into(), size, slots: vec![1, 2], ..VolumeInfo::default() }
 }

@@ -3,9 +3,12 @@
 use crate::cluster::{Cluster, VOLUME, Who, volume};
 use base::{Limits, LinkId, VolumeId};
 use core::time::Duration;
+use mdm::mapping::{Grant, Mapping};
 use node::sdc::SdcFramer;
 use seam::Port;
 use target::nbd::proto::*;
+use wire::Status;
+use wire::control::Access;
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -202,4 +205,39 @@ fn nonsense_from_one_client_ends_that_client_only() {
     assert_eq!((c.log.closed.as_slice(), c.sdc.connections()), (&[Who::Nbd][..], 1));
     good.request(&mut c, NBD_CMD_READ, 1, 0, 512, &[]);
     assert_eq!(good.reply(&mut c, 1).0, 0);
+}
+
+/// Maps the volume "data" to these clients.
+fn map(c: &mut Cluster, mapping: Mapping) {
+    c.map.version += 1;
+    c.map.volumes[0].mapping = Some(mapping.info());
+}
+
+#[test]
+fn who_is_unmapped_gets_an_error_and_is_closed_and_who_may_read_is_told() {
+    let me = Cluster::ready().sdc.identity().unwrap().0;
+    let only = |access, generation| Mapping::only([(me, Grant { access, generation })].into());
+    let mut c = Cluster::ready();
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.pass(ms(1));
+    assert_eq!(c.log.attached, [VOLUME.0]);
+    map(&mut c, only(Access::ReadWrite, 0));
+    c.next_status = Some(Status::NoVolume); // of a server that has a newer map: so it is looked at
+    nbd.request(&mut c, NBD_CMD_READ, 1, 0, 512, &[]);
+    c.pass(ms(50));
+    assert_eq!(nbd.reply(&mut c, 1).0, 0, "the same leave, by name");
+    map(&mut c, only(Access::ReadOnly, 1));
+    c.next_status = Some(Status::NoVolume);
+    nbd.request(&mut c, NBD_CMD_READ, 2, 0, 512, &[]);
+    c.pass(ms(50));
+    assert_eq!(nbd.reply(&mut c, 2).0, NBD_EIO);
+    assert_eq!((c.sdc.connections(), c.log.closed.as_slice()), (0, &[Who::Nbd][..]));
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    nbd.request(&mut c, NBD_CMD_WRITE, 3, 0, 512, &[9; 512]);
+    assert_eq!(nbd.reply(&mut c, 3).0, NBD_EPERM);
+    map(&mut c, Mapping::nobody());
+    let mut nbd = Client::connect(&mut c, &Limits::SHIPPED);
+    nbd.go(&mut c, "data");
+    let answer = nbd.take(&mut c);
+    assert!(String::from_utf8_lossy(&answer).contains("no volume has this name"));
 }

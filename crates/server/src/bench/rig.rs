@@ -150,7 +150,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        let deleted = self.target.connect().and_then(|mut a| a.delete_volume(&self.name));
+        let deleted = self.target.connect().and_then(|mut a| a.delete_volume(&self.name, true));
         if let Err(why) = deleted {
             let name = &self.name;
             eprintln!("volume {name} is still there: `gabion volume delete {name}` ({why:#})");

@@ -39,6 +39,7 @@ pub fn of(host: &Host, topology: &Topology) -> Result<Vec<Role>> {
     }
     if !host.devices.is_empty() {
         let device = |(shard, spec): (usize, _)| DeviceConfig {
+            pool: None,
             shard: Some(shard as u32),
             spec,
             replace: false,
@@ -48,6 +49,8 @@ pub fn of(host: &Host, topology: &Topology) -> Result<Vec<Role>> {
         };
         let specs = host.devices.iter().map(|d| d.0.clone());
         let config = SdsConfig {
+            domain: None,
+            fault_set: None,
             name: host.name.clone(),
             mdm: mdm.clone(),
             backend: Default::default(),

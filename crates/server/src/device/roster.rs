@@ -159,6 +159,7 @@ impl Found {
         spec: DeviceSpec,
         listen: Option<SocketAddr>,
         replaced: Option<u32>,
+        pool: Option<String>,
     ) -> Result<Device> {
         let before = self.config.clone();
         number(&mut self.config);
@@ -177,6 +178,7 @@ impl Found {
         let shard = replaced.unwrap_or(unused);
         self.config.device.retain(|d| d.shard != Some(shard));
         self.config.device.push(DeviceConfig {
+            pool,
             shard: Some(shard),
             spec,
             replace: replaced.is_some(),
@@ -202,7 +204,7 @@ pub(super) fn number(config: &mut SdsConfig) {
 
 /// A server's devices, as far as the MDM knows them.
 fn devices<'a>(report: &'a Report, sds: &str) -> &'a [Device] {
-    report.sds.iter().find(|s| s.name == sds).map_or(&[], |s| &s.devices)
+    report.sds.iter().find(|s| s.process_name == sds).map_or(&[], |s| &s.devices)
 }
 
 /// A server's device with this id.
@@ -216,6 +218,7 @@ pub fn add(
     target: &Target,
     server: &Server,
     spec: &DeviceSpec,
+    pool: Option<String>,
     replace: Option<u32>,
     force: bool,
 ) -> Result<Exit> {
@@ -223,6 +226,10 @@ pub fn add(
     let spec = spec.clone().absolute()?;
     refuse_twice(&found.config, &spec)?;
     let report = status::ask(&found.target)?;
+    if let Some(pool) = pool.as_ref().filter(|p| report.storage_pools.iter().all(|q| q.name != **p))
+    {
+        bail!("there is no storage pool `{pool}`: `gabion pool list` shows those that exist");
+    }
     let replaced =
         replace.map(|id| given_up(&report, &found.config.name, id, force)).transpose()?;
     if let Some(path) = spec.path() {
@@ -256,7 +263,7 @@ pub fn add(
             bail!("{} can't be trusted with data: not added (--force does)", path.display());
         }
     }
-    let device = found.enter(spec, server.listen, replaced)?;
+    let device = found.enter(spec, server.listen, replaced, pool)?;
     println!(
         "dev{} of {} is there, with {}. {}",
         device.id,
@@ -314,7 +321,7 @@ pub fn import(target: &Target, server: &Server, spec: &DeviceSpec) -> Result<Exi
             bail!("{} is not a Gabion device: `gabion device add` makes one of it", path.display())
         }
     }
-    let device = found.enter(spec, server.listen, None)?;
+    let device = found.enter(spec, server.listen, None, None)?;
     println!(
         "dev{} is back, in {}, with {} of data. It is brought up to date now: see `gabion status`.",
         device.id,
@@ -387,6 +394,8 @@ pub fn take_out(target: &Target, server: &Server, id: u32, force: bool) -> Resul
 #[derive(Serialize)]
 struct Line<'a> {
     sds: &'a str,
+    protection_domain: &'a str,
+    fault_set: Option<&'a str>,
     /// What the server's file says; only for a cluster that `up` runs here.
     spec: Option<String>,
     #[serde(flatten)]
@@ -403,15 +412,32 @@ pub fn list(target: &Target, json: bool) -> Result<Exit> {
     };
     let devices = report.sds.iter().flat_map(|s| s.devices.iter().map(move |d| (s, d)));
     let lines: Vec<Line<'_>> = devices
-        .map(|(s, device)| Line { sds: &s.name, spec: spec(&s.name, device.shard), device })
+        .map(|(s, device)| Line {
+            sds: &s.name,
+            protection_domain: &s.protection_domain,
+            fault_set: s.fault_set.as_deref(),
+            spec: spec(&s.process_name, device.shard),
+            device,
+        })
         .collect();
     if json {
         println!("{}", serde_json::to_string_pretty(&lines)?);
         return Ok(Exit::Ok);
     }
-    let mut t = table(&["device", "sds", "state", "used", "of", "groups", "last copies", "what"]);
+    let mut t = table(&[
+        "device",
+        "sds",
+        "state",
+        "used",
+        "of",
+        "groups",
+        "last copies",
+        "pool",
+        "where",
+        "what",
+    ]);
     right(&mut t, &[3, 4, 5, 6]);
-    for Line { sds, spec, device } in lines {
+    for Line { sds, protection_domain, fault_set, spec, device } in lines {
         t.add_row([
             format!("dev{}", device.id),
             format!("{sds}.{}", device.shard),
@@ -420,6 +446,9 @@ pub fn list(target: &Target, json: bool) -> Result<Exit> {
             Size(device.capacity_bytes).to_string(),
             device.groups.to_string(),
             device.last_copies.to_string(),
+            device.storage_pool.clone(),
+            fault_set
+                .map_or_else(|| protection_domain.into(), |f| format!("{protection_domain}, {f}")),
             spec.unwrap_or_else(|| device.kind.to_owned()),
         ]);
     }

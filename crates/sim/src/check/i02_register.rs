@@ -44,7 +44,8 @@ fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
         }
     };
     let answered = op.answer.filter(|a| a.result.is_ok()).map(|a| a.moment);
-    let expires = op.answer.map_or(u64::MAX, |a| a.moment);
+    let cut = op.cut.unwrap_or(u64::MAX);
+    let expires = op.answer.map_or(u64::MAX, |a| a.moment).min(cut);
     Some(Op { access, invoked: op.invoked, answered, expires })
 }
 

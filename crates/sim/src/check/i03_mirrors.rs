@@ -7,7 +7,7 @@ use crate::stage::Stage;
 use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, UnitKey};
 use node::sds::{Device, Sds};
 use seam::{DiskId, Journal};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn find(stage: &Stage, device: u32) -> Option<u8> {
     (0..stage.plan.sds).find(|i| stage.sds(*i).is_some_and(|s| s.id().0 == device))
@@ -144,4 +144,22 @@ pub fn undeleted(stage: &Stage) -> Option<String> {
         let dead = volumes.into_iter().find(|v| !live.contains_key(&v.0))?;
         Some(format!("sds{i} still stores units of {dead}, which is deleted"))
     })
+}
+
+/// Two copies never share a fault set: each has enough servers.
+pub fn apart(stage: &Stage) -> Result<(), Failure> {
+    let sets = stage.plan.fault_sets;
+    if sets < 2 {
+        return Ok(());
+    }
+    let servers = (0..stage.plan.sds).filter_map(|i| Some((stage.sds(i)?.id().0, i % sets)));
+    let set: BTreeMap<u32, u8> = servers.collect();
+    for (id, group) in &stage.observer.groups {
+        let of: BTreeSet<_> = group.replicas.iter().filter_map(|d| set.get(d)).collect();
+        if of.len() < 2 {
+            let text = format!("{id} has all its copies in one fault set: {:?}", group.replicas);
+            return Err(Failure::new("fault sets", text));
+        }
+    }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 //! on at all*, then how often and when each strikes.
 
 use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
+use crate::admin::ALL;
 use crate::disk::Damage;
 use crate::tamper::Tamper;
 use crate::weather::Weather;
@@ -72,6 +73,7 @@ impl Plan {
             seed,
             mdms: *root.fork("mdms").pick(&[1, 1, 1, 3, 3, 5]),
             sds,
+            fault_sets: 0,
             clients,
             volumes,
             durable: r.chance(0.7),
@@ -131,6 +133,14 @@ impl Plan {
         let mut r = root.fork("maintenance");
         if plan.sds > 2 && !tampers && !tight && r.chance(0.25) {
             maintenance(&mut plan, &mut r);
+        }
+        // Each set has two servers at least: a lost copy has somewhere to go.
+        if plan.sds > 3 && !tight && root.fork("fault sets").chance(0.5) {
+            plan.fault_sets = 2;
+        }
+        let mut r = root.fork("mapping");
+        if r.chance(0.3) {
+            mapping(&mut plan, &mut r);
         }
         plan.steps.sort_by_key(|s| s.at);
         plan
@@ -303,6 +313,22 @@ fn weather(r: &mut Prng) -> Weather {
     sometimes(0.5, &mut |w, r| w.tcp_ms = r.range(300, 6000) as u32);
     sometimes(0.5, &mut |w, _| w.chaos = 1);
     w
+}
+
+/// Volumes are taken from clients under load, and given back, soon or late.
+fn mapping(plan: &mut Plan, r: &mut Prng) {
+    let length = plan.length.as_micros() as u64;
+    for _ in 0..r.range(1, 8) {
+        let v = r.below(plan.volumes.len() as u64) as u8;
+        let mut at = Duration::from_micros(r.below(length));
+        for _ in 0..r.range(1, 4) {
+            let some = r.below(1 << plan.clients) as u8;
+            let clients = if r.chance(0.3) { ALL } else { some };
+            plan.steps.push(Timed { at, action: Action::Map(v, clients) });
+            at += Duration::from_micros(r.range(500, 150_000));
+        }
+    }
+    plan.steps.sort_by_key(|s| s.at);
 }
 
 /// Where the clients like to go: hot spots, many of them across the border of two units.

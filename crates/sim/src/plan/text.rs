@@ -53,6 +53,9 @@ impl fmt::Display for Plan {
         if self.mdms != 1 {
             writeln!(f, "mdms {}", self.mdms)?;
         }
+        if self.fault_sets != 0 {
+            writeln!(f, "fault_sets {}", self.fault_sets)?;
+        }
         self.volumes.iter().try_for_each(|v| writeln!(f, "volume {v}"))?;
         writeln!(f, "durable {}", u8::from(self.durable))?;
         if self.memory != 0 {
@@ -137,6 +140,7 @@ impl fmt::Display for Action {
             Action::Create(v, units) => write!(f, "create {v} {units}"),
             Action::Resize(v, units) => write!(f, "resize {v} {units}"),
             Action::Delete(v) => write!(f, "delete {v}"),
+            Action::Map(v, clients) => write!(f, "map {v} {clients}"),
             Action::Switch => f.write_str("switch"),
             Action::Replace(i) => write!(f, "replace {i}"),
             Action::Scrub => f.write_str("scrub"),
@@ -217,6 +221,7 @@ impl FromStr for Action {
             ["create", v, units] => Action::Create(v.parse()?, units.parse()?),
             ["resize", v, units] => Action::Resize(v.parse()?, units.parse()?),
             ["delete", v] => Action::Delete(v.parse()?),
+            ["map", v, clients] => Action::Map(v.parse()?, clients.parse()?),
             ["switch"] => Action::Switch,
             ["replace", i] => Action::Replace(i.parse()?),
             ["scrub"] => Action::Scrub,
@@ -248,6 +253,7 @@ impl FromStr for Plan {
             mdms: 1,
             sds: 2,
             clients: 1,
+            fault_sets: 0,
             volumes: Vec::new(),
             durable: true,
             memory: 0,
@@ -284,6 +290,7 @@ impl Plan {
             "mdms" => self.mdms = rest.parse()?,
             "sds" => self.sds = rest.parse()?,
             "clients" => self.clients = rest.parse()?,
+            "fault_sets" => self.fault_sets = rest.parse()?,
             "volume" => self.volumes.push(rest.parse()?),
             "durable" => self.durable = rest.parse::<u8>()? != 0,
             "loss" => self.allow_loss = rest.parse::<u8>()? != 0,

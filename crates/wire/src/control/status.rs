@@ -1,6 +1,6 @@
 //! What an MDM tells about the cluster: the answer to a question for its status.
 
-use super::{DeviceInfo, Heartbeat, MdmInfo};
+use super::{DeviceInfo, Heartbeat, MapTo, MdmInfo, ObjectStatus};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -64,6 +64,12 @@ pub struct StatusInfo {
     /// Every MDM.
     #[prost(message, repeated, tag = "40")]
     pub mdms: Vec<MdmStatus>,
+    /// Every protection domain, fault set and storage pool.
+    #[prost(message, repeated, tag = "50")]
+    pub objects: Vec<ObjectStatus>,
+    /// The cluster's name; empty: it has none.
+    #[prost(string, tag = "51")]
+    pub name: String,
 }
 
 /// Copies that are made anew, move off devices that are to be removed, or to new ones.
@@ -154,6 +160,18 @@ pub struct DeviceStatus {
     /// Milliseconds for which it is still held out, as it came and went too often.
     #[prost(uint64, tag = "40")]
     pub quarantine_ms: u64,
+    /// The server's protection domain.
+    #[prost(string, tag = "50")]
+    pub domain: String,
+    /// The server's fault set; empty: none.
+    #[prost(string, tag = "51")]
+    pub fault_set: String,
+    /// The device's storage pool.
+    #[prost(string, tag = "52")]
+    pub pool: String,
+    /// The name that the server's processes give.
+    #[prost(string, tag = "53")]
+    pub own: String,
 }
 
 /// One volume.
@@ -177,6 +195,15 @@ pub struct VolumeStatus {
     /// How many groups it is striped over.
     #[prost(uint32, tag = "6")]
     pub groups: u32,
+    /// Its storage pool.
+    #[prost(string, tag = "50")]
+    pub pool: String,
+    /// Space for all of it is reserved.
+    #[prost(bool, tag = "51")]
+    pub thick: bool,
+    /// To whom it is mapped; an empty name: all.
+    #[prost(message, repeated, tag = "52")]
+    pub mapped: Vec<MapTo>,
 }
 
 /// One client.

@@ -17,6 +17,7 @@ mod lifecycle;
 mod lost;
 mod mdm_cluster;
 mod mdm_restart;
+mod objects;
 mod outage;
 mod scale;
 mod storm;

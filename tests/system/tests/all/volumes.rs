@@ -23,7 +23,9 @@ fn volumes_come_grow_and_go_beside_running_io() {
         new.write(8 * MIB, &content[..4096])?;
         // The client that negotiated two MiB goes on with them.
         ensure!(old.read(MIB, 4096)? == content[MIB as usize..][..4096]);
-        cluster.gabion(&["volume", "delete", "a", "--yes"])?.ok()?;
+        let refused = cluster.gabion(&["volume", "delete", "a", "--yes"])?;
+        refused.fails(1, &["`a` is in use by sdc", "--unmap"])?;
+        cluster.gabion(&["volume", "delete", "a", "--yes", "--unmap"])?.ok()?;
         let gone = system::wait("I/O on a deleted volume is an error", secs(5), || {
             Ok(new.read(0, 4096).err())
         })?;

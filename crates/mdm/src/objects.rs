@@ -1,0 +1,330 @@
+//! Protection domains, fault sets and storage pools, and orders about them.
+//!
+//! A server is in one domain, and in at most one fault set of it; a device is in one pool of its server's domain; a
+//! volume is in one pool, and so are its groups. Two copies never share a **fault unit**: a fault set, or a
+//! server that is in none. All that is for good; other names are not. Names are unique per kind.
+//!
+//! Invariants: there is a domain, and a pool, at any time: those called `default` at first. Ids never come back.
+
+use crate::command::{self, Command};
+use crate::refused::Refused;
+use crate::state::State;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{DomainId, FaultSetId, Limits, PoolId, SdsId};
+use wire::control::{self, Intent, Media, ObjectKind, ObjectStatus};
+
+/// How many objects of one kind there may be.
+pub const MAX_OBJECTS: usize = 1024;
+
+/// The name of the first domain and the first pool.
+const DEFAULT: &str = "default";
+
+/// A protection domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// Its name.
+    pub name: String,
+}
+
+/// A fault set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultSet {
+    /// Its name.
+    pub name: String,
+    /// Its domain.
+    pub domain: DomainId,
+}
+
+/// A storage pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// Its domain.
+    pub domain: DomainId,
+    /// What its devices are.
+    pub media: Media,
+    /// How many percent of it are for rebuilds only, if it was said.
+    pub spare: Option<u8>,
+}
+
+/// All of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objects {
+    /// The cluster's name; empty at first.
+    pub system: String,
+    /// Protection domains.
+    pub domains: BTreeMap<DomainId, Domain>,
+    /// Fault sets.
+    pub fault_sets: BTreeMap<FaultSetId, FaultSet>,
+    /// Storage pools.
+    pub pools: BTreeMap<PoolId, Pool>,
+    /// The highest ids that were given.
+    pub last_domain: u32,
+    /// Of fault sets.
+    pub last_fault_set: u32,
+    /// Of pools.
+    pub last_pool: u32,
+}
+
+impl Default for Objects {
+    /// As they are when a cluster forms, and as they were before there were any.
+    fn default() -> Objects {
+        let domain = Domain { name: DEFAULT.into() };
+        let pool =
+            Pool { name: DEFAULT.into(), domain: DomainId(1), media: Media::Any, spare: None };
+        Objects {
+            system: String::new(),
+            domains: [(DomainId(1), domain)].into(),
+            fault_sets: BTreeMap::new(),
+            pools: [(PoolId(1), pool)].into(),
+            last_domain: 1,
+            last_fault_set: 0,
+            last_pool: 1,
+        }
+    }
+}
+
+impl Objects {
+    /// The object with this name.
+    pub fn named(&self, kind: ObjectKind, name: &str) -> Option<u32> {
+        match kind {
+            ObjectKind::Domain => {
+                self.domains.iter().find(|(_, d)| d.name == name).map(|(id, _)| id.0)
+            }
+            ObjectKind::FaultSet => {
+                self.fault_sets.iter().find(|(_, f)| f.name == name).map(|(id, _)| id.0)
+            }
+            ObjectKind::Pool => self.pools.iter().find(|(_, p)| p.name == name).map(|(id, _)| id.0),
+            _ => None,
+        }
+    }
+
+    /// The domain of an object that is there; a domain has none.
+    pub(crate) fn domain_of(&self, kind: ObjectKind, id: u32) -> Option<DomainId> {
+        match kind {
+            ObjectKind::Domain => self.domains.get(&DomainId(id)).map(|_| DomainId(0)),
+            ObjectKind::FaultSet => self.fault_sets.get(&FaultSetId(id)).map(|f| f.domain),
+            ObjectKind::Pool => self.pools.get(&PoolId(id)).map(|p| p.domain),
+            _ => None,
+        }
+    }
+
+    /// The next new object's id, and whether there are too many already.
+    pub(crate) fn next(&self, kind: ObjectKind) -> (u32, bool) {
+        let (last, count) = match kind {
+            ObjectKind::Domain => (self.last_domain, self.domains.len()),
+            ObjectKind::FaultSet => (self.last_fault_set, self.fault_sets.len()),
+            _ => (self.last_pool, self.pools.len()),
+        };
+        (last + 1, count >= MAX_OBJECTS)
+    }
+
+    fn id(&self, kind: ObjectKind, name: &str) -> Result<u32, Refused> {
+        self.named(kind, name)
+            .ok_or_else(|| Refused::NoObject(kind, name.chars().take(64).collect()))
+    }
+
+    /// The domain that is meant: the one with this name, or the only one.
+    pub fn domain(&self, name: &str) -> Result<DomainId, Refused> {
+        match self.domains.first_key_value() {
+            Some((id, _)) if name.is_empty() && self.domains.len() == 1 => Ok(*id),
+            _ if name.is_empty() => Err(Refused::Which(ObjectKind::Domain)),
+            _ => self.id(ObjectKind::Domain, name).map(DomainId),
+        }
+    }
+
+    /// The pool that is meant: the one with this name, or the only one of the domain, or of all.
+    pub fn pool(&self, name: &str, domain: Option<DomainId>) -> Result<PoolId, Refused> {
+        if !name.is_empty() {
+            return self.id(ObjectKind::Pool, name).map(PoolId);
+        }
+        let mut there = self.pools.iter().filter(|(_, p)| domain.is_none_or(|d| d == p.domain));
+        match (there.next(), there.next()) {
+            (Some((id, _)), None) => Ok(*id),
+            _ => Err(Refused::Which(ObjectKind::Pool)),
+        }
+    }
+
+    /// How many percent of a pool are for rebuilds only.
+    pub fn spare(&self, pool: PoolId, limits: &Limits) -> u64 {
+        let said = self.pools.get(&pool).and_then(|p| p.spare);
+        u64::from(said.unwrap_or(limits.spare_percent as u8))
+    }
+}
+
+impl State {
+    /// Makes a domain, a fault set or a pool.
+    pub fn create_object_command(&self, m: &control::CreateObject) -> Result<Command, Refused> {
+        let kind = m.kind();
+        let domain = match kind {
+            ObjectKind::Domain => DomainId(0),
+            _ => self.objects.domain(&m.domain)?,
+        };
+        if self.objects.named(kind, &m.name).is_some() {
+            return Err(Refused::ObjectTaken(kind, m.name.clone()));
+        }
+        let id = self.objects.next(kind).0;
+        self.checked(Command::PutObject(command::PutObject {
+            kind: m.kind,
+            id,
+            name: m.name.clone(),
+            domain: domain.0,
+            media: m.media,
+            spare: m.spare,
+        }))
+    }
+
+    /// Sets what can be set of a pool.
+    pub fn set_pool_command(&self, m: &control::SetPool) -> Result<Command, Refused> {
+        let id = self.objects.pool(&m.pool, None)?;
+        let old = &self.objects.pools[&id];
+        self.checked(Command::PutObject(command::PutObject {
+            kind: ObjectKind::Pool as i32,
+            id: id.0,
+            name: old.name.clone(),
+            domain: old.domain.0,
+            media: m.media.unwrap_or(old.media as i32),
+            spare: m.spare.or(old.spare.map(u32::from)),
+        }))
+    }
+
+    /// Removes a domain, a fault set or a pool.
+    pub fn remove_object_command(&self, m: &control::RemoveObject) -> Result<Command, Refused> {
+        let id = self.objects.id(m.kind(), &m.name)?;
+        self.checked(Command::DropObject(command::DropObject { kind: m.kind, id }))
+    }
+
+    /// Gives something another name.
+    pub fn rename_command(&self, m: &control::RenameAsk) -> Result<Command, Refused> {
+        let (kind, name) = (m.kind(), &m.name);
+        let shown = || name.chars().take(64).collect();
+        let none = || Refused::NoObject(kind, shown());
+        let id = match kind {
+            ObjectKind::Volume => {
+                self.volume_named(name).ok_or_else(|| Refused::NotFound(shown()))?.0.0
+            }
+            ObjectKind::Sdc => self.sdc_named(name).ok_or_else(none)?.0.0,
+            ObjectKind::Sds => self.server_named(name).ok_or_else(|| Refused::NoServer(shown()))?.0,
+            ObjectKind::System => 0,
+            _ => self.objects.id(kind, name)?,
+        };
+        let name = m.to.clone();
+        self.checked(Command::Rename(command::Rename { kind: m.kind, id, name }))
+    }
+
+    /// The command, if it isn't refused.
+    pub(crate) fn checked(&self, command: Command) -> Result<Command, Refused> {
+        self.edits(&command).map(|_| command)
+    }
+
+    /// Whether nothing is left of a domain, a fault set or a pool.
+    pub(crate) fn may_drop(&self, kind: ObjectKind, id: u32) -> Result<(), Refused> {
+        let objects = &self.objects;
+        objects.domain_of(kind, id).ok_or(Refused::Outdated)?;
+        let servers = |is: &dyn Fn(&crate::state::Server) -> bool| {
+            let there = |sds: &SdsId| self.has_devices(*sds);
+            self.servers.iter().filter(|(id, s)| is(s) && there(id)).count()
+        };
+        let (name, what, count, last) = match kind {
+            ObjectKind::Domain => {
+                let domain = DomainId(id);
+                let pools = objects.pools.values().filter(|p| p.domain == domain).count();
+                let servers = servers(&|s| s.domain == domain);
+                let (what, count) = if servers > 0 {
+                    ("servers", servers)
+                } else {
+                    let sets = objects.fault_sets.values().filter(|f| f.domain == domain).count();
+                    ("storage pools and fault sets", pools + sets)
+                };
+                (&objects.domains[&domain].name, what, count, objects.domains.len() == 1)
+            }
+            ObjectKind::FaultSet => {
+                let set = FaultSetId(id);
+                let count = servers(&|s| s.fault_set == Some(set));
+                (&objects.fault_sets[&set].name, "servers", count, false)
+            }
+            _ => {
+                let pool = PoolId(id);
+                let volumes = self.volumes.values().filter(|v| v.pool == pool).count();
+                let there =
+                    |d: &&crate::state::Device| d.intent != Intent::Removed && d.pool == pool;
+                let devices = self.devices.values().filter(there).count();
+                let (what, count) =
+                    if volumes > 0 { ("volumes", volumes) } else { ("devices", devices) };
+                (&objects.pools[&pool].name, what, count, objects.pools.len() == 1)
+            }
+        };
+        match (count, last) {
+            (1.., _) => Err(Refused::NotEmpty { kind, name: name.clone(), count, what }),
+            (_, true) => Err(Refused::LastObject(kind, name.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_devices(&self, sds: SdsId) -> bool {
+        self.devices.values().any(|d| d.sds == sds && d.intent != Intent::Removed)
+    }
+
+    /// All objects for people; `used` says how many bytes a device has in use.
+    pub fn object_status(
+        &self,
+        limits: &Limits,
+        used: impl Fn(base::DeviceId) -> u64,
+    ) -> Vec<ObjectStatus> {
+        let status = |kind: ObjectKind, id: u32, name: &str, domain: Option<DomainId>| {
+            let is = |device: &crate::state::Device| {
+                let server = self.servers.get(&device.sds);
+                match kind {
+                    ObjectKind::Domain => server.is_some_and(|s| s.domain.0 == id),
+                    ObjectKind::FaultSet => {
+                        server.is_some_and(|s| s.fault_set == Some(FaultSetId(id)))
+                    }
+                    _ => device.pool == PoolId(id),
+                }
+            };
+            let there =
+                || self.devices.iter().filter(|(_, d)| d.intent != Intent::Removed && is(d));
+            let servers: BTreeSet<SdsId> = there().map(|(_, d)| d.sds).collect();
+            let in_pool = |pool: PoolId| match kind {
+                ObjectKind::Pool => pool == PoolId(id),
+                ObjectKind::Domain => {
+                    self.objects.pools.get(&pool).is_some_and(|p| p.domain.0 == id)
+                }
+                _ => false,
+            };
+            ObjectStatus {
+                kind: kind as i32,
+                id,
+                name: name.into(),
+                domain: domain
+                    .and_then(|d| self.objects.domains.get(&d))
+                    .map_or_else(String::new, |d| d.name.clone()),
+                servers: servers.len() as u32,
+                devices: there().count() as u32,
+                volumes: self.volumes.values().filter(|v| in_pool(v.pool)).count() as u32,
+                capacity: there().filter(|(_, d)| d.up).map(|(_, d)| d.capacity).sum(),
+                used: there().map(|(id, _)| used(*id)).sum(),
+                ..ObjectStatus::default()
+            }
+        };
+        let objects = &self.objects;
+        let domains = objects.domains.iter();
+        let mut all: Vec<ObjectStatus> =
+            domains.map(|(id, d)| status(ObjectKind::Domain, id.0, &d.name, None)).collect();
+        for (id, f) in &objects.fault_sets {
+            all.push(status(ObjectKind::FaultSet, id.0, &f.name, Some(f.domain)));
+        }
+        for (id, p) in &objects.pools {
+            all.push(ObjectStatus {
+                media: p.media as i32,
+                spare: objects.spare(*id, limits) as u32,
+                reserved: self.reserved(*id),
+                ..status(ObjectKind::Pool, id.0, &p.name, Some(p.domain))
+            });
+        }
+        all
+    }
+}

@@ -1,0 +1,40 @@
+//! Clients: they register.
+
+use super::{Edits, PAST, Sdc, State};
+use crate::command;
+use crate::refused::MAX_SDCS;
+use alloc::vec::Vec;
+use base::{Incarnation, SdcId};
+
+impl State {
+    pub(super) fn sdc_up(&self, c: &command::RegisterSdc) -> Option<Edits> {
+        let id = SdcId(c.sdc);
+        let old = self.sdcs.get(&id);
+        let known = match old {
+            Some(sdc) => sdc.own == c.name && sdc.incarnation.0 <= c.incarnation,
+            None => {
+                id == self.next_sdc()
+                    && self.sdcs.len() < MAX_SDCS
+                    && !self.sdcs.values().any(|s| s.own == c.name || s.name == c.name)
+            }
+        };
+        if !known || !(1..super::LIVES).contains(&c.incarnation) {
+            return None;
+        }
+        let mut past = old.map_or_else(Vec::new, |s| s.past.clone());
+        if let Some(sdc) = old.filter(|s| s.incarnation.0 < c.incarnation) {
+            past.push(sdc.nonce);
+            past.drain(..past.len().saturating_sub(PAST));
+        }
+        let entry = Sdc {
+            own: c.name.clone(),
+            name: old.map_or_else(|| c.name.clone(), |s| s.name.clone()),
+            incarnation: Incarnation(c.incarnation),
+            nonce: c.nonce,
+            past,
+            pid: c.pid,
+            nbd: c.nbd.clone(),
+        };
+        Some(Edits { sdc: (old != Some(&entry)).then_some((id, entry)), ..Edits::default() })
+    }
+}

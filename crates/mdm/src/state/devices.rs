@@ -1,0 +1,156 @@
+//! Devices: they come, go, are scrubbed, and are to be removed.
+
+use super::{Device, Edits, PAST, Server, State, survives};
+use crate::command;
+use crate::group::Group;
+use crate::refused::MAX_DEVICES;
+use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
+use base::{DeviceId, DomainId, FaultSetId, Incarnation, MapVersion, PoolId, SdsId};
+use wire::control::{DeviceKind, Intent};
+
+impl State {
+    pub(super) fn device_up(&self, c: &command::DeviceUp) -> Option<Edits> {
+        let (id, sds) = (DeviceId(c.device), SdsId(c.sds));
+        let old = self.devices.get(&id);
+        let server = match self.servers.get(&sds) {
+            Some(server) if server.own == c.name => None,
+            None => Some((sds, self.new_server(c)?)),
+            _ => return None,
+        };
+        let home = server.as_ref().map(|(_, s)| s).or_else(|| self.servers.get(&sds))?;
+        let pool = old.map_or(PoolId(c.pool.max(1)), |d| d.pool);
+        // A device may have moved to another server, but not to one of another domain.
+        if self.objects.pools.get(&pool).is_none_or(|p| p.domain != home.domain) {
+            return None;
+        }
+        let kind = DeviceKind::try_from(c.kind).unwrap_or(DeviceKind::Unknown);
+        let place = (sds, c.shard);
+        // Of those that survive, several may have been at a place, one after the other.
+        let taken = self.devices.iter().any(|(d, v)| {
+            let alone = v.up || !(survives(v.kind) || survives(kind));
+            *d != id && (v.sds, v.shard) == place && alone && v.intent != Intent::Removed
+        });
+        let known = match old {
+            Some(d) => {
+                let moved = survives(kind) && survives(d.kind) && d.store == c.store && !d.up;
+                ((d.sds, d.shard) == place || moved)
+                    && d.incarnation.0 <= c.incarnation
+                    && d.intent != Intent::Removed
+            }
+            None => id == self.next_device() && self.devices_there() < MAX_DEVICES,
+        };
+        if taken || !known || !(1..super::LIVES).contains(&c.incarnation) {
+            return None;
+        }
+        let new_life = old.is_none_or(|d| d.incarnation.0 < c.incarnation);
+        let mut past = old.map_or_else(Vec::new, |d| d.past.clone());
+        if let Some(d) = old.filter(|_| new_life) {
+            past.push(d.nonce);
+            past.drain(..past.len().saturating_sub(PAST));
+        }
+        let entry = Device {
+            sds,
+            shard: c.shard,
+            address: c.address.clone(),
+            incarnation: Incarnation(c.incarnation),
+            nonce: c.nonce,
+            past,
+            store: c.store,
+            kind,
+            capacity: c.capacity,
+            pid: c.pid,
+            up: true,
+            dead: false,
+            scrub: old.map_or(0, |d| d.scrub),
+            intent: old.map_or(Intent::Normal, |d| d.intent),
+            pool,
+            changed_at: old.map_or(MapVersion(0), |d| d.changed_at),
+        };
+        let emptied = old.is_some_and(|d| d.store != c.store);
+        let up = |d: DeviceId| d == id || self.is_up(d);
+        // R2: a new life acts in new epochs only.
+        let raise = new_life && (emptied || !mutant::on(Mutant::ResumeSameEpoch));
+        let groups = self.changed(self.groups_of(id), raise, &up, |group| {
+            if emptied { group.emptied(id, &up) } else { group.restarted_if(new_life, id, &up) }
+        });
+        let devices = (old != Some(&entry)).then_some((id, entry)).into_iter().collect();
+        Some(Edits { devices, server, groups, ..Edits::default() })
+    }
+
+    /// The server that this device is the first one of.
+    fn new_server(&self, c: &command::DeviceUp) -> Option<Server> {
+        let (id, domain) = (SdsId(c.sds), DomainId(c.domain.max(1)));
+        let fault_set = Some(FaultSetId(c.fault_set)).filter(|f| f.0 != 0);
+        let taken = self.servers.values().any(|s| s.own == c.name || s.name == c.name);
+        let there = self.objects.domains.contains_key(&domain)
+            && fault_set.is_none_or(|f| {
+                self.objects.fault_sets.get(&f).is_some_and(|f| f.domain == domain)
+            });
+        let mate = |s: &&Server| fault_set.is_some() && s.fault_set == fault_set;
+        let unit = self.servers.values().find(mate).map_or(id, |s| s.unit);
+        let (own, name) = (c.name.clone(), c.name.clone());
+        (id == self.next_sds() && !taken && there).then_some(Server {
+            own,
+            name,
+            domain,
+            fault_set,
+            unit,
+        })
+    }
+
+    pub(super) fn device_down(&self, c: &command::DeviceDown) -> Option<Edits> {
+        let id = DeviceId(c.device);
+        let old = self.devices.get(&id).filter(|d| d.incarnation.0 == c.incarnation)?;
+        let dead = old.dead || c.dead;
+        let entry = Device { up: false, dead, ..old.clone() };
+        let up = |d: DeviceId| d != id && self.is_up(d);
+        let empty = dead && !survives(old.kind);
+        let went = |group: &mut Group| group.went_down(id, empty, &up);
+        let groups = self.changed(self.groups_of(id), false, &up, went);
+        let devices = (*old != entry).then_some((id, entry)).into_iter().collect();
+        Some(Edits { devices, groups, ..Edits::default() })
+    }
+
+    pub(super) fn scrub(&self, c: &command::Scrub) -> Option<Edits> {
+        let id = DeviceId(c.device);
+        let old = self.devices.get(&id).filter(|d| d.scrub.checked_add(1) == Some(c.number))?;
+        let entry = Device { scrub: c.number, ..old.clone() };
+        Some(Edits { devices: Vec::from([(id, entry)]), ..Edits::default() })
+    }
+
+    /// Intents change as people like; to removed only from remove, when the device holds nothing that counts, and
+    /// never back.
+    pub(super) fn intend(&self, c: &command::Intend) -> Edits {
+        let mut devices = Vec::new();
+        for (id, old) in &self.devices {
+            let intent = c.intent();
+            let may = match (old.intent, intent) {
+                (Intent::Remove, Intent::Removed) => self.groups_of(*id).is_empty(),
+                (Intent::Removed, _) | (_, Intent::Removed) => false,
+                (old, new) => old != new,
+            };
+            if may && c.devices.contains(&id.0) {
+                let gone = intent == Intent::Removed;
+                let entry =
+                    Device { intent, up: old.up && !gone, dead: old.dead && !gone, ..old.clone() };
+                devices.push((*id, entry));
+            }
+        }
+        Edits { devices, ..Edits::default() }
+    }
+}
+
+impl Group {
+    /// A device is up again: in a new life, or after silence in the old one.
+    pub(super) fn restarted_if(
+        &mut self,
+        new_life: bool,
+        device: DeviceId,
+        up: &impl Fn(DeviceId) -> bool,
+    ) {
+        if new_life || self.primary.is_none() {
+            self.restarted(device, up);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What people make, name and remove beside volumes: protection domains, fault sets and storage pools; and other
+//! names for what is there.
+
+use super::{Edits, Sdc, Server, State, Volume};
+use crate::command;
+use crate::objects::{Domain, FaultSet, Objects, Pool};
+use crate::refused::{Refused, check_name, check_object_name};
+use alloc::collections::BTreeMap;
+use base::{DomainId, FaultSetId, PoolId, SdcId, SdsId, VolumeId};
+use wire::control::ObjectKind;
+
+impl State {
+    pub(super) fn rename(&self, c: &command::Rename) -> Result<Edits, Refused> {
+        let (kind, name) = (c.kind(), &c.name);
+        match kind {
+            ObjectKind::Volume => check_name(name)?,
+            _ => check_object_name(kind, name)?,
+        }
+        let taken = || Err(Refused::ObjectTaken(kind, name.clone()));
+        match kind {
+            ObjectKind::Volume => {
+                let id = VolumeId(c.id);
+                let old = self.volumes.get(&id).ok_or(Refused::Outdated)?;
+                if self.volume_named(name).is_some_and(|(other, _)| other != id) {
+                    return taken();
+                }
+                let volume = Volume { name: name.clone(), ..old.clone() };
+                let volume = (volume != *old).then_some((id, Some(volume)));
+                Ok(Edits { volume, ..Edits::default() })
+            }
+            ObjectKind::Sdc => {
+                let id = SdcId(c.id);
+                let old = self.sdcs.get(&id).ok_or(Refused::Outdated)?;
+                let has = |s: &Sdc| s.name == *name || s.own == *name;
+                if self.sdcs.iter().any(|(other, s)| *other != id && has(s)) {
+                    return taken();
+                }
+                let sdc = Sdc { name: name.clone(), ..old.clone() };
+                Ok(Edits { sdc: (sdc != *old).then_some((id, sdc)), ..Edits::default() })
+            }
+            ObjectKind::Sds => {
+                let id = SdsId(c.id);
+                let old = self.servers.get(&id).ok_or(Refused::Outdated)?;
+                let has = |s: &Server| s.name == *name || s.own == *name;
+                if self.servers.iter().any(|(other, s)| *other != id && has(s)) {
+                    return taken();
+                }
+                let server = Server { name: name.clone(), ..old.clone() };
+                Ok(Edits { server: (server != *old).then_some((id, server)), ..Edits::default() })
+            }
+            _ => {
+                let mut objects = self.objects.clone();
+                if self.objects.named(kind, name).is_some_and(|other| other != c.id) {
+                    return taken();
+                }
+                let there = match kind {
+                    ObjectKind::Domain => {
+                        objects.domains.get_mut(&DomainId(c.id)).map(|d| &mut d.name)
+                    }
+                    ObjectKind::FaultSet => {
+                        objects.fault_sets.get_mut(&FaultSetId(c.id)).map(|f| &mut f.name)
+                    }
+                    ObjectKind::Pool => objects.pools.get_mut(&PoolId(c.id)).map(|p| &mut p.name),
+                    ObjectKind::System => Some(&mut objects.system),
+                    _ => None,
+                };
+                *there.ok_or(Refused::Outdated)? = name.clone();
+                Ok(self.edited(objects))
+            }
+        }
+    }
+
+    pub(super) fn put_object(&self, c: &command::PutObject) -> Result<Edits, Refused> {
+        let kind = c.kind();
+        check_object_name(kind, &c.name)?;
+        if self.objects.named(kind, &c.name).is_some_and(|other| other != c.id) {
+            return Err(Refused::ObjectTaken(kind, c.name.clone()));
+        }
+        let (domain, name) = (DomainId(c.domain), c.name.clone());
+        let mut objects = self.objects.clone();
+        let there = self.objects.domain_of(kind, c.id);
+        let (next, full) = self.objects.next(kind);
+        if full && there.is_none() {
+            return Err(Refused::TooManyObjects(kind));
+        }
+        let fits = kind == ObjectKind::Domain || self.objects.domains.contains_key(&domain);
+        if there.map_or(c.id != next, |there| there != domain) || !fits {
+            return Err(Refused::Outdated);
+        }
+        match kind {
+            ObjectKind::Domain => {
+                objects.domains.insert(DomainId(c.id), Domain { name });
+                objects.last_domain = objects.last_domain.max(c.id);
+            }
+            ObjectKind::FaultSet => {
+                objects.fault_sets.insert(FaultSetId(c.id), FaultSet { name, domain });
+                objects.last_fault_set = objects.last_fault_set.max(c.id);
+            }
+            ObjectKind::Pool => {
+                if c.spare.is_some_and(|spare| spare > 90) {
+                    return Err(Refused::Spare(c.spare.unwrap_or(0)));
+                }
+                let spare = c.spare.map(|s| s as u8);
+                let pool = Pool { name, domain, media: c.media(), spare };
+                objects.pools.insert(PoolId(c.id), pool);
+                objects.last_pool = objects.last_pool.max(c.id);
+            }
+            _ => return Err(Refused::Unknown),
+        }
+        Ok(self.edited(objects))
+    }
+
+    pub(super) fn drop_object(&self, c: &command::DropObject) -> Result<Edits, Refused> {
+        self.may_drop(c.kind(), c.id)?;
+        let mut objects = self.objects.clone();
+        match c.kind() {
+            ObjectKind::Domain => drop(objects.domains.remove(&DomainId(c.id))),
+            ObjectKind::FaultSet => drop(objects.fault_sets.remove(&FaultSetId(c.id))),
+            _ => drop(objects.pools.remove(&PoolId(c.id))),
+        }
+        Ok(self.edited(objects))
+    }
+
+    /// Computes the servers' fault units, after a snapshot was read.
+    pub(crate) fn name_units(&mut self) {
+        let mut first = BTreeMap::new();
+        for (id, server) in &mut self.servers {
+            server.unit = match server.fault_set {
+                Some(set) => *first.entry(set).or_insert(*id),
+                None => *id,
+            };
+        }
+    }
+
+    fn edited(&self, objects: Objects) -> Edits {
+        let objects = (objects != self.objects).then_some(objects);
+        Edits { objects, ..Edits::default() }
+    }
+}

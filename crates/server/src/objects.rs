@@ -1,0 +1,287 @@
+//! `gabion domain|fault-set|pool create|list|rename|remove`, `gabion pool set`, `gabion system rename`.
+
+use crate::exit::Exit;
+use crate::report::Report;
+use crate::size::Size;
+use crate::status;
+use crate::table::{right, table};
+use crate::target::Target;
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use wire::control::{Ask, CreateObject, Media, ObjectKind, RemoveObject, SetPool};
+
+/// What to do with protection domains.
+#[derive(Subcommand, Debug)]
+pub enum DomainCommand {
+    /// Make a protection domain: servers that keep each other's copies
+    #[command(after_help = "Example:\n  gabion domain create east")]
+    Create {
+        /// Its name
+        name: String,
+    },
+    #[command(flatten)]
+    Other(Common),
+}
+
+/// What to do with fault sets.
+#[derive(Subcommand, Debug)]
+pub enum FaultSetCommand {
+    /// Make a fault set: servers that share their fate, as those of one rack; two copies never share one
+    #[command(after_help = "\
+A server is in the fault set that its configuration names when it comes for the first time.
+
+Example:
+  gabion fault-set create rack1")]
+    Create {
+        /// Its name
+        name: String,
+        /// Its protection domain; needed where there are several
+        #[arg(long, default_value = "", hide_default_value = true)]
+        domain: String,
+    },
+    #[command(flatten)]
+    Other(Common),
+}
+
+/// What to do with storage pools.
+#[derive(Subcommand, Debug)]
+pub enum PoolCommand {
+    /// Make a storage pool: devices of one protection domain, on which volumes lie
+    #[command(after_help = "\
+A device is in the pool that its server's configuration (or `gabion device add --pool`) names when it comes for the
+first time.
+
+Example:
+  gabion pool create fast --media ssd --spare 20")]
+    Create {
+        /// Its name
+        name: String,
+        /// Its protection domain; needed where there are several
+        #[arg(long, default_value = "", hide_default_value = true)]
+        domain: String,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Set what can be set of a storage pool
+    #[command(after_help = "Example:\n  gabion pool set fast --spare 34")]
+    Set {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    #[command(flatten)]
+    Other(Common),
+}
+
+/// What to do with the cluster itself.
+#[derive(Subcommand, Debug)]
+pub enum SystemCommand {
+    /// Give the cluster a name
+    #[command(after_help = "Example:\n  gabion system rename lab")]
+    Rename {
+        /// Its new name
+        to: String,
+    },
+}
+
+/// What can be done with each of them.
+#[derive(Subcommand, Debug)]
+pub enum Common {
+    /// List them
+    List {
+        /// Print a JSON array, with the fields in docs/reference/status.md
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give one another name
+    Rename {
+        /// Its name
+        name: String,
+        /// Its new name
+        to: String,
+    },
+    /// Remove one to which nothing belongs any more
+    Remove {
+        /// Its name
+        name: String,
+    },
+}
+
+/// What can be set of a pool.
+#[derive(Args, Clone, Debug)]
+pub struct Settings {
+    /// How much of it is kept for rebuilds: 0 to 90; 10, if nothing else is said
+    #[arg(long, value_name = "PERCENT")]
+    spare: Option<u32>,
+    /// What its devices are
+    #[arg(long)]
+    media: Option<MediaType>,
+}
+
+/// What devices are.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub enum MediaType {
+    /// Anything
+    Any,
+    /// Hard disks
+    Hdd,
+    /// Solid state drives
+    Ssd,
+}
+
+impl MediaType {
+    fn media(self) -> i32 {
+        let media = match self {
+            MediaType::Any => Media::Any,
+            MediaType::Hdd => Media::Hdd,
+            MediaType::Ssd => Media::Ssd,
+        };
+        media as i32
+    }
+}
+
+/// Runs `gabion domain`.
+pub fn domain(target: &Target, command: &DomainCommand) -> Result<Exit> {
+    match command {
+        DomainCommand::Create { name } => create(target, ObjectKind::Domain, name, "", None),
+        DomainCommand::Other(common) => other(target, ObjectKind::Domain, common),
+    }
+}
+
+/// Runs `gabion fault-set`.
+pub fn fault_set(target: &Target, command: &FaultSetCommand) -> Result<Exit> {
+    match command {
+        FaultSetCommand::Create { name, domain } => {
+            create(target, ObjectKind::FaultSet, name, domain, None)
+        }
+        FaultSetCommand::Other(common) => other(target, ObjectKind::FaultSet, common),
+    }
+}
+
+/// Runs `gabion pool`.
+pub fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
+    match command {
+        PoolCommand::Create { name, domain, settings } => {
+            create(target, ObjectKind::Pool, name, domain, Some(settings))
+        }
+        PoolCommand::Set { name, settings } => {
+            if settings.spare.is_none() && settings.media.is_none() {
+                bail!("say what to set: --spare PERCENT, --media TYPE");
+            }
+            let (pool, spare) = (name.clone(), settings.spare);
+            let media = settings.media.map(MediaType::media);
+            target.connect()?.order(Ask::SetPool(SetPool { pool, spare, media }))?;
+            println!("{name} is set.");
+            Ok(Exit::Ok)
+        }
+        PoolCommand::Other(common) => other(target, ObjectKind::Pool, common),
+    }
+}
+
+/// Runs `gabion system`.
+pub fn system(target: &Target, command: &SystemCommand) -> Result<Exit> {
+    let SystemCommand::Rename { to } = command;
+    target.connect()?.rename(ObjectKind::System, "", to)?;
+    println!("The cluster is called {to} now.");
+    Ok(Exit::Ok)
+}
+
+fn create(
+    target: &Target,
+    kind: ObjectKind,
+    name: &str,
+    domain: &str,
+    settings: Option<&Settings>,
+) -> Result<Exit> {
+    target.connect()?.order(Ask::CreateObject(CreateObject {
+        kind: kind as i32,
+        name: name.to_owned(),
+        domain: domain.to_owned(),
+        media: settings.and_then(|s| s.media).map_or(0, MediaType::media),
+        spare: settings.and_then(|s| s.spare),
+    }))?;
+    println!("{name} is there.");
+    Ok(Exit::Ok)
+}
+
+fn other(target: &Target, kind: ObjectKind, common: &Common) -> Result<Exit> {
+    match common {
+        Common::List { json } => {
+            let report = status::ask(target)?;
+            match (kind, json) {
+                (ObjectKind::Domain, true) => print_json(&report.protection_domains)?,
+                (ObjectKind::FaultSet, true) => print_json(&report.fault_sets)?,
+                (_, true) => print_json(&report.storage_pools)?,
+                (_, false) => println!("{}", list(&report, kind)),
+            }
+        }
+        Common::Rename { name, to } => {
+            target.connect()?.rename(kind, name, to)?;
+            println!("{name} is called {to} now.");
+        }
+        Common::Remove { name } => {
+            let (kind, name) = (kind as i32, name.clone());
+            target
+                .connect()?
+                .order(Ask::RemoveObject(RemoveObject { kind, name: name.clone() }))?;
+            println!("{name} is removed.");
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn print_json(list: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(list)?);
+    Ok(())
+}
+
+fn list(report: &Report, kind: ObjectKind) -> String {
+    let head: &[&str] = match kind {
+        ObjectKind::Domain => &["domain", "sds", "devices", "volumes", "used", "of"],
+        ObjectKind::FaultSet => &["fault set", "domain", "sds", "devices", "used", "of"],
+        _ => &["pool", "domain", "media", "spare", "devices", "volumes", "used", "reserved", "of"],
+    };
+    let mut t = table(head);
+    let numbers = match kind {
+        ObjectKind::Domain => 1..6,
+        ObjectKind::FaultSet => 2..6,
+        _ => 3..9,
+    };
+    right(&mut t, &numbers.collect::<Vec<usize>>());
+    let size = |bytes: u64| Size(bytes).to_string();
+    match kind {
+        ObjectKind::Domain => {
+            for d in &report.protection_domains {
+                let counts = [d.sds, d.devices, d.volumes].map(|n| n.to_string());
+                let [sds, devices, volumes] = counts;
+                let (used, of) = (size(d.used_bytes), size(d.capacity_bytes));
+                t.add_row([d.name.clone(), sds, devices, volumes, used, of]);
+            }
+        }
+        ObjectKind::FaultSet => {
+            for f in &report.fault_sets {
+                let [sds, devices] = [f.sds, f.devices].map(|n| n.to_string());
+                let (name, domain) = (f.name.clone(), f.protection_domain.clone());
+                t.add_row([name, domain, sds, devices, size(f.used_bytes), size(f.capacity_bytes)]);
+            }
+        }
+        _ => {
+            for p in &report.storage_pools {
+                t.add_row([
+                    p.name.clone(),
+                    p.protection_domain.clone(),
+                    p.media_type.to_owned(),
+                    format!("{} %", p.spare_percent),
+                    p.devices.to_string(),
+                    p.volumes.to_string(),
+                    size(p.used_bytes),
+                    size(p.reserved_bytes),
+                    size(p.capacity_bytes),
+                ]);
+            }
+        }
+    }
+    t.to_string()
+}

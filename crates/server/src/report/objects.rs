@@ -1,0 +1,117 @@
+//! What people make, name and map: protection domains, fault sets, storage pools, mappings, as published.
+
+use serde::Serialize;
+use wire::control::{Access, MapTo, Media, ObjectKind, ObjectStatus, StatusInfo};
+
+/// A protection domain.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Domain {
+    pub name: String,
+    pub id: u32,
+    pub sds: u32,
+    pub devices: u32,
+    pub volumes: u32,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+}
+
+/// A fault set.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct FaultSet {
+    pub name: String,
+    pub id: u32,
+    pub protection_domain: String,
+    pub sds: u32,
+    pub devices: u32,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+}
+
+/// A storage pool.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Pool {
+    pub name: String,
+    pub id: u32,
+    pub protection_domain: String,
+    pub media_type: &'static str,
+    /// Of its capacity, in percent, for rebuilds only.
+    pub spare_percent: u32,
+    /// Always: what was never written reads as zeros.
+    pub zero_padding: bool,
+    pub sds: u32,
+    pub devices: u32,
+    pub volumes: u32,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+    /// By thick volumes, both copies.
+    pub reserved_bytes: u64,
+}
+
+/// To whom a volume is mapped.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Mapped {
+    /// The client's name; `all`: every client.
+    pub sdc: String,
+    pub all: bool,
+    pub access: &'static str,
+}
+
+/// To whom a volume is mapped, for people.
+pub fn mapped(to: &MapTo) -> Mapped {
+    let all = to.sdc.is_empty();
+    let sdc = if all { "all".to_owned() } else { to.sdc.clone() };
+    let access = match to.access() {
+        Access::ReadWrite => "read-write",
+        Access::ReadOnly => "read-only",
+    };
+    Mapped { sdc, all, access }
+}
+
+pub(super) fn of_kind(info: &StatusInfo, kind: ObjectKind) -> impl Iterator<Item = &ObjectStatus> {
+    info.objects.iter().filter(move |o| o.kind() == kind)
+}
+
+pub(super) fn domain(o: &ObjectStatus) -> Domain {
+    Domain {
+        name: o.name.clone(),
+        id: o.id,
+        sds: o.servers,
+        devices: o.devices,
+        volumes: o.volumes,
+        capacity_bytes: o.capacity,
+        used_bytes: o.used,
+    }
+}
+
+pub(super) fn fault_set(o: &ObjectStatus) -> FaultSet {
+    FaultSet {
+        name: o.name.clone(),
+        id: o.id,
+        protection_domain: o.domain.clone(),
+        sds: o.servers,
+        devices: o.devices,
+        capacity_bytes: o.capacity,
+        used_bytes: o.used,
+    }
+}
+
+pub(super) fn pool(o: &ObjectStatus) -> Pool {
+    Pool {
+        name: o.name.clone(),
+        id: o.id,
+        protection_domain: o.domain.clone(),
+        media_type: match o.media() {
+            Media::Any => "any",
+            Media::Hdd => "hdd",
+            Media::Ssd => "ssd",
+        },
+        spare_percent: o.spare,
+        zero_padding: true,
+        sds: o.servers,
+        devices: o.devices,
+        volumes: o.volumes,
+        capacity_bytes: o.capacity,
+        used_bytes: o.used,
+        reserved_bytes: o.reserved,
+    }
+}

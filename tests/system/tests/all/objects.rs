@@ -1,0 +1,267 @@
+//! Objects as users see them: mappings, protection domains, fault sets, storage pools, and every refusal.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use system::bytes::Random;
+use system::cluster::signal;
+use system::nbd::{Nbd, Refused, cmd, errno};
+use system::run::binary;
+use system::{Cluster, MIB, Options, case, secs, wait};
+
+/// The export's flag of a volume that may only be read.
+const READ_ONLY: u16 = 2;
+
+/// A role that a test runs beside what `up` has started; it ends with the test.
+struct Extra {
+    child: Child,
+}
+
+impl Extra {
+    fn start(cluster: &Cluster, role: &str, name: &str, config: &str) -> Result<Extra> {
+        let mdm = fs::read_to_string(cluster.file("config/sds1.toml"))?;
+        let mdm = mdm.lines().find(|l| l.starts_with("mdm = ")).context("its MDM")?.to_owned();
+        let file = cluster.folder.join(&format!("{name}.toml"));
+        fs::write(&file, format!("name = \"{name}\"\n{mdm}\n{config}"))?;
+        let log = fs::File::create(cluster.folder.join(&format!("{name}.log")))?;
+        let child = Command::new(binary())
+            .args([role, "run", "--config"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        Ok(Extra { child })
+    }
+
+    /// A data client with a socket of its own.
+    fn sdc(cluster: &Cluster, name: &str) -> Result<(Extra, PathBuf)> {
+        let socket = cluster.folder.join(&format!("{name}.sock"));
+        let nbd = format!("nbd = [\"unix:{}\"]\n", socket.display());
+        let extra = Extra::start(cluster, "sdc", name, &nbd)?;
+        wait(&format!("{name} is up"), secs(10), || {
+            let status = cluster.status()?;
+            let mut all = status["sdc"].as_array().context("a list")?.iter();
+            Ok(all.any(|s| s["name"] == name && s["state"] == "up").then_some(()))
+        })?;
+        Ok((extra, socket))
+    }
+
+    /// A data server with one device in memory.
+    fn sds(cluster: &Cluster, name: &str, home: &str, pool: &str) -> Result<Extra> {
+        let config = format!(
+            "{home}\n[[device]]\nspec = \"ram:256MiB\"\nlisten = \"127.0.0.1:{}\"\npool = \"{pool}\"\n",
+            free_port()?
+        );
+        Extra::start(cluster, "sds", name, &config)
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        signal(self.child.id(), Signal::KILL)?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Extra {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
+
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Its first I/O is refused, and then its connection is over.
+fn is_cut_off(mut nbd: Nbd) -> Result<()> {
+    let refused = nbd.read(0, 4096).expect_err("it is not mapped any more");
+    let code = refused.downcast_ref::<Refused>().map(|r| r.0);
+    ensure!(code.is_none_or(|code| code == errno::EIO), "{refused:?}");
+    ensure!(system::nbd::closes(&mut nbd.stream, secs(5)), "its connection stays");
+    Ok(())
+}
+
+fn mapped(cluster: &Cluster, volume: &str) -> Result<Vec<(String, String)>> {
+    let status = cluster.status()?;
+    let mut all = status["volumes"].as_array().context("a list")?.iter();
+    let found = all.find(|v| v["name"] == volume).context("the volume")?;
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let list = found["mapped"].as_array().context("a list")?.iter();
+    Ok(list.map(|m| (text(&m["sdc"]), text(&m["access"]))).collect())
+}
+
+#[test]
+fn a_volume_serves_those_that_it_is_mapped_to_and_as_it_says() {
+    case(|| {
+        let cluster = Cluster::start(&Options::default())?;
+        let volume = |args: &[&str]| cluster.gabion(&[&["volume"], args].concat());
+        let (_other, socket) = Extra::sdc(&cluster, "other")?;
+        ensure!(mapped(&cluster, "vol1")? == [("all".into(), "read-write".into())]);
+        let mut first = cluster.nbd("vol1")?;
+        let second = Nbd::connect(&socket, "vol1")?;
+        first.write(0, &[1; 4096])?;
+
+        volume(&["map", "vol1", "--sdc", "other"])?.fails(1, &["mapped to all SDCs", "--only"])?;
+        volume(&["unmap", "vol1", "--sdc", "other"])?
+            .fails(1, &["mapped to all SDCs", "--only"])?;
+        volume(&["map", "vol1"])?.fails(2, &["--sdc"])?;
+        volume(&["map", "vol1", "--sdc", "nobody", "--only"])?
+            .fails(1, &["no SDC `nobody`", "gabion sdc list"])?;
+        let said = volume(&["map", "vol1", "--sdc", "sdc", "--only"])?.ok()?;
+        ensure!(said.contains("mapped to sdc."), "{said}");
+        is_cut_off(second)?;
+        ensure!(Nbd::connect(&socket, "vol1").is_err(), "it may not attach it");
+        first.write(0, &[2; 4096])?;
+        ensure!(first.read(0, 4096)? == [2; 4096], "who keeps it notices nothing");
+
+        volume(&["map", "vol1", "--sdc", "other", "--access", "read-only"])?.ok()?;
+        let mut reader = Nbd::connect(&socket, "vol1")?;
+        ensure!(reader.flags & READ_ONLY != 0 && first.flags & READ_ONLY == 0);
+        ensure!(reader.read(0, 4096)? == [2; 4096]);
+        for command in [cmd::WRITE, cmd::TRIM, cmd::WRITE_ZEROES] {
+            let data: &[u8] = if command == cmd::WRITE { &[9; 4096] } else { &[] };
+            let refused = reader.request(command, 0, 4096, data).expect_err("it may only read");
+            let code = refused.downcast_ref::<Refused>().map(|r| r.0);
+            ensure!(code == Some(errno::EPERM), "{command}: {refused:?}");
+        }
+        ensure!(first.read(0, 4096)? == [2; 4096]);
+
+        volume(&["unmap", "vol1", "--sdc", "sdc"])?.ok()?;
+        is_cut_off(first)?;
+        volume(&["unmap", "vol1", "--sdc", "sdc"])?.fails(1, &["not mapped to sdc"])?;
+        volume(&["delete", "vol1", "--yes"])?
+            .fails(1, &["mapped to other", "unmap vol1 --all", "--unmap"])?;
+        volume(&["unmap", "vol1", "--all"])?.ok()?;
+        is_cut_off(reader)?;
+        ensure!(mapped(&cluster, "vol1")?.is_empty());
+        let list = volume(&["list"])?.ok()?;
+        ensure!(list.contains("nobody") && list.contains("no SDC serves it"), "{list}");
+        volume(&["map", "vol1", "--all"])?.ok()?;
+        cluster.verify("vol1", &[2; 4096])?;
+
+        volume(&["create", "v", "8MiB", "--map", "sdc", "--map", "other:read-only"])?.ok()?;
+        ensure!(Nbd::connect(&socket, "v")?.flags & READ_ONLY != 0);
+        volume(&["create", "w", "8MiB", "--map", "other:sometimes"])?
+            .fails(1, &["no SDC `other:s"])?;
+        volume(&["create", "w", "8MiB", "--map", "sdc:read-most"])?.fails(2, &["no access"])?;
+        volume(&["create", "n", "8MiB", "--unmapped"])?.ok()?;
+        ensure!(mapped(&cluster, "n")?.is_empty());
+
+        volume(&["rename", "v", "vol1"])?.fails(1, &["`vol1` already"])?;
+        volume(&["rename", "v", "data"])?.ok()?;
+        ensure!(Nbd::connect(&socket, "data").is_ok() && Nbd::connect(&socket, "v").is_err());
+        let sdc = |args: &[&str]| cluster.gabion(&[&["sdc"], args].concat());
+        sdc(&["rename", "other", "sdc"])?.fails(1, &["SDC `sdc` already"])?;
+        sdc(&["rename", "other", "backup"])?.ok()?;
+        let list = sdc(&["list"])?.ok()?;
+        ensure!(list.contains("backup") && !list.contains("other"), "{list}");
+        volume(&["unmap", "data", "--sdc", "backup"])?.ok()?;
+        Ok(())
+    });
+}
+
+#[test]
+fn who_unmaps_is_told_when_a_server_can_not_confirm_it() {
+    case(|| {
+        let cluster = Cluster::start(&Options::default())?;
+        let mut nbd = cluster.nbd("vol1")?;
+        nbd.write(0, &[1; 4096])?;
+        for sds in ["sds1", "sds2", "sds3"] {
+            cluster.freeze(sds)?;
+        }
+        let unmapped = cluster.gabion(&["volume", "unmap", "vol1", "--all"])?;
+        unmapped.fails(1, &["has not confirmed it", "may serve", "Ask again"])?;
+        for sds in ["sds1", "sds2", "sds3"] {
+            cluster.thaw(sds)?;
+        }
+        cluster.wait_state("healthy", secs(30))?;
+        cluster.gabion(&["volume", "unmap", "vol1", "--all"])?.ok()?;
+        is_cut_off(nbd)
+    });
+}
+
+/// How many groups the servers of these names have, each.
+fn groups(cluster: &Cluster, names: &[&str]) -> Result<Vec<u64>> {
+    let status = cluster.status()?;
+    let all = status["sds"].as_array().context("a list")?;
+    let of = |name: &&str| {
+        let found =
+            all.iter().find(|s| s["name"] == *name).with_context(|| format!("no {name}"))?;
+        found["devices"][0]["groups"].as_u64().context("a number")
+    };
+    names.iter().map(of).collect()
+}
+
+#[test]
+fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
+    case(|| {
+        let options =
+            Options { device: "ram:256MiB", volumes: &["old:64MiB"], ..Options::default() };
+        let cluster = Cluster::start(&options)?;
+        let say = |line: &str| {
+            let args: Vec<&str> = line.split(' ').collect();
+            cluster.gabion(&args)
+        };
+        let before = groups(&cluster, &["sds1", "sds2", "sds3"])?;
+        say("pool create fast --media ssd --spare 20")?.ok()?;
+        say("pool create fast")?.fails(1, &["storage pool `fast` already"])?;
+        say("pool create slow --domain west")?.fails(1, &["no protection domain `west`"])?;
+        say("pool set fast --spare 91")?.fails(1, &["0 to 90"])?;
+        say("pool set fast")?.fails(1, &["--spare"])?;
+        say("fault-set create r1")?.ok()?;
+        say("domain create east")?.ok()?;
+        say("fault-set create r2")?.fails(1, &["several protection domains", "--domain"])?;
+        say("fault-set create r2 --domain default")?.ok()?;
+        say("domain remove east")?.ok()?;
+        say("domain remove default")?.fails(1, &["still has 3 servers"])?;
+        say("volume create v 64MiB")?.fails(1, &["several storage pools", "--pool"])?;
+        say("volume create v 64MiB --pool fast")?.fails(1, &["two fault units", "`fast` has 0"])?;
+
+        let mut servers = Vec::new();
+        for (name, set) in [("f1", "r1"), ("f2", "r1"), ("f3", "r2"), ("f4", "r2")] {
+            let home = format!("fault_set = \"{set}\"");
+            servers.push(Extra::sds(&cluster, name, &home, "fast")?);
+        }
+        let _lost = Extra::sds(&cluster, "f5", "fault_set = \"r9\"", "fast")?;
+        wait("the pool has four devices", secs(20), || {
+            let pools: Value = serde_json::from_str(&say("pool list --json")?.ok()?)?;
+            let all = pools.as_array().context("a list")?;
+            let fast = all.iter().find(|p| p["name"] == "fast").context("fast")?;
+            ensure!(fast["zero_padding"] == true && fast["spare_percent"] == 20, "{fast:#}");
+            Ok((fast["devices"] == 4).then_some(()))
+        })?;
+        say("volume create v 64MiB --pool fast")?.ok()?;
+        let by_name = groups(&cluster, &["f1", "f2", "f3", "f4"])?;
+        ensure!(by_name[0] + by_name[1] == by_name[2] + by_name[3], "{by_name:?}");
+        ensure!(by_name.iter().all(|n| *n > 0), "{by_name:?}");
+        ensure!(groups(&cluster, &["sds1", "sds2", "sds3"])? == before, "not of that pool");
+
+        say("pool remove fast")?.fails(1, &["storage pool `fast` still has 1 volumes"])?;
+        say("fault-set remove r1")?.fails(1, &["fault set `r1` still has 2 servers"])?;
+        say("volume create t 600MiB --pool fast --thick")?
+            .fails(1, &["thick volume", "`fast`", "add a device"])?;
+        say("volume create t 64MiB --pool fast --thick")?.ok()?;
+        let list = say("pool list")?.ok()?;
+        ensure!(list.contains("ssd") && list.contains("20 %") && list.contains("128MiB"), "{list}");
+        say("pool rename fast gold")?.ok()?;
+        say("sds rename f1 node1")?.ok()?;
+        say("sds rename f2 node1")?.fails(1, &["server `node1` already"])?;
+        let devices = say("device list")?.ok()?;
+        ensure!(devices.contains("gold") && devices.contains("default, r1"), "{devices}");
+        say("system rename lab")?.ok()?;
+        ensure!(cluster.status()?["name"] == "lab");
+
+        // A whole fault set dies, and nothing is missing.
+        let content = Random::new(5).bytes(32 * MIB as usize);
+        cluster.fill("v", &content)?;
+        servers[0].kill()?;
+        servers[1].kill()?;
+        cluster.verify("v", &content)?;
+        say("sds remove f3")?.fails(1, &["two fault units", "would have 1 left"])?;
+        Ok(())
+    });
+}
