@@ -65,6 +65,8 @@ pub struct Stage {
     pub agreement: Agreement,
     /// What became of servers in maintenance.
     pub upkeep: Upkeep,
+    /// Devices that were removed, for good.
+    pub removed: BTreeSet<DeviceId>,
     /// What clients saw.
     pub history: History,
     /// The plan's volumes.
@@ -155,6 +157,7 @@ impl Stage {
             observer: Observer::default(),
             agreement: Agreement::default(),
             upkeep: Upkeep::default(),
+            removed: BTreeSet::new(),
             history: History::default(),
             volumes: plan.volumes.iter().map(volume).collect(),
             marks: Marks::default(),
@@ -420,6 +423,11 @@ impl Stage {
                 let at = |mdm: &&Mdm| mdm.consensus().is_some_and(|c| c.applied() == index);
                 if let Some(mdm) = mdm.filter(at) {
                     self.upkeep.look(index, mdm.state())?;
+                    if mdm.is_decided() {
+                        let gone = |d: &mdm::state::Device| d.intent == Intent::Removed;
+                        let gone = mdm.state().devices.iter().filter(|(_, d)| gone(d));
+                        self.removed.extend(gone.map(|(id, _)| *id));
+                    }
                 }
             }
             Note::Leading { term } => {
@@ -519,10 +527,7 @@ impl Stage {
 
     /// The device that this server has was removed.
     fn is_removed(&self, i: u8) -> bool {
-        let Some(device) = self.device_of(i) else { return false };
-        self.mdm()
-            .and_then(|m| m.state().devices.get(&device))
-            .is_some_and(|d| d.intent == Intent::Removed)
+        self.device_of(i).is_some_and(|device| self.removed.contains(&device))
     }
 
     /// A server whose removal is complete ends; what it had is thrown away, and nobody may miss it. Another one
