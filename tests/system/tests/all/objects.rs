@@ -158,7 +158,7 @@ fn a_volume_serves_those_that_it_is_mapped_to_and_as_it_says() {
         sdc(&["rename", "other", "sdc"])?.fails(1, &["SDC `sdc` already"])?;
         sdc(&["rename", "other", "backup"])?.ok()?;
         let list = sdc(&["list"])?.ok()?;
-        ensure!(list.contains("backup") && !list.contains("other"), "{list}");
+        ensure!(list.contains("│ backup") && !list.contains("│ other"), "{list}");
         volume(&["unmap", "data", "--sdc", "backup"])?.ok()?;
         Ok(())
     });
