@@ -240,7 +240,8 @@ pub enum Refused {
     Spare(u32),
     /// A pool's servers are too few.
     #[error(
-        "two copies need two fault units (fault sets, or servers in none), and the storage pool `{pool}` has          {up} that are up: start another SDS with a device of that pool"
+        "two copies need two fault units (fault sets, or servers in none), and the storage pool `{pool}` has \
+         {up} that are up: start another SDS with a device of that pool"
     )]
     TooFewUnits {
         /// The pool.
@@ -250,7 +251,8 @@ pub enum Refused {
     },
     /// A pool has too little space.
     #[error(
-        "a thick volume of {size} bytes needs {needed}, with both copies, and the storage pool `{pool}` has {room}          left beside its spare and what is reserved: add a device, remove volumes, or make it thin (--thin)"
+        "a thick volume of {size} bytes needs {needed}, with both copies, and the storage pool `{pool}` has {room} \
+         left beside its spare and what is reserved: add a device, remove volumes, or make it thin (--thin)"
     )]
     NoSpace {
         /// The pool.
@@ -274,7 +276,8 @@ pub enum Refused {
     },
     /// Clients use the volume.
     #[error(
-        "`{volume}` is in use by {sdcs}: detach it there first, or unmap it (`gabion volume unmap {volume} --all`),          or say --unmap"
+        "`{volume}` is in use by {sdcs}: detach it there first, or unmap it (`gabion volume unmap {volume} --all`), \
+         or say --unmap"
     )]
     InUse {
         /// The volume.
@@ -284,7 +287,8 @@ pub enum Refused {
     },
     /// The volume is mapped to all.
     #[error(
-        "`{volume}` is mapped to all SDCs: `gabion volume map {volume} --sdc NAME --only` leaves it to those that          you name"
+        "`{volume}` is mapped to all SDCs: `gabion volume map {volume} --sdc NAME --only` leaves it to those that \
+         you name"
     )]
     MappedToAll {
         /// The volume.

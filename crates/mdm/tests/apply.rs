@@ -340,7 +340,7 @@ fn repeated_proposals_change_nothing() {
 }
 
 fn create(state: &mut State, name: &str, size: u64) -> Result<(), Refused> {
-    let command = common::create(&state, name, size, &limits())?;
+    let command = common::create(state, name, size, &limits())?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(())
 }

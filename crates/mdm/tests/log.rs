@@ -101,7 +101,7 @@ fn history(state: &State, i: u64) -> Command {
         1 => Command::FormCluster(FormCluster { cluster: 7 }),
         2 => up(1, 1, 11, Durable),
         3 => up(2, 2, 12, Durable),
-        _ if i % 7 == 4 => common::create(&state, &format!("v{i}"), 1, &limits()).unwrap(),
+        _ if i % 7 == 4 => common::create(state, &format!("v{i}"), 1, &limits()).unwrap(),
         _ if i % 7 == 6 => {
             let name = state.volumes.values().next().unwrap().name.clone();
             state.delete_volume_command(&name, false, |_| Vec::new()).unwrap()

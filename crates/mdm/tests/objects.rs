@@ -289,7 +289,7 @@ fn thick_volumes_reserve_their_space_and_thin_ones_do_not() {
     let refused = create_in(&mut s, "fast", thick("b", 1024)).unwrap_err();
     assert!(matches!(refused, Refused::NoSpace { needed: 2_147_483_648, .. }), "{refused}");
     create_in(&mut s, "fast", thick("b", 512)).unwrap();
-    assert_eq!(s.reserved(PoolId(2)), 2 * (2048 + 512) << 20);
+    assert_eq!(s.reserved(PoolId(2)), 2 * 2560 * base::MIB);
     let grow = s.resize_volume_command("b", 1024 << 20, &limits(), &|_| 0);
     assert!(matches!(grow, Err(Refused::NoSpace { .. })), "{grow:?}");
     create_in(&mut s, "default", thick("c", 1024)).unwrap();

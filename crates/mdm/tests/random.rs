@@ -119,7 +119,7 @@ fn command(state: &State, step: &Step) -> Option<Command> {
             Command::Intend(Intend { devices: vec![*device], intent: *intent })
         }
         Step::Create { name } => {
-            common::create(&state, &format!("v{name}"), 1 << 20, &limits()).ok()?
+            common::create(state, &format!("v{name}"), 1 << 20, &limits()).ok()?
         }
         Step::Resize { name, size } => {
             state.resize_volume_command(&format!("v{name}"), *size, &limits(), &|_| 0).ok()?

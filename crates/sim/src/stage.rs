@@ -660,7 +660,12 @@ impl Stage {
         });
         let clients = again.fold(clients, |all, more| all | more);
         let out = |client: u8| clients >> client & 1 == 0;
-        self.cuts.extend((0..self.plan.clients).filter(|c| out(*c)).map(|c| ((c, id), moment)));
+        // Who gets it back by an order that waits already may have it at any time from now on.
+        let back = |client: u8| {
+            self.is_ordered(v, |o| matches!(o, Order::Map(_, to) if to >> client & 1 == 1))
+        };
+        let cut: Vec<u8> = (0..self.plan.clients).filter(|c| out(*c) && !back(*c)).collect();
+        self.cuts.extend(cut.into_iter().map(|client| ((client, id), moment)));
         for op in self.history.ops.iter_mut().filter(|op| op.volume == id && out(op.client)) {
             if !op.is_ok() && op.cut.is_none() {
                 op.cut = Some(moment);

@@ -324,6 +324,14 @@ fn mapping(plan: &mut Plan, r: &mut Prng) {
         for _ in 0..r.range(1, 4) {
             let some = r.below(1 << plan.clients) as u8;
             let clients = if r.chance(0.3) { ALL } else { some };
+            if r.chance(0.4) {
+                // A server that hears of it late.
+                let i = Who::Sds(r.below(u64::from(plan.sds)) as u8);
+                let ms = r.range(10, 400) as u32;
+                let at = at.saturating_sub(Duration::from_micros(200));
+                let mdm = Who::Mdm(r.below(u64::from(plan.mdms)) as u8);
+                plan.steps.push(Timed { at, action: Action::Clog(mdm, i, ms) });
+            }
             plan.steps.push(Timed { at, action: Action::Map(v, clients) });
             at += Duration::from_micros(r.range(500, 150_000));
         }
