@@ -148,6 +148,8 @@ pub struct Mdm {
     healer: Healer,
     /// So many servers are away that nothing is rebuilt: as last told.
     rebuilds_held: bool,
+    /// When an answer that waits for a fence may leave, or has to.
+    fence_due: Option<Time>,
     /// So many servers are silent that none is taken for lost: as last told.
     held_back: bool,
     observed: Observed,
@@ -174,6 +176,7 @@ impl Mdm {
             detector: Detector::new(&config.limits),
             healer: Healer::default(),
             rebuilds_held: false,
+            fence_due: None,
             held_back: false,
             config,
             state: State::new(),
@@ -415,8 +418,7 @@ impl Node for Mdm {
         }
         // The healer speaks when something may be proposed, and is asked then anyway.
         let heal = self.healer.wake_at().filter(|_| self.may_propose());
-        let fence = self.answers.iter().filter_map(|a| a.fence.as_ref().map(|f| f.until)).min();
         let own = Time::earliest(self.detector.wake_at(), heal);
-        Time::earliest(Time::earliest(own, fence), self.tick_due())
+        Time::earliest(Time::earliest(own, self.fence_due), self.tick_due())
     }
 }

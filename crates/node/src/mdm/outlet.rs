@@ -8,10 +8,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{DeviceId, LinkId, MapVersion, Mutant, Time, VolumeId, mutant};
-use mdm::group::Group;
 use prost::Message;
 use seam::{Buf, Effects, Head, Note};
-use wire::control::{AdminError, AdminReply, MapPage, Refusal};
+use wire::control::{AdminError, AdminReply, Intent, MapPage, Refusal};
 use wire::{Header, Kind, frame};
 
 /// A frame that waits.
@@ -47,13 +46,16 @@ impl Answer {
     }
 }
 
-/// A volume's clients may do less from now on: every device that serves it has to know.
+/// A volume's clients may do less from now on: every device that serves it has to know; and who served it before, and
+/// may not know that it does no more, may have leases from them that have to run out (rule R3).
 pub(super) struct Fence {
     pub volume: VolumeId,
     /// The map that says so.
     pub map: MapVersion,
     /// After this time the answer says who has not confirmed.
     pub until: Time,
+    /// Since when those that grant leases know.
+    pub known: Option<Time>,
 }
 
 /// The pages of the last pull: most pullers have the same map and ask at the same time.
@@ -69,6 +71,7 @@ pub(super) struct Pages {
 impl Mdm {
     /// If everything is committed, sends what waited for that.
     pub(super) fn let_out(&mut self, now: Time, out: &mut Effects) {
+        self.fence_due = None;
         if self.failed.is_some() || !self.may_let_out() {
             return;
         }
@@ -84,18 +87,18 @@ impl Mdm {
             out.note(Note::Map { version: self.state.version });
         }
         let known = self.questions.1;
+        self.look_at_fences(now);
         let consensus = self.consensus.as_ref();
         let counts = |id| consensus.is_some_and(|c| c.counts(id));
         let there = |a: &Answer| a.gone.is_some_and(counts);
-        let fenced = |a: &Answer| {
-            a.fence.as_ref().is_none_or(|f| now >= f.until || self.unfenced(f).is_none())
-        };
+        let fenced = |a: &Answer| a.fence.as_ref().is_none_or(|f| now >= self.fenced_at(f));
         let due: Vec<bool> =
             self.answers.iter().map(|a| a.question <= known && !there(a) && fenced(a)).collect();
         let mut due = due.into_iter();
         let due = self.answers.extract_if(.., |_| due.next().unwrap_or(false));
         for answer in due.collect::<Vec<Answer>>() {
-            let late = answer.fence.as_ref().and_then(|f| self.unfenced(f));
+            let unknown = answer.fence.as_ref().filter(|f| f.known.is_none());
+            let late = unknown.and_then(|f| self.unfenced(f));
             if let (Some(device), Some(op)) = (late, answer.order) {
                 self.answer_late(answer.link, op, device, out);
                 continue;
@@ -121,24 +124,46 @@ impl Mdm {
         }
     }
 
-    /// A device that may still serve by an older map: it leads a group of the volume, or has the last copy and
-    /// is not known to be dead. Who led before needs those for what it does, and they refuse it.
+    /// Notes who knows by now.
+    fn look_at_fences(&mut self, now: Time) {
+        let mut answers = core::mem::take(&mut self.answers);
+        for fence in answers.iter_mut().filter_map(|a| a.fence.as_mut()) {
+            if fence.known.is_none() && self.unfenced(fence).is_none() {
+                fence.known = Some(now);
+            }
+        }
+        self.answers = answers;
+        let fences = self.answers.iter().filter_map(|a| a.fence.as_ref());
+        self.fence_due = fences.map(|f| self.fenced_at(f)).filter(|at| *at > now).min();
+    }
+
+    /// When nobody serves by an older map any more, or it is answered that somebody may.
+    fn fenced_at(&self, fence: &Fence) -> Time {
+        let Some(known) = fence.known else { return fence.until };
+        let there = self.state.devices.iter().filter(|(id, d)| {
+            d.intent != Intent::Removed || self.devices.contains_key(id) // it ends as soon as it hears of that
+        });
+        let all = there.map(|(id, _)| *id).all(|device| self.confirms(device, fence));
+        let blind = mutant::on(Mutant::UnmapBlindly);
+        if all || blind { known } else { known + self.config.limits.grace }
+    }
+
+    /// The device has the map that says so, or serves no more.
+    fn confirms(&self, device: DeviceId, fence: &Fence) -> bool {
+        let link = self.devices.get(&device).and_then(|s| self.links.get(&s.link));
+        let dead = self.state.devices.get(&device).is_none_or(|d| d.dead);
+        dead || link.is_some_and(|l| l.have >= fence.map)
+    }
+
+    /// A device that may serve by an older map, and let others do so: it is in sync in a group of the volume.
     fn unfenced(&self, fence: &Fence) -> Option<DeviceId> {
         if mutant::on(Mutant::UnmapBlindly) {
             return None;
         }
         let volume = self.state.volumes.get(&fence.volume)?;
-        let knows = |device: &DeviceId| {
-            let link = self.devices.get(device).and_then(|s| self.links.get(&s.link));
-            let dead = self.state.devices.get(device).is_none_or(|d| d.dead);
-            dead || link.is_some_and(|l| l.have >= fence.map)
-        };
         let groups = volume.slots.iter().filter_map(|g| self.state.groups.get(g));
-        let serve = |g: &'_ Group| match g.primary {
-            Some(primary) => Vec::from([primary]),
-            None => g.in_sync.clone(),
-        };
-        groups.flat_map(serve).find(|device| !knows(device))
+        let mut serve = groups.flat_map(|g| &g.in_sync);
+        serve.find(|device| !self.confirms(**device, fence)).copied()
     }
 
     fn answer_late(&self, link: LinkId, op: u64, device: DeviceId, out: &mut Effects) {
