@@ -246,7 +246,10 @@ fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
             .fails(1, &["thick volume", "`fast`", "add a device"])?;
         say("volume create t 64MiB --pool fast --thick")?.ok()?;
         let list = say("pool list")?.ok()?;
-        ensure!(list.contains("ssd") && list.contains("20 %") && list.contains("128 MiB"), "{list}");
+        ensure!(
+            list.contains("ssd") && list.contains("20 %") && list.contains("128 MiB"),
+            "{list}"
+        );
         say("pool rename fast gold")?.ok()?;
         say("sds rename f1 node1")?.ok()?;
         say("sds rename f2 node1")?.fails(1, &["server `node1` already"])?;
