@@ -120,6 +120,7 @@ fuzz_target!(|steps: Vec<Step>| {
         mdm: vec!["10.0.0.9:1".parse().unwrap()],
         address: "10.0.0.1:1".parse().unwrap(),
         device: DeviceConfig::Ram { capacity: 6 << 20 },
+        home: Default::default(),
         nonce: 1,
         pid: 1,
         limits: limits.clone(),
