@@ -15,6 +15,7 @@ mod deploy;
 mod device;
 mod down;
 mod exit;
+mod gather;
 mod inspect;
 mod live;
 mod mdm;

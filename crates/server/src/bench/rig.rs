@@ -106,16 +106,16 @@ impl Rig {
             let why = String::from_utf8_lossy(&up.stderr).trim().to_owned();
             bail!("a cluster of {} SDSs did not start: {why}", layout.servers);
         }
-        let target = Target { dir: dir.clone(), mdm: None };
+        let target = Target { dir: dir.clone(), mdm: Vec::new() };
         let report = status::ask(&target)?;
-        let volume = Volume { mdm: target.mdm()?, name: VOLUME.into(), size, backend, tcp_only };
+        let volume = Volume { mdm: target.mdms()?, name: VOLUME.into(), size, backend, tcp_only };
         volume.fill(Data::Shared)?;
         Ok(Rig { dir: cleanup, volume, processes: processes(&report) })
     }
 
     /// Where it serves NBD.
     pub fn nbd_uri(&self) -> Result<String> {
-        let report = status::ask(&Target { dir: self.dir.0.clone(), mdm: None })?;
+        let report = status::ask(&Target { dir: self.dir.0.clone(), mdm: Vec::new() })?;
         let uri = report.volumes.iter().flat_map(|v| &v.nbd_uris).next();
         uri.cloned().context("the cluster serves no volume over NBD")
     }
@@ -142,7 +142,7 @@ impl Temporary {
         let name = format!("bench-{:08x}", crate::random()? as u32);
         let size = target.connect()?.create_volume(&name, VOLUME_MIN)?.size;
         let made = Temporary { target: target.clone(), name: name.clone() };
-        let volume = Volume { mdm: target.mdm()?, name, size, backend, tcp_only };
+        let volume = Volume { mdm: target.mdms()?, name, size, backend, tcp_only };
         volume.fill(Data::Shared)?;
         Ok((made, volume))
     }

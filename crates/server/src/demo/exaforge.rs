@@ -109,7 +109,7 @@ pub struct Document {
 
 /// Runs `gabion demo exaforge`.
 pub fn run(target: &Target, args: &ExaforgeArgs) -> Result<Exit> {
-    if target.mdm.is_some() {
+    if !target.mdm.is_empty() {
         bail!("the demo makes a cluster of its own: leave out --mdm");
     }
     interrupt::watch()?;

@@ -16,6 +16,7 @@ mod library;
 mod lifecycle;
 mod lost;
 mod mdm_cluster;
+mod mdm_parted;
 mod mdm_restart;
 mod outage;
 mod scale;
