@@ -91,19 +91,24 @@ pub fn run(target: &Target, args: &DeployArgs) -> Result<Exit> {
 
 fn deploy(topology: Topology, only_check: bool) -> Result<Exit> {
     let way = Way::Ssh { user: topology.user.clone() };
-    Deployment { topology: &topology, way: &way }.run(only_check)
+    Deployment { topology: &topology, way: &way, says: true }.run(only_check)
 }
 
 fn deploy_here(folder: &Path, topology: Topology, only_check: bool) -> Result<Exit> {
-    match here(folder, topology, only_check)? {
+    match here(folder, topology, only_check, true)? {
         Some(_) => Ok(Exit::Ok),
         None => down(folder),
     }
 }
 
 /// Makes a cluster in namespaces of this machine, with its files in a folder; none when that was only to be
-/// looked at.
-pub fn here(folder: &Path, topology: Topology, only_check: bool) -> Result<Option<Local>> {
+/// looked at. It `says` what it does, or only what is wrong.
+pub fn here(
+    folder: &Path,
+    topology: Topology,
+    only_check: bool,
+    says: bool,
+) -> Result<Option<Local>> {
     if Local::open(folder)?.is_some() {
         bail!(
             "{} has a cluster that was deployed: `gabion deploy --down --dir {}` ends it",
@@ -119,7 +124,7 @@ pub fn here(folder: &Path, topology: Topology, only_check: bool) -> Result<Optio
     }
     drop(lock);
     let way = Way::Namespace { prefix: local.prefix() };
-    match (Deployment { topology: &local.topology, way: &way }).run(only_check) {
+    match (Deployment { topology: &local.topology, way: &way, says }).run(only_check) {
         Ok(_) => Ok((!only_check).then_some(local)),
         Err(why) => {
             local.remove(folder)?;
@@ -148,14 +153,18 @@ fn down(folder: &Path) -> Result<Exit> {
 struct Deployment<'a> {
     topology: &'a Topology,
     way: &'a Way,
+    /// Tells each step.
+    says: bool,
 }
 
 impl Deployment<'_> {
     fn run(&self, only_check: bool) -> Result<Exit> {
         let mut findings = self.on_each(|remote| Ok(check::check(remote)))?;
         compare::compare(self.topology, &mut findings);
-        println!("{}", self.table(&findings));
         let wrong: usize = findings.iter().map(|f| f.wrong.len()).sum();
+        if self.says || wrong > 0 {
+            println!("{}", self.table(&findings));
+        }
         if wrong > 0 {
             bail!("nothing was changed: first put right what the table says");
         }
@@ -180,7 +189,9 @@ impl Deployment<'_> {
                 admin.create_volume(&volume.name, volume.size.0)?;
             }
         }
-        self.how_to_use(&report);
+        if self.says {
+            self.how_to_use(&report);
+        }
         Ok(Exit::Ok)
     }
 
@@ -199,7 +210,9 @@ impl Deployment<'_> {
     fn step<T>(&self, what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let begin = Instant::now();
         let done = f().with_context(|| format!("{what} failed"))?;
-        println!("{what:<30} {:>6.1} s", begin.elapsed().as_secs_f64());
+        if self.says {
+            println!("{what:<30} {:>6.1} s", begin.elapsed().as_secs_f64());
+        }
         Ok(done)
     }
 

@@ -17,6 +17,7 @@ mod down;
 mod exit;
 mod gather;
 mod inspect;
+mod limits;
 mod live;
 mod mdm;
 mod notes;

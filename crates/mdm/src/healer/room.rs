@@ -24,6 +24,8 @@ struct Room {
     moving_bytes: u64,
     /// It is heard, and stays.
     open: bool,
+    /// It has told how full it is.
+    heard: bool,
 }
 
 /// All devices.
@@ -53,6 +55,7 @@ impl Rooms {
                 moving: 0,
                 moving_bytes: 0,
                 open: beat.is_some_and(|b| !b.full) && d.up && d.intent == Intent::Normal,
+                heard: beat.is_some(),
             };
             rooms.insert(*id, room);
         }
@@ -81,6 +84,11 @@ impl Rooms {
         let kept = if spare { 0 } else { self.spare };
         let usable = (u128::from(room.capacity) * u128::from(100 - kept) / 100) as u64;
         room.open && room.used.saturating_add(self.bytes(state, id)) < usable
+    }
+
+    /// True for a device that has registered, and said nothing yet: it will in a moment.
+    pub fn is_awaited(&self, device: DeviceId) -> bool {
+        self.rooms.get(&device).is_some_and(|room| !room.heard)
     }
 
     /// True when neither has too many copies in hand. Small ones go together, as each takes a turn of the MDM.

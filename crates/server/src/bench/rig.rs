@@ -75,11 +75,11 @@ impl Rig {
     /// hosts do, which is what the floor is the floor of.
     pub fn start(layout: Layout, backend: rt::Backend, tcp_only: bool) -> Result<Rig> {
         let size = (u64::from(layout.servers) * VOLUME_PER_SDS).max(VOLUME_MIN);
-        Rig::on(&std::env::temp_dir(), "null:1TiB", size, layout, backend, tcp_only)
+        Rig::on(&std::env::temp_dir(), "null:1TiB", size, layout, backend, tcp_only, &[])
     }
 
     /// Starts a cluster in a new directory within `folder`, each server with this device, and fills its
-    /// volume of `size` bytes.
+    /// volume of `size` bytes. `more` are further arguments of `gabion up`.
     pub fn on(
         folder: &Path,
         device: &str,
@@ -87,6 +87,7 @@ impl Rig {
         layout: Layout,
         backend: rt::Backend,
         tcp_only: bool,
+        more: &[&str],
     ) -> Result<Rig> {
         let name = format!("gabion-bench-{}-{:08x}", std::process::id(), crate::random()? as u32);
         let dir = folder.join(name);
@@ -98,6 +99,7 @@ impl Rig {
             .args(["--sds", &layout.servers.to_string()])
             .args(["--sds-per-process", &layout.per_process.to_string()])
             .args(tcp_only.then_some("--tcp-only"))
+            .args(more)
             .args(["--backend", &backend.to_string(), "--dir"])
             .arg(&dir)
             .env_remove("GABION_MDM");

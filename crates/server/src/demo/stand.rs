@@ -1,12 +1,12 @@
 //! The stand: three small servers, the first two with an MDM, and a fourth host with the tie-breaker and the client,
 //! in network namespaces of this machine.
 
-use super::limits::{Group, Limits};
 use crate::bench::drive::Volume;
 use crate::bench::interrupt;
 use crate::deploy;
 use crate::deploy::local::{Local, ip};
 use crate::deploy::topology::{Host, MdmRole, Text, Topology};
+use crate::limits::{Group, Limits};
 use crate::process::Process;
 use crate::report::Report;
 use crate::size::Size;
@@ -69,7 +69,7 @@ impl Stand {
             rebuild_after_seconds: Some(sizes.rebuild_after),
             hosts,
         };
-        let local = deploy::here(folder, topology, false)?.context("it was made")?;
+        let local = deploy::here(folder, topology, false, false)?.context("it was made")?;
         let mdm = local.topology.mdms_at();
         let target = Target { dir: folder.to_owned(), mdm: mdm.clone() };
         let (name, size, backend) = (VOLUME.to_owned(), sizes.volume, rt::Backend::Auto);

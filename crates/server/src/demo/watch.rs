@@ -79,6 +79,12 @@ impl Watch {
             Loaded { counters, block, ..Loaded::default() };
     }
 
+    /// Requests that were answered under the present load.
+    pub fn answered(&self) -> u64 {
+        let loaded = self.loaded.lock().expect("no thread panics with it");
+        loaded.counters.iter().map(|c| c.answered().iter().sum::<u64>()).sum()
+    }
+
     /// Ends; all samples.
     pub fn end(self) -> Vec<Sample> {
         self.stop.store(true, Ordering::Relaxed);
