@@ -45,7 +45,7 @@ removed in order, comes back empty, is killed under load, comes back, loses its 
 to read the report.
 
 Examples:
-  gabion demo exaforge                           two minutes
+  gabion demo exaforge                           five minutes
   gabion demo exaforge --out report --json       report/report.html, report/report.json, and that on the screen
   gabion demo exaforge --data 8GiB --disk 200MiB --seconds 60")]
 pub struct ExaforgeArgs {
