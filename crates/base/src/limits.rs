@@ -50,6 +50,11 @@ pub struct Limits {
     pub move_copies: u32,
     /// Bytes per second of such copies; 0: any.
     pub move_bytes: u64,
+    /// While clients are served, such copies, of either kind, rest for so many times as long as the last one took: so
+    /// copies leave the devices to clients for most of the time, however slow these are.
+    pub copy_rest: u32,
+    /// No rest makes it fewer bytes per second by one shard; 0: any may.
+    pub copy_floor: u64,
     /// How long a device is away before its copies are made anew on others: a restart moves nothing.
     pub rebuild_after: Duration,
     /// How long a device is held out that comes and goes too often, the first time; zero: never.
@@ -101,10 +106,12 @@ impl Limits {
         stuck_after: Duration::from_millis(100),
         copies: 16,
         copy_bytes: 128 << 10,
-        rebuild_copies: 4,
+        rebuild_copies: 1,
         rebuild_bytes: 0,
         move_copies: 1,
         move_bytes: 64 << 20,
+        copy_rest: 3,
+        copy_floor: 2 << 20,
         rebuild_after: Duration::from_secs(60),
         quarantine: Duration::from_secs(5),
         moves: 1024,

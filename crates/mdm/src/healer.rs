@@ -2,7 +2,8 @@
 //!
 //! Intent (devices that are to be removed), the map, and what heartbeats tell become one command per round: all
 //! that is due, group by group, each compared with its epoch (rule R4). Nothing is remembered between rounds
-//! but since when devices are away; so a new MDM, or one that comes back, goes on where the state is.
+//! but since when devices are away, and how many groups were on the move when it last looked what to level; so a new
+//! MDM, or one that comes back, goes on where the state is.
 //!
 //! In order of importance: moves that are at their end or have become pointless; lost copies made anew
 //! elsewhere, when their device has been away for [`Limits::rebuild_after`]; what servers in maintenance lead, led by
@@ -43,6 +44,9 @@ pub struct Healer {
     level: MapVersion,
     /// Before this time it isn't looked again, after something could not be levelled.
     level_at: Time,
+    /// Groups that were on the move when it was looked last. It is looked again when a quarter of them is done: the
+    /// devices must not rest until the last one is, and each look weighs all groups.
+    wave: usize,
 }
 
 /// What came of an attempt to level.
@@ -50,9 +54,9 @@ pub struct Healer {
 enum Level {
     /// There is nothing to do.
     Even,
-    /// Something else comes first, or something was begun.
+    /// Something else comes first, or something was begun, or who should take something was not heard yet.
     Busy,
-    /// Who should take something can't yet: it has no room, or was not heard.
+    /// Who should take something can't: it has no room.
     Stuck,
 }
 
@@ -94,8 +98,11 @@ impl Healer {
         round.rebuild(&lost);
         round.hand_over();
         round.clear();
-        if self.level < state.version && self.level_at <= now {
-            match round.level() {
+        let some_done = round.moving * 4 <= self.wave * 3;
+        if self.level < state.version && self.level_at <= now && some_done {
+            let level = round.level();
+            self.wave = round.moving;
+            match level {
                 Level::Even => self.level = state.version,
                 Level::Stuck => self.level_at = now + limits.heartbeat_every * 10,
                 Level::Busy => {}
@@ -310,24 +317,27 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// Levels what devices hold, when nothing else is to be done.
+    /// Levels what devices hold, when nothing else is to be done but moves that level. What is on its way counts where it
+    /// goes.
     fn level(&mut self) -> Level {
         let state = self.state;
-        let busy = |(id, g): (&GroupId, &Group)| {
-            !g.is_whole() && (!g.lost || state.is_used(*id)) || g.leaving.is_some()
-        };
+        let busy = |(id, g): (&GroupId, &Group)| !g.is_whole() && (!g.lost || state.is_used(*id));
         let away = state.devices.values().any(|d| !d.up && d.intent == Intent::Normal);
         let stays = |d: &Device| matches!(d.intent, Intent::Normal | Intent::Removed);
         let leaves = !state.devices.values().all(stays);
-        if away || leaves || !self.shapes.is_empty() || state.groups.iter().any(busy) {
+        let begun = self.shapes.values().any(|shape| shape.leaving != 0);
+        if away || leaves || begun || state.groups.iter().any(busy) {
             return Level::Busy;
         }
         let plan = self.rooms.level(state);
         for m in &plan.moves {
             let group = &state.groups[&m.group];
-            if self.rooms.fits(state, m.group, m.to, false) {
+            if group.leaving.is_none() && self.rooms.fits(state, m.group, m.to, false) {
                 self.begin(m.group, group, m.from, m.to);
             }
+        }
+        if self.moving > 0 {
+            return Level::Busy;
         }
         // Who leads is a matter of a moment; but each hand-over holds I/O for one.
         for id in
@@ -339,6 +349,7 @@ impl<'a> Round<'a> {
         match () {
             () if !self.shapes.is_empty() => Level::Busy,
             () if plan.moves.is_empty() => Level::Even,
+            () if plan.moves.iter().any(|m| self.rooms.is_awaited(m.to)) => Level::Busy,
             () => Level::Stuck,
         }
     }

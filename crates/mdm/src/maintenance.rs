@@ -55,18 +55,18 @@ impl State {
     /// Whether everything is served without these devices, which are all of one server. Others of its fault unit may be
     /// off, too: no two copies are there.
     fn may_be_off(&self, all: &BTreeSet<DeviceId>, server: SdsId) -> Result<(), Refused> {
-        let beside = |d: &Device| {
-            self.domain_of(d.sds) == self.domain_of(server) && self.unit(d.sds) != self.unit(server)
+        let mates = || {
+            let domain = self.domain_of(server);
+            let mate = move |d: &&Device| d.sds != server && self.domain_of(d.sds) == domain;
+            self.devices.values().filter(mate)
         };
-        let other = |is: fn(Intent) -> bool| {
-            let other = self.devices.values().find(|d| is(d.intent) && beside(d))?;
-            Some(self.servers.get(&other.sds)?.name.clone())
-        };
-        if let Some(other) = other(|intent| intent == Intent::Maintain) {
-            return Err(Refused::Maintained(other));
+        let name = |d: &Device| self.servers.get(&d.sds).map_or(String::new(), |s| s.name.clone());
+        let beside = |d: &&Device| self.unit(d.sds) != self.unit(server);
+        if let Some(other) = mates().filter(beside).find(|d| d.intent == Intent::Maintain) {
+            return Err(Refused::Maintained(name(other)));
         }
-        if let Some(other) = other(Intent::empties) {
-            return Err(Refused::Empties(other)); // its data has to go somewhere
+        if let Some(other) = mates().find(|d| d.intent.empties()) {
+            return Err(Refused::Empties(name(other))); // its data has to go somewhere
         }
         let elsewhere = |d: &DeviceId| !all.contains(d) && self.is_up(*d);
         let only_here = |g: &&base::GroupId| {

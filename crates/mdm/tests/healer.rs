@@ -282,6 +282,42 @@ fn a_new_device_gets_its_share_and_hardly_more_moves_than_that() {
 }
 
 #[test]
+fn more_moves_begin_when_a_quarter_of_the_first_ones_is_done() {
+    let mut rig = Rig::new(4);
+    (rig.limits.moves_per_device, rig.limits.moving_bytes) = (8, 0);
+    rig.add(5, 0);
+    rig.beats();
+    let first = rig.moving();
+    assert_eq!(first.len(), 8, "all go to one device");
+    let finish = |rig: &mut Rig, some: &[(GroupId, DeviceId, DeviceId)]| {
+        for (id, primary, newcomer) in some {
+            let life = rig.life(primary.0);
+            apply(&mut rig.state, &join(primary.0, life, newcomer.0));
+            let epoch = rig.state.groups[id].epoch.0;
+            apply(&mut rig.state, &admit(id.0, epoch, newcomer.0));
+        }
+        rig.beats();
+        rig.beats();
+    };
+    finish(&mut rig, &first[..1]);
+    assert_eq!(rig.moving(), first[1..], "not for each of them is all weighed again");
+    finish(&mut rig, &first[1..3]);
+    assert!(rig.moving().len() > 5, "new ones have begun beside the others");
+    assert!(first[3..].iter().all(|m| rig.moving().contains(m)));
+}
+
+#[test]
+fn who_has_just_come_gets_its_share_with_its_first_heartbeat() {
+    let mut rig = Rig::new(4);
+    rig.settle();
+    rig.add(5, 0);
+    rig.seen.devices.remove(&DeviceId(5));
+    assert_eq!(rig.beats(), 0, "nobody knows how full it is");
+    rig.used(5, 0);
+    assert!(rig.beats() > 0);
+}
+
+#[test]
 fn nothing_is_levelled_while_anything_is_degraded() {
     let mut rig = Rig::new(4);
     rig.down(2);

@@ -1,14 +1,22 @@
-//! How fast joiners are filled while clients are served: at most so many copies in flight, and so many bytes per
-//! second; without limit but that on all copies while no client asks for anything.
+//! How fast joiners are filled while clients are served: at most so many copies in flight, so many bytes per
+//! second, and a rest after each copy that is as many times as long as it took; without limit but that on all copies
+//! while no client asks for anything.
 //!
-//! The three policies that people know are settings of these two numbers: unlimited (0 and 0), a number of
-//! copies, and what ships for moves: applications first. A copy that replaces a lost one is more urgent than one
+//! The rest is what makes it fit every device: where a copy takes long, because the device is slow or clients keep it
+//! busy, there are fewer of them; but never so few that a lost copy waits for ever. The three policies that people know are settings of these numbers: unlimited (all 0), a
+//! number of copies, and what ships: applications first. A copy that replaces a lost one is more urgent than one
 //! that only moves. A settle isn't held back at all: clients wait for it.
 
 use base::{Duration, Limits, Time};
 
 /// For so long after a client's last operation clients count as being served.
 const BUSY: Duration = Duration::from_millis(100);
+
+/// A copy that took longer has met something else than a busy device.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Bytes of a copy while clients are served: what a request waits for that comes just behind it.
+const GENTLE: u32 = 64 << 10;
 
 /// What a copy is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +49,7 @@ pub(crate) enum Turn {
 pub(crate) struct Pace {
     /// A client's last operation.
     client: Option<Time>,
-    /// What was begun at the rate that counts is done by then.
+    /// What was begun at the rate that counts is done by then, and the rest after the last copy over.
     due: Time,
 }
 
@@ -51,11 +59,14 @@ impl Pace {
         self.client = Some(now);
     }
 
+    fn is_busy(&self, now: Time) -> bool {
+        self.client.is_some_and(|at| now.since(at) < BUSY)
+    }
+
     /// So many copies, and bytes per second, of this kind at most; 0: any.
     fn bounds(&self, now: Time, purpose: Purpose, limits: &Limits) -> (u32, u64) {
-        let busy = self.client.is_some_and(|at| now.since(at) < BUSY);
         match purpose {
-            _ if !busy => (0, 0),
+            _ if !self.is_busy(now) => (0, 0),
             Purpose::Settle => (0, 0),
             Purpose::Rebuild => (limits.rebuild_copies, limits.rebuild_bytes),
             Purpose::Move => (limits.move_copies, limits.move_bytes),
@@ -64,11 +75,12 @@ impl Pace {
 
     /// Whether one more may begin beside `copies` others.
     pub fn turn(&self, now: Time, purpose: Purpose, copies: u32, limits: &Limits) -> Turn {
-        let (few, bytes) = self.bounds(now, purpose, limits);
+        let (few, _) = self.bounds(now, purpose, limits);
+        let held = self.is_busy(now) && purpose != Purpose::Settle;
         let most = if few == 0 { limits.copies } else { few.min(limits.copies) };
         match () {
             () if copies >= most => Turn::Later,
-            () if bytes > 0 && now < self.due => Turn::At(self.due),
+            () if held && now < self.due => Turn::At(self.due),
             () => Turn::Now,
         }
     }
@@ -80,6 +92,23 @@ impl Pace {
             self.due = self.due.max(now) + Duration::from_nanos(ns);
         }
     }
+
+    /// Bytes of a copy that begins now.
+    pub fn len(&self, now: Time, purpose: Purpose, limits: &Limits) -> u32 {
+        let held = self.is_busy(now) && purpose != Purpose::Settle;
+        if held { limits.copy_bytes.min(GENTLE) } else { limits.copy_bytes }
+    }
+
+    /// A copy of so many bytes has ended that took so long.
+    pub fn ended(&mut self, now: Time, took: Duration, len: u32, limits: &Limits) {
+        if !self.is_busy(now) {
+            return;
+        }
+        let rest = took.min(LONGEST) * limits.copy_rest;
+        let whole = (u64::from(len) * 1_000_000_000).checked_div(limits.copy_floor);
+        let longest = whole.map(|ns| Duration::from_nanos(ns).saturating_sub(took));
+        self.due = self.due.max(now + longest.map_or(rest, |longest| rest.min(longest)));
+    }
 }
 
 #[cfg(test)]
@@ -90,7 +119,14 @@ mod tests {
 
     #[test]
     fn copies_wait_for_clients_and_for_nothing_else() {
-        let limits = Limits { copies: 4, move_copies: 1, move_bytes: 1 << 20, ..Limits::SHIPPED };
+        let (copies, rebuild_copies) = (4, 4);
+        let limits = Limits {
+            copies,
+            rebuild_copies,
+            move_copies: 1,
+            move_bytes: 1 << 20,
+            ..Limits::SHIPPED
+        };
         let mut pace = Pace::default();
         let now = Time(1000 * MS);
         let turn = |pace: &Pace, at, purpose, copies| pace.turn(at, purpose, copies, &limits);
@@ -103,10 +139,44 @@ mod tests {
         pace.begun(now, Purpose::Move, 1 << 19, &limits);
         let due = Time(1500 * MS);
         assert_eq!(turn(&pace, now, Purpose::Move, 0), Turn::At(due), "half a second's bytes");
-        assert_eq!(turn(&pace, now, Purpose::Rebuild, 0), Turn::Now);
+        assert_eq!(turn(&pace, now, Purpose::Settle, 0), Turn::Now);
         pace.client(Time(1450 * MS));
         assert_eq!(turn(&pace, due, Purpose::Move, 0), Turn::Now);
         pace.begun(due, Purpose::Move, 1 << 19, &limits);
         assert_eq!(turn(&pace, Time(1550 * MS), Purpose::Move, 3), Turn::Now, "they are gone");
+    }
+
+    #[test]
+    fn after_a_copy_clients_have_the_devices_for_as_long_as_it_took_and_longer() {
+        let (rebuild_copies, rebuild_bytes, copy_rest) = (1, 0, 3);
+        let limits = Limits {
+            rebuild_copies,
+            rebuild_bytes,
+            copy_rest,
+            copy_floor: 1 << 20,
+            ..Limits::SHIPPED
+        };
+        let len = 256 << 10;
+        let (mut pace, now) = (Pace::default(), Time(1000 * MS));
+        let took = Duration::from_millis(20);
+        pace.ended(now, took, len, &limits);
+        assert_eq!(pace.turn(now, Purpose::Rebuild, 0, &limits), Turn::Now, "nobody is there");
+        assert_eq!(pace.len(now, Purpose::Rebuild, &limits), limits.copy_bytes);
+        pace.client(now);
+        assert_eq!(pace.len(now, Purpose::Rebuild, &limits), GENTLE);
+        assert_eq!(pace.len(now, Purpose::Settle, &limits), limits.copy_bytes);
+        pace.ended(now, took, len, &limits);
+        let due = Time(1060 * MS);
+        assert_eq!(pace.turn(now, Purpose::Rebuild, 0, &limits), Turn::At(due));
+        assert_eq!(pace.turn(now, Purpose::Settle, 0, &limits), Turn::Now, "clients wait for it");
+        assert_eq!(pace.turn(due, Purpose::Rebuild, 0, &limits), Turn::Now);
+        pace.client(due);
+        // A quarter of a MiB in 200 ms: the floor leaves 50 ms of a rest of 600.
+        pace.ended(due, Duration::from_millis(200), len, &limits);
+        let due = due + Duration::from_millis(50);
+        assert_eq!(pace.turn(Time(1061 * MS), Purpose::Move, 0, &limits), Turn::At(due));
+        pace.client(due);
+        pace.ended(due, Duration::from_secs(60), len, &limits);
+        assert_eq!(pace.turn(due, Purpose::Move, 0, &limits), Turn::Now);
     }
 }

@@ -403,8 +403,8 @@ impl<J: Journal> Mirror<J> {
 
     /// Starts copies, group by group in turn, as far as the limits allow.
     pub(crate) fn start_copies(&mut self, now: Time, out: &mut Effects) {
-        let most = (self.limits.copy_bytes / BLOCK).max(1);
         while let Some((group, purpose)) = self.next_to_copy(now) {
+            let most = (self.pace.len(now, purpose, &self.limits) / BLOCK).max(1);
             let Some(sync) = self.sync_mut(group) else { continue };
             sync.queued = false;
             if sync.phase != Phase::Copy {
@@ -422,7 +422,7 @@ impl<J: Journal> Mirror<J> {
             self.copies += 1;
             let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
             self.pace.begun(now, purpose, len, &self.limits);
-            let op = Op::new(group, OpKind::Copy, unit, at, len, Asker::Sync);
+            let op = Op::new(group, OpKind::Copy, unit, at, len, Asker::Sync { since: now });
             let key = self.insert_op(op);
             self.queue(key);
         }
@@ -507,6 +507,9 @@ impl<J: Journal> Mirror<J> {
             return;
         }
         let (group, lsn, moved) = (op.group, op.lsn, op.body.len() as u64);
+        if let Asker::Sync { since } = op.asker {
+            self.pace.ended(now, now.since(since), op.len, &self.limits);
+        }
         let arrived = !op.sent.is_empty();
         self.drop_copy(key);
         let peer = self.sync_mut(group).map(|s| s.peer);

@@ -16,6 +16,8 @@ use wire::header::HEADER;
 use wire::{Header, Kind, PeerFramer};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Where there are others to be asked instead.
+const CONNECT_OTHERS: Duration = Duration::from_millis(500);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A status of a large cluster fits; nothing larger is believed.
 const MAX_ANSWER: u32 = 64 << 20;
@@ -47,7 +49,8 @@ impl Admin {
         let (mut next, mut hint) = (0, None);
         loop {
             let to = hint.take().unwrap_or(mdms[next % mdms.len()]);
-            let error = match Admin::connect(to) {
+            let patience = if mdms.len() > 1 { CONNECT_OTHERS } else { CONNECT_TIMEOUT };
+            let error = match Admin::within(to, patience) {
                 Ok(admin) => return Ok(admin),
                 Err(error) => error,
             };
@@ -72,8 +75,12 @@ impl Admin {
         self.mdm
     }
 
-    /// Connects and greets.
+    /// Connects to this very MDM, and greets.
     pub fn connect(mdm: SocketAddr) -> Result<Admin> {
+        Admin::within(mdm, CONNECT_TIMEOUT)
+    }
+
+    fn within(mdm: SocketAddr, patience: Duration) -> Result<Admin> {
         let unreachable = |why: String| {
             coded(
                 Exit::Unreachable,
@@ -83,8 +90,8 @@ impl Admin {
                 ),
             )
         };
-        let stream = TcpStream::connect_timeout(&mdm, CONNECT_TIMEOUT)
-            .map_err(|e| unreachable(e.to_string()))?;
+        let stream =
+            TcpStream::connect_timeout(&mdm, patience).map_err(|e| unreachable(e.to_string()))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;

@@ -5,7 +5,7 @@
 //! the same stretch, and print processor time per I/O beside the rate: of the processes that take
 //! part, and of the whole machine, since the kernel's network work lands anywhere. Only the ratio of
 //! both, in one run, says something: `ratio` takes it. `esg` re-enacts a published experiment and writes a
-//! report. `disk` compares a durable cluster with `fio` on the same disk, `device` leaves cluster and network
+//! report. `rebuild` kills servers, and times until all is whole again. `disk` compares a durable cluster with `fio` on the same disk, `device` leaves cluster and network
 //! out of that.
 
 mod cpu;
@@ -22,6 +22,7 @@ mod name;
 mod pair;
 pub mod progress;
 mod ratio;
+mod rebuild;
 mod rig;
 pub mod tally;
 pub mod workload;
@@ -44,6 +45,8 @@ pub enum BenchCommand {
     Disk(disk::DiskArgs),
     /// Ratios of Gabion's figures to the floor's, in one run, against what is promised
     Ratio(ratio::RatioArgs),
+    /// How much faster more servers make a lost one's copies anew, and what clients notice of it
+    Rebuild(rebuild::RebuildArgs),
     /// ESG Lab's test of ScaleIO (2015) on this machine, 3 to 128 nodes, with plots and tables
     Esg(esg::EsgArgs),
     /// One server process of `floor`
@@ -61,6 +64,7 @@ pub fn run(target: &Target, command: &BenchCommand) -> Result<Exit> {
         BenchCommand::Device(args) => device::run(args)?,
         BenchCommand::Disk(args) => return disk::run(args),
         BenchCommand::Floor(args) => floor::run(args)?,
+        BenchCommand::Rebuild(args) => return rebuild::run(args),
         BenchCommand::Ratio(args) => return ratio::run(args),
         BenchCommand::Esg(args) => return esg::run(args),
         BenchCommand::FloorServer(args) => floor::serve(args)?,

@@ -1,7 +1,6 @@
 //! `gabion demo`: published experiments, re-enacted on this machine.
 
 mod exaforge;
-mod limits;
 mod page;
 mod stand;
 mod watch;

@@ -5,6 +5,7 @@
 
 mod ask;
 mod check;
+mod compare;
 mod host;
 pub mod local;
 mod roles;
@@ -12,6 +13,7 @@ pub mod topology;
 
 use crate::admin::Admin;
 use crate::exit::Exit;
+use crate::gather::{self, Member};
 use crate::report::{Report, UpDown};
 use crate::size::Size;
 use crate::status;
@@ -26,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 use topology::{EXAMPLE, Host, Topology};
+use wire::control::MdmStatus;
 
 /// How long the cluster may take until everybody is there.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -66,7 +69,7 @@ pub fn run(target: &Target, args: &DeployArgs) -> Result<Exit> {
         print!("{EXAMPLE}");
         return Ok(Exit::Ok);
     }
-    if let Some(mdm) = target.mdm {
+    if let Some(mdm) = target.mdm.first() {
         bail!("`deploy` makes a new cluster: leave out --mdm {mdm}");
     }
     if args.down {
@@ -88,19 +91,24 @@ pub fn run(target: &Target, args: &DeployArgs) -> Result<Exit> {
 
 fn deploy(topology: Topology, only_check: bool) -> Result<Exit> {
     let way = Way::Ssh { user: topology.user.clone() };
-    Deployment { topology: &topology, way: &way }.run(only_check)
+    Deployment { topology: &topology, way: &way, says: true }.run(only_check)
 }
 
 fn deploy_here(folder: &Path, topology: Topology, only_check: bool) -> Result<Exit> {
-    match here(folder, topology, only_check)? {
+    match here(folder, topology, only_check, true)? {
         Some(_) => Ok(Exit::Ok),
         None => down(folder),
     }
 }
 
 /// Makes a cluster in namespaces of this machine, with its files in a folder; none when that was only to be
-/// looked at.
-pub fn here(folder: &Path, topology: Topology, only_check: bool) -> Result<Option<Local>> {
+/// looked at. It `says` what it does, or only what is wrong.
+pub fn here(
+    folder: &Path,
+    topology: Topology,
+    only_check: bool,
+    says: bool,
+) -> Result<Option<Local>> {
     if Local::open(folder)?.is_some() {
         bail!(
             "{} has a cluster that was deployed: `gabion deploy --down --dir {}` ends it",
@@ -116,7 +124,7 @@ pub fn here(folder: &Path, topology: Topology, only_check: bool) -> Result<Optio
     }
     drop(lock);
     let way = Way::Namespace { prefix: local.prefix() };
-    match (Deployment { topology: &local.topology, way: &way }).run(only_check) {
+    match (Deployment { topology: &local.topology, way: &way, says }).run(only_check) {
         Ok(_) => Ok((!only_check).then_some(local)),
         Err(why) => {
             local.remove(folder)?;
@@ -129,7 +137,7 @@ pub fn here(folder: &Path, topology: Topology, only_check: bool) -> Result<Optio
 pub fn start_again(local: &Local, host: &Host, role: &str) -> Result<()> {
     let way = Way::Namespace { prefix: local.prefix() };
     let remote = Remote { host, way: &way };
-    let roles = roles::of(host, &local.topology)?;
+    let roles = roles::of(host, &local.topology, false)?;
     let role = roles.iter().find(|r| r.name == role).context("the host has no such role")?;
     role.start(&remote, &Findings::default())
 }
@@ -145,13 +153,18 @@ fn down(folder: &Path) -> Result<Exit> {
 struct Deployment<'a> {
     topology: &'a Topology,
     way: &'a Way,
+    /// Tells each step.
+    says: bool,
 }
 
 impl Deployment<'_> {
     fn run(&self, only_check: bool) -> Result<Exit> {
-        let findings = self.on_each(|remote| Ok(check::check(remote)))?;
-        println!("{}", self.table(&findings));
+        let mut findings = self.on_each(|remote| Ok(check::check(remote)))?;
+        compare::compare(self.topology, &mut findings);
         let wrong: usize = findings.iter().map(|f| f.wrong.len()).sum();
+        if self.says || wrong > 0 {
+            println!("{}", self.table(&findings));
+        }
         if wrong > 0 {
             bail!("nothing was changed: first put right what the table says");
         }
@@ -159,9 +172,15 @@ impl Deployment<'_> {
             return Ok(Exit::Ok);
         }
         self.step("Installing", || self.on_each(roles::install).map(drop))?;
-        for role in ["mdm", "sds", "sdc"] {
-            self.step(&format!("Starting {role}"), || self.start(role, &findings))?;
+        let founding = !findings.iter().any(|f| f.has_log);
+        let start =
+            |role| self.step(&format!("Starting {role}"), || self.start(role, &findings, founding));
+        start("mdm")?;
+        if self.topology.mdms().count() > 1 {
+            self.step("Gathering the MDMs", || self.gather())?;
         }
+        start("sds")?;
+        start("sdc")?;
         let report = self.step("Waiting until all are there", || self.wait())?;
         let mut admin = self.admin()?;
         for volume in self.topology.volumes.iter().map(|v| &v.0) {
@@ -170,7 +189,9 @@ impl Deployment<'_> {
                 admin.create_volume(&volume.name, volume.size.0)?;
             }
         }
-        self.how_to_use(&report);
+        if self.says {
+            self.how_to_use(&report);
+        }
         Ok(Exit::Ok)
     }
 
@@ -189,42 +210,104 @@ impl Deployment<'_> {
     fn step<T>(&self, what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let begin = Instant::now();
         let done = f().with_context(|| format!("{what} failed"))?;
-        println!("{what:<30} {:>6.1} s", begin.elapsed().as_secs_f64());
+        if self.says {
+            println!("{what:<30} {:>6.1} s", begin.elapsed().as_secs_f64());
+        }
         Ok(done)
     }
 
-    fn start(&self, role: &str, findings: &[Findings]) -> Result<()> {
+    fn start(&self, role: &str, findings: &[Findings], founding: bool) -> Result<()> {
         let place = |host: &Host| self.topology.hosts.iter().position(|h| h.name == host.name);
         self.on_each(|remote| {
             let findings = &findings[place(remote.host).context("it is one of them")?];
-            let mine = roles::of(remote.host, self.topology)?;
+            let mine = roles::of(remote.host, self.topology, founding)?;
             mine.iter().filter(|r| r.name == role).try_for_each(|r| r.start(remote, findings))
         })
         .map(drop)
     }
 
     fn admin(&self) -> Result<Admin> {
-        Admin::connect(self.topology.mdm()?.mdm_at())
+        Admin::find(&self.topology.mdms_at())
+    }
+
+    /// Makes the MDMs one cluster. From then on none of them would begin another one, even if it lost its log.
+    fn gather(&self) -> Result<()> {
+        let founder = self.topology.founder()?;
+        let rest = self.topology.mdms().filter(|h| h.name != founder.name);
+        let member = |host: &Host| Member {
+            name: host.name.clone(),
+            address: host.mdm_at(),
+            tie_breaker: host.is_tie_breaker(),
+        };
+        let members: Vec<Member> = std::iter::once(founder).chain(rest).map(member).collect();
+        self.until(|| match self.admin() {
+            Ok(_) => Ok(Ok(())),
+            Err(_) => Ok(Err((founder, "mdm"))),
+        })?;
+        self.refuse_two()?;
+        if gather::take_in(|| self.admin(), &members)? {
+            self.until(|| {
+                Ok(self.missing_mdm(&mut self.admin()?)?.map_or(Ok(()), |h| Err((h, "mdm"))))
+            })?;
+        }
+        let remote = Remote { host: founder, way: self.way };
+        let roles = roles::of(founder, self.topology, false)?;
+        let mdm = roles.iter().find(|r| r.name == "mdm").context("it has an MDM")?;
+        mdm.configure(&remote).map(drop)
+    }
+
+    /// MDMs that lead different clusters don't become one.
+    fn refuse_two(&self) -> Result<()> {
+        let mut first = None;
+        for host in self.topology.mdms() {
+            let Ok(mut admin) = Admin::connect(host.mdm_at()) else { continue };
+            let cluster = admin.status()?.cluster;
+            let (name, known) = first.get_or_insert((&host.name, cluster));
+            if *known != cluster {
+                bail!(
+                    "the MDMs of {name} and {} belong to different clusters ({known:016x} and {cluster:016x}): stop one of \
+                     them and remove its log, {}",
+                    host.name,
+                    host.path("var/lib/gabion/mdm.log").display()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// An MDM that does not vote yet, or was not heard.
+    fn missing_mdm(&self, admin: &mut Admin) -> Result<Option<&Host>> {
+        let mdms = admin.status()?.mdms;
+        let works = |host: &&Host| {
+            let own = |m: &&MdmStatus| m.info.as_ref().is_some_and(|i| i.name == host.name);
+            mdms.iter().find(own).is_some_and(|m| m.voter && m.heard)
+        };
+        Ok(self.topology.mdms().find(|host| !works(host)))
     }
 
     /// Waits until every device and client is up.
     fn wait(&self) -> Result<Report> {
-        let mdm = self.topology.mdm()?.mdm_at();
+        self.until(|| {
+            let mut admin = self.admin()?;
+            let (info, mdm) = (admin.status()?, admin.mdm());
+            let report = Report::new(&info, mdm);
+            Ok(self.missing(&report).map_or(Ok(report), Err))
+        })
+    }
+
+    /// Waits for what is to come; meanwhile it is told whose role is missing. An error counts as the MDMs' absence.
+    fn until<'h, T>(
+        &'h self,
+        look: impl Fn() -> Result<Result<T, (&'h Host, &'static str)>>,
+    ) -> Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let answer = Admin::connect(mdm).and_then(|mut admin| admin.status());
-            let missing = match &answer {
-                Ok(info) => {
-                    let report = Report::new(info, mdm);
-                    match self.missing(&report) {
-                        None => return Ok(report),
-                        Some(missing) => missing,
-                    }
-                }
-                Err(_) => (self.topology.mdm()?, "mdm"),
+            let (host, role) = match look() {
+                Ok(Ok(there)) => return Ok(there),
+                Ok(Err(missing)) => missing,
+                Err(_) => (self.topology.founder()?, "mdm"),
             };
             if Instant::now() > deadline {
-                let (host, role) = missing;
                 let said = roles::last_words(&Remote { host, way: self.way }, role);
                 bail!(
                     "after {} s the {role} of {} is not there. It said: {said}",
@@ -255,7 +338,7 @@ impl Deployment<'_> {
         for (host, found) in self.topology.hosts.iter().zip(findings) {
             let devices = format!("sds ({})", host.devices.len());
             let roles = [
-                host.mdm.then_some("mdm"),
+                host.mdm.map(|_| if host.is_tie_breaker() { "tie-breaker" } else { "mdm" }),
                 (!host.devices.is_empty()).then_some(devices.as_str()),
                 host.sdc.map(|_| "sdc"),
             ];
@@ -274,9 +357,8 @@ impl Deployment<'_> {
 
     fn how_to_use(&self, report: &Report) {
         println!("\n{}\n", status::headline(report));
-        if let Some(mdm) = self.topology.mdms().next() {
-            println!("  export GABION_MDM={}\n  gabion status", mdm.mdm_at());
-        }
+        let mdms: Vec<String> = self.topology.mdms_at().iter().map(ToString::to_string).collect();
+        println!("  export GABION_MDM={}\n  gabion status", mdms.join(","));
         for host in self.topology.hosts.iter().filter(|h| h.sdc.is_some()) {
             for volume in &self.topology.volumes {
                 let base = host.nbd_at()[0].uri();

@@ -1,4 +1,4 @@
-//! Which cluster a command is about: `--mdm ADDR` names any, `--dir DIR` one that `up` runs here.
+//! Which cluster a command is about: `--mdm ADDR,ADDR` names any, `--dir DIR` one that `up` runs here.
 
 use crate::admin::Admin;
 use crate::cluster;
@@ -19,36 +19,27 @@ pub struct Target {
     #[arg(long, global = true, env = "GABION_DIR", default_value = DEFAULT_DIR, value_name = "DIR")]
     pub dir: PathBuf,
 
-    /// The address of an MDM: talk to that cluster, wherever it runs
-    #[arg(long, global = true, env = "GABION_MDM", value_name = "IP:PORT")]
-    pub mdm: Option<SocketAddr>,
+    /// The addresses of its MDMs, or of some of them, with commas: talk to that cluster, wherever it runs
+    #[arg(long, global = true, env = "GABION_MDM", value_name = "IP:PORT", value_delimiter = ',')]
+    pub mdm: Vec<SocketAddr>,
 }
 
 impl Target {
     /// True when the command line or the environment names a cluster.
     pub fn is_named(&self) -> bool {
-        self.mdm.is_some() || self.dir != Path::new(DEFAULT_DIR)
-    }
-
-    /// The MDM's address.
-    pub fn mdm(&self) -> Result<SocketAddr> {
-        match self.mdm {
-            Some(address) => Ok(address),
-            None => mdm_of(&StateDir::open(&self.dir)?),
-        }
+        !self.mdm.is_empty() || self.dir != Path::new(DEFAULT_DIR)
     }
 
     /// The addresses of all MDMs that are known here.
-    fn mdms(&self) -> Result<Vec<SocketAddr>> {
-        let first = self.mdm()?;
-        if self.mdm.is_some() {
-            return Ok(vec![first]);
+    pub fn mdms(&self) -> Result<Vec<SocketAddr>> {
+        if !self.mdm.is_empty() {
+            return Ok(self.mdm.clone());
         }
         let dir = StateDir::open(&self.dir)?;
         let file = |i| dir.config_file(&cluster::mdm(i));
         let others = (1..).map(file).take_while(|file| file.exists());
         let listens = others.map(|file| Ok(config::read::<MdmConfig>(&file)?.listen));
-        std::iter::once(Ok(first)).chain(listens).collect()
+        std::iter::once(mdm_of(&dir)).chain(listens).collect()
     }
 
     /// A connection to the MDM that leads.
@@ -58,7 +49,7 @@ impl Target {
 
     /// The directory, for commands that need processes on this machine.
     pub fn local(&self) -> Result<StateDir> {
-        if let Some(mdm) = self.mdm {
+        if let Some(mdm) = self.mdm.first() {
             anyhow::bail!(
                 "this command works on a cluster that `gabion up` runs on this machine: leave out \
                  --mdm {mdm}, and name the directory with --dir if it isn't {DEFAULT_DIR}"
@@ -77,7 +68,7 @@ impl Target {
 }
 
 /// The address of the MDM of a cluster that `up` started.
-pub fn mdm_of(dir: &StateDir) -> Result<SocketAddr> {
+fn mdm_of(dir: &StateDir) -> Result<SocketAddr> {
     let file = dir.config_file("mdm");
     if !file.exists() {
         let text = format!("no cluster was started in {}: `gabion up` does", dir.root().display());

@@ -2,6 +2,7 @@
 
 use crate::config::{self, Backend, DeviceConfig, MdmConfig, NbdAddress, SdcConfig, SdsConfig};
 use crate::exit::{Exit, coded};
+use crate::gather::{self, Member};
 use crate::report::{Report, UpDown};
 use crate::size::Size;
 use crate::spec::{DeviceSpec, UpDevice, VolumeSpec};
@@ -194,7 +195,7 @@ fn refuse_other(dir: &StateDir, before: &Asked, args: &UpArgs) -> Result<()> {
 
 /// Runs `gabion up`.
 pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
-    if let Some(mdm) = target.mdm {
+    if let Some(mdm) = target.mdm.first() {
         bail!("`up` makes a cluster of its own on this machine: leave out --mdm {mdm}");
     }
     let dir = StateDir::create(&target.dir)?;
@@ -424,7 +425,7 @@ struct Starting<'a> {
 
 impl Starting<'_> {
     fn start(&mut self, names: &[String], volumes: &[VolumeSpec]) -> Result<Report> {
-        let target = Target { dir: self.dir.root().to_owned(), mdm: None };
+        let target = Target { dir: self.dir.root().to_owned(), mdm: Vec::new() };
         let (mdms, others): (Vec<_>, Vec<_>) = names.iter().partition(|n| n.starts_with("mdm"));
         for name in &mdms {
             self.spawn(name)?;
@@ -456,22 +457,18 @@ impl Starting<'_> {
         })
     }
 
-    /// Takes all MDMs into the cluster that aren't in it yet; the last ones are tie-breakers.
+    /// Takes all MDMs into a new cluster; the last ones are tie-breakers.
     fn gather(&mut self, target: &Target, mdms: &[&String]) -> Result<()> {
-        let info = target.connect()?.status()?;
-        let known =
-            |name: &str| info.mdms.iter().filter_map(|m| m.info.as_ref()).any(|m| m.name == name);
-        // Once it is complete, whoever is not in it was removed.
-        if info.mdms.len() >= mdms.len() || info.volumes.len() + info.devices.len() > 0 {
+        let member = |(i, name): (usize, &&String)| {
+            let address = config::read::<MdmConfig>(&self.dir.config_file(name))?.listen;
+            Ok(Member { name: (*name).clone(), address, tie_breaker: i > mdms.len() / 2 })
+        };
+        let members: Vec<_> = mdms.iter().enumerate().map(member).collect::<Result<_>>()?;
+        if !gather::take_in(|| target.connect(), &members)? {
             return Ok(());
         }
-        for (i, name) in mdms.iter().enumerate().filter(|(_, name)| !known(name)) {
-            let listen = config::read::<MdmConfig>(&self.dir.config_file(name))?.listen;
-            target.connect()?.add_mdm(name, listen, i > mdms.len() / 2)?;
-        }
         self.wait("all MDMs vote", || {
-            let info = target.connect()?.status()?;
-            Ok((info.mdms.iter().filter(|m| m.voter).count() == mdms.len()).then_some(()))
+            Ok(gather::vote(&mut target.connect()?, mdms.len())?.then_some(()))
         })
     }
 

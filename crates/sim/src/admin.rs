@@ -240,6 +240,11 @@ impl Admin {
                 self.finish(Done::Created(v, made.id, units));
             }
             (Order::Create(..), AdminError::NameTaken, _) => self.unsure = true,
+            (Order::Create(..), AdminError::TooFewServers, _) => {
+                // What is ordered after it may bring servers back.
+                self.desk.borrow_mut().orders.rotate_left(1);
+                self.pause_until = now + RETRY;
+            }
             (Order::Resize(v, units), AdminError::None, _) => self.finish(Done::Resized(v, units)),
             // Smaller than it is already, or gone.
             (Order::Resize(v, _), AdminError::Invalid | AdminError::NotFound, _) => {

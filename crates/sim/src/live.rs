@@ -4,8 +4,9 @@
 use crate::plan::Who;
 use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
-use base::{Epoch, GroupId};
+use base::{DeviceId, Epoch, GroupId};
 use node::mdm::Mdm;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use wire::control::GroupInfo;
 
@@ -68,16 +69,27 @@ impl Stage {
         if self.is_tight() || groups.values().any(|g| g.lost) || there().any(|(_, d)| d.leaves) {
             return None;
         }
-        let all: f64 = there().map(|(_, d)| d.capacity as f64).sum();
-        let most = there().map(|(_, d)| d.capacity as f64).fold(0.0, f64::max);
+        // Each server has one device.
+        let sets = self.plan.fault_sets;
+        let servers = (0..self.plan.sds).filter_map(|i| Some((self.sds(i)?.id(), i)));
+        let servers: BTreeMap<DeviceId, u8> = servers.collect();
+        let unit = |id: &DeviceId| match (servers.get(id), sets) {
+            (Some(i), 1..) => u32::from(i % sets),
+            _ => 1000 + id.0,
+        };
+        let mut units: BTreeMap<u32, f64> = BTreeMap::new();
+        there().for_each(|(id, d)| *units.entry(unit(id)).or_default() += d.capacity as f64);
+        let all: f64 = units.values().sum();
+        let most = units.values().copied().fold(0.0, f64::max);
         there().find_map(|(id, d)| {
-            // No server has more than half of all copies; the others share the rest.
-            let part = match d.capacity as f64 {
-                _ if most * 2.0 < all => d.capacity as f64 / all,
-                one if one == most => 0.5,
-                one => one / (all - most) / 2.0,
+            // No fault unit has more than half of all copies; the others share the rest.
+            let own = units[&unit(id)];
+            let part = match own {
+                _ if most * 2.0 < all => own / all,
+                own if own == most => 0.5,
+                own => own / (all - most) / 2.0,
             };
-            let share = 2.0 * groups.len() as f64 * part;
+            let share = 2.0 * groups.len() as f64 * part * d.capacity as f64 / own;
             let has = groups.values().filter(|g| g.replicas.contains(&id.0)).count();
             let off = (has as f64 - share).abs();
             (off > 2.0 + share * 0.05)

@@ -666,7 +666,12 @@ impl Stage {
         };
         let cut: Vec<u8> = (0..self.plan.clients).filter(|c| out(*c) && !back(*c)).collect();
         self.cuts.extend(cut.into_iter().map(|client| ((client, id), moment)));
-        for op in self.history.ops.iter_mut().filter(|op| op.volume == id && out(op.client)) {
+        // Who has no map yet has asked nobody: what waits there may be done under a later leave.
+        let waits = |i: &u8| self.sdc(*i).is_some_and(|s| s.map().version.0 == 0);
+        let waiting: BTreeSet<u8> = (0..self.plan.clients).filter(waits).collect();
+        let cut =
+            |op: &&mut Record| op.volume == id && out(op.client) && !waiting.contains(&op.client);
+        for op in self.history.ops.iter_mut().filter(cut) {
             if !op.is_ok() && op.cut.is_none() {
                 op.cut = Some(moment);
                 self.marks.meet("sim: an operation was cut off by unmapping");

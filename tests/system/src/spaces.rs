@@ -15,11 +15,12 @@ use std::process::{Child, Command, Stdio};
 /// Hosts `h1`, `h2`, ..., each with one device, which begins with this.
 pub const DISK: &str = "var/lib/gabion/disk0";
 
-/// A cluster in namespaces, taken away with its test. The first host manages it and serves its volumes.
+/// A cluster in namespaces, taken away with its test. The first host serves its volumes.
 #[derive(Debug)]
 pub struct Spaces {
     /// Where everything is.
     pub folder: Folder,
+    /// The MDMs' addresses, with commas.
     mdm: String,
     prefix: String,
     /// Roles that were started again: children of this process.
@@ -50,8 +51,13 @@ pub fn topology(hosts: u32, disk: &str, volumes: &str, each: impl Fn(u32) -> Str
 impl Spaces {
     /// So many hosts, with devices of this size, and these volumes.
     pub fn new(hosts: u32, disk: &str, volumes: &str) -> Result<Spaces> {
+        Spaces::of(&topology(hosts, disk, volumes, |_| String::new()))
+    }
+
+    /// Of a topology whose hosts are called `h1`, `h2`, and so on.
+    pub fn of(topology: &str) -> Result<Spaces> {
         let folder = Folder::new()?;
-        fs::write(folder.join("c.toml"), topology(hosts, disk, volumes, |_| String::new()))?;
+        fs::write(folder.join("c.toml"), topology)?;
         let (mdm, prefix, again) = (String::new(), String::new(), RefCell::default());
         let mut spaces = Spaces { folder, mdm, prefix, again };
         spaces.up()?;
@@ -88,6 +94,18 @@ impl Spaces {
     /// True when something of it is left in the kernel.
     pub fn is_there(&self) -> Result<bool> {
         Ok(tool("ip", ["netns"])?.ok()?.contains(&self.prefix))
+    }
+
+    /// Where the MDM of a host listens.
+    pub fn mdm_of(&self, host: &str) -> Result<String> {
+        Ok(format!("{}:7001", self.address(host)?))
+    }
+
+    fn address(&self, host: &str) -> Result<String> {
+        let number: u32 = host.trim_start_matches('h').parse()?;
+        let first = self.mdm.split(',').next().and_then(|at| at.rsplit_once('.'));
+        let (network, _) = first.context("an address")?;
+        Ok(format!("{network}.{}", 10 + number))
     }
 
     /// Runs a command against the cluster.
@@ -138,9 +156,7 @@ impl Spaces {
 
     /// What one host sends to another one gets lost, or does not any more.
     pub fn lose(&self, from: &str, to: &str, lost: bool) -> Result<()> {
-        let number: u32 = to.trim_start_matches('h').parse()?;
-        let (network, _) = self.mdm.rsplit_once('.').context("an address")?;
-        let route = format!("{network}.{}/32", 10 + number);
+        let route = format!("{}/32", self.address(to)?);
         let change = if lost { "add" } else { "del" };
         let space = self.space(from);
         tool("ip", ["-n", &space, "route", change, "blackhole", &route])?.ok().map(drop)

@@ -28,6 +28,8 @@ struct Room {
     open: bool,
     /// Of capacity, in percent, for rebuilds only.
     spare: u64,
+    /// It has told how full it is.
+    heard: bool,
 }
 
 /// All devices.
@@ -58,6 +60,7 @@ impl Rooms {
                 moving: 0,
                 moving_bytes: 0,
                 open: beat.is_some_and(|b| !b.full) && d.up && d.intent == Intent::Normal,
+                heard: beat.is_some(),
             };
             rooms.insert(*id, room);
         }
@@ -85,6 +88,11 @@ impl Rooms {
         let kept = if spare { 0 } else { room.spare.min(100) };
         let usable = (u128::from(room.capacity) * u128::from(100 - kept) / 100) as u64;
         room.open && room.used.saturating_add(self.bytes(state, id)) < usable
+    }
+
+    /// True for a device that has registered, and said nothing yet: it will in a moment.
+    pub fn is_awaited(&self, device: DeviceId) -> bool {
+        self.rooms.get(&device).is_some_and(|room| !room.heard)
     }
 
     /// True when neither has too many copies in hand. Small ones go together, as each takes a turn of the MDM.

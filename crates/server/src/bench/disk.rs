@@ -120,8 +120,9 @@ impl Bench<'_> {
         let raw = fio::is_there() && all.iter().any(|r| matches!(r.kind, Kind::Rate(_)));
         let raw = raw.then(|| RawFile::new(&args.folder, size)).transpose()?;
         let layout = Layout::apart(SDS);
-        let start =
-            |device: &str| Rig::on(&args.folder, device, size, layout, args.backend, args.tcp_only);
+        let start = |device: &str| {
+            Rig::on(&args.folder, device, size, layout, args.backend, args.tcp_only, &[])
+        };
         let null = all.iter().any(|r| matches!(r.kind, Kind::Cpu(_)));
         let null = null.then(|| start("null:1TiB")).transpose()?;
         let device = size * 2 / u64::from(SDS) * 5 / 4 + ROOM;
@@ -183,7 +184,7 @@ fn full(args: &DiskArgs, row: &Row) -> Result<Outcome> {
         let units = room * percent / 100 / u64::from(base::UNIT);
         let device = format!("file:{SMALL}");
         let size = units * u64::from(base::UNIT);
-        Rig::on(&args.folder, &device, size, PAIR, args.backend, args.tcp_only)
+        Rig::on(&args.folder, &device, size, PAIR, args.backend, args.tcp_only, &[])
     };
     let (half, full) = (filled(50)?, filled(99)?);
     let window = Duration::from_secs_f64(args.seconds);

@@ -28,8 +28,8 @@ const FILL_DEPTH: u32 = 16;
 /// A volume of a running cluster.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Where its MDM listens.
-    pub mdm: SocketAddr,
+    /// Where its MDMs listen.
+    pub mdm: Vec<SocketAddr>,
     /// Its name.
     pub name: String,
     /// Its size in bytes.
@@ -147,7 +147,7 @@ impl Jobs {
         let name = name::first_free()?;
         let config = SdcConfig {
             name: name.text.clone(),
-            mdm: vec![volume.mdm],
+            mdm: volume.mdm.clone(),
             nbd_uris: Vec::new(),
             nonce: crate::random()?,
             pid: std::process::id(),

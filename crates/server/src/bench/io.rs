@@ -175,7 +175,7 @@ fn running(
     let Some(volume) = report.volumes.iter().find(|v| v.name == name) else {
         bail!("there is no volume {name}: `gabion volume list` names them");
     };
-    let (mdm, size) = (target.mdm()?, volume.size_bytes);
+    let (mdm, size) = (target.mdms()?, volume.size_bytes);
     let volume =
         super::drive::Volume { mdm, name, size, backend: args.backend, tcp_only: args.tcp_only };
     volume.measure(title, work, &processes, window)

@@ -75,11 +75,11 @@ impl Rig {
     /// hosts do, which is what the floor is the floor of.
     pub fn start(layout: Layout, backend: rt::Backend, tcp_only: bool) -> Result<Rig> {
         let size = (u64::from(layout.servers) * VOLUME_PER_SDS).max(VOLUME_MIN);
-        Rig::on(&std::env::temp_dir(), "null:1TiB", size, layout, backend, tcp_only)
+        Rig::on(&std::env::temp_dir(), "null:1TiB", size, layout, backend, tcp_only, &[])
     }
 
     /// Starts a cluster in a new directory within `folder`, each server with this device, and fills its
-    /// volume of `size` bytes.
+    /// volume of `size` bytes. `more` are further arguments of `gabion up`.
     pub fn on(
         folder: &Path,
         device: &str,
@@ -87,6 +87,7 @@ impl Rig {
         layout: Layout,
         backend: rt::Backend,
         tcp_only: bool,
+        more: &[&str],
     ) -> Result<Rig> {
         let name = format!("gabion-bench-{}-{:08x}", std::process::id(), crate::random()? as u32);
         let dir = folder.join(name);
@@ -98,6 +99,7 @@ impl Rig {
             .args(["--sds", &layout.servers.to_string()])
             .args(["--sds-per-process", &layout.per_process.to_string()])
             .args(tcp_only.then_some("--tcp-only"))
+            .args(more)
             .args(["--backend", &backend.to_string(), "--dir"])
             .arg(&dir)
             .env_remove("GABION_MDM");
@@ -106,16 +108,16 @@ impl Rig {
             let why = String::from_utf8_lossy(&up.stderr).trim().to_owned();
             bail!("a cluster of {} SDSs did not start: {why}", layout.servers);
         }
-        let target = Target { dir: dir.clone(), mdm: None };
+        let target = Target { dir: dir.clone(), mdm: Vec::new() };
         let report = status::ask(&target)?;
-        let volume = Volume { mdm: target.mdm()?, name: VOLUME.into(), size, backend, tcp_only };
+        let volume = Volume { mdm: target.mdms()?, name: VOLUME.into(), size, backend, tcp_only };
         volume.fill(Data::Shared)?;
         Ok(Rig { dir: cleanup, volume, processes: processes(&report) })
     }
 
     /// Where it serves NBD.
     pub fn nbd_uri(&self) -> Result<String> {
-        let report = status::ask(&Target { dir: self.dir.0.clone(), mdm: None })?;
+        let report = status::ask(&Target { dir: self.dir.0.clone(), mdm: Vec::new() })?;
         let uri = report.volumes.iter().flat_map(|v| &v.nbd_uris).next();
         uri.cloned().context("the cluster serves no volume over NBD")
     }
@@ -142,7 +144,7 @@ impl Temporary {
         let name = format!("bench-{:08x}", crate::random()? as u32);
         let size = target.connect()?.create_volume(&name, VOLUME_MIN)?.size;
         let made = Temporary { target: target.clone(), name: name.clone() };
-        let volume = Volume { mdm: target.mdm()?, name, size, backend, tcp_only };
+        let volume = Volume { mdm: target.mdms()?, name, size, backend, tcp_only };
         volume.fill(Data::Shared)?;
         Ok((made, volume))
     }

@@ -3,7 +3,6 @@
 //! Its steps, on servers that may use 1 GB of memory each, and a disk of a known speed: what comes out is compared with
 //! what three such disks allow. The published figures stand beside it, as parts of what three of their disks allowed.
 
-use super::limits::Limits;
 use super::page;
 use super::stand::{SERVERS, Sizes, Stand};
 use super::watch::{self, Sample, Watch};
@@ -13,6 +12,7 @@ use crate::bench::load::Data;
 use crate::bench::progress::Line;
 use crate::bench::workload::Workload;
 use crate::exit::Exit;
+use crate::limits::Limits;
 use crate::report::{Report, UpDown};
 use crate::size::Size;
 use crate::table::{right, table};
@@ -29,8 +29,10 @@ const MUST: f64 = 0.7;
 /// How soon a killed server, and one whose cable was pulled, must be noticed.
 const KILL_NOTICED: Duration = Duration::from_secs(1);
 const CABLE_NOTICED: Duration = Duration::from_secs(3);
+/// How long requests may wait after a loss was noticed, at the slowest that is believable.
+const RESUMED: Duration = Duration::from_secs(30);
 /// How long moving may take, at the slowest that is believable.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(3600);
 /// A SATA disk of 2013, bytes per second: what the published figures are measured by.
 const THEIR_DISK: f64 = 120e6;
 
@@ -43,7 +45,7 @@ removed in order, comes back empty, is killed under load, comes back, loses its 
 to read the report.
 
 Examples:
-  gabion demo exaforge                           two minutes
+  gabion demo exaforge                           five minutes
   gabion demo exaforge --out report --json       report/report.html, report/report.json, and that on the screen
   gabion demo exaforge --data 8GiB --disk 200MiB --seconds 60")]
 pub struct ExaforgeArgs {
@@ -109,7 +111,7 @@ pub struct Document {
 
 /// Runs `gabion demo exaforge`.
 pub fn run(target: &Target, args: &ExaforgeArgs) -> Result<Exit> {
-    if target.mdm.is_some() {
+    if !target.mdm.is_empty() {
         bail!("the demo makes a cluster of its own: leave out --mdm");
     }
     interrupt::watch()?;
@@ -180,7 +182,7 @@ impl Demo {
 
     fn play(&mut self) -> Result<()> {
         let (disk, servers) = (self.limits.disk as f64, SERVERS as f64);
-        println!("Filling {} with what tells its place", Size(self.data));
+        eprintln!("Filling {} with what tells its place", Size(self.data));
         self.stand.volume.fill(Data::Checked)?;
         let window = self.window;
         let theirs = 3.0 * THEIR_DISK;
@@ -227,7 +229,7 @@ impl Demo {
         let cable = title("pull node1's cable", 0.0, "-", 0.0);
         self.under(cable, Some(MIXED), Demo::pull)?;
         self.settle()?;
-        println!("Reading all of it");
+        eprintln!("Reading all of it");
         self.read_all()
     }
 
@@ -276,7 +278,7 @@ impl Demo {
             published: title.published,
             published_ratio: title.published_ratio,
         };
-        println!("{}", line(&phase));
+        eprintln!("{}", line(&phase));
         self.phases.push(phase);
         Ok(())
     }
@@ -343,10 +345,24 @@ impl Demo {
     fn pull(&mut self) -> Result<()> {
         self.stand.cable(1, false)?;
         let noticed = self.noticed(1, UpDown::Down);
+        let resumed = self.resumed();
         interrupt::sleep(Duration::from_secs(1))?;
         self.stand.cable(1, true)?;
         self.cable_noticed = noticed?;
+        resumed?;
         self.noticed(1, UpDown::Up).map(drop)
+    }
+
+    /// Waits until more requests are answered than were under way.
+    fn resumed(&self) -> Result<()> {
+        let (begin, before) = (Instant::now(), self.watch.answered());
+        while self.watch.answered() <= before + u64::from(MIXED.depth) {
+            interrupt::sleep(Duration::from_millis(5))?;
+            if begin.elapsed() > RESUMED {
+                bail!("requests are not answered again within {RESUMED:?}");
+            }
+        }
+        Ok(())
     }
 
     fn noticed(&self, number: usize, state: UpDown) -> Result<Duration> {

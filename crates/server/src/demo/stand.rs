@@ -1,11 +1,12 @@
-//! The stand: three small servers and a fourth host that manages them, in network namespaces of this machine.
+//! The stand: three small servers, the first two with an MDM, and a fourth host with the tie-breaker and the client,
+//! in network namespaces of this machine.
 
-use super::limits::{Group, Limits};
 use crate::bench::drive::Volume;
 use crate::bench::interrupt;
 use crate::deploy;
 use crate::deploy::local::{Local, ip};
-use crate::deploy::topology::{Host, Text, Topology};
+use crate::deploy::topology::{Host, MdmRole, Text, Topology};
+use crate::limits::{Group, Limits};
 use crate::process::Process;
 use crate::report::Report;
 use crate::size::Size;
@@ -54,10 +55,12 @@ impl Stand {
             let mut host = Host::new(&format!("node{number}"), nowhere);
             let disk = DeviceSpec::File("/var/lib/gabion/disk0".into(), Some(Size(sizes.device)));
             host.devices.push(Text(disk));
+            host.mdm = (number < SERVERS).then_some(MdmRole::Manager);
             hosts.push(host);
         }
         let mut fourth = Host::new("node4", nowhere);
-        (fourth.mdm, fourth.sdc) = (true, Some(SocketAddr::from(([127, 0, 0, 1], 10809))));
+        (fourth.mdm, fourth.sdc) =
+            (Some(MdmRole::TieBreaker), Some(SocketAddr::from(([127, 0, 0, 1], 10809))));
         hosts.push(fourth);
         let volume = VolumeSpec { name: VOLUME.into(), size: Size(sizes.volume) };
         let topology = Topology {
@@ -67,9 +70,9 @@ impl Stand {
             quarantine_seconds: None,
             hosts,
         };
-        let local = deploy::here(folder, topology, false)?.context("it was made")?;
-        let mdm = local.topology.mdm()?.mdm_at();
-        let target = Target { dir: folder.to_owned(), mdm: Some(mdm) };
+        let local = deploy::here(folder, topology, false, false)?.context("it was made")?;
+        let mdm = local.topology.mdms_at();
+        let target = Target { dir: folder.to_owned(), mdm: mdm.clone() };
         let (name, size, backend) = (VOLUME.to_owned(), sizes.volume, rt::Backend::Auto);
         let volume = Volume { mdm, name, size, backend, tcp_only: true };
         let folder = folder.canonicalize()?;
@@ -91,40 +94,48 @@ impl Stand {
         self.host(number).path(file)
     }
 
-    fn process(&self, number: usize) -> Result<Process> {
-        let file = self.path(number, "run/gabion/sds.pid");
-        Process::read(&file).with_context(|| format!("node{number} has no process"))
+    fn process(&self, number: usize, role: &str) -> Result<Process> {
+        let file = self.path(number, &format!("run/gabion/{role}.pid"));
+        Process::read(&file).with_context(|| format!("node{number} has no process of its {role}"))
     }
 
     fn limit(&self, number: usize) -> Result<()> {
-        self.groups[number - 1].add(self.process(number)?.pid)
+        self.groups[number - 1].add(self.process(number, "sds")?.pid)
+    }
+
+    /// What runs on a server.
+    fn roles(&self, number: usize) -> &'static [&'static str] {
+        if self.host(number).mdm.is_some() { &["sds", "mdm"] } else { &["sds"] }
     }
 
     /// Cuts a server's power.
     pub fn kill(&self, number: usize) -> Result<()> {
-        self.process(number)?.signal(Signal::KILL).map(drop)
+        let kill = |role: &&str| self.process(number, role)?.signal(Signal::KILL).map(drop);
+        self.roles(number).iter().try_for_each(kill)
     }
 
-    /// Ends a server in order.
+    /// Ends a data server in order.
     pub fn end(&self, number: usize) -> Result<()> {
-        let process = self.process(number)?;
+        let process = self.process(number, "sds")?;
         process.signal(Signal::TERM)?;
         process.wait_gone(Duration::from_secs(10));
         Ok(())
     }
 
-    /// Starts a server again; with `empty`, with a new disk.
+    /// Starts what runs on a server again; with `empty`, with a new disk.
     pub fn start(&self, number: usize, empty: bool) -> Result<()> {
-        let before = self.process(number).ok();
-        if let Some(process) = &before {
-            process.wait_gone(Duration::from_secs(10));
-        }
-        if empty {
-            fs::remove_file(self.path(number, "var/lib/gabion/disk0"))?;
-        }
-        deploy::start_again(&self.local, self.host(number), "sds")?;
-        while self.process(number).ok().is_none_or(|now| Some(now) == before) {
-            interrupt::sleep(Duration::from_millis(10))?;
+        for role in self.roles(number) {
+            let before = self.process(number, role).ok();
+            if let Some(process) = &before {
+                process.wait_gone(Duration::from_secs(10));
+            }
+            if *role == "sds" && empty {
+                fs::remove_file(self.path(number, "var/lib/gabion/disk0"))?;
+            }
+            deploy::start_again(&self.local, self.host(number), role)?;
+            while self.process(number, role).ok().is_none_or(|now| Some(now) == before) {
+                interrupt::sleep(Duration::from_millis(10))?;
+            }
         }
         self.limit(number)
     }

@@ -1,14 +1,16 @@
 //! What happens while phases run, sample by sample: requests, their latency, and how well the data is protected.
 
+use crate::admin::Admin;
 use crate::bench::interrupt;
 use crate::bench::tally::Counters;
 use crate::report::{Report, UpDown};
 use crate::status;
 use crate::target::Target;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -75,6 +77,12 @@ impl Watch {
     pub fn load(&self, counters: Vec<Arc<Counters>>, block: u64) {
         *self.loaded.lock().expect("no thread panics with it") =
             Loaded { counters, block, ..Loaded::default() };
+    }
+
+    /// Requests that were answered under the present load.
+    pub fn answered(&self) -> u64 {
+        let loaded = self.loaded.lock().expect("no thread panics with it");
+        loaded.counters.iter().map(|c| c.answered().iter().sum::<u64>()).sum()
     }
 
     /// Ends; all samples.
@@ -145,16 +153,33 @@ fn requests(sample: &mut Sample, loaded: &mut Loaded, passed: f64) {
     (loaded.answered, loaded.waited) = (answered, waited);
 }
 
-/// Waits until a server is shown as up, or as down; how long that took.
+/// Waits until an MDM shows a server as up, or as down; how long that took. All MDMs are asked side by side: one that
+/// is cut off must not hide what the others know.
 pub fn until(target: &Target, server: &str, state: UpDown, limit: Duration) -> Result<Duration> {
-    let begin = Instant::now();
-    loop {
-        let is = status::ask(target)
-            .is_ok_and(|report| report.sds.iter().any(|s| s.name == server && s.state == state));
-        if is {
-            return Ok(begin.elapsed());
-        }
-        anyhow::ensure!(begin.elapsed() < limit, "{server} is not {state} after {limit:?}");
-        interrupt::sleep(Duration::from_millis(5))?;
+    let (begin, over) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+    let (tell, seen) = sync_channel(target.mdm.len());
+    for mdm in target.mdm.iter().copied() {
+        let (server, tell, over) = (server.to_owned(), tell.clone(), over.clone());
+        std::thread::spawn(move || {
+            let is =
+                |report: Report| report.sds.iter().any(|s| s.name == server && s.state == state);
+            let ask = || Ok::<_, anyhow::Error>(Report::new(&Admin::connect(mdm)?.status()?, mdm));
+            while !over.load(Ordering::Relaxed) {
+                if ask().is_ok_and(is) {
+                    let _ = tell.try_send(begin.elapsed());
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
     }
+    let found = loop {
+        match seen.recv_timeout(Duration::from_millis(100)) {
+            Ok(took) => break Ok(took),
+            Err(_) if begin.elapsed() < limit => interrupt::check()?,
+            Err(_) => break Err(anyhow!("{server} is not {state} after {limit:?}")),
+        }
+    };
+    over.store(true, Ordering::Relaxed);
+    found
 }

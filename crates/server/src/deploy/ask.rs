@@ -1,11 +1,11 @@
 //! A topology by question and answer.
 
-use super::topology::{Host, Text, Topology};
+use super::topology::{Host, MdmRole, Text, Topology};
 use anyhow::{Context, Result};
 use std::io::{BufRead, Write};
 use std::str::FromStr;
 
-/// Asks for what a small cluster needs: hosts that are servers, the first of which manages it. With `local` there are no
+/// Asks for what a small cluster needs: hosts that are servers, the first of which manage it. With `local` there are no
 /// addresses to be known.
 pub fn topology(
     input: &mut impl BufRead,
@@ -32,9 +32,15 @@ pub fn topology(
         let devices: Devices = asking.ask(&question, default)?;
         host.devices = devices.0;
     }
-    let first = hosts.first_mut().context("a cluster needs hosts")?;
-    first.mdm = true;
-    let serves: String = asking.ask("Which host serves volumes over NBD?", &first.name.clone())?;
+    let first = hosts.first().context("a cluster needs hosts")?.name.clone();
+    let some = if count < 3 { "1" } else { "3" };
+    let managers: usize = asking
+        .ask("How many of them manage it (1, 3 or 5; the last ones as tie-breakers)?", some)?;
+    for (place, host) in hosts.iter_mut().take(managers).enumerate() {
+        let manages = place <= managers / 2;
+        host.mdm = Some(if manages { MdmRole::Manager } else { MdmRole::TieBreaker });
+    }
+    let serves: String = asking.ask("Which host serves volumes over NBD?", &first)?;
     let serves = hosts.iter_mut().find(|h| h.name == serves).context("there is no such host")?;
     serves.sdc = Some("127.0.0.1:10809".parse()?);
     let volume: Volume = asking.ask("A volume to begin with (NAME:SIZE, or nothing)?", "")?;
@@ -94,7 +100,7 @@ mod tests {
 
     #[test]
     fn answers_become_a_topology_and_mistakes_are_asked_again() {
-        let answers = "2\n\n\n10.0.0\n10.0.0.1\nb\n10.0.0.2\n\nblock:/dev/sdb disk\nblock:/dev/sdb\n\nvol:1GiB\n";
+        let answers = "2\n\n\n10.0.0\n10.0.0.1\nb\n10.0.0.2\n\nblock:/dev/sdb disk\nblock:/dev/sdb\n\n\nvol:1GiB\n";
         let (mut said, mut answers) = (Vec::new(), answers.as_bytes());
         let topology = topology(&mut answers, &mut said, false).unwrap();
         topology.check(false).unwrap();

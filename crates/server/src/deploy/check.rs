@@ -1,16 +1,19 @@
-//! What a host has to be before anything is changed on it.
+//! What a host has to be before anything is changed on it. What only shows beside the other hosts is for
+//! `compare`.
 
 use super::host::Remote;
 use super::topology::{MDM_PORT, SDS_PORT};
 use crate::size::Size;
 use crate::spec::DeviceSpec;
+use seam::DiskError;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
+use store::durable::Identity;
+use store::durable::survey::Search;
 
-/// Clocks may differ by so much: logs of several hosts couldn't be compared any more. (Nothing that Gabion
-/// decides depends on the time of day.)
-const CLOCKS_APART: Duration = Duration::from_secs(60);
+/// Of a device's superblock.
+const PAGE: usize = store::durable::layout::PAGE as usize;
 
 /// What a host said about itself, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,8 +24,23 @@ pub struct Findings {
     pub memory: u64,
     /// Services are kept by systemd.
     pub systemd: bool,
+    /// Tells machines apart; two hosts with one are the same.
+    pub machine: String,
+    /// Seconds that its clock is ahead of this machine's, as far as is sure.
+    pub ahead: i64,
+    /// An MDM's log is there.
+    pub has_log: bool,
+    /// Devices that hold data of a cluster.
+    pub held: Vec<Held>,
     /// Each one ends the deployment.
     pub wrong: Vec<String>,
+}
+
+/// A device that belongs to a cluster already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub path: String,
+    pub identity: Identity,
 }
 
 /// Looks at one host.
@@ -42,7 +60,16 @@ fn script(remote: &Remote<'_>) -> String {
          echo cores=$(nproc); echo kib=$(awk '/MemTotal/ {print $2}' /proc/meminfo)\n\
          if [ -d /run/systemd/system ]; then echo systemd=1; fi\n",
     );
-    let mut ports: Vec<u16> = host.mdm.then_some(MDM_PORT).into_iter().collect();
+    let _ = writeln!(
+        script,
+        "echo \"machine=$(cat /proc/sys/kernel/random/boot_id) $(stat -c %d:%i /) {}\"",
+        host.root.display()
+    );
+    if host.mdm.is_some() {
+        let log = host.path("var/lib/gabion/mdm.log");
+        let _ = writeln!(script, "if [ -s '{}' ]; then echo log=1; fi", log.display());
+    }
+    let mut ports: Vec<u16> = host.mdm.map(|_| MDM_PORT).into_iter().collect();
     ports.extend((0..host.devices.len()).map(|shard| SDS_PORT + shard as u16));
     ports.extend(host.sdc.map(|at| at.port()));
     for role in ["mdm", "sds", "sdc"] {
@@ -65,6 +92,14 @@ fn script(remote: &Remote<'_>) -> String {
     }
     for device in &host.devices {
         script += &device_script(&device.0);
+        if let Some(path) = device.0.path() {
+            let _ = writeln!(
+                script,
+                "if [ -r '{0}' ]; then echo \"held=$(dd if='{0}' bs={PAGE} count=1 2>/dev/null | od -An -v -tx1 | \
+                 tr -d ' \\n') {0}\"; fi",
+                path.display()
+            );
+        }
     }
     script
 }
@@ -114,15 +149,9 @@ fn read(said: &str, before: SystemTime, after: SystemTime) -> Findings {
         ));
     }
     let seconds = |t: SystemTime| t.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let (before, after) = (seconds(before), seconds(after));
-    let theirs = Duration::from_secs(one("now").parse().unwrap_or_default());
-    if theirs + CLOCKS_APART < before || theirs > after + CLOCKS_APART {
-        let apart = if theirs < before { before - theirs } else { theirs - after };
-        wrong.push(format!(
-            "its clock is {} s off: start chrony or another NTP client",
-            apart.as_secs()
-        ));
-    }
+    let (before, after) = (seconds(before).as_secs() as i64, seconds(after).as_secs() as i64);
+    let theirs: i64 = one("now").parse().unwrap_or_default();
+    let ahead = (theirs - before).min(0) + (theirs - after).max(0);
     for role in all("runs") {
         wrong.push(format!("a Gabion {role} runs there: stop it, or leave the host out"));
     }
@@ -143,23 +172,71 @@ fn read(said: &str, before: SystemTime, after: SystemTime) -> Findings {
         cores: one("cores"),
         memory: one("kib").parse::<u64>().unwrap_or_default().saturating_mul(1024),
         systemd: !all("systemd").is_empty(),
+        machine: one("machine"),
+        ahead,
+        has_log: !all("log").is_empty(),
+        held: all("held").into_iter().filter_map(held).collect(),
         wrong,
     }
+}
+
+/// A device, of the first bytes of it and its path.
+fn held(line: &str) -> Option<Held> {
+    let (bytes, path) = line.split_once(' ')?;
+    let digits = bytes.as_bytes().chunks(2);
+    let byte = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok();
+    let page: Vec<u8> = digits.map(byte).collect::<Option<_>>()?;
+    let mut search = Search::new(base::GIB);
+    while let Some(at) = search.next() {
+        search.take(if at == 0 && page.len() == PAGE { Ok(&page) } else { Err(DiskError::Io) });
+    }
+    Some(Held { path: path.to_owned(), identity: search.newest()?.identity })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn look(said: &str) -> Findings {
+        let at = |s| SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(s);
+        let said = format!("uid=0\narch={}\n{said}", std::env::consts::ARCH);
+        read(&said, at(1_000_000), at(1_000_002))
+    }
+
     fn wrong(said: &str) -> Vec<String> {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        read(&format!("uid=0\narch={}\n{said}", std::env::consts::ARCH), now, now).wrong
+        look(said).wrong
+    }
+
+    #[test]
+    fn a_clock_is_off_by_what_the_asking_does_not_explain() {
+        for (now, ahead) in [(1_000_001, 0), (1_000_030, 28), (999_990, -10)] {
+            assert_eq!(look(&format!("now={now}")).ahead, ahead);
+        }
+    }
+
+    #[test]
+    fn what_a_device_holds_is_read_from_its_first_page() {
+        let folder = std::env::temp_dir().join(format!("gabion-held-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("disk 0");
+        let spec = rt::DiskSpec::file(&path, Some(16 << 20));
+        let mut drive = rt::Drive::open(&spec, rt::Backend::Auto).unwrap();
+        let cluster = base::ClusterId(0xab);
+        let identity = Identity { cluster, device: base::DeviceId(7), uuid: [1, 2] };
+        crate::offline::format(&mut drive, identity, false).unwrap();
+        drop(drive);
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let page = hex(&std::fs::read(&path).unwrap()[..PAGE]);
+        let found = look(&format!("held={page} {}", path.display()));
+        assert_eq!(found.held, [Held { path: path.display().to_string(), identity }]);
+        assert_eq!(look(&format!("held={} /x", hex(&[0; PAGE]))).held, []);
+        assert_eq!(look("held= /x").held, []);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn what_is_wrong_with_a_host_is_told() {
-        assert_eq!(wrong("now=1000030"), [""; 0]);
-        assert!(wrong("now=1000100")[0].contains("100 s off"));
+        assert_eq!(wrong("now=1000001"), [""; 0]);
         assert!(wrong("now=1000000\nbusy=7001")[0].contains("port 7001"));
         assert!(wrong("now=1000000\nruns=sds\nbusy=7072")[0].contains("a Gabion sds runs"));
         assert!(wrong("now=1000000\nmounted=/dev/sdb")[0].contains("mounted"));

@@ -16,17 +16,20 @@ pub struct Role {
     config: String,
 }
 
-/// The roles that a host has.
-pub fn of(host: &Host, topology: &Topology) -> Result<Vec<Role>> {
-    let mdm: Vec<_> = topology.mdms().map(Host::mdm_at).collect();
+/// The roles that a host has. With `founding` there is no cluster yet, and the first manager begins one; else an MDM
+/// that has lost its log waits to be taken in, and never begins another cluster in the place of this one.
+pub fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>> {
+    let mdm = topology.mdms_at();
+    let alone = mdm.len() == 1;
+    let begins = alone || founding && topology.founder()?.name == host.name;
     let pid = |role: &str| Some(host.path(&format!("run/gabion/{role}.pid")));
     let mut roles = Vec::new();
-    if host.mdm {
+    if host.mdm.is_some() {
         let config = MdmConfig {
             name: host.name.clone(),
             listen: host.mdm_at(),
             advertise: None,
-            join: false,
+            join: !begins,
             log: host.path("var/lib/gabion/mdm.log"),
             backend: Default::default(),
             tcp_only: false,
@@ -115,11 +118,16 @@ pub fn install(remote: &Remote<'_>) -> Result<()> {
 }
 
 impl Role {
+    /// Writes its configuration; where that is.
+    pub fn configure(&self, remote: &Remote<'_>) -> Result<PathBuf> {
+        let file = remote.host.path(&format!("etc/gabion/{}.toml", self.name));
+        remote.put(&file, self.config.as_bytes(), 0o644)?;
+        Ok(file)
+    }
+
     /// Writes its configuration and starts it, as a service where there is systemd.
     pub fn start(&self, remote: &Remote<'_>, findings: &Findings) -> Result<()> {
-        let host = remote.host;
-        let file = host.path(&format!("etc/gabion/{}.toml", self.name));
-        remote.put(&file, self.config.as_bytes(), 0o644)?;
+        let (host, file) = (remote.host, self.configure(remote)?);
         let (binary, name) = (binary(remote)?, self.name);
         let command = format!("{} {name} run --config {}", binary.display(), file.display());
         let (run, state) = (host.path("run/gabion"), host.path("var/lib/gabion"));

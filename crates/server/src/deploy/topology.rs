@@ -30,8 +30,8 @@ volumes = ["db:20GiB"]
 [[host]]
 name = "node1"
 address = "192.168.1.11"
-# It manages the cluster: one host does.
-mdm = true
+# It manages the cluster: 1, 3 or 5 hosts do, and any minority of them may fail.
+mdm = "manager"
 # It serves volumes over NBD, at a unix socket and at this address.
 sdc = "127.0.0.1:10809"
 # What it gives to the cluster: whole disks, or files that are made.
@@ -40,11 +40,14 @@ devices = ["block:/dev/sdb", "file:/var/lib/gabion/disk0:100GiB"]
 [[host]]
 name = "node2"
 address = "192.168.1.12"
+mdm = "manager"
 devices = ["block:/dev/sdb"]
 
 [[host]]
 name = "node3"
 address = "192.168.1.13"
+# It votes, and leads only while no manager can: a small host without devices will do.
+mdm = "tie-breaker"
 # ssh_port = 22
 # Everything goes below this folder, by default /; without systemd, if it is another one.
 # root = "/opt/gabion"
@@ -84,13 +87,49 @@ pub struct Host {
     pub ssh_port: u16,
     #[serde(default = "slash")]
     pub root: PathBuf,
-    #[serde(default)]
-    pub mdm: bool,
+    /// Manages the cluster. In a file also `true`, a manager, and `false`.
+    #[serde(default, deserialize_with = "mdm_role", skip_serializing_if = "Option::is_none")]
+    pub mdm: Option<MdmRole>,
     /// Serves volumes, at this address, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sdc: Option<SocketAddr>,
     #[serde(default)]
     pub devices: Vec<Text<DeviceSpec>>,
+}
+
+/// What a metadata manager may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MdmRole {
+    /// It votes, and leads.
+    Manager,
+    /// It votes, and leads only while no manager can.
+    TieBreaker,
+}
+
+impl MdmRole {
+    /// Of what stands in a file; `None`: there is no MDM.
+    fn of_word(word: &str) -> Result<Option<MdmRole>> {
+        match word {
+            "manager" | "yes" | "true" => Ok(Some(MdmRole::Manager)),
+            "tie-breaker" => Ok(Some(MdmRole::TieBreaker)),
+            "no" | "false" => Ok(None),
+            odd => bail!("mdm is `manager` or `tie-breaker`, not `{odd}`"),
+        }
+    }
+}
+
+fn mdm_role<'de, D: Deserializer<'de>>(from: D) -> Result<Option<MdmRole>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Said {
+        Flag(bool),
+        Word(String),
+    }
+    match Said::deserialize(from)? {
+        Said::Flag(flag) => Ok(flag.then_some(MdmRole::Manager)),
+        Said::Word(word) => MdmRole::of_word(&word).map_err(D::Error::custom),
+    }
 }
 
 /// What is written as one word.
@@ -130,12 +169,17 @@ impl Host {
     pub fn new(name: &str, address: IpAddr) -> Host {
         let (ssh_port, root) = (ssh_port(), slash());
         let (name, devices) = (name.to_owned(), Vec::new());
-        Host { name, address, ssh_port, root, mdm: false, sdc: None, devices }
+        Host { name, address, ssh_port, root, mdm: None, sdc: None, devices }
     }
 
     /// A file or folder of it.
     pub fn path(&self, below_root: &str) -> PathBuf {
         self.root.join(below_root)
+    }
+
+    /// It has an MDM that leads only while no manager can.
+    pub fn is_tie_breaker(&self) -> bool {
+        self.mdm == Some(MdmRole::TieBreaker)
     }
 
     /// Where its MDM listens.
@@ -221,11 +265,7 @@ impl Topology {
                 bail!("{name}: {} has to begin with a slash", relative.display());
             }
         }
-        match self.mdms().count() {
-            0 => bail!("no host has `mdm = true`: one has to manage the cluster"),
-            1 => {}
-            n => bail!("{n} hosts have `mdm = true`: one manages the cluster for now"),
-        }
+        self.check_mdms()?;
         if self.servers().count() < 2 {
             bail!(
                 "two copies need devices on two hosts: give `devices` to at least two, better three"
@@ -237,14 +277,51 @@ impl Topology {
         Ok(())
     }
 
-    /// Hosts with a metadata manager.
-    pub fn mdms(&self) -> impl Iterator<Item = &Host> {
-        self.hosts.iter().filter(|h| h.mdm)
+    /// Whether its MDMs can bear what they are several for.
+    fn check_mdms(&self) -> Result<()> {
+        let tie_breakers = self.mdms().filter(|h| h.is_tie_breaker()).count();
+        let managers = self.mdms().count() - tie_breakers;
+        let s = |n: usize| if n == 1 { "" } else { "s" };
+        match (managers, tie_breakers) {
+            (0, 0) => bail!(
+                "no host has an MDM: give one `mdm = \"manager\"`, or better three: two managers and a \
+                 tie-breaker"
+            ),
+            (0, _) => bail!(
+                "all MDMs are tie-breakers, which lead only while no manager can: make the first ones \
+                 `mdm = \"manager\"`"
+            ),
+            (m, t) if m + t > 5 => bail!("{} MDMs are too many: 1, 3 or 5 hosts have one", m + t),
+            (m, t) if (m + t).is_multiple_of(2) => bail!(
+                "{} MDMs bear the loss of no more than {} would: leave one out, or add one, perhaps a \
+                 tie-breaker",
+                m + t,
+                m + t - 1
+            ),
+            (m, t) if t >= m => bail!(
+                "{m} manager{} and {t} tie-breaker{}: with {} lost, a tie-breaker would lead for good. Make \
+                 more of them managers than tie-breakers",
+                s(m),
+                s(t),
+                if m == 1 { "the one" } else { "the managers" },
+            ),
+            _ => Ok(()),
+        }
     }
 
-    /// The host that manages the cluster; there is one once the topology is checked.
-    pub fn mdm(&self) -> Result<&Host> {
-        self.mdms().next().context("no host has an MDM")
+    /// Hosts with a metadata manager.
+    pub fn mdms(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter().filter(|h| h.mdm.is_some())
+    }
+
+    /// Where they listen.
+    pub fn mdms_at(&self) -> Vec<SocketAddr> {
+        self.mdms().map(Host::mdm_at).collect()
+    }
+
+    /// The manager that begins the cluster, and takes the others in; there is one once the topology is checked.
+    pub fn founder(&self) -> Result<&Host> {
+        self.mdms().find(|h| !h.is_tie_breaker()).context("no host is a manager")
     }
 
     /// Hosts with a data server.
@@ -257,11 +334,7 @@ impl Host {
     fn of_cells<'a>(cell: impl Fn(&str) -> Option<&'a str>) -> Result<Host> {
         let address = cell("address").map_or(Ok(nowhere()), str::parse).context("its address")?;
         let mut host = Host::new(cell("name").context("a host needs a name")?, address);
-        host.mdm = match cell("mdm") {
-            None | Some("no" | "false") => false,
-            Some("yes" | "true") => true,
-            Some(odd) => bail!("mdm is yes or no, not `{odd}`"),
-        };
+        host.mdm = cell("mdm").map_or(Ok(None), MdmRole::of_word)?;
         host.sdc = cell("sdc").map(str::parse).transpose().context("sdc is IP:PORT")?;
         for device in cell("devices").unwrap_or_default().split_whitespace() {
             host.devices.push(Text(device.parse().map_err(anyhow::Error::msg)?));
@@ -291,9 +364,35 @@ mod tests {
         let topology = Topology::of_table(table).unwrap();
         topology.check(false).unwrap();
         assert_eq!(topology.hosts[0].devices.len(), 2);
-        assert!(topology.hosts[0].mdm && topology.hosts[1].sdc.is_some());
+        assert!(topology.hosts[0].mdm.is_some() && topology.hosts[1].sdc.is_some());
         assert!(Topology::of_table(&table.replace("yes", "perhaps")).is_err());
         assert!(Topology::of_table(&table.replace("mdm", "mmd")).is_err());
+    }
+
+    #[test]
+    fn managers_outnumber_tie_breakers_and_all_are_an_odd_number() {
+        let check = |roles: &[&str]| {
+            let row =
+                |(n, role): (usize, &&str)| format!("h{n},10.0.0.{n},{role},block:/dev/sdb\n");
+            let rows: String = roles.iter().enumerate().map(row).collect();
+            let topology =
+                Topology::of_table(&format!("name,address,mdm,devices\n{rows}")).unwrap();
+            topology.check(false).map_err(|why| why.to_string())
+        };
+        let (m, t) = ("manager", "tie-breaker");
+        for fine in [&[m, "", ""][..], &[m, m, t], &[t, m, m], &[m, m, m], &[m, m, m, t, t]] {
+            assert_eq!(check(fine), Ok(()), "{fine:?}");
+        }
+        for (wrong, word) in [
+            (&["", "", ""][..], "no host has an MDM"),
+            (&[t, t, t], "all MDMs are tie-breakers"),
+            (&[m, t, t], "1 manager and 2 tie-breakers"),
+            (&[m, m, t, t], "4 MDMs"),
+            (&[m; 7], "too many"),
+        ] {
+            let said = check(wrong).unwrap_err();
+            assert!(said.contains(word), "{said}");
+        }
     }
 
     #[test]
@@ -305,7 +404,8 @@ mod tests {
         };
         wrong("node2", "node1", "called node1");
         wrong("192.168.1.12", "192.168.1.11", "address 192.168.1.11");
-        wrong("mdm = true", "mdm = false", "manage");
+        wrong("mdm = \"manager\"", "mdm = \"tie-breaker\"", "all MDMs are tie-breakers");
+        wrong("mdm = \"tie-breaker\"", "mdm = false", "2 MDMs bear the loss of no more than 1");
         wrong("name = \"node2\"", "name = \"node 2\"", "no name for a host");
         wrong("devices = [\"block:/dev/sdb\"]", "devices = []", "two hosts");
         wrong("sdc = \"127.0.0.1:10809\"", "", "serve the volumes");

@@ -79,8 +79,8 @@ impl Server {
             format!("{} does not run: start it first (`gabion sds start`)", config.name)
         })?;
         let mut target = target.clone();
-        if self.config.is_some() && target.mdm.is_none() {
-            target.mdm = config.mdm.first().copied();
+        if self.config.is_some() && target.mdm.is_empty() {
+            target.mdm = config.mdm.clone();
         }
         Ok(Found { file, config, target, process, log })
     }
@@ -405,7 +405,7 @@ struct Line<'a> {
 /// `gabion device list`.
 pub fn list(target: &Target, json: bool) -> Result<Exit> {
     let report = status::ask(target)?;
-    let dir = target.mdm.is_none().then(|| target.local()).transpose()?;
+    let dir = target.mdm.is_empty().then(|| target.local()).transpose()?;
     let spec = |sds: &str, shard: u32| {
         let config: SdsConfig = config::read(&dir.as_ref()?.config_file(sds)).ok()?;
         config.shards().find(|(s, _)| *s == shard).map(|(_, device)| device.spec.to_string())

@@ -42,7 +42,7 @@ limits! {
     numbers: frame_body, client_ops, client_bytes, shard_ops, sdc_requests, link_queue,
         groups_per_device, stripe_width, copies, copy_bytes, mdm_log, nbd_payload, nbd_requests,
         moves, moves_per_device, moving_bytes, spare_percent,
-        rebuild_copies, rebuild_bytes, move_copies, move_bytes;
+        rebuild_copies, rebuild_bytes, move_copies, move_bytes, copy_rest, copy_floor;
     times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after,
         rebuild_after, mdm_tick
 }

@@ -42,6 +42,61 @@ fn hosts_in_namespaces_lose_their_cable_and_their_server_and_nothing_else() {
     });
 }
 
+/// A topology with a manager, a manager and a tie-breaker.
+fn three_mdms(topology: &str) -> String {
+    let also = |text: &str, host: &str, role: &str| {
+        let name = format!("name = \"{host}\"\n");
+        text.replace(&name, &format!("{name}mdm = \"{role}\"\n"))
+    };
+    also(&also(topology, "h2", "manager"), "h3", "tie-breaker")
+}
+
+#[test]
+fn three_mdms_are_one_cluster_and_a_lost_log_begins_no_other_one() {
+    case(|| {
+        let topology = spaces::topology(3, "128MiB", "\"v:32MiB\"", |_| String::new());
+        let mut spaces = Spaces::of(&three_mdms(&topology))?;
+        let roles = || -> Result<Vec<String>> {
+            let list = spaces.gabion(&["mdm", "list", "--json"])?.ok()?;
+            let list: serde_json::Value = serde_json::from_str(&list)?;
+            let votes = list.as_array().into_iter().flatten().filter(|m| m["votes"] == true);
+            Ok(votes.filter_map(|m| m["role"].as_str().map(str::to_owned)).collect())
+        };
+        ensure!(roles()? == ["manager", "manager", "tie-breaker"], "{:?}", roles()?);
+        let first = spaces.mdm_of("h1")?;
+        spaces.signal("h1", "mdm", Signal::KILL)?;
+        fs::remove_file(spaces.file("h1/var/lib/gabion/mdm.log"))?;
+        spaces.start("h1", "mdm")?;
+        wait("the others have another leader", secs(20), || {
+            Ok(spaces.gabion(&["volume", "create", "w", "1MiB"])?.ok().ok())
+        })?;
+        // It waits, empty: it began the cluster, and does not begin one again.
+        let ran = system::gabion(["status", "--mdm", &first])?;
+        ensure!(ran.code == 5, "{ran:?}");
+        spaces.gabion(&["mdm", "remove", "h1"])?.ok()?;
+        spaces.gabion(&["mdm", "add", "h1", &first])?.ok()?;
+        wait("all vote", secs(20), || Ok((roles()?.len() == 3).then_some(())))?;
+        // The whole cluster again, from its files.
+        spaces.deploy(&["--down"])?.ok()?;
+        let (log, aside) =
+            (spaces.file("h3/var/lib/gabion/mdm.log"), spaces.folder.join("aside.log"));
+        fs::rename(&log, &aside)?;
+        let file = spaces.folder.join("c.toml").display().to_string();
+        let said = spaces.deploy(&[&file, "--local"])?;
+        ensure!(said.code == 1 && said.stdout.contains("h3 has none"), "{said:?}");
+        fs::rename(&aside, &log)?;
+        // A disk that was cloned, as virtual machines are.
+        let (kept, disk) = (spaces.folder.join("aside.disk"), spaces.device("h2"));
+        fs::rename(&disk, &kept)?;
+        tool("cp", ["--sparse=always", &spaces.device("h1"), &disk])?.ok()?;
+        let said = spaces.deploy(&[&file, "--local"])?;
+        ensure!(said.code == 1 && said.stdout.contains("is the same device as"), "{said:?}");
+        fs::rename(&kept, &disk)?;
+        spaces.up()?;
+        spaces.wait_state("healthy")
+    });
+}
+
 /// An SSH server that lets this test in, and an `ssh` that knows it.
 struct Sshd {
     server: Child,
@@ -123,7 +178,7 @@ fn hosts_are_checked_installed_and_started_over_ssh() {
             let (root, port) = (root.join(format!("h{n}")).display().to_string(), sshd.port);
             format!("address = \"127.0.0.{}\"\nssh_port = {port}\nroot = \"{root}\"\n", n + 1)
         };
-        let text = spaces::topology(3, "128MiB", "\"v:32MiB\"", host);
+        let text = three_mdms(&spaces::topology(3, "128MiB", "\"v:32MiB\"", host));
         let text = text.replace("10809", &free_port()?.to_string());
         let devices = |text: &str| {
             // Hosts that share a file system have devices of their own.
@@ -149,6 +204,9 @@ fn hosts_are_checked_installed_and_started_over_ssh() {
         )?;
         let said = sshd.gabion(&["deploy", &wrong])?;
         ensure!(said.code == 1 && said.stdout.contains("there is no /nowhere"), "{said:?}");
+        fs::write(&wrong, devices(&text).replace("hosts/h3", "hosts/h2"))?;
+        let said = sshd.gabion(&["deploy", &wrong])?;
+        ensure!(said.code == 1 && said.stdout.contains("the same machine as h2"), "{said:?}");
         sshd.gabion(&["deploy", &file, "--check"])?.ok()?;
         ensure!(!root.exists(), "a check changes nothing");
         sshd.gabion(&["deploy", &file])?.ok()?;

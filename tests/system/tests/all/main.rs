@@ -3,6 +3,7 @@
 mod bad_input;
 mod bench;
 mod clients;
+mod demo;
 mod deploy;
 mod devices;
 mod durable;
@@ -16,6 +17,7 @@ mod library;
 mod lifecycle;
 mod lost;
 mod mdm_cluster;
+mod mdm_parted;
 mod mdm_restart;
 mod objects;
 mod outage;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::time::{Duration, Instant};
 use system::probe::Probe;
-use system::{Cluster, Options, case, secs, tool, wait};
+use system::{Cluster, Options, case, secs, setting, tool, wait};
 
 fn three() -> Result<Cluster> {
     Cluster::start(&Options { more: &["--mdms", "3"], ..Options::default() })
@@ -32,21 +32,24 @@ fn wait_all_vote(cluster: &Cluster, count: usize) -> Result<()> {
     })
 }
 
+/// `GABION_ROUNDS=50` is the long form.
 #[test]
 fn leaders_die_under_load_and_no_io_fails_and_no_configuration_is_lost() {
     case(|| {
         let cluster = three()?;
         let probe = Probe::start(&cluster, "vol1", 2, 256 << 20)?;
         probe.wait_ops(500)?;
-        let mut gaps = Vec::new();
-        for i in 0..8 {
+        let (mut gaps, rounds) = (Vec::new(), setting("GABION_ROUNDS", 8));
+        for i in 0..rounds {
             cluster.gabion(&["volume", "create", &format!("a{i}"), "1MiB"])?.ok()?;
             let dead = leader(&cluster)?;
             let start = Instant::now();
             cluster.kill(&dead)?;
             wait("another MDM leads", secs(10), || {
                 let name = format!("b{i}");
-                Ok(cluster.gabion(&["volume", "create", &name, "1MiB"])?.ok().ok())
+                let ran = cluster.gabion(&["volume", "create", &name, "1MiB"])?;
+                // An order without an answer may have been carried out.
+                Ok((ran.code == 0 || ran.stderr.contains("there is a volume")).then_some(()))
             })?;
             gaps.push(start.elapsed());
             probe.wait_ops(200)?;
@@ -54,8 +57,10 @@ fn leaders_die_under_load_and_no_io_fails_and_no_configuration_is_lost() {
             wait_all_vote(&cluster, 3)?;
         }
         let status = cluster.wait_state("healthy", secs(20))?;
-        ensure!(status["volumes"].as_array().map(Vec::len) == Some(17), "{status:#}");
+        let volumes = status["volumes"].as_array().map_or(0, Vec::len);
+        ensure!(volumes as u64 == 1 + 2 * rounds, "{volumes} volumes");
         let saw = probe.finish()?;
+        gaps.sort();
         println!("without a leader: {gaps:?}; longest request: {:?}", saw.worst);
         ensure!(saw.worst <= Duration::from_secs(1), "{saw:?}");
         let limit = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! What a process may use of this machine: memory, and the disk's bytes per second, by control groups (version 1,
+//! What a process of an experiment may use of this machine: memory, and the disk's bytes per second, by control groups (version 1,
 //! or 2).
 
 use anyhow::{Context, Result, bail};

@@ -1,0 +1,263 @@
+//! `gabion bench rebuild`: servers die for good, and the others make their copies anew.
+//!
+//! Clusters of several sizes, in which every server has as much data. Each server's device is held at a number of
+//! bytes per second, so that the devices are the bound, as on hosts of their own, and not this machine's processors. One
+//! server is killed while nobody asks for anything: the time until all is whole, beside what the devices of all
+//! others allow, which falls as 1/(N-1). Then a second one, under load: what the load's requests take, beside what they took
+//! before.
+
+use super::drive::{Jobs, Work};
+use super::load::Data;
+use super::pair::Spread;
+use super::progress::Line;
+use super::ratio::outcome::{Outcome, Page};
+use super::ratio::rows::Target;
+use super::rig::{self, Layout, Rig};
+use super::workload::Workload;
+use super::{interrupt, io};
+use crate::exit::Exit;
+use crate::limits::{Group, Limits};
+use crate::report::Report;
+use crate::size::Size;
+use crate::statedir::StateDir;
+use crate::target::Target as Cluster;
+use crate::{cluster, status};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A rebuild reaches this part of what the devices allow, at least.
+const RATE: Target = Target { must: 0.8, aim: None, higher_is_better: true };
+/// Requests take so much longer under a rebuild, at most.
+const LATENCY: Target = Target { must: 2.0, aim: None, higher_is_better: false };
+/// Seconds until a lost server's copies are made anew.
+const REBUILD_AFTER: &str = "1";
+/// The longest rebuild that is waited for.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// How often it is looked whether it has ended.
+const LOOK: Duration = Duration::from_millis(10);
+/// Counters of servers are at most so old.
+const HEARTBEATS: Duration = Duration::from_millis(500);
+/// A device's room over its share, as groups are not all of one size, and the log takes some.
+const ROOM: u64 = 1 << 30;
+
+/// Options of `bench rebuild`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Takes root: the devices' speed is held by control groups. It needs --data times the servers of the largest cluster
+in the folder.
+
+Rows rebuild-N: the floor is what the devices of the N - 1 others need for what was copied; the ratio is that over
+what it took. Rows growth-N: the time for N servers, as 1/(N - 1) of the smallest cluster's foretells it, over what
+it took. Rows p99-N: the latency that one in a hundred requests exceeds (4 KiB, 70 % reads, one under way per server),
+during a rebuild, over what it was before. A row that misses its must: exit code 7.
+
+Examples:
+  gabion bench rebuild .                           4, 8 and 16 servers: five minutes
+  gabion bench rebuild . --sds 4 --sds 8 --data 128MiB --json")]
+pub struct RebuildArgs {
+    /// The folder, on a disk that is faster than all devices together
+    folder: PathBuf,
+    /// Servers of a cluster; may be given several times [default: 4, 8 and 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=64))]
+    sds: Vec<u32>,
+    /// Bytes that each server has, copies of others' data included
+    #[arg(long, default_value = "512MiB", value_name = "SIZE")]
+    data: Size,
+    /// Bytes per second that each device reads, and writes
+    #[arg(long, default_value = "8MiB", value_name = "SIZE")]
+    disk: Size,
+    /// How long requests are measured without a rebuild
+    #[arg(long, default_value_t = 5.0, value_parser = io::seconds)]
+    seconds: f64,
+    /// How Gabion talks to the kernel: auto, uring or epoll
+    #[arg(long, default_value = "auto")]
+    backend: rt::Backend,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one cluster has shown.
+struct Shown {
+    servers: u32,
+    /// The rebuild without load: seconds, and bytes copied.
+    seconds: f64,
+    bytes: f64,
+    /// Microseconds that one in a hundred requests exceeded, before a rebuild and during one.
+    p99: [f64; 2],
+}
+
+/// Runs `gabion bench rebuild`.
+pub fn run(args: &RebuildArgs) -> Result<Exit> {
+    let mut sizes = args.sds.clone();
+    if sizes.is_empty() {
+        sizes = vec![4, 8, 16];
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    let mut page = Page::begin(1, args.json);
+    let mut first: Option<Shown> = None;
+    for servers in sizes {
+        let shown = Stand::new(args, servers)?.play(args)?;
+        rows(args, &shown, first.as_ref()).into_iter().for_each(|row| page.tell(row));
+        first.get_or_insert(shown);
+    }
+    page.end()
+}
+
+fn rows(args: &RebuildArgs, shown: &Shown, first: Option<&Shown>) -> Vec<Outcome> {
+    let n = shown.servers;
+    let row = |kind: &str, title: &str, unit, target, floor: f64, ours: f64| {
+        let ratio = if target == RATE { floor / ours } else { ours / floor };
+        let row = Outcome::new(&format!("{kind}-{n}"), title, unit, target);
+        let row = Outcome { floor: Some(floor), ours: Some(ours), ..row };
+        row.with_ratio(Spread { median: ratio, low: ratio, high: ratio })
+    };
+    let ideal = shown.bytes / (args.disk.0 as f64 * f64::from(n - 1));
+    let title = "all copies of a lost server made anew, without load";
+    let mut rows = vec![row("rebuild", title, "s", RATE, ideal, shown.seconds)];
+    if let Some(first) = first {
+        let speed = first.bytes / first.seconds * f64::from(n - 1) / f64::from(first.servers - 1);
+        let title = "the same, as 1/(N - 1) foretells it";
+        rows.push(row("growth", title, "s", RATE, shown.bytes / speed, shown.seconds));
+    }
+    let title = "99 % of 4 KiB requests, 70 % reads: during a rebuild over before";
+    rows.push(row("p99", title, "us", LATENCY, shown.p99[0], shown.p99[1]));
+    rows
+}
+
+/// A cluster whose devices are held.
+struct Stand {
+    rig: Rig,
+    dir: StateDir,
+    cluster: Cluster,
+    servers: u32,
+    _groups: Vec<Group>,
+}
+
+impl Stand {
+    fn new(args: &RebuildArgs, servers: u32) -> Result<Stand> {
+        let unit = u64::from(base::UNIT);
+        let size = (args.data.0 * u64::from(servers) / 2).next_multiple_of(unit);
+        let device = format!("file:{}", args.data.0 * 2 + ROOM);
+        let more = ["--rebuild-after", REBUILD_AFTER];
+        let layout = Layout::apart(servers);
+        let rig = Rig::on(&args.folder, &device, size, layout, args.backend, false, &more)?;
+        let dir = StateDir::open(rig.dir())?;
+        let cluster = Cluster { dir: rig.dir().to_owned(), mdm: Vec::new() };
+        let (mut groups, id) = (Vec::new(), std::process::id());
+        for number in 0..servers {
+            let name = cluster::sds(number);
+            let limits = Limits { memory: 1 << 40, disk: args.disk.0 };
+            let group = Group::new(&format!("gabion-{id}-{name}"), limits, &args.folder)?;
+            group.add(dir.process(&name).context("it runs")?.pid)?;
+            groups.push(group);
+        }
+        Ok(Stand { rig, dir, cluster, servers, _groups: groups })
+    }
+
+    fn play(self, args: &RebuildArgs) -> Result<Shown> {
+        let n = self.servers;
+        let (begin, moved) = self.lose(n - 1, "without load", || Ok(()))?;
+        let (seconds, bytes) = (begin.as_secs_f64(), moved as f64);
+        let work = Work {
+            workload: Workload::Randrw,
+            mix: 70,
+            block: base::BLOCK,
+            depth: n,
+            jobs: 1,
+            data: Data::Shared,
+        };
+        let window = Duration::from_secs_f64(args.seconds);
+        let processes = rig::processes(&status::ask(&self.cluster)?);
+        let before = self.rig.volume.measure("before", &work, &processes, window);
+        let before = before?.latency_us.p99;
+        let mut jobs = Jobs::start(&self.rig.volume, &work, None)?;
+        jobs.wait_begun()?;
+        let record = |on| jobs.counters().iter().for_each(|c| c.record(on));
+        self.lose(n - 2, "under load", || {
+            record(true);
+            jobs.check()
+        })?;
+        record(false);
+        let during = jobs.end()?.both().context("requests were answered")?.p99;
+        Ok(Shown { servers: n, seconds, bytes, p99: [before, during] })
+    }
+
+    /// Kills a server for good, and waits until all is whole; how long that took from the beginning of the rebuild,
+    /// and how much was copied.
+    fn lose(
+        &self,
+        number: u32,
+        how: &str,
+        begins: impl FnOnce() -> Result<()>,
+    ) -> Result<(Duration, u64)> {
+        let name = cluster::sds(number);
+        let before = self.moved(&name)?;
+        cluster::kill(&self.dir, &name)?;
+        let what = format!("{} SDSs, {name} is lost, {how}", self.servers);
+        let line = Line::new(&what);
+        self.until(&line, |report| report.moves.groups > 0)?;
+        let begin = Instant::now();
+        begins()?;
+        self.until(&line, |r| {
+            r.groups.degraded == 0 && r.moves.groups == 0 && r.moves.waiting_groups == 0
+        })?;
+        let took = begin.elapsed();
+        interrupt::sleep(HEARTBEATS)?;
+        Ok((took, self.moved(&name)?.saturating_sub(before)))
+    }
+
+    fn until(&self, line: &Line, is: impl Fn(&Report) -> bool) -> Result<()> {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            let report = status::ask(&self.cluster)?;
+            if is(&report) {
+                return Ok(());
+            }
+            if report.moves.held_back {
+                bail!("so many servers are away that nothing is rebuilt");
+            }
+            line.say(&format!("{} left", Size(report.moves.remaining_bytes)));
+            interrupt::sleep(LOOK)?;
+        }
+        bail!("not within {PATIENCE:?}")
+    }
+
+    /// What all servers but this one have copied.
+    fn moved(&self, but: &str) -> Result<u64> {
+        let report = status::ask(&self.cluster)?;
+        let others = report.sds.iter().filter(|s| s.name != but);
+        Ok(others.flat_map(|s| &s.devices).map(|d| d.resync_moved_bytes).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: RebuildArgs,
+    }
+
+    #[test]
+    fn rates_are_compared_with_the_devices_of_the_others_and_with_the_smallest_cluster() {
+        let args = Command::parse_from(["x", ".", "--disk", "1MiB"]).args;
+        let mib = (1 << 20) as f64;
+        let shown =
+            |servers, seconds| Shown { servers, seconds, bytes: 30.0 * mib, p99: [100.0, 250.0] };
+        let first = shown(4, 12.5);
+        let told = rows(&args, &first, None);
+        assert_eq!(told.len(), 2);
+        assert_eq!((told[0].floor, told[0].ratio, told[0].ok), (Some(10.0), Some(0.8), true));
+        assert_eq!((told[1].name.as_str(), told[1].ratio, told[1].ok), ("p99-4", Some(2.5), false));
+        let told = rows(&args, &shown(16, 4.0), Some(&first));
+        assert_eq!((told[0].floor, told[0].ratio, told[0].ok), (Some(2.0), Some(0.5), false));
+        assert_eq!((told[1].name.as_str(), told[1].floor), ("growth-16", Some(2.5)));
+    }
+}
