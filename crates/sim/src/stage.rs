@@ -652,13 +652,6 @@ impl Stage {
     fn mapped(&mut self, v: u8, clients: u8, confirmed: bool) {
         let Some(id) = self.volumes[v as usize].id.filter(|_| confirmed) else { return };
         let moment = self.history.tick();
-        // Who is to have it again may have it at any moment.
-        let orders = &self.desk.borrow().orders;
-        let again = orders.iter().filter_map(|o| match o {
-            Order::Map(of, clients) if *of == v => Some(*clients),
-            _ => None,
-        });
-        let clients = again.fold(clients, |all, more| all | more);
         let out = |client: u8| clients >> client & 1 == 0;
         // Who gets it back by an order that waits already may have it at any time from now on.
         let back = |client: u8| {
