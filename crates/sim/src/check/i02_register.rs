@@ -10,6 +10,7 @@ use super::register::{self, Access, Op, Verdict};
 use crate::history::{History, Record, SILENT};
 use crate::plan::IoKind;
 use base::{SECTOR, UNIT, VolumeId};
+use seam::BlockError;
 use std::collections::BTreeMap;
 
 const UNIT_SECTORS: u32 = UNIT / SECTOR;
@@ -44,8 +45,10 @@ fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
         }
     };
     let answered = op.answer.filter(|a| a.result.is_ok()).map(|a| a.moment);
-    let cut = op.cut.unwrap_or(u64::MAX);
-    let expires = op.answer.map_or(u64::MAX, |a| a.moment).min(cut);
+    // Who is told that a volume is not its own any more may have asked servers that don't know it yet: that is over with
+    // the fence.
+    let over = op.answer.filter(|a| a.result != Err(BlockError::NoSuchVolume));
+    let expires = over.map_or(u64::MAX, |a| a.moment).min(op.cut.unwrap_or(u64::MAX));
     Some(Op { access, invoked: op.invoked, answered, expires })
 }
 

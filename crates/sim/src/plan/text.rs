@@ -44,7 +44,7 @@ limits! {
         moves, moves_per_device, moving_bytes, spare_percent,
         rebuild_copies, rebuild_bytes, move_copies, move_bytes, copy_rest, copy_floor;
     times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after,
-        rebuild_after, mdm_tick
+        rebuild_after, quarantine, mdm_tick
 }
 
 impl fmt::Display for Plan {
