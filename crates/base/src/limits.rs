@@ -50,8 +50,8 @@ pub struct Limits {
     pub move_copies: u32,
     /// Bytes per second of such copies; 0: any.
     pub move_bytes: u64,
-    /// While clients are served, such copies, of either kind, rest for so many times as long as the last one took: so
-    /// copies leave the devices to clients for most of the time, however slow these are.
+    /// While clients are served, copies that only move rest for so many times as long as the last one took: so they leave the
+    /// devices to clients for most of the time, however slow these are.
     pub copy_rest: u32,
     /// No rest makes it fewer bytes per second by one shard; 0: any may.
     pub copy_floor: u64,
@@ -106,7 +106,7 @@ impl Limits {
         stuck_after: Duration::from_millis(100),
         copies: 16,
         copy_bytes: 128 << 10,
-        rebuild_copies: 1,
+        rebuild_copies: 4,
         rebuild_bytes: 0,
         move_copies: 1,
         move_bytes: 64 << 20,

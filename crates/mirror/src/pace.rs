@@ -1,11 +1,11 @@
 //! How fast joiners are filled while clients are served: at most so many copies in flight, so many bytes per
-//! second, and a rest after each copy that is as many times as long as it took; without limit but that on all copies
-//! while no client asks for anything.
+//! second, and after each copy that only moves a rest that is as many times as long as it took; without limit but that
+//! on all copies while no client asks for anything.
 //!
 //! The rest is what makes it fit every device: where a copy takes long, because the device is slow or clients keep it
-//! busy, there are fewer of them; but never so few that a lost copy waits for ever. The three policies that people know are settings of these numbers: unlimited (all 0), a
-//! number of copies, and what ships: applications first. A copy that replaces a lost one is more urgent than one
-//! that only moves. A settle isn't held back at all: clients wait for it.
+//! busy, there are fewer of them. A copy that replaces a lost one doesn't rest: until it is there, the next loss stops
+//! service. The three policies that people know are settings of these numbers: unlimited (all 0), a number of copies,
+//! and what ships for moves: applications first. A settle isn't held back at all: clients wait for it.
 
 use base::{Duration, Limits, Time};
 
@@ -63,6 +63,10 @@ impl Pace {
         self.client.is_some_and(|at| now.since(at) < BUSY)
     }
 
+    fn rests(&self, now: Time, purpose: Purpose) -> bool {
+        self.is_busy(now) && purpose == Purpose::Move
+    }
+
     /// So many copies, and bytes per second, of this kind at most; 0: any.
     fn bounds(&self, now: Time, purpose: Purpose, limits: &Limits) -> (u32, u64) {
         match purpose {
@@ -75,8 +79,8 @@ impl Pace {
 
     /// Whether one more may begin beside `copies` others.
     pub fn turn(&self, now: Time, purpose: Purpose, copies: u32, limits: &Limits) -> Turn {
-        let (few, _) = self.bounds(now, purpose, limits);
-        let held = self.is_busy(now) && purpose != Purpose::Settle;
+        let (few, bytes) = self.bounds(now, purpose, limits);
+        let held = bytes > 0 || self.rests(now, purpose);
         let most = if few == 0 { limits.copies } else { few.min(limits.copies) };
         match () {
             () if copies >= most => Turn::Later,
@@ -95,13 +99,19 @@ impl Pace {
 
     /// Bytes of a copy that begins now.
     pub fn len(&self, now: Time, purpose: Purpose, limits: &Limits) -> u32 {
-        let held = self.is_busy(now) && purpose != Purpose::Settle;
-        if held { limits.copy_bytes.min(GENTLE) } else { limits.copy_bytes }
+        if self.rests(now, purpose) { limits.copy_bytes.min(GENTLE) } else { limits.copy_bytes }
     }
 
     /// A copy of so many bytes has ended that took so long.
-    pub fn ended(&mut self, now: Time, took: Duration, len: u32, limits: &Limits) {
-        if !self.is_busy(now) {
+    pub fn ended(
+        &mut self,
+        now: Time,
+        purpose: Purpose,
+        took: Duration,
+        len: u32,
+        limits: &Limits,
+    ) {
+        if !self.rests(now, purpose) {
             return;
         }
         let rest = took.min(LONGEST) * limits.copy_rest;
@@ -159,24 +169,26 @@ mod tests {
         let len = 256 << 10;
         let (mut pace, now) = (Pace::default(), Time(1000 * MS));
         let took = Duration::from_millis(20);
-        pace.ended(now, took, len, &limits);
-        assert_eq!(pace.turn(now, Purpose::Rebuild, 0, &limits), Turn::Now, "nobody is there");
-        assert_eq!(pace.len(now, Purpose::Rebuild, &limits), limits.copy_bytes);
+        pace.ended(now, Purpose::Move, took, len, &limits);
+        assert_eq!(pace.turn(now, Purpose::Move, 0, &limits), Turn::Now, "nobody is there");
+        assert_eq!(pace.len(now, Purpose::Move, &limits), limits.copy_bytes);
         pace.client(now);
-        assert_eq!(pace.len(now, Purpose::Rebuild, &limits), GENTLE);
+        assert_eq!(pace.len(now, Purpose::Move, &limits), GENTLE);
+        assert_eq!(pace.len(now, Purpose::Rebuild, &limits), limits.copy_bytes);
         assert_eq!(pace.len(now, Purpose::Settle, &limits), limits.copy_bytes);
-        pace.ended(now, took, len, &limits);
+        pace.ended(now, Purpose::Move, took, len, &limits);
         let due = Time(1060 * MS);
-        assert_eq!(pace.turn(now, Purpose::Rebuild, 0, &limits), Turn::At(due));
+        assert_eq!(pace.turn(now, Purpose::Move, 0, &limits), Turn::At(due));
         assert_eq!(pace.turn(now, Purpose::Settle, 0, &limits), Turn::Now, "clients wait for it");
-        assert_eq!(pace.turn(due, Purpose::Rebuild, 0, &limits), Turn::Now);
+        assert_eq!(pace.turn(now, Purpose::Rebuild, 0, &limits), Turn::Now, "a loss is urgent");
+        assert_eq!(pace.turn(due, Purpose::Move, 0, &limits), Turn::Now);
         pace.client(due);
         // A quarter of a MiB in 200 ms: the floor leaves 50 ms of a rest of 600.
-        pace.ended(due, Duration::from_millis(200), len, &limits);
+        pace.ended(due, Purpose::Move, Duration::from_millis(200), len, &limits);
         let due = due + Duration::from_millis(50);
         assert_eq!(pace.turn(Time(1061 * MS), Purpose::Move, 0, &limits), Turn::At(due));
         pace.client(due);
-        pace.ended(due, Duration::from_secs(60), len, &limits);
+        pace.ended(due, Purpose::Move, Duration::from_secs(60), len, &limits);
         assert_eq!(pace.turn(due, Purpose::Move, 0, &limits), Turn::Now);
     }
 }

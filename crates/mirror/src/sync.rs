@@ -508,7 +508,8 @@ impl<J: Journal> Mirror<J> {
         }
         let (group, lsn, moved) = (op.group, op.lsn, op.body.len() as u64);
         if let Asker::Sync { since } = op.asker {
-            self.pace.ended(now, now.since(since), op.len, &self.limits);
+            let (took, len) = (now.since(since), op.len);
+            self.pace.ended(now, self.purpose(group), took, len, &self.limits);
         }
         let arrived = !op.sent.is_empty();
         self.drop_copy(key);
