@@ -94,7 +94,7 @@ impl Healer {
         let lost = self.away.iter().filter(|(_, since)| !self.held_back && overdue(since));
         let lost: BTreeSet<DeviceId> = lost.map(|(device, _)| *device).collect();
         let mut round = Round::new(now, state, seen, limits);
-        round.finish();
+        round.finish(&lost);
         round.rebuild(&lost);
         round.hand_over();
         round.clear();
@@ -187,21 +187,35 @@ impl<'a> Round<'a> {
         self.shapes.insert(id, shape);
     }
 
-    /// Ends moves whose newcomer is in sync, and those that are of no use any more.
-    fn finish(&mut self) {
+    /// Ends moves whose newcomer is in sync, and those that are of no use any more: then who leaves takes a place
+    /// back, unless the two that are left would share a fault unit. Then another one comes for who is lost or has to go.
+    fn finish(&mut self, lost: &BTreeSet<DeviceId>) {
         let state = self.state;
+        let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent.empties());
         for (id, group) in state.groups.iter().filter(|(_, g)| g.primary.is_some()) {
             let Some(leaving) = group.leaving else { continue };
-            match group.newcomer() {
-                None => self.shape(*id, group.staying().collect(), None),
-                Some(_) if mutant::on(Mutant::DropEarly) => {
-                    self.shape(*id, group.staying().collect(), None);
-                }
-                Some(newcomer) if self.is_pointless(*id, group, newcomer, leaving) => {
-                    let back = |d: DeviceId| if d == newcomer { leaving } else { d };
-                    self.shape(*id, group.staying().map(back).collect(), None);
-                }
-                Some(_) => {}
+            if group.newcomer().is_none() || mutant::on(Mutant::DropEarly) {
+                self.shape(*id, group.staying().collect(), None);
+                continue;
+            }
+            let gone = |d: &DeviceId| {
+                !group.in_sync.contains(d) && self.is_pointless(*id, group, *d, leaving)
+            };
+            let gone: Vec<DeviceId> = group.staying().filter(gone).collect();
+            let with = |from: DeviceId, to: DeviceId| {
+                group.staying().map(|d| if d == from { to } else { d }).collect::<Vec<_>>()
+            };
+            let apart = |pair: &[DeviceId]| {
+                pair.iter().map(|d| state.unit_of(*d)).collect::<BTreeSet<_>>().len() == 2
+            };
+            let back = gone.iter().map(|d| with(*d, leaving)).find(|pair| apart(pair));
+            if let Some(pair) = back {
+                self.shape(*id, pair, None);
+            } else if let Some(from) = gone.iter().find(|d| lost.contains(d) || leaves(d))
+                && let Some(to) = self.rooms.best(state, *id, group, *from, true)
+            {
+                let replicas = with(*from, to).into_iter().chain([leaving]).collect();
+                self.shape(*id, replicas, Some(leaving));
             }
         }
     }

@@ -212,6 +212,42 @@ fn a_newcomer_that_goes_down_is_given_up() {
 }
 
 #[test]
+fn a_move_within_a_fault_set_never_ends_with_both_copies_there() {
+    // 4 is full, so that what leaves 2 goes to 3, if it can; and both are in one fault set.
+    let mut rig = Rig::new(5);
+    for n in [2, 3] {
+        rig.state.servers.get_mut(&SdsId(n)).unwrap().unit = SdsId(2);
+    }
+    rig.settle();
+    [1, 4, 5].into_iter().for_each(|n| rig.used(n, 1 << 30));
+    rig.intend(2, Intent::Remove);
+    rig.beats();
+    let (id, primary, newcomer) = *rig.moving().first().expect("nothing moves");
+    let other = rig.state.groups[&id].staying().find(|d| *d != newcomer).unwrap();
+    assert_eq!((newcomer, primary == newcomer), (DeviceId(3), false));
+    // The other copy's server goes, and the newcomer has its copy.
+    rig.down(other.0);
+    rig.beats();
+    let group = rig.state.groups[&id].clone();
+    assert_eq!(group.leaving, Some(DeviceId(2)), "{group:?}");
+    let life = rig.life(2);
+    apply(&mut rig.state, &join(2, life, 3));
+    let epoch = rig.state.groups[&id].epoch.0;
+    apply(&mut rig.state, &admit(id.0, epoch, 3));
+    rig.beats();
+    let group = rig.state.groups[&id].clone();
+    assert_eq!((group.leaving, group.in_sync.len()), (Some(DeviceId(2)), 2), "{group:?}");
+    // It stays away: another one comes for it, while the two hold on.
+    [1, 4, 5].into_iter().filter(|n| *n != other.0).for_each(|n| rig.used(n, 0));
+    rig.round(rig.limits.rebuild_after);
+    let group = rig.state.groups[&id].clone();
+    assert!(!group.replicas.contains(&other) && group.in_sync.len() == 2, "{group:?}");
+    rig.settle();
+    let [a, b] = rig.state.groups[&id].pair().unwrap();
+    assert_ne!(rig.state.unit_of(a), rig.state.unit_of(b));
+}
+
+#[test]
 fn so_many_away_are_no_accident() {
     let mut rig = Rig::new(12);
     (2..=3).for_each(|n| rig.down(n));
