@@ -149,14 +149,15 @@ struct Round<'a> {
     seen: &'a Observed,
     limits: &'a Limits,
     rooms: Rooms,
-    /// Groups that are on the move.
+    /// Groups that are on the move. One that nobody leads waits, and may wait for ever.
     moving: usize,
     shapes: BTreeMap<GroupId, command::Shape>,
 }
 
 impl<'a> Round<'a> {
     fn new(now: Time, state: &'a State, seen: &'a Observed, limits: &'a Limits) -> Round<'a> {
-        let moving = state.groups.values().filter(|g| g.leaving.is_some()).count();
+        let moves = |g: &&Group| g.leaving.is_some() && g.primary.is_some();
+        let moving = state.groups.values().filter(moves).count();
         let rooms = Rooms::new(now, state, seen, limits);
         Round { state, seen, limits, rooms, moving, shapes: BTreeMap::new() }
     }

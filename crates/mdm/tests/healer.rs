@@ -248,6 +248,21 @@ fn a_move_within_a_fault_set_never_ends_with_both_copies_there() {
 }
 
 #[test]
+fn a_move_that_lost_all_its_copies_keeps_no_other_group_waiting() {
+    let mut rig = Rig::new(5);
+    rig.limits.moves = 1;
+    rig.intend(2, Intent::Remove);
+    rig.beats();
+    let (id, ..) = rig.moving()[0];
+    let held: Vec<DeviceId> = rig.state.groups[&id].in_sync.clone();
+    let server = held.iter().find(|d| **d != DeviceId(2)).unwrap().0;
+    [2, server].into_iter().for_each(|n| rig.down(n));
+    assert!(rig.state.groups[&id].is_failed());
+    rig.beats();
+    assert!(rig.round(rig.limits.rebuild_after) > 0, "others are made anew");
+}
+
+#[test]
 fn so_many_away_are_no_accident() {
     let mut rig = Rig::new(12);
     (2..=3).for_each(|n| rig.down(n));
