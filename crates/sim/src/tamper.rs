@@ -110,6 +110,10 @@ impl Stage {
                 let own = std::mem::replace(self.file(i), empty);
                 let other = std::mem::replace(self.file(j), own);
                 *self.file(i) = other;
+                let lost = std::mem::take(&mut self.lost_copies).into_iter();
+                let moved =
+                    |at: u8| [(i, j), (j, i)].into_iter().find(|m| m.0 == at).map_or(at, |m| m.1);
+                self.lost_copies = lost.map(|(at, unit, block)| (moved(at), unit, block)).collect();
             }
         }
     }
