@@ -154,7 +154,8 @@ pub fn apart(stage: &Stage) -> Result<(), Failure> {
     }
     let servers = (0..stage.plan.sds).filter_map(|i| Some((stage.sds(i)?.id().0, i % sets)));
     let set: BTreeMap<u32, u8> = servers.collect();
-    for (id, group) in &stage.observer.groups {
+    // What is lost can't move.
+    for (id, group) in stage.observer.groups.iter().filter(|(_, g)| !g.lost) {
         let of: BTreeSet<_> = group.replicas.iter().filter_map(|d| set.get(d)).collect();
         if of.len() < 2 {
             let text = format!("{id} has all its copies in one fault set: {:?}", group.replicas);
