@@ -59,6 +59,11 @@ pub struct Limits {
     pub rebuild_after: Duration,
     /// How long a device is held out that comes and goes too often, the first time; zero: never.
     pub quarantine: Duration,
+    /// A device whose operations, or whose host's answers, take so long, and many times as long as those of the others
+    /// of its pool, is slow; zero: none is.
+    pub slow: Duration,
+    /// Who is slow for so long is done without.
+    pub slow_for: Duration,
     /// Groups whose replicas change at a time.
     pub moves: u32,
     /// Of these, those that one device copies, or gets; more if they are small.
@@ -114,6 +119,8 @@ impl Limits {
         copy_floor: 2 << 20,
         rebuild_after: Duration::from_secs(60),
         quarantine: Duration::from_secs(5),
+        slow: Duration::from_millis(200),
+        slow_for: Duration::from_secs(10),
         moves: 1024,
         moves_per_device: 8,
         moving_bytes: 64 << 20,

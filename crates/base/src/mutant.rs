@@ -133,6 +133,12 @@ pub enum Mutant {
     OneFaultUnit,
     /// R12: what a server in maintenance misses is made anew elsewhere.
     RebuildMaintained,
+    /// R11: who is in sync takes copies that go to a joiner alone for a gap in its stream.
+    OneStream,
+    /// R12: one who finds another one slow is believed, whoever it is.
+    TrustOneWord,
+    /// R12: nobody is too slow.
+    BearSlow,
     /// Mdm: a vote is sent before it is durable.
     MdmVoteUnwritten,
     /// Mdm: entries are said to be there before they are durable.
@@ -217,6 +223,9 @@ impl Mutant {
         Mutant::WipeReplica,
         Mutant::KeepForeign,
         Mutant::RebuildMaintained,
+        Mutant::OneStream,
+        Mutant::TrustOneWord,
+        Mutant::BearSlow,
         Mutant::MdmVoteUnwritten,
         Mutant::MdmEntryUnwritten,
         Mutant::MdmAnswerEarly,

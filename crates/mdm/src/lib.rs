@@ -3,6 +3,7 @@
 //! - [`command`]: what a log entry can say; [`state`]: what it means ([`State::apply`]).
 //! - [`controller`]: wishes and observations become commands, or a refusal; nothing else makes them.
 //! - [`healer`]: which groups get other replicas. [`detector`]: who lives. [`quarantine`]: who comes and goes too often.
+//!   [`slowness`]: who takes too long.
 //!   [`entry`]: commands on their way. [`log`]: how they survive. [`mapping`], [`objects`]: who may use a volume, and what
 //!   people make, name and remove. [`publish`], [`snapshot`], [`status`]: the state as map pages, as bytes, and for
 //!   people. [`members`]: the
@@ -32,6 +33,7 @@ pub mod publish;
 pub mod quarantine;
 pub mod refused;
 pub mod removal;
+pub mod slowness;
 pub mod snapshot;
 pub mod state;
 pub mod status;

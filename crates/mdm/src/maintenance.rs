@@ -68,15 +68,20 @@ impl State {
         if let Some(other) = mates().find(|d| d.intent.empties()) {
             return Err(Refused::Empties(name(other))); // its data has to go somewhere
         }
+        let groups = self.only_on(all);
+        let server = self.servers.get(&server).map_or(String::new(), |s| s.name.clone());
+        if groups > 0 { Err(Refused::OnlyHere { server, groups }) } else { Ok(()) }
+    }
+
+    /// How many groups that volumes use nobody serves without these devices.
+    pub(crate) fn only_on(&self, all: &BTreeSet<DeviceId>) -> usize {
         let elsewhere = |d: &DeviceId| !all.contains(d) && self.is_up(*d);
         let only_here = |g: &&base::GroupId| {
             let in_sync = &self.groups[*g].in_sync;
             self.is_used(**g) && !in_sync.is_empty() && !in_sync.iter().any(elsewhere)
         };
         let groups = all.iter().flat_map(|d| self.groups_of(*d)).filter(only_here);
-        let groups = groups.collect::<BTreeSet<_>>().len();
-        let server = self.servers.get(&server).map_or(String::new(), |s| s.name.clone());
-        if groups > 0 { Err(Refused::OnlyHere { server, groups }) } else { Ok(()) }
+        groups.collect::<BTreeSet<_>>().len()
     }
 }
 

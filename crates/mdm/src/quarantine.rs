@@ -9,6 +9,8 @@ use base::{Duration, Time};
 
 /// So many times in a row nothing happens.
 const FREE: u32 = 3;
+/// Who is sent away counts as if it had gone so often: sixteen first quarantines.
+const SENT_AWAY: u32 = FREE + 5;
 /// The longest quarantine, and how long somebody has to stay to be forgiven, in first quarantines.
 const MOST: u32 = 128;
 
@@ -35,6 +37,12 @@ impl Quarantine {
         let long = first * 1_u32.checked_shl(times).unwrap_or(MOST).min(MOST);
         self.until = Some(now + long);
         (long > Duration::ZERO).then_some(long)
+    }
+
+    /// It is sent away, as it is slow: when it is back it is held out for so long that its copies are made anew
+    /// elsewhere, and longer each time.
+    pub fn sent_away(&mut self) {
+        self.count = self.count.max(SENT_AWAY);
     }
 
     /// For how long it is still held out; zero: it isn't.
@@ -64,6 +72,18 @@ mod tests {
         assert_eq!(held, [0, 0, 0, 5, 10, 20, 40]);
         assert_eq!([(); 6].map(|()| flap(&mut q, 30)), [80, 160, 320, 640, 640, 640]);
         assert_eq!(flap(&mut q, 700), 0, "it stayed for long enough");
+    }
+
+    #[test]
+    fn who_is_sent_away_is_held_out_at_once_and_longer_each_time() {
+        let first = Duration::from_secs(5);
+        let mut q = Quarantine::default();
+        for (at, seconds) in [(1, 80), (200, 160), (500, 320)] {
+            q.went(Time(at * 1_000_000_000), first);
+            q.sent_away();
+            let long = q.came(Time(at * 1_000_000_000), first);
+            assert_eq!(long, Some(Duration::from_secs(seconds)));
+        }
     }
 
     #[test]

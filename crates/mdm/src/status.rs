@@ -12,6 +12,7 @@ use crate::group::Group;
 use crate::mapping::Grant;
 use crate::publish::device_info;
 use crate::quarantine::Quarantine;
+use crate::slowness::delays;
 use crate::state::{State, Volume};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -145,13 +146,14 @@ pub fn status(
 ) -> StatusInfo {
     let tally = state.groups.values().fold(Tally::default(), |t, g| t.add(g, unheard));
     let there = state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
+    let delays = delays(state, seen);
     let mut info = StatusInfo {
         cluster: state.cluster.0,
         map: state.version.0,
         groups: state.groups.len() as u32,
         groups_degraded: tally.degraded as u32,
         groups_failed: tally.failed as u32,
-        devices: there.map(|(id, _)| device(state, seen, unheard, now, *id)).collect(),
+        devices: there.map(|(id, _)| device(state, seen, unheard, now, *id, &delays)).collect(),
         volumes: state.volumes.iter().map(|(id, v)| volume(state, unheard, *id, v)).collect(),
         sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id)).collect(),
         objects: state.object_status(limits, |d| seen.used(d)),
@@ -221,7 +223,9 @@ fn device(
     unheard: &BTreeSet<DeviceId>,
     now: Time,
     id: DeviceId,
+    delays: &BTreeMap<DeviceId, Duration>,
 ) -> DeviceStatus {
+    let slow_ms = delays.get(&id).map_or(0, |took| took.as_millis() as u32);
     let quarantine = seen.quarantine(id, now);
     let d = &state.devices[&id];
     let server = state.servers.get(&d.sds);
@@ -250,6 +254,7 @@ fn device(
         coming: groups.iter().filter(|g| state.groups[*g].newcomer() == Some(id)).count() as u32,
         going: groups.iter().filter(|g| state.groups[*g].leaving == Some(id)).count() as u32,
         quarantine_ms: quarantine.as_millis() as u64,
+        slow_ms,
     }
 }
 

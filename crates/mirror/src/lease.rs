@@ -4,6 +4,7 @@
 //! from the moment its beacon left, on the secondary's until 1.25 leases after the beacon came, so
 //! clocks may differ in rate by a fifth, and need not agree on the time at all.
 
+use crate::stopwatch::smooth;
 use base::{DeviceId, Duration, IdMap, Incarnation, Limits, MapVersion, Mutant, Time, mutant};
 use core::net::SocketAddr;
 
@@ -13,6 +14,8 @@ struct Held {
     heard: Time,
     needed_since: Option<Time>,
     beacon_due: Time,
+    /// From a beacon to its grant, smoothed.
+    trip: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +127,7 @@ impl Leases {
     ) {
         let held = self.held.get_or_insert_with(by, Held::default);
         held.heard = now;
+        held.trip = smooth(held.trip, now.since(sent));
         if by_map > my_map && !mutant::on(Mutant::GrantOldMap) {
             return;
         }
@@ -142,6 +146,15 @@ impl Leases {
         self.held.iter().filter_map(move |(device, held)| {
             let since = held.needed_since?.max(held.heard);
             (now.since(since) > self.suspect_after).then_some(device)
+        })
+    }
+
+    /// How long needed devices take to grant, of those that did lately.
+    pub fn trips(&self, now: Time) -> impl Iterator<Item = (DeviceId, Duration)> {
+        let lately = self.every * 3;
+        self.held.iter().filter_map(move |(device, held)| {
+            held.needed_since?;
+            (now.since(held.heard) < lately).then_some((device, held.trip))
         })
     }
 

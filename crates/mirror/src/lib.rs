@@ -23,6 +23,7 @@ mod repair;
 mod replica;
 mod scrub;
 mod secondary;
+mod stopwatch;
 mod sync;
 mod watch;
 
@@ -33,3 +34,4 @@ pub use lock::{Locks, Range};
 pub use mirror::{GroupView, Mirror, Stats};
 pub use replica::GroupConfig;
 pub use scrub::ScrubStats;
+pub use secondary::GAP;

@@ -92,6 +92,7 @@ impl<J: Journal> Mirror<J> {
         while let Some(Finished { token, result, crc }) = self.journal.finished() {
             any = true;
             if token & CHANGE != CHANGE {
+                self.stopwatch.ends(now, token);
                 self.job_done(now, token, result, crc, out);
             } else if let Some((group, waiting)) = self.changes.waiting.remove(&token) {
                 match result {

@@ -16,6 +16,7 @@ use crate::repair::Repair;
 use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
 use crate::scrub::Scrub;
 use crate::secondary::Secondary;
+use crate::stopwatch::Stopwatch;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -121,6 +122,8 @@ pub struct Mirror<J> {
     pub(crate) copied: BTreeMap<u64, Rc<[ExecutedBlocks]>>,
     pub(crate) scrub: Scrub,
     pub(crate) stats: Stats,
+    /// How long jobs of the device take.
+    pub(crate) stopwatch: Stopwatch,
     pub(crate) failed: bool,
 }
 
@@ -145,6 +148,7 @@ impl<J: Journal> Mirror<J> {
         Mirror {
             scrub: Scrub::new(scrubs.then(|| boot + limits.scrub_first)),
             me,
+            stopwatch: Stopwatch::default(),
             incarnation,
             journal,
             replicas,
@@ -610,7 +614,7 @@ impl<J: Journal> Mirror<J> {
     /// A job was started.
     pub(crate) fn launched(&mut self, now: Time, key: u64, started: Started, out: &mut Effects) {
         match started {
-            Started::Pending => {}
+            Started::Pending => self.stopwatch.begins(now, key),
             Started::Done(data) => self.job_done(now, key, Ok(data), None, out),
             Started::Full => self.job_full(now, key, out),
             Started::BadBody => self.job_done(now, key, Err(DiskError::BadBody), None, out),

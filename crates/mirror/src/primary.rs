@@ -244,7 +244,7 @@ impl<J: Journal> Mirror<J> {
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let to = replica.recipients();
         let primary = replica.primary().expect("only a primary sends writes");
-        op.lsn = primary.enter(key);
+        op.lsn = primary.enter(key, to);
         primary.told = primary.commit;
         op.sent = to;
         if mutant::on(Mutant::EagerClean) {
@@ -284,9 +284,19 @@ impl<J: Journal> Mirror<J> {
             | if zero { flag::ZERO } else { 0 }
             | if copy { flag::COPY } else { 0 };
         (h.body_len, h.body_crc) = ((op.body.len() as u32).into(), op.body_crc.into());
-        let head = wire::frame::seal(h);
+        let skipped = |device| match &replica.role {
+            Role::Primary(primary) => primary.skipped(op.lsn, replica.config.member(device)),
+            _ => 0,
+        };
+        let mut head = None;
         for device in replica.config.devices(to) {
-            self.send_peer(device, head, op.body.clone(), out);
+            let skipped = skipped(device);
+            let sealed = match head {
+                Some((same, sealed)) if same == skipped => sealed,
+                _ => wire::frame::seal(Header { skipped: skipped.into(), ..h }),
+            };
+            head = Some((skipped, sealed));
+            self.send_peer(device, sealed, op.body.clone(), out);
         }
     }
 

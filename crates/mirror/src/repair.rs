@@ -463,7 +463,7 @@ impl<J: Journal> Mirror<J> {
         };
         op.body_crc = crc.unwrap_or_else(|| base::crc::crc32c(&data));
         (op.body, op.sent) = (data, to);
-        op.lsn = primary.enter(key);
+        op.lsn = primary.enter(key, to);
         self.replicate(key, to, out);
     }
 

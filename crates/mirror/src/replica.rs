@@ -146,15 +146,26 @@ pub(crate) struct Primary {
 pub(crate) struct StreamEntry {
     pub lsn: Lsn,
     pub op: u64,
+    /// Whom it was sent to.
+    pub to: Members,
     pub done: bool,
 }
 
 impl Primary {
-    /// Gives out the next lsn.
-    pub fn enter(&mut self, op: u64) -> Lsn {
+    /// Gives out the next lsn, to an operation that goes to these members.
+    pub fn enter(&mut self, op: u64, to: Members) -> Lsn {
         self.last = self.last.next();
-        self.stream.push_back(StreamEntry { lsn: self.last, op, done: false });
+        self.stream.push_back(StreamEntry { lsn: self.last, op, to, done: false });
         self.last
+    }
+
+    /// How many operations lie between this one of the stream and the one before it that went to the member, too; if
+    /// there is none, and the member has what it needs of the others, all back to the commit point.
+    pub fn skipped(&self, lsn: Lsn, member: Members) -> u32 {
+        let Some(front) = self.stream.front() else { return 0 };
+        let before = (lsn.0 - front.lsn.0) as usize;
+        let others = self.stream.range(..before).rev().take_while(|e| !e.to.intersects(member));
+        others.count() as u32
     }
 
     /// An operation is finished everywhere: the commit point moves when it was the oldest.
@@ -264,5 +275,26 @@ impl Replica {
             to.insert(self.config.member(sync.peer));
         }
         to
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_told_how_many_of_the_stream_are_not_for_it() {
+        let (second, joiner) = (Members(2), Members(4));
+        let mut primary = Primary::default();
+        let mut enter =
+            |op, to: &[Members]| primary.enter(op, Members(to.iter().fold(0, |all, m| all | m.0)));
+        let write = enter(1, &[second, joiner]);
+        let copies = [enter(2, &[joiner]), enter(3, &[joiner])];
+        let next = enter(4, &[second, joiner]);
+        assert_eq!((primary.skipped(next, second), primary.skipped(next, joiner)), (2, 0));
+        assert_eq!(primary.skipped(copies[1], joiner), 0);
+        // What left the stream everybody has: the commit point covers it.
+        [write, copies[0], copies[1]].into_iter().for_each(|lsn| primary.leave(lsn));
+        assert_eq!((primary.commit, primary.skipped(next, second)), (copies[1], 0));
     }
 }

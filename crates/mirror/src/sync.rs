@@ -486,7 +486,7 @@ impl<J: Journal> Mirror<J> {
             // Cut off while the data was read: start over with the next question.
             return self.drop_copy(key);
         }
-        op.lsn = primary.enter(key);
+        op.lsn = primary.enter(key, to);
         op.sent = to;
         self.replicate(key, to, out);
     }

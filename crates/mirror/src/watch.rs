@@ -5,7 +5,7 @@ use crate::lease::Fate;
 use crate::mirror::Mirror;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, LinkId, MapVersion, Time};
+use base::{DeviceId, Duration, GroupId, LinkId, MapVersion, Time};
 use seam::{Buf, Effects, Journal};
 use wire::{Header, Kind};
 
@@ -120,6 +120,14 @@ impl<J: Journal> Mirror<J> {
         if self.leases.heard(now, from, map) {
             self.try_waiting(now, out);
         }
+    }
+
+    /// Devices that took at least so long lately, as seen from here: this one by its own jobs, others by what lies
+    /// between a beacon and its grant. What was not seen lately is not told.
+    pub fn slow(&mut self, now: Time, floor: Duration) -> Vec<(DeviceId, Duration)> {
+        let own = self.stopwatch.ask(now).map(|took| (self.me, took));
+        let all = own.into_iter().chain(self.leases.trips(now));
+        all.filter(|(_, took)| *took >= floor).collect()
     }
 
     /// Devices that groups here need and that have not answered for two of the MDM's periods: the MDM,

@@ -41,6 +41,7 @@ use core::net::SocketAddr;
 use mdm::detector::{Detector, Verdict};
 use mdm::healer::Healer;
 use mdm::log::Log;
+use mdm::slowness::Slowness;
 use mdm::state::State;
 use mdm::status::Observed;
 use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Node, Note, Port};
@@ -141,11 +142,14 @@ pub struct Mdm {
     peers: Peers,
     /// It leads, and the cluster is formed.
     ready: bool,
+    /// It was not known yet whether it will lead.
+    undecided: bool,
     /// Drawn when it begins to serve: tells this life of the process from others.
     life: Incarnation,
     failed: Option<String>,
     detector: Detector,
     healer: Healer,
+    slowness: Slowness,
     /// So many servers are away that nothing is rebuilt: as last told.
     rebuilds_held: bool,
     /// When an answer that waits for a fence may leave, or has to.
@@ -175,6 +179,7 @@ impl Mdm {
             log: Log::new(config.limits.mdm_log),
             detector: Detector::new(&config.limits),
             healer: Healer::default(),
+            slowness: Slowness::default(),
             rebuilds_held: false,
             fence_due: None,
             held_back: false,
@@ -187,6 +192,7 @@ impl Mdm {
             tick_at: Time::ZERO,
             peers: Peers::default(),
             ready: false,
+            undecided: true,
             life: Incarnation(0),
             failed: None,
             observed: Observed::default(),
@@ -404,6 +410,11 @@ impl Node for Mdm {
             self.propose(now, out);
             self.advance(now, out);
         }
+        // Who came while it wasn't known whether this MDM will lead is not kept waiting when it is.
+        let undecided = self.is_undecided();
+        if core::mem::replace(&mut self.undecided, undecided) && !undecided {
+            self.settle_hellos(now, out);
+        }
         self.let_out(now, out);
         self.write();
         self.disk(out);
@@ -417,7 +428,8 @@ impl Node for Mdm {
             return self.tick_due();
         }
         // The healer speaks when something may be proposed, and is asked then anyway.
-        let heal = self.healer.wake_at().filter(|_| self.may_propose());
+        let heal = Time::earliest(self.healer.wake_at(), self.slowness.wake_at());
+        let heal = heal.filter(|_| self.may_propose());
         let own = Time::earliest(self.detector.wake_at(), heal);
         Time::earliest(Time::earliest(own, self.fence_due), self.tick_due())
     }

@@ -200,6 +200,13 @@ pub enum Note {
         /// For how long.
         long: Duration,
     },
+    /// A device takes so long that the MDM does without it (rule R12).
+    Slow {
+        /// Which.
+        device: DeviceId,
+        /// How long its operations, or its host's answers, take.
+        took: Duration,
+    },
     /// The MDM saw a server (again).
     DeviceUp {
         /// Whose device.

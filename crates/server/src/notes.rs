@@ -173,6 +173,14 @@ fn tell(note: Note) -> Telling {
                 long.as_secs_f64()
             ),
         ),
+        Note::Slow { device, took } => told(
+            "slow devices",
+            format!(
+                "{device} is slow: it, or its host, takes {} ms, and the others of its pool don't; they do without it. \
+                 Look at its disk, host and network",
+                took.as_millis()
+            ),
+        ),
         Note::DeviceUp { device } => told("devices up", format!("{device} is up")),
         Note::Snapshot { version } => told("snapshots", format!("wrote a snapshot of {version}")),
         Note::Waiting => told(

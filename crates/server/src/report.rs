@@ -130,8 +130,10 @@ pub struct Device {
     pub leaving: bool,
     /// Its server is in maintenance: `instant` or `protected`.
     pub maintenance: Option<&'static str>,
-    /// Seconds for which it still gets nothing, as it came and went too often.
+    /// Seconds for which it still gets nothing, as it came and went too often, or is slow.
     pub quarantine_seconds: f64,
+    /// Milliseconds that its operations, or its host's answers, take lately, if that is long; else 0.
+    pub slow_ms: u32,
     pub connected: bool,
     pub address: String,
     pub incarnation: u64,
@@ -425,6 +427,7 @@ fn device(status: &DeviceStatus) -> Device {
             Intent::Normal | Intent::Remove | Intent::Removed => None,
         },
         quarantine_seconds: status.quarantine_ms as f64 / 1000.0,
+        slow_ms: status.slow_ms,
         connected: status.connected,
         address: info.address,
         incarnation: info.incarnation,

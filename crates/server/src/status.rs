@@ -126,6 +126,7 @@ pub fn servers(report: &Report) -> String {
                 (UpDown::Up, _) if device.quarantine_seconds > 0.0 => {
                     format!("up, held out for {:.0} s", device.quarantine_seconds.ceil())
                 }
+                (UpDown::Up, _) if device.slow_ms > 0 => format!("up, slow: {} ms", device.slow_ms),
                 (UpDown::Up, _) if device.leaving => "up, leaves".to_owned(),
                 (UpDown::Up, true) => "up, full".to_owned(),
                 (UpDown::Down, _) if !device.dead => "down (silent)".to_owned(),

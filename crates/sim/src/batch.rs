@@ -197,7 +197,8 @@ impl World {
         let number = proc.next_pending;
         proc.next_pending += 1;
         proc.pending.insert(number, PendingDisk { op, disk, what });
-        let mut at = self.now + self.weather.disk(&mut self.disk_prng);
+        let longer = proc.slow.1;
+        let mut at = self.now + self.weather.disk(&mut self.disk_prng) + longer;
         if proc.disks[disk.0 as usize].kind() == DiskKind::File {
             at = at + self.weather.stuck(&mut self.disk_prng);
         }

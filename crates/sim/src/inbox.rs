@@ -9,6 +9,7 @@ use seam::{
     Head, Port, RequestId,
 };
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 /// An event that is ready for a node.
 #[derive(Debug)]
@@ -79,6 +80,8 @@ pub(crate) struct Process {
     pub links: BTreeMap<LinkId, (u32, u8)>,
     pub next_link: u64,
     pub disks: Vec<Disk>,
+    /// How much longer than usual its frames travel, and operations of its disks take.
+    pub slow: (Duration, Duration),
     pub pending: BTreeMap<u32, PendingDisk>,
     pub next_pending: u32,
     /// True while a run is in the world's queue.
@@ -96,6 +99,7 @@ impl Process {
         let pool = BufPool::new(8 << 20);
         Process {
             name: name.to_string(),
+            slow: (Duration::ZERO, Duration::ZERO),
             state: ProcState::Dead,
             host_down: false,
             life: 0,

@@ -6,7 +6,7 @@ use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
 use base::{DeviceId, Epoch, GroupId};
 use node::mdm::Mdm;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use wire::control::GroupInfo;
 
@@ -213,6 +213,24 @@ impl Stage {
         all && self.plan.sds > 2
             && !self.is_tight()
             && self.plan.limits.rebuild_after < Duration::from_secs(10)
+    }
+
+    /// True when it has to be seen that this server is slow: by its disk, if it gets work, or else by two others at
+    /// least that need its leases.
+    pub fn can_be_found_slow(&self, i: u8, disk: bool) -> bool {
+        let Some(sds) = self.sds(i) else { return false };
+        let device = sds.id().0;
+        let held = self.observer.groups.iter().filter(|(_, g)| g.replicas.contains(&device));
+        let ids: BTreeSet<GroupId> = held.clone().map(|(id, _)| *id).collect();
+        let there = self.volumes.iter().filter(|v| !v.doomed);
+        let used = there.filter_map(|v| Some((sds.map().volumes.get(&v.id?)?, v.units))).any(
+            |(volume, units)| {
+                (0..units).any(|u| volume.group_of(u).is_some_and(|g| ids.contains(&g)))
+            },
+        );
+        let leaders: BTreeSet<u32> =
+            held.map(|(_, g)| g.primary).filter(|p| *p != device && *p != 0).collect();
+        self.rebuilds() && if disk { used } else { leaders.len() > 1 }
     }
 
     /// What still has to happen before everything is served without this server, with two copies again if

@@ -4,6 +4,7 @@
 //! What remains random at run time (delays, ties, batches) comes from the plan's seed.
 
 mod generate;
+mod slow;
 mod text;
 
 use crate::disk::Damage;
@@ -174,6 +175,10 @@ pub enum Outcast {
     Cut,
     /// Only the MDM does not reach it.
     Unheard,
+    /// Every frame to it and from it takes long.
+    SlowLinks,
+    /// Every operation of its disk takes long.
+    SlowDisk,
 }
 
 /// A run, before it runs.

@@ -281,13 +281,50 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
                 stage.act(Action::Block(other, who));
             }
         }
+        Outcast::SlowLinks | Outcast::SlowDisk => {}
     }
-    ask_everything(stage);
-    wait(stage, "I8", CALM, |s| s.unmet_without(i))?;
-    second(stage, i)?;
+    match how.slowness() {
+        Some(slow) => without_slow(stage, i, slow)?,
+        None => {
+            ask_everything(stage, 0);
+            wait(stage, "I8", CALM, |s| s.unmet_without(i))?;
+            second(stage, i)?;
+        }
+    }
     (stage.outcasts_device, stage.second_device) = (None, None);
     mend(stage);
     wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// The server is slow, and under load: the others do without it, and without nobody else.
+fn without_slow(
+    stage: &mut Stage,
+    i: u8,
+    (net, disk): (Duration, Duration),
+) -> Result<(), Failure> {
+    if !stage.can_be_found_slow(i, disk > Duration::ZERO) {
+        return Ok(());
+    }
+    let id = stage.proc(Who::Sds(i));
+    stage.world.slow_down(id, net, disk);
+    stage.marks.meet("sim: a server was slow");
+    let before = stage.world.disk_jobs(id);
+    let jobs = |s: &Stage| s.world.disk_jobs(id) - before;
+    let end = stage.world.now() + CALM;
+    for turn in 0.. {
+        ask_everything(stage, turn);
+        let unmet =
+            |s: &Stage| s.sent_away.is_none().then(|| format!("sds{i} is slow, and is borne"));
+        match wait(stage, "R12", CALM / 600, unmet) {
+            Err(failure) if failure.name == "R12" && stage.world.now() < end => {}
+            // Nobody has asked it for anything to speak of: so nobody waits for it.
+            Err(failure) if failure.name == "R12" && disk > Duration::ZERO && jobs(stage) < 100 => {
+                return Ok(());
+            }
+            over => return over,
+        }
+    }
+    unreachable!("time passes")
 }
 
 /// One more dies, when the first one's copies are made anew and there are servers for that once more.
@@ -302,20 +339,21 @@ fn second(stage: &mut Stage, first: u8) -> Result<(), Failure> {
     stage.world.trace().line(now, "PLAN", || format!("outcast sds{i}, too"));
     stage.second_device = stage.sds(i).map(|s| s.id().0);
     stage.kill(Who::Sds(i), Death { keep: true, ..Death::default() });
-    ask_everything(stage);
+    ask_everything(stage, 0);
     wait(stage, "I8", CALM, |s| s.unmet_without(first))
 }
 
-/// Every client writes or reads a little in every unit.
-fn ask_everything(stage: &mut Stage) {
-    for (v, volume) in stage.volumes.clone().into_iter().enumerate() {
+/// Every client writes or reads a little in every unit. A client that may have only few requests outstanding comes to
+/// all of them in turns.
+fn ask_everything(stage: &mut Stage, turn: u32) {
+    let count = stage.volumes.len();
+    for v in (0..count).map(|v| (v + turn as usize) % count) {
+        let units = stage.volumes[v].units;
         for client in 0..stage.plan.clients {
-            for unit in 0..volume.units {
-                let kind = if (client as u32 + unit).is_multiple_of(2) {
-                    IoKind::Write
-                } else {
-                    IoKind::Read
-                };
+            for i in 0..units {
+                let unit = (i + turn / 2) % units;
+                let odd = u32::from(client) + i + turn;
+                let kind = if odd.is_multiple_of(2) { IoKind::Write } else { IoKind::Read };
                 let sector = unit * (UNIT / 512) + 8 * u32::from(client);
                 stage.act(Action::Io { client, volume: v as u8, kind, sector, sectors: 8 });
             }

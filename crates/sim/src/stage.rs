@@ -83,6 +83,8 @@ pub struct Stage {
     pub outcasts_device: Option<u32>,
     /// The device of a second one that died after the first one's copies were made anew.
     pub second_device: Option<u32>,
+    /// A slow device that the MDM does without.
+    pub sent_away: Option<DeviceId>,
     /// Groups that were sealed and whose copies have not been compared since.
     pub sealed: BTreeSet<GroupId>,
     /// Reads of the final scan that ended in an error that is accepted.
@@ -165,6 +167,7 @@ impl Stage {
             cuts: BTreeMap::new(),
             outstanding: vec![0; plan.clients as usize],
             outcasts_device: None,
+            sent_away: None,
             second_device: None,
             sealed: BTreeSet::new(),
             lost: 0,
@@ -433,6 +436,19 @@ impl Stage {
             Note::Leading { term } => {
                 let life = self.world.life(id);
                 self.agreement.leading(id, life, term)?;
+            }
+            // Links keep order, and what was not answered is sent again in order.
+            Note::Refused { why, .. } if why == mirror::GAP => {
+                return Err(Failure::new("stream", format!("{}: {why}", self.world.name(id))));
+            }
+            Note::Slow { device, .. } if self.outcasts_device == Some(device.0) => {
+                self.sent_away = Some(device);
+            }
+            Note::Slow { device, .. } if self.outcasts_device.is_some_and(|o| o != device.0) => {
+                return Err(Failure::new(
+                    "R12",
+                    format!("{device} is done without, and is not slow"),
+                ));
             }
             Note::Lost { unit, first, blocks, .. } => self.copied_loss(id, unit, first, blocks),
             Note::DeviceFailed | Note::DeviceRefused => self.gave_up(id)?,

@@ -38,6 +38,7 @@ impl World {
     /// Opens every path.
     pub fn heal(&mut self) {
         let n = self.procs.len();
+        self.procs.iter_mut().for_each(|p| p.slow = Default::default());
         for from in 0..n {
             for to in 0..n {
                 self.set_blocked(ProcId(from), ProcId(to), false);
@@ -56,6 +57,17 @@ impl World {
                 self.queue.push(self.now, What::Arrive { conn: index as u32, lane: lane as u8 });
             }
         }
+    }
+
+    /// From now on each frame from and to this process travels so much longer, and each operation of its disks takes so
+    /// much longer.
+    pub fn slow_down(&mut self, id: ProcId, net: Duration, disk: Duration) {
+        self.procs[id.0].slow = (net, disk);
+    }
+
+    /// How many operations this process has asked its disks for.
+    pub fn disk_jobs(&self, id: ProcId) -> u32 {
+        self.procs[id.0].next_pending
     }
 
     /// True when no path is blocked or clogged, and between these processes nothing is late, no connection is
@@ -192,7 +204,10 @@ impl World {
             self.tapped.push((head, body.clone()));
         }
         let Some((index, side)) = self.link(id, link) else { return };
-        let at = self.travel();
+        let ends = self.conns[index as usize].as_ref().map(|c| [0, 1].map(|i| c.ends[i].proc));
+        let longer = |id: ProcId| self.procs[id.0].slow.0;
+        let longer: Duration = ends.into_iter().flatten().map(longer).sum();
+        let at = self.travel() + longer;
         let bytes = (head.as_slice().len() + body.len()) as u64;
         let (head, body) = self.damage(head, body);
         let conn = self.conns[index as usize].as_mut().expect("the link is up");

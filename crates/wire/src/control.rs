@@ -9,7 +9,8 @@ pub use objects::{
     RemoveObject, RenameAsk, SetPool, UnmapAsk,
 };
 pub use status::{
-    DeviceStatus, FullStatus, MdmStatus, MovesStatus, SdcStatus, StatusInfo, VolumeStatus,
+    DeviceStatus, FullStatus, MdmStatus, MovesStatus, SdcStatus, SlowDevice, StatusInfo,
+    VolumeStatus,
 };
 
 use alloc::string::String;
@@ -295,6 +296,9 @@ pub struct Heartbeat {
     /// Copies that this device makes for a newcomer, while another replica is away (SDS).
     #[prost(message, repeated, tag = "30")]
     pub moves: Vec<MoveStatus>,
+    /// Devices that take long lately (SDS).
+    #[prost(message, repeated, tag = "31")]
+    pub slow: Vec<SlowDevice>,
     /// Volumes that NBD clients have attached (SDC).
     #[prost(uint32, repeated, tag = "50")]
     pub attached: Vec<u32>,

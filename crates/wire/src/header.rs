@@ -65,8 +65,8 @@ pub struct Header {
     pub sent: U64,
     /// The volume's generation, for attach and fencing (rule R8).
     pub generation: U32,
-    /// Zero.
-    pub reserved2: U32,
+    /// How many lsns before this write's are not for the receiver: copies to others, and what all have by now.
+    pub skipped: U32,
 }
 
 const _: () = assert!(size_of::<Header>() == HEADER);

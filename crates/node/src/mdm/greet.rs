@@ -232,6 +232,9 @@ impl Mdm {
             Peer::Device(device, life) => {
                 self.check_life(device, life.0)?;
                 self.detector.heard(now, device, life);
+                if !heartbeat.slow.is_empty() {
+                    self.slowness.hurry(now);
+                }
                 self.observed.devices.entry(device).or_default().beat(now, heartbeat);
                 if !self.state.is_up(device) {
                     self.revived.insert(device);

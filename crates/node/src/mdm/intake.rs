@@ -6,6 +6,7 @@ use crate::links::refusal;
 use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
 use base::{ClusterId, DeviceId, Duration, LinkId, SdcId, Time, VolumeId};
 use mdm::command::{self, Command};
 use mdm::controller::Registration;
@@ -83,6 +84,7 @@ impl Mdm {
         if !self.ready {
             return;
         }
+        self.send_slow_away(now, batch, out);
         let limits = &self.config.limits;
         for command in self.healer.work(now, &self.state, &self.observed, limits) {
             self.execute(now, &command, batch, out);
@@ -90,6 +92,21 @@ impl Mdm {
         let held_back = self.healer.is_held_back();
         if held_back != core::mem::replace(&mut self.rebuilds_held, held_back) {
             out.note(Note::RebuildHeld { over: !held_back });
+        }
+    }
+
+    /// Does without who is slow: it is taken for lost, and held out when it says that it isn't.
+    fn send_slow_away(&mut self, now: Time, batch: &mut Commands, out: &mut Effects) {
+        let limits = &self.config.limits;
+        let never = limits.slow.is_zero() || limits.quarantine.is_zero();
+        let slow = self.slowness.look(now, &self.state, &self.observed, limits);
+        for (device, took) in slow.into_iter().filter(|_| !never && !mutant::on(Mutant::BearSlow)) {
+            let incarnation = self.state.devices[&device].incarnation.0;
+            let down = command::DeviceDown { device: device.0, incarnation, dead: false };
+            if self.execute(now, &Command::DeviceDown(down), batch, out) {
+                out.note(Note::Slow { device, took });
+                self.observed.devices.entry(device).or_default().quarantine.sent_away();
+            }
         }
     }
 

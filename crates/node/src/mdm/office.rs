@@ -11,6 +11,7 @@ use consensus::{Committed, Meaning, Turn};
 use mdm::detector::Detector;
 use mdm::entry::{self, Decided};
 use mdm::healer::Healer;
+use mdm::slowness::Slowness;
 use mdm::status::Observed;
 use seam::{Effects, Note};
 use wire::control::{Refusal, RefusalCode};
@@ -148,6 +149,7 @@ impl Mdm {
         self.observed = Observed::default();
         self.detector = Detector::new(&self.config.limits);
         self.held_back = false;
+        self.slowness = Slowness::default();
         (self.healer, self.rebuilds_held) = (Healer::default(), false);
         self.devices.clear();
         self.sdcs.clear();

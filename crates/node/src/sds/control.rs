@@ -16,7 +16,7 @@ use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
 use wire::control::{
     Admission, DeviceKind, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal, RefusalCode,
-    Register, Registered, Role, ScrubStatus, Welcome,
+    Register, Registered, Role, ScrubStatus, SlowDevice, Welcome,
 };
 use wire::{Header, Kind, flag};
 
@@ -293,6 +293,7 @@ impl Sds {
         }
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
         let stats = self.stats();
+        let slow = self.slow(now);
         let heartbeat = Heartbeat {
             used: self.device().map_or(0, |d| d.used()),
             resync_remaining: self.mirror.as_ref().map_or(0, |m| m.resync_remaining()),
@@ -306,12 +307,24 @@ impl Sds {
             read_bytes: stats.read_bytes,
             writes: stats.writes,
             written_bytes: stats.written_bytes,
+            slow,
             moves: self.mirror.iter().flat_map(|m| m.moves()).map(copying).collect(),
             ..Heartbeat::default()
         };
         let mut header = Header::new(Kind::Heartbeat);
         header.incarnation = self.incarnation.0.into();
         send_control(link, header, &heartbeat, out);
+    }
+
+    /// Who takes long, in a quarter of the time that makes slow: the MDM compares them with each other.
+    fn slow(&mut self, now: Time) -> Vec<SlowDevice> {
+        let floor = self.config.limits.slow / 4;
+        let Some(mirror) = self.mirror.as_mut().filter(|_| !floor.is_zero()) else {
+            return Vec::new();
+        };
+        let ms = |took: Duration| took.as_millis().min(u128::from(u32::MAX)) as u32;
+        let slow = mirror.slow(now, floor).into_iter();
+        slow.map(|(device, took)| SlowDevice { device: device.0, ms: ms(took) }).collect()
     }
 
     /// Tells the MDM what should change. Repeated until the map shows it.

@@ -142,6 +142,10 @@ impl Plan {
         if r.chance(0.3) {
             mapping(&mut plan, &mut r);
         }
+        let mut r = root.fork("slow");
+        if plan.sds > 2 && !tight && plan.outcast.is_none() && r.chance(0.2) {
+            super::slow::slow(&mut plan, &mut r);
+        }
         plan.steps.sort_by_key(|s| s.at);
         plan
     }

@@ -44,7 +44,7 @@ limits! {
         moves, moves_per_device, moving_bytes, spare_percent,
         rebuild_copies, rebuild_bytes, move_copies, move_bytes, copy_rest, copy_floor;
     times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after,
-        rebuild_after, quarantine, mdm_tick
+        rebuild_after, quarantine, slow, slow_for, mdm_tick
 }
 
 impl fmt::Display for Plan {
@@ -73,6 +73,8 @@ impl fmt::Display for Plan {
                 Outcast::Dead => "dead",
                 Outcast::Cut => "cut",
                 Outcast::Unheard => "unheard",
+                Outcast::SlowLinks => "slow-links",
+                Outcast::SlowDisk => "slow-disk",
             };
             writeln!(f, "outcast {sds} {how}")?;
         }
@@ -305,7 +307,9 @@ impl Plan {
                     "dead" => Outcast::Dead,
                     "cut" => Outcast::Cut,
                     "unheard" => Outcast::Unheard,
-                    _ => bail!("a fate is dead, cut or unheard"),
+                    "slow-links" => Outcast::SlowLinks,
+                    "slow-disk" => Outcast::SlowDisk,
+                    _ => bail!("a fate is dead, cut, unheard, slow-links or slow-disk"),
                 };
                 self.outcast = Some((sds.parse()?, how));
             }

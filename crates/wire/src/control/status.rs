@@ -121,6 +121,17 @@ pub struct FullStatus {
     pub held: u64,
 }
 
+/// A device that takes long, as one device sees it: itself by its own operations, others by their answers.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct SlowDevice {
+    /// Which.
+    #[prost(uint32, tag = "1")]
+    pub device: u32,
+    /// Milliseconds, of lately.
+    #[prost(uint32, tag = "2")]
+    pub ms: u32,
+}
+
 /// One device of one server.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DeviceStatus {
@@ -160,6 +171,9 @@ pub struct DeviceStatus {
     /// Milliseconds for which it is still held out, as it came and went too often.
     #[prost(uint64, tag = "40")]
     pub quarantine_ms: u64,
+    /// Milliseconds that its operations, or its host's answers, take; 0: not long.
+    #[prost(uint32, tag = "41")]
+    pub slow_ms: u32,
     /// The server's protection domain.
     #[prost(string, tag = "50")]
     pub domain: String,

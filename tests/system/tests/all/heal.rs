@@ -6,6 +6,8 @@ use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use system::bytes::Random;
 use system::probe::Probe;
 use system::{Cluster, MIB, Options, case, run, secs, wait};
@@ -210,6 +212,42 @@ fn a_new_server_gets_its_share_and_can_go_again() {
         drop(guest);
         settled(&cluster)?;
         verified(&cluster, &content, probe, 4)
+    });
+}
+
+#[test]
+fn a_slow_server_is_done_without() {
+    case(|| {
+        let options = Options { more: &["--quarantine", "600"], ..OPTIONS };
+        let cluster = Cluster::start(&options)?;
+        let probe = Probe::start(&cluster, "vol1", 2, 16 * MIB)?;
+        // It stands still for most of the time, and is never silent for long.
+        let over = AtomicBool::new(false);
+        let held = std::thread::scope(|scope| {
+            let slow = scope.spawn(|| -> Result<()> {
+                while !over.load(Ordering::Relaxed) {
+                    cluster.freeze("sds2")?;
+                    std::thread::sleep(Duration::from_millis(600));
+                    cluster.thaw("sds2")?;
+                    std::thread::sleep(Duration::from_millis(40));
+                }
+                Ok(())
+            });
+            let held = wait("it is held out", secs(90), || {
+                let list = cluster.gabion(&["sds", "list"])?.ok()?;
+                let held: Vec<String> =
+                    list.lines().filter(|l| l.contains("held out")).map(str::to_owned).collect();
+                Ok((!held.is_empty()).then_some(held))
+            });
+            over.store(true, Ordering::Relaxed);
+            slow.join().expect("it returns")?;
+            held
+        })?;
+        ensure!(held.len() == 1 && held[0].contains("sds2"), "{held:?}");
+        let log = fs::read_to_string(cluster.file("logs/mdm.log"))?;
+        ensure!(log.contains("is slow"), "people are told");
+        ensure!(cluster.status()?["groups"]["failed"] == 0);
+        probe.finish().map(drop)
     });
 }
 

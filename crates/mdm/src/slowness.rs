@@ -1,0 +1,149 @@
+//! Who is slow and better done without (rule R12): a disk that retries, a link that loses packets, a host without
+//! processor time. Nothing fails, and every write waits for it.
+//!
+//! Servers tell which devices take long: their own by its operations, others by the time from a beacon to its grant.
+//! A device's own word is enough. Others' isn't unless most of those that ask it say so, and two at least: who is slow
+//! himself finds everybody else slow.
+//!
+//! Slow is who takes long against the others of its pool, all the time: a pool that is overloaded as a whole has no slow
+//! devices. Done without is only who is needed for no group, not while copies are made by it or for it (they are work
+//! that we gave it), and of few fault units at a time one, of many a fifth.
+
+use crate::state::State;
+use crate::status::Observed;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
+use base::{DeviceId, Duration, Limits, SdsId, Time};
+use wire::control::Intent;
+
+/// So many times as long as others takes who is slow.
+const TIMES: u32 = 4;
+/// A judgement lasts for so many heartbeats without news.
+const LASTS: u32 = 10;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub struct Slowness {
+    /// Since when devices are slow, and when that was seen last.
+    slow: BTreeMap<DeviceId, (Time, Time)>,
+    due: Option<Time>,
+}
+
+/// How long devices take, as most of those say who can know. Who isn't in it takes no time to speak of.
+pub fn delays(state: &State, seen: &Observed) -> BTreeMap<DeviceId, Duration> {
+    let mut told: BTreeMap<DeviceId, BTreeMap<DeviceId, Duration>> = BTreeMap::new();
+    for (by, seen) in seen.devices.iter().filter(|(_, s)| s.connected) {
+        for slow in seen.heartbeat.iter().flat_map(|beat| &beat.slow) {
+            let took = Duration::from_millis(slow.ms.into());
+            told.entry(DeviceId(slow.device)).or_default().insert(*by, took);
+        }
+    }
+    let delay = |(device, told): (DeviceId, BTreeMap<DeviceId, Duration>)| {
+        let own = told.get(&device).copied();
+        let asks = |g: &base::GroupId| state.groups[g].primary.filter(|p| *p != device);
+        let ask: BTreeSet<DeviceId> = state.groups_of(device).iter().filter_map(asks).collect();
+        let words = ask.iter().filter_map(|by| told.get(by));
+        let (least, words) = (words.clone().min().copied(), words.count());
+        let proven = words >= 2 && words * 2 > ask.len() || mutant::on(Mutant::TrustOneWord);
+        let delay = own.max(least.filter(|_| proven))?;
+        Some((device, delay))
+    };
+    told.into_iter().filter_map(delay).collect()
+}
+
+impl Slowness {
+    /// A heartbeat told of somebody.
+    pub fn hurry(&mut self, now: Time) {
+        self.due = Some(self.due.map_or(now, |due| due.min(now)));
+    }
+
+    /// When [`Slowness::look`] has something to do.
+    pub fn wake_at(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// The devices of one fault unit that are to be done without now, and how long they take.
+    pub fn look(
+        &mut self,
+        now: Time,
+        state: &State,
+        seen: &Observed,
+        limits: &Limits,
+    ) -> Vec<(DeviceId, Duration)> {
+        if self.due.is_none_or(|due| now < due) {
+            return Vec::new();
+        }
+        let delays = delays(state, seen);
+        let held = |d: &DeviceId| seen.quarantine(*d, now) > Duration::ZERO;
+        let slow = delays.keys().filter(|d| !held(d) && is_slow(**d, &delays, state, limits));
+        for device in slow {
+            self.slow.entry(*device).or_insert((now, now)).1 = now;
+        }
+        let lasts = limits.heartbeat_every * LASTS;
+        self.slow.retain(|_, (_, last)| now.since(*last) < lasts);
+        self.due = (!self.slow.is_empty()).then(|| now + limits.heartbeat_every);
+        let proven = |(_, (since, last)): &(&DeviceId, &(Time, Time))| {
+            *last == now && now.since(*since) >= limits.slow_for
+        };
+        let mut units: BTreeMap<SdsId, BTreeSet<DeviceId>> = BTreeMap::new();
+        for (device, _) in self.slow.iter().filter(proven) {
+            if let Some(unit) = state.unit_of(*device) {
+                units.entry(unit).or_default().insert(*device);
+            }
+        }
+        let ends = units.into_values().find(|devices| can_do_without(devices, now, state, seen));
+        let ends = ends.into_iter().flatten();
+        ends.map(|device| {
+            self.slow.remove(&device);
+            (device, delays[&device])
+        })
+        .collect()
+    }
+}
+
+/// Takes long, and many times as long as most of its pool.
+fn is_slow(
+    device: DeviceId,
+    delays: &BTreeMap<DeviceId, Duration>,
+    state: &State,
+    limits: &Limits,
+) -> bool {
+    let (delay, pool) = (delays[&device], state.devices.get(&device).map(|d| d.pool));
+    let others =
+        state.devices.iter().filter(|(id, d)| **id != device && d.up && Some(d.pool) == pool);
+    let mut others: Vec<Duration> =
+        others.map(|(id, _)| delays.get(id).copied().unwrap_or_default()).collect();
+    others.sort_unstable();
+    let usual = others.get(others.len() / 2).copied().unwrap_or(delay);
+    delay >= limits.slow && delay >= usual * TIMES
+}
+
+/// Everything is served without these, no copies are under way with them, and not too many are out already.
+fn can_do_without(devices: &BTreeSet<DeviceId>, now: Time, state: &State, seen: &Observed) -> bool {
+    let normal =
+        |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.up && d.intent == Intent::Normal);
+    let copies = |d: &DeviceId| {
+        let of = |g: &crate::group::Group| {
+            g.newcomer() == Some(*d)
+                || g.joiners.contains(d)
+                || g.primary == Some(*d) && !g.joiners.is_empty()
+        };
+        state.groups_of(*d).iter().any(|g| of(&state.groups[g]))
+    };
+    if !devices.iter().all(|d| normal(d) && !copies(d)) || state.only_on(devices) > 0 {
+        return false;
+    }
+    let Some(unit) = devices.first().and_then(|d| state.unit_of(*d)) else { return false };
+    let domain = state.domain_of(unit);
+    let (mut all, mut out) = (BTreeSet::from([unit]), BTreeSet::new());
+    for (id, d) in state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed) {
+        if state.domain_of(d.sds) == domain && state.unit(d.sds) != unit {
+            all.insert(state.unit(d.sds));
+            if !d.up || seen.quarantine(*id, now) > Duration::ZERO {
+                out.insert(state.unit(d.sds));
+            }
+        }
+    }
+    out.len() < (all.len() / 5).max(1)
+}

@@ -1,0 +1,147 @@
+//! Who is slow: whose word counts, who is compared with whom, and who is borne all the same.
+
+mod common;
+
+use base::{DeviceId, Duration, Limits, Time};
+use common::*;
+use mdm::command::*;
+use mdm::slowness::{Slowness, delays};
+use mdm::status::{Observed, Seen};
+use mdm::{Command, State};
+use wire::control::{DeviceKind, Heartbeat, Intent, SlowDevice};
+
+/// A cluster of servers with one device each, and what they say of each other.
+struct Rig {
+    state: State,
+    seen: Observed,
+    slowness: Slowness,
+    limits: Limits,
+    now: Time,
+}
+
+impl Rig {
+    fn new(servers: u32) -> Rig {
+        let mut state = State::new();
+        apply(&mut state, &Command::FormCluster(FormCluster { cluster: 7 }));
+        let limits = Limits { groups_per_device: 16, ..Limits::SHIPPED };
+        for n in 1..=servers {
+            let life = state.next_incarnation.0;
+            apply(&mut state, &up(n, life, u64::from(n), DeviceKind::Durable));
+        }
+        let create = common::create(&state, "v", 64 << 20, &limits).unwrap();
+        apply(&mut state, &create);
+        let (seen, slowness, now) = (Observed::default(), Slowness::default(), Time(1_000_000_000));
+        Rig { state, seen, slowness, limits, now }
+    }
+
+    /// One server's next heartbeat: who takes how many milliseconds.
+    fn says(&mut self, by: u32, slow: &[(u32, u32)]) {
+        let slow = slow.iter().map(|(device, ms)| SlowDevice { device: *device, ms: *ms });
+        let mut seen = Seen::default();
+        seen.connected = true;
+        seen.beat(self.now, Heartbeat { slow: slow.collect(), ..Heartbeat::default() });
+        self.seen.devices.insert(DeviceId(by), seen);
+    }
+
+    /// Time passes, and the same is said all the time: who is done without at last.
+    fn after(&mut self, time: Duration) -> Vec<u32> {
+        let end = self.now + time;
+        loop {
+            self.slowness.hurry(self.now);
+            let out = self.slowness.look(self.now, &self.state, &self.seen, &self.limits);
+            if !out.is_empty() || self.now >= end {
+                return out.into_iter().map(|(device, _)| device.0).collect();
+            }
+            self.now = self.now + self.limits.heartbeat_every;
+        }
+    }
+
+    fn long(&mut self) -> Vec<u32> {
+        self.after(self.limits.slow_for * 2)
+    }
+
+    fn down(&mut self, device: u32) {
+        let life = self.state.devices[&DeviceId(device)].incarnation.0;
+        apply(&mut self.state, &down(device, life, true));
+    }
+}
+
+#[test]
+fn a_device_that_says_it_is_slow_is_done_without_after_a_while() {
+    let mut rig = Rig::new(4);
+    rig.says(2, &[(2, 250)]);
+    assert_eq!(rig.after(rig.limits.slow_for - Duration::from_secs(1)), []);
+    assert_eq!(rig.long(), [2]);
+}
+
+#[test]
+fn a_moment_without_news_is_forgiven_and_more_begins_anew() {
+    let mut rig = Rig::new(4);
+    rig.says(2, &[(2, 250)]);
+    assert_eq!(rig.after(rig.limits.slow_for / 2), []);
+    rig.says(2, &[]);
+    assert_eq!(rig.after(Duration::from_secs(3)), []);
+    rig.says(2, &[(2, 250)]);
+    assert_eq!(rig.after(rig.limits.slow_for / 2), []);
+}
+
+#[test]
+fn of_others_most_have_to_say_it_and_two_at_least() {
+    let mut rig = Rig::new(4);
+    // Who is slow himself finds everybody slow.
+    rig.says(2, &[(1, 400), (3, 400), (4, 400)]);
+    assert_eq!(rig.long(), []);
+    assert!(delays(&rig.state, &rig.seen).is_empty());
+    rig.says(1, &[(2, 400)]);
+    rig.says(3, &[(2, 300)]);
+    assert_eq!(delays(&rig.state, &rig.seen)[&DeviceId(2)], Duration::from_millis(300));
+    assert_eq!(rig.long(), [2]);
+    // With three, each has two that ask it.
+    let mut rig = Rig::new(3);
+    rig.says(2, &[(1, 400), (3, 400)]);
+    assert_eq!(rig.long(), []);
+}
+
+#[test]
+fn a_pool_that_is_slow_as_a_whole_has_no_slow_devices() {
+    let mut rig = Rig::new(5);
+    (1..=4).for_each(|n| rig.says(n, &[(n, 150)]));
+    rig.says(5, &[(5, 500)]);
+    assert_eq!(rig.long(), []);
+    rig.says(5, &[(5, 700)]);
+    assert_eq!(rig.long(), [5]);
+}
+
+#[test]
+fn who_is_needed_is_borne_and_who_is_away_makes_nobody_else_go() {
+    let mut rig = Rig::new(4);
+    rig.says(2, &[(2, 900)]);
+    rig.down(1);
+    assert_eq!(rig.long(), [], "2 has the only copies of what 1 had, and one of four is out");
+    // One of three: its partner in the other groups is there, but one unit of few is out already.
+    let mut rig = Rig::new(4);
+    rig.says(2, &[(2, 900)]);
+    let maintain = Intend { devices: vec![2], intent: Intent::Maintain as i32 };
+    apply(&mut rig.state, &Command::Intend(maintain));
+    assert_eq!(rig.long(), [], "people know");
+}
+
+#[test]
+fn of_many_a_fifth_goes_one_fault_unit_at_a_time() {
+    let mut rig = Rig::new(10);
+    for n in [2, 5, 8] {
+        rig.says(n, &[(n, 900)]);
+    }
+    for out in [2, 5] {
+        assert_eq!(rig.long(), [out]);
+        rig.down(out);
+        // Its copies are made anew elsewhere.
+        for group in rig.state.groups.values_mut().filter(|g| g.replicas.contains(&DeviceId(out))) {
+            let to = if group.replicas.contains(&DeviceId(1)) { 3 } else { 1 };
+            group.replicas.iter_mut().filter(|d| d.0 == out).for_each(|d| *d = DeviceId(to));
+            group.in_sync = group.replicas.clone();
+        }
+        rig.seen.devices.remove(&DeviceId(out));
+    }
+    assert_eq!(rig.long(), [], "two of ten are out");
+}

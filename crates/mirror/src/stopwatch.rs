@@ -1,0 +1,73 @@
+//! How long things take: one of many is timed at a time, so that it costs next to nothing.
+
+use base::{Duration, Time};
+
+/// Times one job at a time, and keeps a mean that forgets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stopwatch {
+    /// The job that is timed, and when it began.
+    running: Option<(u64, Time)>,
+    mean: Duration,
+    /// A job has ended since it was asked last.
+    news: bool,
+}
+
+impl Stopwatch {
+    /// A job begins; it is timed if no other one is.
+    #[inline]
+    pub fn begins(&mut self, now: Time, job: u64) {
+        if self.running.is_none() {
+            self.running = Some((job, now));
+        }
+    }
+
+    /// A job ended.
+    #[inline]
+    pub fn ends(&mut self, now: Time, job: u64) {
+        if let Some((_, since)) = self.running.take_if(|(timed, _)| *timed == job) {
+            self.mean = smooth(self.mean, now.since(since));
+            self.news = true;
+        }
+    }
+
+    /// The mean of lately, or the age of the job that is timed, if that is longer already. `None`: nothing was
+    /// to be timed since this was asked last.
+    pub fn ask(&mut self, now: Time) -> Option<Duration> {
+        let age = self.running.map_or(Duration::ZERO, |(_, since)| now.since(since));
+        let news = core::mem::take(&mut self.news) || self.running.is_some();
+        news.then(|| self.mean.max(age))
+    }
+}
+
+/// The mean after one more value: a quarter of what is new.
+pub(crate) fn smooth(mean: Duration, value: Duration) -> Duration {
+    mean - mean / 4 + value / 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_job_is_timed_at_a_time_and_who_hangs_is_told() {
+        let ms = |n: u64| Time(n * 1_000_000);
+        let mut watch = Stopwatch::default();
+        assert_eq!(watch.ask(ms(0)), None);
+        watch.begins(ms(0), 1);
+        watch.begins(ms(1), 2);
+        watch.ends(ms(3), 2);
+        assert_eq!(watch.ask(ms(4)), Some(Duration::from_millis(4)), "1 has not ended");
+        watch.ends(ms(40), 1);
+        assert_eq!(watch.ask(ms(50)), Some(Duration::from_millis(10)), "one value counts little");
+        assert_eq!(watch.ask(ms(60)), None, "nothing new");
+        for n in 0..40 {
+            watch.begins(ms(100 + n * 100), n);
+            watch.ends(ms(180 + n * 100), n);
+        }
+        let mean = watch.ask(ms(9000)).unwrap();
+        assert!(
+            (Duration::from_millis(79)..=Duration::from_millis(80)).contains(&mean),
+            "{mean:?}"
+        );
+    }
+}
