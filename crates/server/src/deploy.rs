@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 use topology::{EXAMPLE, Host, Topology};
-use wire::control::MdmStatus;
+use wire::control::{Ask, CreateObject, MdmStatus, ObjectKind};
 
 /// How long the cluster may take until everybody is there.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ Examples:
   gabion deploy --down --dir try                  ends that one; its data stays in the directory
 
 The hosts need nothing but sshd, a shell and root's rights. It asks all of them first; if anything is wrong with any,
-nothing is changed. GABION_SSH names another program than `ssh`. A table works as a topology, too: name,address,mdm,sdc,devices in a file NAME.csv.")]
+nothing is changed. GABION_SSH names another program than `ssh`. A table works as a topology, too: name,address,mdm,fault_set,sdc,devices in a file NAME.csv.")]
 pub struct DeployArgs {
     /// The hosts, and what each of them does: TOML, or CSV
     topology: Option<PathBuf>,
@@ -179,6 +179,9 @@ impl Deployment<'_> {
         if self.topology.mdms().count() > 1 {
             self.step("Gathering the MDMs", || self.gather())?;
         }
+        if !self.topology.fault_sets().is_empty() {
+            self.step("Making the fault sets", || self.make_fault_sets())?;
+        }
         start("sds")?;
         start("sdc")?;
         let report = self.step("Waiting until all are there", || self.wait())?;
@@ -254,6 +257,31 @@ impl Deployment<'_> {
         let roles = roles::of(founder, self.topology, false)?;
         let mdm = roles.iter().find(|r| r.name == "mdm").context("it has an MDM")?;
         mdm.configure(&remote).map(drop)
+    }
+
+    /// Servers name them when they register; those that are there already stay.
+    fn make_fault_sets(&self) -> Result<()> {
+        let there = |admin: &mut Admin| -> Result<Vec<String>> {
+            let mdm = admin.mdm();
+            let report = Report::new(&admin.status()?, mdm);
+            Ok(report.fault_sets.into_iter().map(|f| f.name).collect())
+        };
+        let (mut admin, known) = self.until(|| {
+            let mut admin = self.admin()?;
+            let known = there(&mut admin)?;
+            Ok(Ok((admin, known)))
+        })?;
+        for name in self.topology.fault_sets() {
+            if !known.iter().any(|k| k == name) {
+                let (kind, name) = (ObjectKind::FaultSet as i32, name.to_owned());
+                admin.order(Ask::CreateObject(CreateObject {
+                    kind,
+                    name,
+                    ..Default::default()
+                }))?;
+            }
+        }
+        Ok(())
     }
 
     /// MDMs that lead different clusters don't become one.

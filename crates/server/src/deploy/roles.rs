@@ -53,7 +53,7 @@ pub fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>>
         let specs = host.devices.iter().map(|d| d.0.clone());
         let config = SdsConfig {
             domain: None,
-            fault_set: None,
+            fault_set: host.fault_set.clone(),
             name: host.name.clone(),
             mdm: mdm.clone(),
             backend: Default::default(),

@@ -48,6 +48,8 @@ name = "node3"
 address = "192.168.1.13"
 # It votes, and leads only while no manager can: a small host without devices will do.
 mdm = "tie-breaker"
+# Its rack: where hosts name some, the two copies of anything lie in two of them.
+# fault_set = "rack1"
 # ssh_port = 22
 # Everything goes below this folder, by default /; without systemd, if it is another one.
 # root = "/opt/gabion"
@@ -90,6 +92,9 @@ pub struct Host {
     /// Manages the cluster. In a file also `true`, a manager, and `false`.
     #[serde(default, deserialize_with = "mdm_role", skip_serializing_if = "Option::is_none")]
     pub mdm: Option<MdmRole>,
+    /// The rack, or what else it shares its fate with; two copies never lie in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault_set: Option<String>,
     /// Serves volumes, at this address, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sdc: Option<SocketAddr>,
@@ -169,7 +174,7 @@ impl Host {
     pub fn new(name: &str, address: IpAddr) -> Host {
         let (ssh_port, root) = (ssh_port(), slash());
         let (name, devices) = (name.to_owned(), Vec::new());
-        Host { name, address, ssh_port, root, mdm: None, sdc: None, devices }
+        Host { name, address, ssh_port, root, mdm: None, fault_set: None, sdc: None, devices }
     }
 
     /// A file or folder of it.
@@ -212,7 +217,7 @@ impl Topology {
         })
     }
 
-    /// `name,address,mdm,sdc,devices`, the devices with spaces between them.
+    /// `name,address,mdm,fault_set,sdc,devices`, the devices with spaces between them.
     fn of_table(text: &str) -> Result<Topology> {
         let mut lines = (1..).zip(text.lines()).filter(|(_, l)| {
             let line = l.trim();
@@ -220,7 +225,7 @@ impl Topology {
         });
         let (_, titles) = lines.next().context("it is empty")?;
         let titles: Vec<&str> = titles.split(',').map(str::trim).collect();
-        let known = ["name", "address", "mdm", "sdc", "devices"];
+        let known = ["name", "address", "mdm", "fault_set", "sdc", "devices"];
         if let Some(odd) = titles.iter().find(|t| !known.contains(t)) {
             bail!("there is no column `{odd}`: use {}", known.join(", "));
         }
@@ -270,6 +275,12 @@ impl Topology {
             bail!(
                 "two copies need devices on two hosts: give `devices` to at least two, better three"
             );
+        }
+        // A server that names none is a fault unit by itself.
+        let mut units = self.servers().map(|h| h.fault_set.as_ref().unwrap_or(&h.name));
+        let first = units.next();
+        if units.all(|unit| Some(unit) == first) {
+            bail!("two copies need two fault sets, and all hosts with devices are in one");
         }
         if !self.hosts.iter().any(|h| h.sdc.is_some()) && !self.volumes.is_empty() {
             bail!("no host has `sdc`, so nobody would serve the volumes");
@@ -324,6 +335,11 @@ impl Topology {
         self.mdms().find(|h| !h.is_tie_breaker()).context("no host is a manager")
     }
 
+    /// The fault sets that hosts name.
+    pub fn fault_sets(&self) -> BTreeSet<&str> {
+        self.servers().filter_map(|h| h.fault_set.as_deref()).collect()
+    }
+
     /// Hosts with a data server.
     pub fn servers(&self) -> impl Iterator<Item = &Host> {
         self.hosts.iter().filter(|h| !h.devices.is_empty())
@@ -335,6 +351,7 @@ impl Host {
         let address = cell("address").map_or(Ok(nowhere()), str::parse).context("its address")?;
         let mut host = Host::new(cell("name").context("a host needs a name")?, address);
         host.mdm = cell("mdm").map_or(Ok(None), MdmRole::of_word)?;
+        host.fault_set = cell("fault_set").map(str::to_owned);
         host.sdc = cell("sdc").map(str::parse).transpose().context("sdc is IP:PORT")?;
         for device in cell("devices").unwrap_or_default().split_whitespace() {
             host.devices.push(Text(device.parse().map_err(anyhow::Error::msg)?));
@@ -357,14 +374,17 @@ mod tests {
 
     #[test]
     fn a_table_is_a_topology_too() {
-        let table = "name, address, mdm, sdc, devices\n\
+        let table = "name, address, mdm, fault_set, sdc, devices\n\
                      # racks\n\
-                     a,10.0.0.1,yes,,block:/dev/sdb file:/d:1GiB\n\
-                     b,10.0.0.2,,127.0.0.1:10809,block:/dev/sdb\n";
+                     a,10.0.0.1,yes,rack1,,block:/dev/sdb file:/d:1GiB\n\
+                     b,10.0.0.2,,rack2,127.0.0.1:10809,block:/dev/sdb\n";
         let topology = Topology::of_table(table).unwrap();
         topology.check(false).unwrap();
         assert_eq!(topology.hosts[0].devices.len(), 2);
         assert!(topology.hosts[0].mdm.is_some() && topology.hosts[1].sdc.is_some());
+        assert_eq!(topology.fault_sets(), BTreeSet::from(["rack1", "rack2"]));
+        let one = Topology::of_table(&table.replace("rack2", "rack1")).unwrap();
+        assert!(one.check(false).unwrap_err().to_string().contains("fault sets"));
         assert!(Topology::of_table(&table.replace("yes", "perhaps")).is_err());
         assert!(Topology::of_table(&table.replace("mdm", "mmd")).is_err());
     }

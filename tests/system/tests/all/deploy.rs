@@ -42,6 +42,25 @@ fn hosts_in_namespaces_lose_their_cable_and_their_server_and_nothing_else() {
     });
 }
 
+#[test]
+fn hosts_of_one_rack_never_have_both_copies() {
+    case(|| {
+        let rack = |n: u32| format!("fault_set = \"rack{}\"\n", n % 2);
+        let mut spaces = Spaces::of(&spaces::topology(4, "128MiB", "\"v:32MiB\"", rack))?;
+        let content = Random::new(78).bytes(32 * MIB as usize);
+        spaces.nbd("v")?.fill(&content)?;
+        // The whole rack that has no MDM.
+        spaces.signal("h2", "sds", Signal::KILL)?;
+        spaces.signal("h4", "sds", Signal::KILL)?;
+        spaces.nbd("v")?.verify(&content)?;
+        // The same topology again: the fault sets are there.
+        spaces.deploy(&["--down"])?.ok()?;
+        spaces.up()?;
+        spaces.wait_state("healthy")?;
+        spaces.nbd("v")?.verify(&content)
+    });
+}
+
 /// A topology with a manager, a manager and a tie-breaker.
 fn three_mdms(topology: &str) -> String {
     let also = |text: &str, host: &str, role: &str| {
