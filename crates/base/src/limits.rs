@@ -1,6 +1,7 @@
 //! Every bound of the system in one place. Two profiles: what ships, and what makes rare paths
 //! common in the simulator ([`Limits::TEST_MIN`]).
 
+use crate::Policy;
 use core::time::Duration;
 
 /// The bounds that a process runs with. All queues and tables take their capacity from here.
@@ -42,19 +43,10 @@ pub struct Limits {
     pub copies: u32,
     /// Bytes of one resync copy; a multiple of 4 KiB, at most 1 MiB.
     pub copy_bytes: u32,
-    /// Of these, while clients are served, for copies that replace a lost one; 0: all.
-    pub rebuild_copies: u32,
-    /// Bytes per second of such copies by one shard while clients are served; 0: any.
-    pub rebuild_bytes: u64,
-    /// The same for copies that only move: 0: all.
-    pub move_copies: u32,
-    /// Bytes per second of such copies; 0: any.
-    pub move_bytes: u64,
-    /// While clients are served, copies that only move rest for so many times as long as the last one took: so they leave the
-    /// devices to clients for most of the time, however slow these are.
-    pub copy_rest: u32,
-    /// No rest makes it fewer bytes per second by one shard; 0: any may.
-    pub copy_floor: u64,
+    /// How copies that replace a lost one give way to clients, if their storage pool says nothing.
+    pub rebuild: Policy,
+    /// The same for copies that only move.
+    pub rebalance: Policy,
     /// How long a device is away before its copies are made anew on others: a restart moves nothing.
     pub rebuild_after: Duration,
     /// How long a device is held out that comes and goes too often, the first time; zero: never.
@@ -111,12 +103,8 @@ impl Limits {
         stuck_after: Duration::from_millis(100),
         copies: 16,
         copy_bytes: 128 << 10,
-        rebuild_copies: 4,
-        rebuild_bytes: 0,
-        move_copies: 1,
-        move_bytes: 64 << 20,
-        copy_rest: 3,
-        copy_floor: 2 << 20,
+        rebuild: Policy::latency_percent(150, 2 << 20),
+        rebalance: Policy::favour(3, 2 << 20),
         rebuild_after: Duration::from_secs(60),
         quarantine: Duration::from_secs(5),
         slow: Duration::from_millis(200),
@@ -146,8 +134,6 @@ impl Limits {
         stripe_width: 4,
         copies: 2,
         copy_bytes: 8 << 10,
-        rebuild_copies: 1,
-        move_bytes: 1 << 20,
         rebuild_after: Duration::from_secs(1),
         quarantine: Duration::from_millis(20),
         moves: 8,

@@ -149,6 +149,8 @@ pub enum Mutant {
     MdmStaleState,
     /// Mdm: a leader answers questions without asking the others whether it still leads.
     MdmStaleAnswer,
+    /// Pace: copies that give way to clients wait until no client asks for anything.
+    NoFloor,
 }
 
 impl Mutant {
@@ -235,6 +237,7 @@ impl Mutant {
         Mutant::ReuseGeneration,
         Mutant::UnmapBlindly,
         Mutant::IgnoreFaultSets,
+        Mutant::NoFloor,
     ];
 }
 

@@ -12,8 +12,8 @@ use crate::state::State;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DomainId, FaultSetId, Limits, PoolId, SdsId};
-use wire::control::{self, Intent, Media, ObjectKind, ObjectStatus};
+use base::{DomainId, FaultSetId, Limits, MapVersion, Policy, PoolId, SdsId};
+use wire::control::{self, Intent, Media, ObjectKind, ObjectStatus, PolicyInfo, PoolInfo};
 
 /// How many objects of one kind there may be.
 pub const MAX_OBJECTS: usize = 1024;
@@ -48,6 +48,49 @@ pub struct Pool {
     pub media: Media,
     /// How many percent of it are for rebuilds only, if it was said.
     pub spare: Option<u8>,
+    /// How copies that replace a lost one give way to clients, if it was said.
+    pub rebuild: Option<Policy>,
+    /// The same for copies that only move.
+    pub rebalance: Option<Policy>,
+}
+
+impl Pool {
+    /// A pool about which nothing was said.
+    pub(crate) fn new(name: String, domain: DomainId) -> Pool {
+        Pool { name, domain, media: Media::Any, spare: None, rebuild: None, rebalance: None }
+    }
+
+    /// What was said about it, in the place of what was said before.
+    pub(crate) fn said(self, c: &command::PutObject) -> Pool {
+        let policy = |said: Option<PolicyInfo>| said.map(Policy::from);
+        Pool {
+            media: c.media(),
+            spare: c.spare.map(|s| s as u8),
+            rebuild: policy(c.rebuild),
+            rebalance: policy(c.rebalance),
+            ..self
+        }
+    }
+
+    /// The command that says it.
+    pub(crate) fn put(&self, id: PoolId) -> command::PutObject {
+        command::PutObject {
+            kind: ObjectKind::Pool as i32,
+            id: id.0,
+            name: self.name.clone(),
+            domain: self.domain.0,
+            media: self.media as i32,
+            spare: self.spare.map(u32::from),
+            rebuild: self.rebuild.map(PolicyInfo::from),
+            rebalance: self.rebalance.map(PolicyInfo::from),
+        }
+    }
+
+    /// As the map has it.
+    pub(crate) fn info(&self, id: PoolId) -> PoolInfo {
+        let policy = |said: Option<Policy>| said.map(PolicyInfo::from);
+        PoolInfo { id: id.0, rebuild: policy(self.rebuild), rebalance: policy(self.rebalance) }
+    }
 }
 
 /// All of them.
@@ -67,14 +110,15 @@ pub struct Objects {
     pub last_fault_set: u32,
     /// Of pools.
     pub last_pool: u32,
+    /// The version that changed any of it last.
+    pub changed_at: MapVersion,
 }
 
 impl Default for Objects {
     /// As they are when a cluster forms, and as they were before there were any.
     fn default() -> Objects {
         let domain = Domain { name: DEFAULT.into() };
-        let pool =
-            Pool { name: DEFAULT.into(), domain: DomainId(1), media: Media::Any, spare: None };
+        let pool = Pool::new(DEFAULT.into(), DomainId(1));
         Objects {
             system: String::new(),
             domains: [(DomainId(1), domain)].into(),
@@ -83,6 +127,7 @@ impl Default for Objects {
             last_domain: 1,
             last_fault_set: 0,
             last_pool: 1,
+            changed_at: MapVersion(0),
         }
     }
 }
@@ -148,6 +193,11 @@ impl Objects {
         }
     }
 
+    /// All storage pools, as the map has them.
+    pub(crate) fn infos(&self) -> Vec<PoolInfo> {
+        self.pools.iter().map(|(id, p)| p.info(*id)).collect()
+    }
+
     /// How many percent of a pool are for rebuilds only.
     pub fn spare(&self, pool: PoolId, limits: &Limits) -> u64 {
         let said = self.pools.get(&pool).and_then(|p| p.spare);
@@ -174,6 +224,8 @@ impl State {
             domain: domain.0,
             media: m.media,
             spare: m.spare,
+            rebuild: m.rebuild,
+            rebalance: m.rebalance,
         }))
     }
 
@@ -181,13 +233,13 @@ impl State {
     pub fn set_pool_command(&self, m: &control::SetPool) -> Result<Command, Refused> {
         let id = self.objects.pool(&m.pool, None)?;
         let old = &self.objects.pools[&id];
+        let old = old.put(id);
         self.checked(Command::PutObject(command::PutObject {
-            kind: ObjectKind::Pool as i32,
-            id: id.0,
-            name: old.name.clone(),
-            domain: old.domain.0,
-            media: m.media.unwrap_or(old.media as i32),
-            spare: m.spare.or(old.spare.map(u32::from)),
+            media: m.media.unwrap_or(old.media),
+            spare: m.spare.or(old.spare),
+            rebuild: m.rebuild.or(old.rebuild),
+            rebalance: m.rebalance.or(old.rebalance),
+            ..old
         }))
     }
 
@@ -321,6 +373,8 @@ impl State {
             all.push(ObjectStatus {
                 media: p.media as i32,
                 spare: objects.spare(*id, limits) as u32,
+                rebuild: Some(p.rebuild.unwrap_or(limits.rebuild).into()),
+                rebalance: Some(p.rebalance.unwrap_or(limits.rebalance).into()),
                 reserved: self.reserved(*id),
                 ..status(ObjectKind::Pool, id.0, &p.name, Some(p.domain))
             });

@@ -46,7 +46,8 @@ impl State {
         let (groups, volumes) = (part.groups, part.volumes);
         let news = self.members.changed_at > have;
         let mdms = if news { self.members.infos() } else { Vec::new() };
-        let last = MapPage { devices, groups, volumes, mdms, ..self.page_without_news() };
+        let pools = if self.objects.changed_at > have { self.objects.infos() } else { Vec::new() };
+        let last = MapPage { devices, groups, volumes, mdms, pools, ..self.page_without_news() };
         pages.push(last);
         pages
     }

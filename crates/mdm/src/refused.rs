@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use base::MAX_VOLUME_BYTES;
+use base::policy::NoPolicy;
 use thiserror::Error;
 use wire::control::{AdminError, ObjectKind};
 
@@ -238,6 +239,9 @@ pub enum Refused {
     /// More than a pool can do without.
     #[error("{0} % of a pool can't be kept for rebuilds: use 0 to 90")]
     Spare(u32),
+    /// Copies can't give way like that.
+    #[error("{0}")]
+    Policy(NoPolicy),
     /// A pool's servers are too few.
     #[error(
         "two copies need two fault units (fault sets, or servers in none), and the storage pool `{pool}` has \
@@ -339,9 +343,11 @@ impl Refused {
             | Refused::LastTieBreaker(_)
             | Refused::Majority { .. }
             | Refused::CantLead(..) => AdminError::TooFewMdms,
-            Refused::ObjectName(..) | Refused::Spare(_) | Refused::Which(_) | Refused::Nobody => {
-                AdminError::Invalid
-            }
+            Refused::ObjectName(..)
+            | Refused::Spare(_)
+            | Refused::Policy(_)
+            | Refused::Which(_)
+            | Refused::Nobody => AdminError::Invalid,
             Refused::ObjectTaken(..) => AdminError::NameTaken,
             Refused::NoObject(..) | Refused::NotMapped { .. } => AdminError::NotFound,
             Refused::NotEmpty { .. }

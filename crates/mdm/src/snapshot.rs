@@ -65,6 +65,9 @@ struct ObjectsRecord {
     last_fault_set: u32,
     #[prost(uint32, tag = "5")]
     last_pool: u32,
+    /// 0 in snapshots of before pools had policies: then there are none that the map has to tell.
+    #[prost(uint64, tag = "6")]
+    changed_at: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -221,23 +224,19 @@ fn objects_record(o: &Objects) -> ObjectsRecord {
         id,
         name: name.clone(),
         domain,
-        media: 0,
-        spare: None,
+        ..command::PutObject::default()
     };
     let domains = o.domains.iter().map(|(id, d)| put(ObjectKind::Domain, id.0, &d.name, 0));
     let sets =
         o.fault_sets.iter().map(|(id, f)| put(ObjectKind::FaultSet, id.0, &f.name, f.domain.0));
-    let pools = o.pools.iter().map(|(id, p)| command::PutObject {
-        media: p.media as i32,
-        spare: p.spare.map(u32::from),
-        ..put(ObjectKind::Pool, id.0, &p.name, p.domain.0)
-    });
+    let pools = o.pools.iter().map(|(id, p)| p.put(*id));
     ObjectsRecord {
         system: o.system.clone(),
         list: domains.chain(sets).chain(pools).collect(),
         last_domain: o.last_domain,
         last_fault_set: o.last_fault_set,
         last_pool: o.last_pool,
+        changed_at: o.changed_at.0,
     }
 }
 
@@ -250,9 +249,10 @@ fn objects(r: ObjectsRecord) -> Objects {
         last_domain: r.last_domain,
         last_fault_set: r.last_fault_set,
         last_pool: r.last_pool,
+        changed_at: MapVersion(r.changed_at),
     };
     for put in r.list {
-        let (domain, media, spare) = (DomainId(put.domain), put.media(), put.spare);
+        let domain = DomainId(put.domain);
         match put.kind() {
             ObjectKind::Domain => {
                 drop(o.domains.insert(DomainId(put.id), Domain { name: put.name }));
@@ -261,7 +261,7 @@ fn objects(r: ObjectsRecord) -> Objects {
                 drop(o.fault_sets.insert(FaultSetId(put.id), FaultSet { name: put.name, domain }));
             }
             _ => {
-                let pool = Pool { name: put.name, domain, media, spare: spare.map(|s| s as u8) };
+                let pool = Pool::new(put.name.clone(), domain).said(&put);
                 drop(o.pools.insert(PoolId(put.id), pool));
             }
         }

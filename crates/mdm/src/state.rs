@@ -280,7 +280,7 @@ impl State {
             self.servers.insert(id, server);
         }
         if let Some(objects) = edits.objects {
-            self.objects = objects;
+            self.objects = Objects { changed_at, ..objects };
         }
         for (id, device) in edits.devices {
             self.next_incarnation =

@@ -3,7 +3,9 @@
 
 mod common;
 
-use base::{DeviceId, Duration, GroupId, Limits, PoolId, SdcId, SdsId, Time, VolumeId};
+use base::{
+    DeviceId, Duration, GroupId, Limits, MapVersion, Policy, PoolId, SdcId, SdsId, Time, VolumeId,
+};
 use common::*;
 use mdm::command::*;
 use mdm::controller::Registration;
@@ -145,7 +147,7 @@ fn objects_come_and_go_and_every_refusal_says_why() {
     rename(&mut s, ObjectKind::System, "", "lab").unwrap();
     assert_eq!(s.objects.system, "lab");
     remove(&mut s, Pool, "bulk").unwrap();
-    let spare = control::SetPool { pool: "fast".into(), spare: Some(95), media: None };
+    let spare = control::SetPool { pool: "fast".into(), spare: Some(95), ..Default::default() };
     assert_eq!(s.set_pool_command(&spare), Err(Refused::Spare(95)));
     let spare = control::SetPool { spare: Some(34), ..spare };
     let command = s.set_pool_command(&spare).unwrap();
@@ -153,6 +155,48 @@ fn objects_come_and_go_and_every_refusal_says_why() {
     assert_eq!(s.objects.spare(PoolId(2), &limits()), 34);
     s.check().unwrap();
     assert_eq!(State::from_bytes(&s.to_bytes()), Ok(s));
+}
+
+#[test]
+fn a_pools_policies_are_kept_told_once_and_refused_if_they_are_none() {
+    let mut s = formed();
+    let told = |s: &State, have| s.pages_since(have).pop().map(|page| page.pools);
+    assert_eq!(told(&s, MapVersion(0)), Some(vec![]), "nothing was said");
+    let before = s.version;
+    let rebuild = Some(Policy::latency_percent(150, 1 << 20).into());
+    let ask = control::SetPool { rebuild, ..Default::default() };
+    let command = s.set_pool_command(&ask).unwrap();
+    assert_eq!(apply(&mut s, &command), Outcome::Changed);
+    let info = control::PoolInfo { id: 1, rebuild, rebalance: None };
+    assert_eq!(told(&s, before), Some(vec![info]));
+    assert_eq!(apply(&mut s, &command), Outcome::Unchanged);
+
+    // What isn't said stays; the rest of the map doesn't tell it again.
+    let rebalance = Some(Policy::UNLIMITED.into());
+    let both = control::SetPool { rebalance, ..Default::default() };
+    let command = s.set_pool_command(&both).unwrap();
+    apply(&mut s, &command);
+    let info = control::PoolInfo { id: 1, rebuild, rebalance };
+    assert_eq!(told(&s, before), Some(vec![info]));
+    let after = s.version;
+    let status = s.object_status(&limits(), |_| 0);
+    let shown = status.iter().find(|o| o.kind() == ObjectKind::Pool).unwrap();
+    assert_eq!((shown.rebuild, shown.rebalance), (rebuild, rebalance));
+    register(&mut s, "a", 0, ("", "", "")).unwrap();
+    assert_eq!(told(&s, after), Some(vec![]));
+    assert_eq!(State::from_bytes(&s.to_bytes()), Ok(s.clone()));
+
+    let endless = Policy::favour(1, 0).into();
+    let ask = control::SetPool { rebuild: Some(endless), ..Default::default() };
+    let refused = s.set_pool_command(&ask).unwrap_err();
+    assert!(refused.to_string().contains("favour:TIMES:FLOOR"), "{refused}");
+    let ask = control::CreateObject {
+        kind: ObjectKind::Pool as i32,
+        name: "fast".into(),
+        rebalance: Some(endless),
+        ..Default::default()
+    };
+    assert!(matches!(s.create_object_command(&ask), Err(Refused::Policy(_))));
 }
 
 #[test]

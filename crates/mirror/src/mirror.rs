@@ -22,7 +22,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{
     BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, LinkId, MapVersion,
-    Mutant, Slab, Time, VolumeId, mutant,
+    Mutant, Policy, Slab, Time, VolumeId, mutant,
 };
 use seam::{
     Buf, Change, DiskError, DiskOp, Effects, ExecutedBlocks, GroupRecord, Head, Job, Journal, Note,
@@ -155,7 +155,6 @@ impl<J: Journal> Mirror<J> {
             ops: Slab::new(usize::MAX),
             client_ops: 0,
             leases: Leases::new(boot, &limits),
-            limits,
             map: MapVersion(0),
             named_at: MapVersion(0),
             peers: BTreeMap::new(),
@@ -164,7 +163,8 @@ impl<J: Journal> Mirror<J> {
             copy_queue: VecDeque::new(),
             copies: 0,
             joining: BTreeSet::new(),
-            pace: Pace::default(),
+            pace: Pace::new(&limits),
+            limits,
             copy_at: None,
             waiting_grace: BTreeMap::new(),
             parked: BTreeSet::new(),
@@ -281,6 +281,19 @@ impl<J: Journal> Mirror<J> {
     pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, Fate>) {
         self.map = map;
         self.fates = fates;
+    }
+
+    /// What the storage pool says about copies that replace a lost one, and about those that only move. Holds at once.
+    pub fn set_policies(
+        &mut self,
+        now: Time,
+        rebuild: Policy,
+        rebalance: Policy,
+        out: &mut Effects,
+    ) {
+        if self.pace.set(rebuild, rebalance) {
+            self.pump(now, out);
+        }
     }
 
     /// Takes over a group's configuration, if it is newer than the one in force.
@@ -645,7 +658,7 @@ impl<J: Journal> Mirror<J> {
     ) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         let mending = core::mem::replace(&mut op.local, Local::Done) == Local::Mending;
-        let (unit, at, len) = (op.unit, op.at, op.len);
+        let (unit, at, len, since) = (op.unit, op.at, op.len, op.since);
         let copied = op.flags & flag::COPY != 0;
         let (group, kind, asker, client, lsn) = (op.group, op.kind, op.asker, op.client, op.lsn);
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
@@ -669,7 +682,10 @@ impl<J: Journal> Mirror<J> {
             }
             (Asker::Primary { .. }, OpKind::Read) => self.fetched_here(now, key, data, out),
             (Asker::Scrub, _) => self.scrubbed(now, key, out),
-            (_, OpKind::Read) => self.finish_read(key, data, crc, out),
+            (_, OpKind::Read) => {
+                self.pace.answered(now, since);
+                self.finish_read(key, data, crc, out);
+            }
             (_, OpKind::Copy) => self.send_copy(key, data, crc, out),
             (_, OpKind::Amend) => self.send_amend(now, key, data, crc, out),
             (Asker::Primary { .. }, _) => self.replicated_here(now, key, lsn, out),

@@ -78,6 +78,8 @@ pub(crate) struct Op {
     pub acked: Members,
     /// A client sent it to this shard: it counts against the limit for clients.
     pub from_client: bool,
+    /// When it came, if it is a client's.
+    pub since: Time,
     /// The asker has its answer, and the range is free.
     pub answered: bool,
     /// A retry of which a part is in the content: what is left of it is done.
@@ -119,6 +121,7 @@ impl Op {
             sent: Members::default(),
             acked: Members::default(),
             from_client: matches!(asker, Asker::Client { .. }),
+            since: Time::ZERO,
             answered: false,
             in_part: false,
             damaged: Members::default(),

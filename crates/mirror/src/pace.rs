@@ -1,29 +1,38 @@
-//! How fast joiners are filled while clients are served: at most so many copies in flight, so many bytes per
-//! second, and after each copy that only moves a rest that is as many times as long as it took; without limit but that
-//! on all copies while no client asks for anything.
+//! How fast joiners are filled: as the storage pool's two policies say, one for copies that replace a lost one, one for
+//! those that only move.
 //!
-//! The rest is what makes it fit every device: where a copy takes long, because the device is slow or clients keep it
-//! busy, there are fewer of them. A copy that replaces a lost one doesn't rest: until it is there, the next loss stops
-//! service. The three policies that people know are settings of these numbers: unlimited (all 0), a number of copies,
-//! and what ships for moves: applications first. A settle isn't held back at all: clients wait for it.
+//! The rest after a copy is what makes a policy fit every device: where copies take long, because the device is slow or
+//! clients keep it busy, there are fewer of them. It is measured by what copies take on the average, so that they are
+//! spread evenly over time. No rest leads below the policy's floor: protection always comes. While no client asks for
+//! anything, nothing rests. What somebody missed who returns doesn't rest either: it is little, and until it is there,
+//! the next loss stops service. A settle isn't held back at all: clients wait for it.
 
-use base::{Duration, Limits, Time};
+use base::{Duration, Limits, Mutant, Policy, Time, mutant};
 
 /// For so long after a client's last operation clients count as being served.
 const BUSY: Duration = Duration::from_millis(100);
 
-/// A copy that took longer has met something else than a busy device.
+/// A copy that took longer has met something else than a busy device; so has an operation of a client. No rest is
+/// longer: the lowest floor is a gentle copy per second.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Bytes of a copy while clients are served: what a request waits for that comes just behind it.
+/// Bytes of a copy that rests: what a request waits for that comes just behind it.
 const GENTLE: u32 = 64 << 10;
+
+/// So many copies at a time are made for who returns, where a policy makes fewer and has them rest.
+const RETURNS: u32 = 4;
+
+/// Operations show what clients get without copies when there was none for so long.
+const ALONE: Duration = Duration::from_secs(1);
 
 /// What a copy is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     /// To serve again.
     Settle,
-    /// To have two copies again.
+    /// To have two copies again: what one that was away has missed.
+    Return,
+    /// To have two copies again: all of it.
     Rebuild,
     /// To have one of them elsewhere.
     Move,
@@ -31,7 +40,8 @@ pub(crate) enum Purpose {
 
 impl Purpose {
     /// All of them.
-    pub const ALL: [Purpose; 3] = [Purpose::Settle, Purpose::Rebuild, Purpose::Move];
+    pub const ALL: [Purpose; 4] =
+        [Purpose::Settle, Purpose::Return, Purpose::Rebuild, Purpose::Move];
 }
 
 /// Whether a copy may begin.
@@ -44,56 +54,153 @@ pub(crate) enum Turn {
     Later,
 }
 
-/// What was copied lately, and whether clients are there.
-#[derive(Debug, Default)]
+/// What one operation in a hundred exceeds, in nanoseconds, as lately seen; 0: nothing was.
+#[derive(Clone, Copy, Default, Debug)]
+struct Tail {
+    ns: u64,
+    /// Shorter ones in a row.
+    below: u64,
+}
+
+impl Tail {
+    /// Up by 99 parts for a longer one, down by one for a shorter one: where it stays, one in a hundred is longer. Down
+    /// faster when none was longer for long: it was another kind of load.
+    fn see(&mut self, took: Duration) {
+        let ns = took.as_nanos() as u64;
+        (self.ns, self.below) = match self.ns {
+            0 => (ns.max(1), 0),
+            tail if ns > tail => (tail + (tail * 99 / 400).max(1), 0),
+            tail => (tail - tail / 400 * (1 + self.below / 256).min(40), self.below + 1),
+        };
+    }
+}
+
+/// What was copied lately, and what clients get.
+#[derive(Debug)]
 pub(crate) struct Pace {
+    rebuild: Policy,
+    rebalance: Policy,
     /// A client's last operation.
     client: Option<Time>,
-    /// What was begun at the rate that counts is done by then, and the rest after the last copy over.
+    /// The rest after the last copy is over.
     due: Time,
+    /// What copies take on the average of the last ones.
+    took: Duration,
+    /// When a copy began or ended.
+    copied: Option<Time>,
+    /// What operations take without copies.
+    alone: Tail,
+    /// The rest that keeps them short beside copies, by latency.
+    yields: Duration,
 }
 
 impl Pace {
+    /// As the limits say, until a storage pool says something else.
+    pub fn new(limits: &Limits) -> Pace {
+        Pace {
+            rebuild: limits.rebuild,
+            rebalance: limits.rebalance,
+            client: None,
+            due: Time::ZERO,
+            took: Duration::ZERO,
+            copied: None,
+            alone: Tail::default(),
+            yields: Duration::ZERO,
+        }
+    }
+
+    /// What the storage pool says now, for rebuilds and for moves. True when that is something else than before.
+    pub fn set(&mut self, rebuild: Policy, rebalance: Policy) -> bool {
+        let news = (self.rebuild, self.rebalance) != (rebuild, rebalance);
+        if news {
+            (self.rebuild, self.rebalance) = (rebuild, rebalance);
+            (self.due, self.yields) = (Time::ZERO, Duration::ZERO);
+        }
+        news
+    }
+
+    // ---- clients ----
+
     /// A client asks for something.
     pub fn client(&mut self, now: Time) {
         self.client = Some(now);
+    }
+
+    /// An operation of a client is answered that came at this time.
+    pub fn answered(&mut self, now: Time, since: Time) {
+        let took = now.since(since);
+        let wanted = self.rebuild.is_by_latency() || self.rebalance.is_by_latency();
+        if !wanted || took > LONGEST {
+            return;
+        }
+        if self.copied.is_none_or(|at| at + ALONE < since) {
+            self.alone.see(took);
+        } else {
+            self.give(took);
+        }
+    }
+
+    /// An operation took so long beside copies. The rest becomes longer by 99 parts if that is too long, else shorter by
+    /// one: where it stays, one in a hundred is too long.
+    fn give(&mut self, took: Duration) {
+        let policies = [self.rebuild, self.rebalance];
+        let Some(policy) = policies.iter().find(|p| p.is_by_latency()) else { return };
+        match self.bound_of(policy) {
+            None => {}
+            Some(bound) if took > bound => {
+                let more = self.yields.max(self.took) * 99 / 400;
+                self.yields = (self.yields + more).min(LONGEST);
+            }
+            Some(_) => self.yields -= self.yields / 400,
+        }
+    }
+
+    /// What one operation in a hundred may take; nothing, as long as nobody knows what they take without copies.
+    fn bound_of(&self, policy: &Policy) -> Option<Duration> {
+        let ns = match policy.micros {
+            0 => self.alone.ns / 100 * u64::from(policy.percent),
+            us => u64::from(us) * 1000,
+        };
+        (ns > 0).then(|| Duration::from_nanos(ns))
     }
 
     fn is_busy(&self, now: Time) -> bool {
         self.client.is_some_and(|at| now.since(at) < BUSY)
     }
 
-    fn rests(&self, now: Time, purpose: Purpose) -> bool {
-        self.is_busy(now) && purpose == Purpose::Move
+    // ---- copies ----
+
+    fn policy(&self, purpose: Purpose) -> &Policy {
+        match purpose {
+            Purpose::Settle => &Policy::UNLIMITED,
+            Purpose::Return | Purpose::Rebuild => &self.rebuild,
+            Purpose::Move => &self.rebalance,
+        }
     }
 
-    /// So many copies, and bytes per second, of this kind at most; 0: any.
-    fn bounds(&self, now: Time, purpose: Purpose, limits: &Limits) -> (u32, u64) {
-        match purpose {
-            _ if !self.is_busy(now) => (0, 0),
-            Purpose::Settle => (0, 0),
-            Purpose::Rebuild => (limits.rebuild_copies, limits.rebuild_bytes),
-            Purpose::Move => (limits.move_copies, limits.move_bytes),
+    fn rests(&self, now: Time, purpose: Purpose) -> bool {
+        self.policy(purpose).rests() && self.is_busy(now) && purpose != Purpose::Return
+    }
+
+    /// So many copies of this kind at most; 0: any.
+    fn bound(&self, now: Time, purpose: Purpose) -> u32 {
+        let policy = self.policy(purpose);
+        match policy.copies {
+            copies if policy.always => copies,
+            _ if !self.is_busy(now) => 0,
+            copies if purpose == Purpose::Return && policy.rests() => copies.max(RETURNS),
+            copies => copies,
         }
     }
 
     /// Whether one more may begin beside `copies` others.
     pub fn turn(&self, now: Time, purpose: Purpose, copies: u32, limits: &Limits) -> Turn {
-        let (few, bytes) = self.bounds(now, purpose, limits);
-        let held = bytes > 0 || self.rests(now, purpose);
+        let few = self.bound(now, purpose);
         let most = if few == 0 { limits.copies } else { few.min(limits.copies) };
         match () {
             () if copies >= most => Turn::Later,
-            () if held && now < self.due => Turn::At(self.due),
+            () if self.rests(now, purpose) && now < self.due => Turn::At(self.due),
             () => Turn::Now,
-        }
-    }
-
-    /// A copy of so many bytes begins.
-    pub fn begun(&mut self, now: Time, purpose: Purpose, len: u32, limits: &Limits) {
-        let (_, bytes) = self.bounds(now, purpose, limits);
-        if let Some(ns) = (u64::from(len) * 1_000_000_000).checked_div(bytes) {
-            self.due = self.due.max(now) + Duration::from_nanos(ns);
         }
     }
 
@@ -102,22 +209,32 @@ impl Pace {
         if self.rests(now, purpose) { limits.copy_bytes.min(GENTLE) } else { limits.copy_bytes }
     }
 
+    /// A copy begins.
+    pub fn begun(&mut self, now: Time) {
+        self.copied = Some(now);
+    }
+
     /// A copy of so many bytes has ended that took so long.
-    pub fn ended(
-        &mut self,
-        now: Time,
-        purpose: Purpose,
-        took: Duration,
-        len: u32,
-        limits: &Limits,
-    ) {
+    pub fn ended(&mut self, now: Time, purpose: Purpose, took: Duration, len: u32) {
+        self.copied = Some(now);
         if !self.rests(now, purpose) {
             return;
         }
-        let rest = took.min(LONGEST) * limits.copy_rest;
-        let whole = (u64::from(len) * 1_000_000_000).checked_div(limits.copy_floor);
-        let longest = whole.map(|ns| Duration::from_nanos(ns).saturating_sub(took));
-        self.due = self.due.max(now + longest.map_or(rest, |longest| rest.min(longest)));
+        let ours = took.min(LONGEST);
+        self.took = if self.took.is_zero() { ours } else { (self.took * 7 + ours) / 8 };
+        let policy = *self.policy(purpose);
+        let whole = (u64::from(len) * 1_000_000_000).checked_div(policy.floor);
+        let longest = whole.map_or(LONGEST, |ns| Duration::from_nanos(ns).saturating_sub(took));
+        let rest = match self.bound_of(&policy) {
+            _ if !policy.is_by_latency() => self.took * policy.rest,
+            None => self.took,
+            Some(_) => {
+                self.yields = self.yields.min(longest);
+                self.yields
+            }
+        };
+        let endless = mutant::on(Mutant::NoFloor).then_some(Duration::from_secs(3600));
+        self.due = self.due.max(now + endless.unwrap_or(rest.min(longest)));
     }
 }
 
@@ -126,69 +243,128 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
+    const LEN: u32 = 64 << 10;
+    const TOOK: Duration = Duration::from_millis(4);
 
-    #[test]
-    fn copies_wait_for_clients_and_for_nothing_else() {
-        let (copies, rebuild_copies) = (4, 4);
-        let limits = Limits {
-            copies,
-            rebuild_copies,
-            move_copies: 1,
-            move_bytes: 1 << 20,
-            ..Limits::SHIPPED
-        };
-        let mut pace = Pace::default();
-        let now = Time(1000 * MS);
-        let turn = |pace: &Pace, at, purpose, copies| pace.turn(at, purpose, copies, &limits);
-        pace.begun(now, Purpose::Move, 1 << 20, &limits);
-        assert_eq!(turn(&pace, now, Purpose::Move, 3), Turn::Now, "nobody is there");
-        assert_eq!(turn(&pace, now, Purpose::Move, 4), Turn::Later);
-        pace.client(now);
-        assert_eq!(turn(&pace, now, Purpose::Move, 1), Turn::Later);
-        assert_eq!(turn(&pace, now, Purpose::Settle, 3), Turn::Now);
-        pace.begun(now, Purpose::Move, 1 << 19, &limits);
-        let due = Time(1500 * MS);
-        assert_eq!(turn(&pace, now, Purpose::Move, 0), Turn::At(due), "half a second's bytes");
-        assert_eq!(turn(&pace, now, Purpose::Settle, 0), Turn::Now);
-        pace.client(Time(1450 * MS));
-        assert_eq!(turn(&pace, due, Purpose::Move, 0), Turn::Now);
-        pace.begun(due, Purpose::Move, 1 << 19, &limits);
-        assert_eq!(turn(&pace, Time(1550 * MS), Purpose::Move, 3), Turn::Now, "they are gone");
+    fn at(ms: u64) -> Time {
+        Time(ms * MS)
+    }
+
+    fn limits(rebuild: Policy, rebalance: Policy) -> Limits {
+        Limits { copies: 8, copy_bytes: 128 << 10, rebuild, rebalance, ..Limits::SHIPPED }
     }
 
     #[test]
-    fn after_a_copy_clients_have_the_devices_for_as_long_as_it_took_and_longer() {
-        let (rebuild_copies, rebuild_bytes, copy_rest) = (1, 0, 3);
-        let limits = Limits {
-            rebuild_copies,
-            rebuild_bytes,
-            copy_rest,
-            copy_floor: 1 << 20,
-            ..Limits::SHIPPED
-        };
-        let len = 256 << 10;
-        let (mut pace, now) = (Pace::default(), Time(1000 * MS));
-        let took = Duration::from_millis(20);
-        pace.ended(now, Purpose::Move, took, len, &limits);
-        assert_eq!(pace.turn(now, Purpose::Move, 0, &limits), Turn::Now, "nobody is there");
+    fn a_number_of_copies_is_kept_whatever_clients_do() {
+        let limits = limits(Policy::concurrent(2), Policy::UNLIMITED);
+        let mut pace = Pace::new(&limits);
+        for busy in [false, true] {
+            if busy {
+                pace.client(at(1000));
+            }
+            let turn = |purpose, copies| pace.turn(at(1000), purpose, copies, &limits);
+            for purpose in [Purpose::Rebuild, Purpose::Return] {
+                assert_eq!(turn(purpose, 1), Turn::Now);
+                assert_eq!(turn(purpose, 2), Turn::Later);
+            }
+            assert_eq!(turn(Purpose::Move, 7), Turn::Now, "unlimited");
+            assert_eq!(turn(Purpose::Move, 8), Turn::Later, "but by what a shard can do");
+            assert_eq!(turn(Purpose::Settle, 7), Turn::Now, "clients wait for it");
+        }
+        pace.ended(at(1000), Purpose::Rebuild, TOOK, LEN);
+        assert_eq!(pace.turn(at(1000), Purpose::Rebuild, 1, &limits), Turn::Now);
+        assert_eq!(pace.len(at(1000), Purpose::Rebuild, &limits), limits.copy_bytes);
+    }
+
+    #[test]
+    fn copies_rest_while_clients_are_served_and_only_then() {
+        let limits = limits(Policy::favour(1, 1 << 20), Policy::favour(3, 1 << 20));
+        let (mut pace, now) = (Pace::new(&limits), at(1000));
+        pace.ended(now, Purpose::Move, TOOK, LEN);
+        assert_eq!(pace.turn(now, Purpose::Move, 7, &limits), Turn::Now, "nobody is there");
         assert_eq!(pace.len(now, Purpose::Move, &limits), limits.copy_bytes);
         pace.client(now);
-        assert_eq!(pace.len(now, Purpose::Move, &limits), GENTLE);
-        assert_eq!(pace.len(now, Purpose::Rebuild, &limits), limits.copy_bytes);
-        assert_eq!(pace.len(now, Purpose::Settle, &limits), limits.copy_bytes);
-        pace.ended(now, Purpose::Move, took, len, &limits);
-        let due = Time(1060 * MS);
-        assert_eq!(pace.turn(now, Purpose::Move, 0, &limits), Turn::At(due));
-        assert_eq!(pace.turn(now, Purpose::Settle, 0, &limits), Turn::Now, "clients wait for it");
-        assert_eq!(pace.turn(now, Purpose::Rebuild, 0, &limits), Turn::Now, "a loss is urgent");
-        assert_eq!(pace.turn(due, Purpose::Move, 0, &limits), Turn::Now);
-        pace.client(due);
-        // A quarter of a MiB in 200 ms: the floor leaves 50 ms of a rest of 600.
-        pace.ended(due, Purpose::Move, Duration::from_millis(200), len, &limits);
-        let due = due + Duration::from_millis(50);
-        assert_eq!(pace.turn(Time(1061 * MS), Purpose::Move, 0, &limits), Turn::At(due));
-        pace.client(due);
-        pace.ended(due, Purpose::Move, Duration::from_secs(60), len, &limits);
-        assert_eq!(pace.turn(due, Purpose::Move, 0, &limits), Turn::Now);
+        let turn = |pace: &Pace, ms, purpose, copies| pace.turn(at(ms), purpose, copies, &limits);
+        assert_eq!(pace.len(now, Purpose::Rebuild, &limits), GENTLE);
+        assert_eq!(turn(&pace, 1000, Purpose::Rebuild, 1), Turn::Later);
+        pace.ended(now, Purpose::Rebuild, TOOK, LEN);
+        assert_eq!(turn(&pace, 1000, Purpose::Rebuild, 0), Turn::At(at(1004)));
+        assert_eq!(turn(&pace, 1000, Purpose::Settle, 7), Turn::Now);
+        assert_eq!(turn(&pace, 1000, Purpose::Return, RETURNS - 1), Turn::Now, "it is urgent");
+        assert_eq!(turn(&pace, 1000, Purpose::Return, RETURNS), Turn::Later);
+        assert_eq!(pace.len(now, Purpose::Return, &limits), limits.copy_bytes);
+        pace.ended(at(1004), Purpose::Move, TOOK, LEN);
+        assert_eq!(turn(&pace, 1004, Purpose::Move, 0), Turn::At(at(1016)), "three times as long");
+        assert_eq!(turn(&pace, 1101, Purpose::Move, 7), Turn::Now, "they are gone");
+    }
+
+    #[test]
+    fn a_rest_follows_the_average_and_keeps_the_floor() {
+        let limits = limits(Policy::favour(10, 1 << 20), Policy::UNLIMITED);
+        let mut pace = Pace::new(&limits);
+        pace.client(at(1000));
+        pace.ended(at(1000), Purpose::Rebuild, TOOK, LEN);
+        assert_eq!(pace.turn(at(1000), Purpose::Rebuild, 0, &limits), Turn::At(at(1040)));
+        pace.client(at(1040));
+        pace.ended(at(1040), Purpose::Rebuild, TOOK * 9, LEN);
+        // 64 KiB at 1 MiB/s are 62.5 ms, of which the copy took 36; the average of 8 ms wants 80.
+        let due = at(1040) + Duration::from_micros(26_500);
+        assert_eq!(pace.turn(at(1040), Purpose::Rebuild, 0, &limits), Turn::At(due));
+    }
+
+    /// Copies that take 1 ms, and a client whose requests take as long as `takes` says for a rest; the rest in the
+    /// end.
+    fn settled(policy: Policy, takes: impl Fn(Duration) -> Duration) -> Duration {
+        let limits = limits(policy, Policy::UNLIMITED);
+        let (mut pace, mut now) = (Pace::new(&limits), at(1000));
+        let request = |pace: &mut Pace, now: &mut Time, took| {
+            let since = *now;
+            pace.client(since);
+            *now = since + took;
+            pace.answered(*now, since);
+        };
+        for _ in 0..200 {
+            request(&mut pace, &mut now, Duration::from_millis(1));
+        }
+        let mut rest = Duration::ZERO;
+        pace.begun(now);
+        for _ in 0..2000 {
+            request(&mut pace, &mut now, takes(rest));
+            pace.ended(now, Purpose::Rebuild, Duration::from_millis(1), LEN);
+            rest = match pace.turn(now, Purpose::Rebuild, 0, &limits) {
+                Turn::At(due) => due.since(now),
+                _ => Duration::ZERO,
+            };
+        }
+        rest
+    }
+
+    #[test]
+    fn by_latency_copies_rest_as_long_as_requests_need_it() {
+        let ms = Duration::from_millis;
+        // 1 ms alone; with copies 10 ms, less when they rest.
+        let takes = |rest: Duration| ms(1) + ms(9) * 1000 / (1000 + rest.as_micros() as u32);
+        let floor = 1 << 20;
+        let twice = settled(Policy::latency_percent(200, floor), takes);
+        assert!((ms(5)..ms(11)).contains(&twice), "{twice:?}");
+        let absolute = settled(Policy::latency_micros(4000, floor), takes);
+        assert!(absolute < twice, "{absolute:?}");
+        assert!(settled(Policy::latency_micros(20_000, floor), takes) < ms(1), "they are short");
+        // Whatever copies do, it is too long: the floor holds.
+        let never = settled(Policy::latency_percent(200, floor), |_| ms(10));
+        assert_eq!(never, Duration::from_micros(61_500));
+    }
+
+    #[test]
+    fn another_policy_counts_at_once() {
+        let limits = limits(Policy::favour(100, 64 << 10), Policy::UNLIMITED);
+        let mut pace = Pace::new(&limits);
+        pace.client(at(1000));
+        pace.ended(at(1000), Purpose::Rebuild, TOOK, LEN);
+        assert_eq!(pace.turn(at(1000), Purpose::Rebuild, 0, &limits), Turn::At(at(1400)));
+        assert!(!pace.set(limits.rebuild, limits.rebalance));
+        assert_eq!(pace.turn(at(1000), Purpose::Rebuild, 0, &limits), Turn::At(at(1400)));
+        assert!(pace.set(Policy::UNLIMITED, Policy::UNLIMITED));
+        assert_eq!(pace.turn(at(1000), Purpose::Rebuild, 7, &limits), Turn::Now);
     }
 }

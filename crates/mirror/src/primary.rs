@@ -18,7 +18,7 @@ impl<J: Journal> Mirror<J> {
         let caller = Caller { link, op: h.op.get(), group };
         self.pace.client(now);
         match self.admit(h, &body) {
-            Ok(kind) => self.accept(link, h, kind, body),
+            Ok(kind) => self.accept(now, link, h, kind, body),
             Err(Status::Stale) => {
                 let config = self
                     .replicas
@@ -86,10 +86,11 @@ impl<J: Journal> Mirror<J> {
         Ok(kind)
     }
 
-    fn accept(&mut self, link: LinkId, h: &Header, kind: OpKind, body: Buf) {
+    fn accept(&mut self, now: Time, link: LinkId, h: &Header, kind: OpKind, body: Buf) {
         let group = GroupId(h.group.get());
         let asker = Asker::Client { link, op: h.op.get() };
-        let key = self.insert_op(Op::from_frame(h, kind, asker, body));
+        let op = Op::from_frame(h, kind, asker, body);
+        let key = self.insert_op(Op { since: now, ..op });
         let primary =
             self.replicas.get_mut(group).and_then(|r| r.primary()).expect("`admit` saw a primary");
         if primary.active {
@@ -360,6 +361,9 @@ impl<J: Journal> Mirror<J> {
         let here = op.local == Local::Done
             || (mutant::on(Mutant::AckBeforeLocal) && op.local == Local::Running);
         if met && here && !op.answered {
+            if op.from_client {
+                self.pace.answered(now, op.since);
+            }
             self.answer_write(key, out);
         }
         let op = self.ops.get(key).expect("the operation lives");

@@ -46,6 +46,8 @@ pub(crate) struct Sync {
     pub peer: DeviceId,
     pub joiner: bool,
     pub phase: Phase,
+    /// All is copied, not only what the peer missed.
+    pub full: bool,
     /// The peer gets every new write.
     pub streaming: bool,
     /// The last lsn when the peer was asked: its stream begins behind it.
@@ -98,6 +100,7 @@ impl<J: Journal> Mirror<J> {
             peer,
             joiner,
             phase: Phase::Ask,
+            full: false,
             streaming,
             asked: primary.last,
             todo: Dirty::default(),
@@ -251,7 +254,7 @@ impl<J: Journal> Mirror<J> {
             }
             return self.send_question(group, out);
         }
-        sync.phase = Phase::Copy;
+        (sync.phase, sync.full) = (Phase::Copy, !reaches || all);
         if reaches {
             sync.todo.extend(&replica.record.dirty);
         }
@@ -390,13 +393,11 @@ impl<J: Journal> Mirror<J> {
     fn purpose(&self, group: GroupId) -> Purpose {
         let Some(replica) = self.replicas.get(group) else { return Purpose::Settle };
         match &replica.role {
-            Role::Primary(Primary { sync: Some(sync), .. }) if sync.joiner => {
-                if replica.is_solo() {
-                    Purpose::Rebuild
-                } else {
-                    Purpose::Move
-                }
-            }
+            Role::Primary(Primary { sync: Some(sync), .. }) if sync.joiner => match sync.full {
+                _ if !replica.is_solo() => Purpose::Move,
+                true => Purpose::Rebuild,
+                false => Purpose::Return,
+            },
             _ => Purpose::Settle,
         }
     }
@@ -421,7 +422,7 @@ impl<J: Journal> Mirror<J> {
             }
             self.copies += 1;
             let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
-            self.pace.begun(now, purpose, len, &self.limits);
+            self.pace.begun(now);
             let op = Op::new(group, OpKind::Copy, unit, at, len, Asker::Sync { since: now });
             let key = self.insert_op(op);
             self.queue(key);
@@ -509,7 +510,7 @@ impl<J: Journal> Mirror<J> {
         let (group, lsn, moved) = (op.group, op.lsn, op.body.len() as u64);
         if let Asker::Sync { since } = op.asker {
             let (took, len) = (now.since(since), op.len);
-            self.pace.ended(now, self.purpose(group), took, len, &self.limits);
+            self.pace.ended(now, self.purpose(group), took, len);
         }
         let arrived = !op.sent.is_empty();
         self.drop_copy(key);

@@ -4,12 +4,12 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    ClusterId, DeviceId, Epoch, GroupId, IdMap, Incarnation, MapVersion, SdcId, SdsId, UnitKey,
-    VolumeId,
+    ClusterId, DeviceId, Epoch, GroupId, IdMap, Incarnation, MapVersion, Policy, PoolId, SdcId,
+    SdsId, UnitKey, VolumeId,
 };
 use core::net::SocketAddr;
 use mdm::mapping::{Grant, Mapping};
-use wire::control::{DeviceInfo, DeviceKind, GroupInfo, MapPage, VolumeInfo};
+use wire::control::{DeviceInfo, DeviceKind, GroupInfo, MapPage, PolicyInfo, PoolInfo, VolumeInfo};
 
 /// A device as the map has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,17 @@ pub struct Device {
     pub kind: DeviceKind,
     /// How often it was asked to be scrubbed.
     pub scrub: u32,
+    /// Its storage pool.
+    pub pool: PoolId,
+}
+
+/// What a storage pool says about copies; `None`: nothing, so as `Limits` say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// Those that replace a lost one.
+    pub rebuild: Option<Policy>,
+    /// Those that only move.
+    pub rebalance: Option<Policy>,
 }
 
 pub use mirror::GroupConfig as Group;
@@ -82,6 +93,8 @@ pub struct MapView {
     pub next_volume: VolumeId,
     /// Where the MDMs listen.
     pub mdms: Vec<SocketAddr>,
+    /// Storage pools by id; those about which nothing was ever said may be missing.
+    pools: BTreeMap<PoolId, Pool>,
     /// The client that looks at it, once it has a name.
     pub me: Option<SdcId>,
     pages: Vec<MapPage>,
@@ -119,6 +132,9 @@ impl MapView {
         if !page.mdms.is_empty() {
             self.mdms = page.mdms.iter().filter_map(|m| m.address.parse().ok()).collect();
         }
+        if !page.pools.is_empty() {
+            self.pools = page.pools.iter().map(pool).collect();
+        }
         for info in page.devices {
             changes.devices.push(DeviceId(info.id));
             self.devices.insert(DeviceId(info.id), device(info));
@@ -141,6 +157,12 @@ impl MapView {
                 keep
             });
         }
+    }
+
+    /// What this device's storage pool says.
+    pub fn pool_of(&self, device: DeviceId) -> Pool {
+        let pool = self.devices.get(&device).and_then(|d| self.pools.get(&d.pool));
+        pool.copied().unwrap_or_default()
     }
 
     /// A group's configuration.
@@ -195,7 +217,14 @@ fn device(info: DeviceInfo) -> Device {
         dead: info.dead,
         kind: info.kind(),
         scrub: info.scrub,
+        pool: PoolId(info.pool),
     }
+}
+
+fn pool(info: &PoolInfo) -> (PoolId, Pool) {
+    let policy = |said: Option<PolicyInfo>| said.map(Policy::from);
+    let pool = Pool { rebuild: policy(info.rebuild), rebalance: policy(info.rebalance) };
+    (PoolId(info.id), pool)
 }
 
 fn group(info: GroupInfo) -> Group {

@@ -7,9 +7,10 @@ use crate::status;
 use crate::table::{right, table};
 use crate::target::Target;
 use anyhow::{Result, bail};
+use base::Policy;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use wire::control::{Ask, CreateObject, Media, ObjectKind, RemoveObject, SetPool};
+use wire::control::{Ask, CreateObject, Media, ObjectKind, PolicyInfo, RemoveObject, SetPool};
 
 /// What to do with protection domains.
 #[derive(Subcommand, Debug)]
@@ -63,8 +64,19 @@ Example:
         #[command(flatten)]
         settings: Settings,
     },
-    /// Set what can be set of a storage pool
-    #[command(after_help = "Example:\n  gabion pool set fast --spare 34")]
+    /// Set what can be set of a storage pool; copies that are being made follow at once
+    #[command(after_help = "\
+How copies give way to applications (--rebuild: those that replace a lost one; --rebalance: those that only move):
+  unlimited             they don't
+  concurrent:N          N copies at a time per device, whatever applications do
+  favour:TIMES:FLOOR    while applications do I/O: one at a time, and then a rest TIMES as long as a copy takes
+  latency:BOUND:FLOOR   while applications do I/O: one at a time, with rests that keep their requests within BOUND:
+                        20ms, 500us, or 200% of what requests take without copies
+FLOOR: bytes per second and device that are copied whatever applications do; 2MiB, if it is left out.
+
+Examples:
+  gabion pool set fast --spare 34
+  gabion pool set fast --rebuild concurrent:8 --rebalance latency:150%:4MiB")]
     Set {
         /// Its name
         name: String,
@@ -118,6 +130,19 @@ pub struct Settings {
     /// What its devices are
     #[arg(long)]
     media: Option<MediaType>,
+    /// How copies that replace a lost one give way: unlimited, concurrent:N, favour:TIMES or latency:BOUND
+    #[arg(long, value_name = "POLICY")]
+    rebuild: Option<Policy>,
+    /// The same for copies that only move
+    #[arg(long, value_name = "POLICY")]
+    rebalance: Option<Policy>,
+}
+
+impl Settings {
+    fn is_empty(&self) -> bool {
+        let policies = self.rebuild.or(self.rebalance);
+        self.spare.is_none() && self.media.is_none() && policies.is_none()
+    }
 }
 
 /// What devices are.
@@ -167,12 +192,18 @@ pub fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
             create(target, ObjectKind::Pool, name, domain, Some(settings))
         }
         PoolCommand::Set { name, settings } => {
-            if settings.spare.is_none() && settings.media.is_none() {
-                bail!("say what to set: --spare PERCENT, --media TYPE");
+            if settings.is_empty() {
+                bail!(
+                    "say what to set: --spare PERCENT, --media TYPE, --rebuild POLICY, --rebalance POLICY"
+                );
             }
-            let (pool, spare) = (name.clone(), settings.spare);
-            let media = settings.media.map(MediaType::media);
-            target.connect()?.order(Ask::SetPool(SetPool { pool, spare, media }))?;
+            target.connect()?.order(Ask::SetPool(SetPool {
+                pool: name.clone(),
+                spare: settings.spare,
+                media: settings.media.map(MediaType::media),
+                rebuild: settings.rebuild.map(PolicyInfo::from),
+                rebalance: settings.rebalance.map(PolicyInfo::from),
+            }))?;
             println!("{name} is set.");
             Ok(Exit::Ok)
         }
@@ -201,6 +232,8 @@ fn create(
         domain: domain.to_owned(),
         media: settings.and_then(|s| s.media).map_or(0, MediaType::media),
         spare: settings.and_then(|s| s.spare),
+        rebuild: settings.and_then(|s| s.rebuild).map(PolicyInfo::from),
+        rebalance: settings.and_then(|s| s.rebalance).map(PolicyInfo::from),
     }))?;
     println!("{name} is there.");
     Ok(Exit::Ok)
@@ -241,13 +274,25 @@ fn list(report: &Report, kind: ObjectKind) -> String {
     let head: &[&str] = match kind {
         ObjectKind::Domain => &["domain", "sds", "devices", "volumes", "used", "of"],
         ObjectKind::FaultSet => &["fault set", "domain", "sds", "devices", "used", "of"],
-        _ => &["pool", "domain", "media", "spare", "devices", "volumes", "used", "reserved", "of"],
+        _ => &[
+            "pool",
+            "domain",
+            "media",
+            "rebuild",
+            "rebalance",
+            "spare",
+            "devices",
+            "volumes",
+            "used",
+            "reserved",
+            "of",
+        ],
     };
     let mut t = table(head);
     let numbers = match kind {
         ObjectKind::Domain => 1..6,
         ObjectKind::FaultSet => 2..6,
-        _ => 3..9,
+        _ => 5..11,
     };
     right(&mut t, &numbers.collect::<Vec<usize>>());
     let size = |bytes: u64| Size(bytes).to_string();
@@ -273,6 +318,8 @@ fn list(report: &Report, kind: ObjectKind) -> String {
                     p.name.clone(),
                     p.protection_domain.clone(),
                     p.media_type.to_owned(),
+                    p.rebuild_policy.clone(),
+                    p.rebalance_policy.clone(),
                     format!("{} %", p.spare_percent),
                     p.devices.to_string(),
                     p.volumes.to_string(),

@@ -60,6 +60,7 @@ impl Stage {
             Action::Keep(i) => self.order(Order::Remove(i, true)),
             Action::Maintain(i, protected) => self.order(Order::Maintain(i, protected)),
             Action::Return(i) => self.order(Order::Return(i)),
+            Action::Policies(rebuild, rebalance) => self.order(Order::Policies(rebuild, rebalance)),
             Action::Switch => self.order(Order::SwitchMdm),
             Action::Replace(i) => {
                 let waits = |o: &Order| matches!(o, Order::AddMdm(_) | Order::RemoveMdm(_));
@@ -98,6 +99,7 @@ impl Stage {
             | Order::AddMdm(_)
             | Order::RemoveMdm(_)
             | Order::FaultSet(_)
+            | Order::Policies(..)
             | Order::SwitchMdm => None,
         };
         self.desk.borrow().orders.iter().any(|o| of(o) == Some(v) && kind(o))

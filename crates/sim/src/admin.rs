@@ -1,7 +1,7 @@
 //! The one who makes, grows and deletes volumes: a node that speaks the wire protocol as a command
 //! line would, one order after the other, each repeated until its outcome is known.
 
-use base::{Limits, Time, UNIT};
+use base::{Limits, Policy, Time, UNIT};
 use prost::Message;
 use seam::{DialId, Effect, Effects, Event, Node, Port};
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use wire::control::{
     Access, AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateObject, CreateVolume,
     DeleteVolume, Hello, MaintainAsk, MapAsk, MapTo, ObjectKind, Refusal, RemoveAsk, RemoveMdm,
-    ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm, UnmapAsk,
+    ResizeVolume, Role, ScrubAsk, SetPool, StatusAsk, StatusInfo, SwitchMdm, UnmapAsk,
 };
 use wire::{Header, Kind, PeerFramer};
 
@@ -43,6 +43,8 @@ pub enum Order {
     RemoveMdm(u8),
     /// Let another MDM lead, if one can.
     SwitchMdm,
+    /// Tell the storage pool how copies give way to clients: those that replace a lost one, and those that move.
+    Policies(Policy, Policy),
 }
 
 /// All clients.
@@ -182,6 +184,11 @@ impl Admin {
             }),
             Order::RemoveMdm(i) => Ask::RemoveMdm(RemoveMdm { name: format!("mdm{i}") }),
             Order::SwitchMdm => Ask::SwitchMdm(SwitchMdm::default()),
+            Order::Policies(rebuild, rebalance) => Ask::SetPool(SetPool {
+                rebuild: Some(rebuild.into()),
+                rebalance: Some(rebalance.into()),
+                ..SetPool::default()
+            }),
         };
         Admin::send(link, Kind::Admin, &AdminRequest { ask: Some(ask) }, out);
         self.state = State::Asking(link, look);
@@ -263,7 +270,7 @@ impl Admin {
             | (Order::FaultSet(_), AdminError::None | AdminError::NameTaken, _) => {
                 self.finish(Done::Other);
             }
-            (Order::Scrub, AdminError::None, _) => self.finish(Done::Other),
+            (Order::Scrub | Order::Policies(..), AdminError::None, _) => self.finish(Done::Other),
             (Order::Remove(..) | Order::Maintain(..) | Order::Return(_), error, _)
                 if error != AdminError::Other =>
             {

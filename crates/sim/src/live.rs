@@ -233,6 +233,16 @@ impl Stage {
         self.rebuilds() && if disk { used } else { leaders.len() > 1 }
     }
 
+    /// What still has to happen before everything that this server had has two copies again.
+    pub fn copies_unmet_without(&self) -> Option<String> {
+        let device = self.outcasts_device?;
+        self.observer.groups.iter().filter(|(_, g)| !g.lost).find_map(|(id, g)| {
+            let counts = g.in_sync.contains(&device);
+            let counts = counts.then(|| format!("{id} still counts on dev{device}: {g:?}"));
+            counts.or_else(|| copies_unmet(*id, g))
+        })
+    }
+
     /// What still has to happen before everything is served without this server, with two copies again if
     /// there are servers for them.
     pub fn unmet_without(&self, outcast: u8) -> Option<String> {

@@ -4,13 +4,14 @@
 //! What remains random at run time (delays, ties, batches) comes from the plan's seed.
 
 mod generate;
+mod policies;
 mod slow;
 mod text;
 
 use crate::disk::Damage;
 use crate::tamper::Tamper;
 use crate::weather::Weather;
-use base::Limits;
+use base::{Limits, Policy};
 use std::fmt;
 use std::time::Duration;
 
@@ -128,6 +129,8 @@ pub enum Action {
     Maintain(u8, bool),
     /// Its maintenance is over.
     Return(u8),
+    /// Tell the storage pool how copies give way to clients: those that replace a lost one, and those that move.
+    Policies(Policy, Policy),
 }
 
 impl Action {
@@ -148,6 +151,7 @@ impl Action {
                 | Action::Replace(_)
                 | Action::Maintain(..)
                 | Action::Return(_)
+                | Action::Policies(..)
                 | Action::Damage(..)
                 | Action::Grow(..)
                 | Action::Remove(_)
@@ -214,6 +218,8 @@ pub struct Plan {
     pub weather: Weather,
     /// A server without which the others have to get along at last.
     pub outcast: Option<(u8, Outcast)>,
+    /// Clients go on asking while that server's copies are made anew.
+    pub busy: bool,
     /// How long phase 1 takes.
     pub length: Duration,
     /// What happens in it, in order of time.

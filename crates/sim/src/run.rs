@@ -38,11 +38,14 @@ pub struct Outcome {
 const NEXT: u64 = 1;
 const LOOK: u64 = 2;
 const END: u64 = 3;
+const ASK: u64 = 4;
 const SETUP: Duration = Duration::from_secs(30);
 /// How long the system may take to become whole.
 const CALM: Duration = Duration::from_secs(60);
 /// How often it is looked at.
 const EVERY: Duration = Duration::from_millis(20);
+/// How often clients ask that never stop: a shard takes them for gone after 100 ms.
+const ASK_EVERY: Duration = Duration::from_millis(30);
 /// More steps than this are a loop.
 const MAX_STEPS: u64 = 20_000_000;
 /// Bytes of one read of the last scan, in sectors.
@@ -287,6 +290,7 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
         Some(slow) => without_slow(stage, i, slow)?,
         None => {
             ask_everything(stage, 0);
+            ask_until_rebuilt(stage)?;
             wait(stage, "I8", CALM, |s| s.unmet_without(i))?;
             second(stage, i)?;
         }
@@ -341,6 +345,29 @@ fn second(stage: &mut Stage, first: u8) -> Result<(), Failure> {
     stage.kill(Who::Sds(i), Death { keep: true, ..Death::default() });
     ask_everything(stage, 0);
     wait(stage, "I8", CALM, |s| s.unmet_without(first))
+}
+
+/// Copies give way to clients, who never stop asking, and are made anew all the same.
+fn ask_until_rebuilt(stage: &mut Stage) -> Result<(), Failure> {
+    if !stage.plan.busy || !stage.rebuilds() {
+        return Ok(());
+    }
+    stage.marks.meet("sim: copies are made anew under load");
+    let (end, mut turn) = (stage.world.now() + CALM, 0);
+    stage.world.alarm(stage.world.now(), ASK);
+    loop {
+        if step(stage)? != Some(ASK) {
+            continue;
+        }
+        let Some(unmet) = stage.copies_unmet_without() else { return Ok(()) };
+        if stage.world.now() > end {
+            return Err(Failure::new("I8", format!("under load, after {CALM:?}: {unmet}")));
+        }
+        i10_clean::check(stage)?;
+        ask_everything(stage, turn);
+        turn += 1;
+        stage.world.alarm(stage.world.now() + ASK_EVERY, ASK);
+    }
 }
 
 /// Every client writes or reads a little in every unit. A client that may have only few requests outstanding comes to

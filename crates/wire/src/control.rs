@@ -6,7 +6,7 @@ mod status;
 
 pub use objects::{
     Access, CreateObject, GrantInfo, MapAsk, MapTo, MappingInfo, Media, ObjectKind, ObjectStatus,
-    RemoveObject, RenameAsk, SetPool, UnmapAsk,
+    PolicyInfo, PoolInfo, RemoveObject, RenameAsk, SetPool, UnmapAsk,
 };
 pub use status::{
     DeviceStatus, FullStatus, MdmStatus, MovesStatus, SdcStatus, SlowDevice, StatusInfo,
@@ -508,6 +508,9 @@ pub struct MapPage {
     /// Last part: all MDMs, if they changed.
     #[prost(message, repeated, tag = "20")]
     pub mdms: Vec<MdmInfo>,
+    /// Last part: all storage pools, if one changed.
+    #[prost(message, repeated, tag = "50")]
+    pub pools: Vec<PoolInfo>,
 }
 
 /// An MDM in the map.

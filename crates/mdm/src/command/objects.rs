@@ -2,7 +2,7 @@
 
 use super::String;
 use prost::Message;
-use wire::control::MappingInfo;
+use wire::control::{MappingInfo, PolicyInfo};
 
 /// See [`super::Command::MapVolume`].
 #[derive(Clone, PartialEq, Message)]
@@ -50,6 +50,12 @@ pub struct PutObject {
     /// Of a pool: how many percent of it are for rebuilds only; absent: as `Limits` say.
     #[prost(uint32, optional, tag = "6")]
     pub spare: Option<u32>,
+    /// Of a pool: how copies that replace a lost one give way to clients; absent: as `Limits` say.
+    #[prost(message, optional, tag = "7")]
+    pub rebuild: Option<PolicyInfo>,
+    /// The same for copies that only move.
+    #[prost(message, optional, tag = "8")]
+    pub rebalance: Option<PolicyInfo>,
 }
 
 /// See [`super::Command::DropObject`].

@@ -6,7 +6,7 @@ use crate::command;
 use crate::objects::{Domain, FaultSet, Objects, Pool};
 use crate::refused::{Refused, check_name, check_object_name};
 use alloc::collections::BTreeMap;
-use base::{DomainId, FaultSetId, PoolId, SdcId, SdsId, VolumeId};
+use base::{DomainId, FaultSetId, Policy, PoolId, SdcId, SdsId, VolumeId};
 use wire::control::ObjectKind;
 
 impl State {
@@ -100,9 +100,10 @@ impl State {
                 if c.spare.is_some_and(|spare| spare > 90) {
                     return Err(Refused::Spare(c.spare.unwrap_or(0)));
                 }
-                let spare = c.spare.map(|s| s as u8);
-                let pool = Pool { name, domain, media: c.media(), spare };
-                objects.pools.insert(PoolId(c.id), pool);
+                for policy in [c.rebuild, c.rebalance].into_iter().flatten() {
+                    Policy::from(policy).check().map_err(Refused::Policy)?;
+                }
+                objects.pools.insert(PoolId(c.id), Pool::new(name, domain).said(c));
                 objects.last_pool = objects.last_pool.max(c.id);
             }
             _ => return Err(Refused::Unknown),

@@ -230,6 +230,10 @@ impl Sds {
             self.scrub = asked;
             mirror.begin_scrub(now);
         }
+        let (pool, limits) = (self.map.pool_of(self.me), &self.config.limits);
+        let rebuild = pool.rebuild.unwrap_or(limits.rebuild);
+        let rebalance = pool.rebalance.unwrap_or(limits.rebalance);
+        mirror.set_policies(now, rebuild, rebalance, out);
         mirror.set_map(self.map.version, fates);
         let volumes = self.map.volumes.keys().copied().collect();
         mirror.set_volumes(now, volumes, self.map.next_volume, out);

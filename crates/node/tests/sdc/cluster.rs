@@ -109,7 +109,7 @@ impl Cluster {
                 volumes,
                 live: vec![VOLUME.0],
                 next_volume: 2,
-                mdms: Vec::new(),
+                ..MapPage::default()
             },
             parked: None,
             devices: [(1, (1, 1)), (2, (2, 1))].into(),

@@ -23,14 +23,18 @@ use crate::statedir::StateDir;
 use crate::target::Target as Cluster;
 use crate::{cluster, status};
 use anyhow::{Context, Result, bail};
+use base::Policy;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use wire::control::{Ask, PolicyInfo, SetPool};
 
 /// A rebuild reaches this part of what the devices allow, at least.
 const RATE: Target = Target { must: 0.8, aim: None, higher_is_better: true };
 /// Requests take so much longer under a rebuild, at most.
 const LATENCY: Target = Target { must: 2.0, aim: None, higher_is_better: false };
+/// A rebuild under load takes so much longer than one without, at most.
+const LOADED: Target = Target { must: 3.0, aim: None, higher_is_better: false };
 /// Seconds until a lost server's copies are made anew.
 const REBUILD_AFTER: &str = "1";
 /// The longest rebuild that is waited for.
@@ -50,7 +54,7 @@ in the folder.
 
 Rows rebuild-N: the floor is what the devices of the N - 1 others need for what was copied; the ratio is that over
 what it took. Rows growth-N: the time for N servers, as 1/(N - 1) of the smallest cluster's foretells it, over what
-it took. Rows p99-N: the latency that one in a hundred requests exceeds (4 KiB, 70 % reads, one under way per server),
+it took. Rows loaded-N: a rebuild under load, over what the one without load foretells. Rows p99-N: the latency that one in a hundred requests exceeds (4 KiB, 70 % reads, one under way per server),
 during a rebuild, over what it was before. A row that misses its must: exit code 7.
 
 Examples:
@@ -65,9 +69,12 @@ pub struct RebuildArgs {
     /// Bytes that each server has, copies of others' data included
     #[arg(long, default_value = "512MiB", value_name = "SIZE")]
     data: Size,
-    /// Bytes per second that each device reads, and writes
-    #[arg(long, default_value = "8MiB", value_name = "SIZE")]
+    /// Bytes per second that each device reads, and writes; more than the requests need, or they show their own queue
+    #[arg(long, default_value = "32MiB", value_name = "SIZE")]
     disk: Size,
+    /// The storage pool's policy for rebuilds, as in `gabion pool set`; else the default
+    #[arg(long, value_name = "POLICY")]
+    rebuild: Option<Policy>,
     /// How long requests are measured without a rebuild
     #[arg(long, default_value_t = 5.0, value_parser = io::seconds)]
     seconds: f64,
@@ -85,6 +92,8 @@ struct Shown {
     /// The rebuild without load: seconds, and bytes copied.
     seconds: f64,
     bytes: f64,
+    /// The one under load.
+    loaded: (f64, f64),
     /// Microseconds that one in a hundred requests exceeded, before a rebuild and during one.
     p99: [f64; 2],
 }
@@ -109,8 +118,8 @@ pub fn run(args: &RebuildArgs) -> Result<Exit> {
 
 fn rows(args: &RebuildArgs, shown: &Shown, first: Option<&Shown>) -> Vec<Outcome> {
     let n = shown.servers;
-    let row = |kind: &str, title: &str, unit, target, floor: f64, ours: f64| {
-        let ratio = if target == RATE { floor / ours } else { ours / floor };
+    let row = |kind: &str, title: &str, unit, target: Target, floor: f64, ours: f64| {
+        let ratio = if target.higher_is_better { floor / ours } else { ours / floor };
         let row = Outcome::new(&format!("{kind}-{n}"), title, unit, target);
         let row = Outcome { floor: Some(floor), ours: Some(ours), ..row };
         row.with_ratio(Spread { median: ratio, low: ratio, high: ratio })
@@ -123,6 +132,10 @@ fn rows(args: &RebuildArgs, shown: &Shown, first: Option<&Shown>) -> Vec<Outcome
         let title = "the same, as 1/(N - 1) foretells it";
         rows.push(row("growth", title, "s", RATE, shown.bytes / speed, shown.seconds));
     }
+    let (seconds, bytes) = shown.loaded;
+    let speed = shown.bytes / shown.seconds * f64::from(n - 2) / f64::from(n - 1);
+    let title = "a rebuild under load, as one without foretells it";
+    rows.push(row("loaded", title, "s", LOADED, bytes / speed, seconds));
     let title = "99 % of 4 KiB requests, 70 % reads: during a rebuild over before";
     rows.push(row("p99", title, "us", LATENCY, shown.p99[0], shown.p99[1]));
     rows
@@ -147,6 +160,10 @@ impl Stand {
         let rig = Rig::on(&args.folder, &device, size, layout, args.backend, false, &more)?;
         let dir = StateDir::open(rig.dir())?;
         let cluster = Cluster { dir: rig.dir().to_owned(), mdm: Vec::new() };
+        if let Some(rebuild) = args.rebuild.map(PolicyInfo::from) {
+            let set = SetPool { rebuild: Some(rebuild), ..SetPool::default() };
+            cluster.connect()?.order(Ask::SetPool(set))?;
+        }
         let (mut groups, id) = (Vec::new(), std::process::id());
         for number in 0..servers {
             let name = cluster::sds(number);
@@ -177,13 +194,14 @@ impl Stand {
         let mut jobs = Jobs::start(&self.rig.volume, &work, None)?;
         jobs.wait_begun()?;
         let record = |on| jobs.counters().iter().for_each(|c| c.record(on));
-        self.lose(n - 2, "under load", || {
+        let (took, copied) = self.lose(n - 2, "under load", || {
             record(true);
             jobs.check()
         })?;
         record(false);
         let during = jobs.end()?.both().context("requests were answered")?.p99;
-        Ok(Shown { servers: n, seconds, bytes, p99: [before, during] })
+        let loaded = (took.as_secs_f64(), copied as f64);
+        Ok(Shown { servers: n, seconds, bytes, loaded, p99: [before, during] })
     }
 
     /// Kills a server for good, and waits until all is whole; how long that took from the beginning of the rebuild,
@@ -249,13 +267,17 @@ mod tests {
     fn rates_are_compared_with_the_devices_of_the_others_and_with_the_smallest_cluster() {
         let args = Command::parse_from(["x", ".", "--disk", "1MiB"]).args;
         let mib = (1 << 20) as f64;
-        let shown =
-            |servers, seconds| Shown { servers, seconds, bytes: 30.0 * mib, p99: [100.0, 250.0] };
+        let shown = |servers, seconds| {
+            let (bytes, loaded) = (30.0 * mib, (37.5, 40.0 * mib));
+            Shown { servers, seconds, bytes, loaded, p99: [100.0, 250.0] }
+        };
         let first = shown(4, 12.5);
         let told = rows(&args, &first, None);
-        assert_eq!(told.len(), 2);
+        assert_eq!(told.len(), 3);
         assert_eq!((told[0].floor, told[0].ratio, told[0].ok), (Some(10.0), Some(0.8), true));
-        assert_eq!((told[1].name.as_str(), told[1].ratio, told[1].ok), ("p99-4", Some(2.5), false));
+        assert_eq!((told[1].name.as_str(), told[1].floor), ("loaded-4", Some(25.0)));
+        assert_eq!((told[1].ratio, told[1].ok), (Some(1.5), true));
+        assert_eq!((told[2].name.as_str(), told[2].ratio, told[2].ok), ("p99-4", Some(2.5), false));
         let told = rows(&args, &shown(16, 4.0), Some(&first));
         assert_eq!((told[0].floor, told[0].ratio, told[0].ok), (Some(2.0), Some(0.5), false));
         assert_eq!((told[1].name.as_str(), told[1].floor), ("growth-16", Some(2.5)));

@@ -1,7 +1,8 @@
 //! What people make, name and map: protection domains, fault sets, storage pools, mappings, as published.
 
+use base::Policy;
 use serde::Serialize;
-use wire::control::{Access, MapTo, Media, ObjectKind, ObjectStatus, StatusInfo};
+use wire::control::{Access, MapTo, Media, ObjectKind, ObjectStatus, PolicyInfo, StatusInfo};
 
 /// A protection domain.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -36,6 +37,10 @@ pub struct Pool {
     pub media_type: &'static str,
     /// Of its capacity, in percent, for rebuilds only.
     pub spare_percent: u32,
+    /// How copies that replace a lost one give way to applications, as it is set.
+    pub rebuild_policy: String,
+    /// The same for copies that only move.
+    pub rebalance_policy: String,
     /// Always: what was never written reads as zeros.
     pub zero_padding: bool,
     pub sds: u32,
@@ -96,6 +101,8 @@ pub(super) fn fault_set(o: &ObjectStatus) -> FaultSet {
 }
 
 pub(super) fn pool(o: &ObjectStatus) -> Pool {
+    let policy =
+        |info: Option<PolicyInfo>| info.map_or_else(String::new, |p| Policy::from(p).to_string());
     Pool {
         name: o.name.clone(),
         id: o.id,
@@ -106,6 +113,8 @@ pub(super) fn pool(o: &ObjectStatus) -> Pool {
             Media::Ssd => "ssd",
         },
         spare_percent: o.spare,
+        rebuild_policy: policy(o.rebuild),
+        rebalance_policy: policy(o.rebalance),
         zero_padding: true,
         sds: o.servers,
         devices: o.devices,

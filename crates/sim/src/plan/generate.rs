@@ -1,7 +1,7 @@
 //! Plans from seeds. Swarm testing: the seed draws the shape, the limits and *which fault kinds are
 //! on at all*, then how often and when each strikes.
 
-use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
+use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who, policies};
 use crate::admin::ALL;
 use crate::disk::Damage;
 use crate::tamper::Tamper;
@@ -85,6 +85,7 @@ impl Plan {
             limits: limits(&mut root.fork("limits")),
             weather: weather(&mut root.fork("weather")),
             outcast: None,
+            busy: false,
             length,
             steps: Vec::new(),
         };
@@ -142,6 +143,7 @@ impl Plan {
         if r.chance(0.3) {
             mapping(&mut plan, &mut r);
         }
+        policies::draw(&mut plan, &mut root.fork("policies"));
         let mut r = root.fork("slow");
         if plan.sds > 2 && !tight && plan.outcast.is_none() && r.chance(0.2) {
             super::slow::slow(&mut plan, &mut r);
@@ -272,9 +274,8 @@ fn limits(r: &mut Prng) -> Limits {
     l.moves = r.range(1, 16) as u32;
     l.moves_per_device = r.range(1, 4) as u32;
     l.moving_bytes = r.below(5) << 20;
-    l.move_copies = r.range(0, 2) as u32;
-    l.move_bytes = *r.pick(&[0, 1 << 20, 16 << 20]);
-    l.rebuild_bytes = *r.pick(&[0, 0, 16 << 20]);
+    // Three draws whose limits are gone keep the place of what follows.
+    let _ = [r.next_u64(), r.next_u64(), r.next_u64()];
     l.quarantine = Duration::from_millis(*r.pick(&[0, 0, 10, 30]));
     l
 }

@@ -41,8 +41,7 @@ macro_rules! limits {
 limits! {
     numbers: frame_body, client_ops, client_bytes, shard_ops, sdc_requests, link_queue,
         groups_per_device, stripe_width, copies, copy_bytes, mdm_log, nbd_payload, nbd_requests,
-        moves, moves_per_device, moving_bytes, spare_percent,
-        rebuild_copies, rebuild_bytes, move_copies, move_bytes, copy_rest, copy_floor;
+        moves, moves_per_device, moving_bytes, spare_percent;
     times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after,
         rebuild_after, quarantine, slow, slow_for, mdm_tick
 }
@@ -77,6 +76,9 @@ impl fmt::Display for Plan {
                 Outcast::SlowDisk => "slow-disk",
             };
             writeln!(f, "outcast {sds} {how}")?;
+        }
+        if self.busy {
+            writeln!(f, "busy 1")?;
         }
         writeln!(f, "length {}", seconds(self.length))?;
         let (here, there) = (limit_fields(&self.limits), limit_fields(&Limits::TEST_MIN));
@@ -152,6 +154,7 @@ impl fmt::Display for Action {
             Action::Maintain(i, false) => write!(f, "maintain {i}"),
             Action::Maintain(i, true) => write!(f, "maintain {i} protected"),
             Action::Return(i) => write!(f, "return {i}"),
+            Action::Policies(rebuild, rebalance) => write!(f, "policies {rebuild} {rebalance}"),
             Action::Damage(i, damage) => {
                 let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
                 write!(f, "damage {i} {how}")
@@ -233,6 +236,9 @@ impl FromStr for Action {
             ["maintain", i] => Action::Maintain(i.parse()?, false),
             ["maintain", i, "protected"] => Action::Maintain(i.parse()?, true),
             ["return", i] => Action::Return(i.parse()?),
+            ["policies", rebuild, rebalance] => {
+                Action::Policies(rebuild.parse()?, rebalance.parse()?)
+            }
             ["damage", i, how] => {
                 let known = DAMAGE.iter().find(|(_, name)| name == how);
                 let damage = known.context("damage is rot, sector, lost or astray")?.0;
@@ -266,6 +272,7 @@ impl FromStr for Plan {
             limits: Limits::TEST_MIN,
             weather: Weather::FAIR,
             outcast: None,
+            busy: false,
             length: Duration::ZERO,
             steps: Vec::new(),
         };
@@ -313,6 +320,7 @@ impl Plan {
                 };
                 self.outcast = Some((sds.parse()?, how));
             }
+            "busy" => self.busy = rest.parse::<u8>()? != 0,
             "length" => self.length = duration(rest)?,
             "limit" | "weather" => {
                 let (field, value) =

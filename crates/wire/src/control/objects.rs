@@ -3,6 +3,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::Policy;
 
 /// What a client may do with a volume.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, prost::Enumeration)]
@@ -112,6 +113,58 @@ pub enum Media {
     Ssd = 2,
 }
 
+/// How copies give way to clients: the numbers of a [`Policy`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct PolicyInfo {
+    /// [`Policy::copies`].
+    #[prost(uint32, tag = "1")]
+    pub copies: u32,
+    /// [`Policy::always`].
+    #[prost(bool, tag = "2")]
+    pub always: bool,
+    /// [`Policy::rest`].
+    #[prost(uint32, tag = "3")]
+    pub rest: u32,
+    /// [`Policy::percent`].
+    #[prost(uint32, tag = "4")]
+    pub percent: u32,
+    /// [`Policy::micros`].
+    #[prost(uint32, tag = "5")]
+    pub micros: u32,
+    /// [`Policy::floor`].
+    #[prost(uint64, tag = "6")]
+    pub floor: u64,
+}
+
+impl From<Policy> for PolicyInfo {
+    fn from(p: Policy) -> PolicyInfo {
+        let Policy { copies, always, rest, percent, micros, floor } = p;
+        PolicyInfo { copies, always, rest, percent, micros, floor }
+    }
+}
+
+impl From<PolicyInfo> for Policy {
+    /// As it is said; [`Policy::check`] tells whether that can be.
+    fn from(p: PolicyInfo) -> Policy {
+        let PolicyInfo { copies, always, rest, percent, micros, floor } = p;
+        Policy { copies, always, rest, percent, micros, floor }
+    }
+}
+
+/// A storage pool in the map.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct PoolInfo {
+    /// Its id.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// How copies that replace a lost one give way to clients; absent: the default.
+    #[prost(message, optional, tag = "2")]
+    pub rebuild: Option<PolicyInfo>,
+    /// The same for copies that only move.
+    #[prost(message, optional, tag = "3")]
+    pub rebalance: Option<PolicyInfo>,
+}
+
 /// "Give it another name."
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RenameAsk {
@@ -144,6 +197,12 @@ pub struct CreateObject {
     /// Of a pool: how many percent of it are for rebuilds only; absent: the default.
     #[prost(uint32, optional, tag = "5")]
     pub spare: Option<u32>,
+    /// Of a pool: how copies that replace a lost one give way to clients; absent: the default.
+    #[prost(message, optional, tag = "6")]
+    pub rebuild: Option<PolicyInfo>,
+    /// The same for copies that only move.
+    #[prost(message, optional, tag = "7")]
+    pub rebalance: Option<PolicyInfo>,
 }
 
 /// "Remove a protection domain, a fault set or a storage pool."
@@ -169,6 +228,12 @@ pub struct SetPool {
     /// What its devices are.
     #[prost(enumeration = "Media", optional, tag = "3")]
     pub media: Option<i32>,
+    /// How copies that replace a lost one give way to clients.
+    #[prost(message, optional, tag = "4")]
+    pub rebuild: Option<PolicyInfo>,
+    /// The same for copies that only move.
+    #[prost(message, optional, tag = "5")]
+    pub rebalance: Option<PolicyInfo>,
 }
 
 /// A protection domain, a fault set or a storage pool, as a status shows it.
@@ -210,4 +275,10 @@ pub struct ObjectStatus {
     /// Of a pool: bytes that thick volumes have reserved, all copies.
     #[prost(uint64, tag = "12")]
     pub reserved: u64,
+    /// Of a pool: how copies that replace a lost one give way to clients.
+    #[prost(message, optional, tag = "13")]
+    pub rebuild: Option<PolicyInfo>,
+    /// The same for copies that only move.
+    #[prost(message, optional, tag = "14")]
+    pub rebalance: Option<PolicyInfo>,
 }

@@ -1,0 +1,232 @@
+//! How copies give way to what clients ask for: a storage pool has a policy for rebuilds and one for moves.
+//!
+//! Four are known by name; each is a setting of the same few numbers, and a shard looks at nothing but these. As text:
+//! `unlimited`, `concurrent:N`, `favour[:TIMES[:FLOOR]]`, `latency:BOUND[:FLOOR]`, where a bound is `200%` of what
+//! requests take without copies, or `20ms` or `500us`, and a floor is bytes per second: `64KiB` to `1GiB`.
+
+use crate::{GIB, KIB, MIB};
+use core::fmt;
+use core::str::FromStr;
+
+/// How copies give way to clients, on one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// Copies at a time, 1 to 16; 0: as many as [`crate::Limits::copies`] allows.
+    pub copies: u32,
+    /// The number of copies is kept also while no client asks for anything.
+    pub always: bool,
+    /// While clients are served: a rest after each copy, so many times (1 to 100) as long as copies take; 0: none.
+    pub rest: u32,
+    /// While clients are served: rests long enough that one in a hundred of their requests takes at most so many percent
+    /// (110 to 1000) of what it takes without copies; 0: any.
+    pub percent: u32,
+    /// The same, at most so many microseconds (50 to 10,000,000); 0: any.
+    pub micros: u32,
+    /// Bytes per second (64 KiB to 1 GiB) below which no rest leads, so that protection always comes; 0: nothing rests.
+    pub floor: u64,
+}
+
+/// No policy has this name, or a number is out of its range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoPolicy;
+
+impl fmt::Display for NoPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "a policy is `unlimited`, `concurrent:N` with N from 1 to 16, `favour:TIMES:FLOOR` with TIMES from 1 to \
+             100, or `latency:BOUND:FLOOR` with a BOUND from 110% to 1000% or from 50us to 10000ms; a FLOOR is \
+             bytes per second, from 64KiB to 1GiB, and may be left out",
+        )
+    }
+}
+
+impl core::error::Error for NoPolicy {}
+
+/// The floor, if none is said.
+const FLOOR: u64 = 2 * MIB;
+
+impl Policy {
+    /// Copies as fast as they go.
+    pub const UNLIMITED: Policy =
+        Policy { copies: 0, always: false, rest: 0, percent: 0, micros: 0, floor: 0 };
+
+    /// So many copies at a time, whatever clients do.
+    pub const fn concurrent(copies: u32) -> Policy {
+        Policy { copies, always: true, ..Policy::UNLIMITED }
+    }
+
+    /// Applications first: one copy at a time, then a rest of so many times as long.
+    pub const fn favour(rest: u32, floor: u64) -> Policy {
+        Policy { copies: 1, rest, floor, ..Policy::UNLIMITED }
+    }
+
+    /// Two copies at a time, which rest while one in a hundred of clients' requests takes longer than so many percent of
+    /// what it takes without copies.
+    pub const fn latency_percent(percent: u32, floor: u64) -> Policy {
+        Policy { copies: 2, percent, floor, ..Policy::UNLIMITED }
+    }
+
+    /// The same, with so many microseconds.
+    pub const fn latency_micros(micros: u32, floor: u64) -> Policy {
+        Policy { copies: 2, micros, floor, ..Policy::UNLIMITED }
+    }
+
+    /// True when clients' requests are timed for it.
+    pub fn is_by_latency(&self) -> bool {
+        self.percent > 0 || self.micros > 0
+    }
+
+    /// True when copies rest while clients are served.
+    pub fn rests(&self) -> bool {
+        self.rest > 0 || self.is_by_latency()
+    }
+
+    /// Whether it is one of those that have a name, with all numbers in their ranges.
+    pub fn check(&self) -> Result<(), NoPolicy> {
+        let floor = (64 * KIB..=GIB).contains(&self.floor);
+        let named = match *self {
+            Policy { copies, always: true, .. } => {
+                (1..=16).contains(&copies) && *self == Policy::concurrent(copies)
+            }
+            Policy { percent: 1.., .. } => {
+                let ranges = (110..=1000).contains(&self.percent) && floor;
+                ranges && *self == Policy::latency_percent(self.percent, self.floor)
+            }
+            Policy { micros: 1.., .. } => {
+                let ranges = (50..=10_000_000).contains(&self.micros) && floor;
+                ranges && *self == Policy::latency_micros(self.micros, self.floor)
+            }
+            Policy { rest: 1.., .. } => {
+                self.rest <= 100 && floor && *self == Policy::favour(self.rest, self.floor)
+            }
+            _ => *self == Policy::UNLIMITED,
+        };
+        if named { Ok(()) } else { Err(NoPolicy) }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Policy { always: true, copies, .. } => return write!(f, "concurrent:{copies}"),
+            Policy { percent: percent @ 1.., .. } => write!(f, "latency:{percent}%")?,
+            Policy { micros: us @ 1.., .. } if us.is_multiple_of(1000) => {
+                write!(f, "latency:{}ms", us / 1000)?;
+            }
+            Policy { micros: us @ 1.., .. } => write!(f, "latency:{us}us")?,
+            Policy { rest: rest @ 1.., .. } => write!(f, "favour:{rest}")?,
+            _ => return f.write_str("unlimited"),
+        }
+        let (scale, unit) = match self.floor {
+            b if b.is_multiple_of(GIB) => (GIB, "GiB"),
+            b if b.is_multiple_of(MIB) => (MIB, "MiB"),
+            b if b.is_multiple_of(KIB) => (KIB, "KiB"),
+            _ => (1, ""),
+        };
+        write!(f, ":{}{unit}", self.floor / scale)
+    }
+}
+
+impl FromStr for Policy {
+    type Err = NoPolicy;
+
+    fn from_str(text: &str) -> Result<Policy, NoPolicy> {
+        let mut words = text.split(':');
+        let (name, number, floor) = (words.next(), words.next(), words.next());
+        let bytes = floor.map_or(Some(FLOOR), bytes_of).ok_or(NoPolicy)?;
+        let policy = match (name, number, floor) {
+            (Some("unlimited"), None, None) => Policy::UNLIMITED,
+            (Some("concurrent"), Some(n), None) => Policy::concurrent(number_of(n)?),
+            (Some("favour"), n, _) => Policy::favour(n.map_or(Ok(3), number_of)?, bytes),
+            (Some("latency"), Some(n), _) => match n.strip_suffix('%') {
+                Some(percent) => Policy::latency_percent(number_of(percent)?, bytes),
+                None => Policy::latency_micros(micros_of(n)?, bytes),
+            },
+            _ => return Err(NoPolicy),
+        };
+        let over = words.next().is_some();
+        policy.check().and(if over { Err(NoPolicy) } else { Ok(policy) })
+    }
+}
+
+fn number_of(text: &str) -> Result<u32, NoPolicy> {
+    text.parse().map_err(|_| NoPolicy)
+}
+
+fn micros_of(text: &str) -> Result<u32, NoPolicy> {
+    match (text.strip_suffix("us"), text.strip_suffix("ms")) {
+        (Some(us), _) => number_of(us),
+        (_, Some(ms)) => number_of(ms)?.checked_mul(1000).ok_or(NoPolicy),
+        _ => Err(NoPolicy),
+    }
+}
+
+fn bytes_of(text: &str) -> Option<u64> {
+    let units = [("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("", 1)];
+    let found = units.into_iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
+    let (number, scale) = found?;
+    number.parse::<u64>().ok()?.checked_mul(scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn policies_are_written_as_they_are_read() {
+        for text in [
+            "unlimited",
+            "concurrent:1",
+            "concurrent:16",
+            "favour:1:1MiB",
+            "favour:100:64KiB",
+            "latency:200%:1GiB",
+            "latency:20ms:1MiB",
+            "latency:50us:65537",
+        ] {
+            assert_eq!(text.parse::<Policy>().unwrap().to_string(), text);
+        }
+        assert_eq!("favour".parse(), Ok(Policy::favour(3, FLOOR)));
+        assert_eq!("favour:5".parse(), Ok(Policy::favour(5, FLOOR)));
+        assert_eq!("latency:150%".parse(), Ok(Policy::latency_percent(150, FLOOR)));
+    }
+
+    #[test]
+    fn a_policy_out_of_range_is_none() {
+        for text in [
+            "",
+            "fast",
+            "unlimited:1",
+            "concurrent",
+            "concurrent:0",
+            "concurrent:17",
+            "concurrent:1:1MiB",
+            "favour:0",
+            "favour:101",
+            "favour:1:63KiB",
+            "favour:1:2GiB",
+            "favour:1:1MiB:1",
+            "latency",
+            "latency:20",
+            "latency:100%",
+            "latency:1001%",
+            "latency:49us",
+            "latency:10001ms",
+            "latency:99999999999ms",
+            "latency:200%:0",
+            "latency:200%:18446744073709551615GiB",
+        ] {
+            assert_eq!(text.parse::<Policy>(), Err(NoPolicy), "{text}");
+        }
+        // Numbers of several policies together, or a rest without a floor: no name says it.
+        let both = Policy { rest: 1, ..Policy::latency_percent(200, MIB) };
+        let endless = Policy::favour(1, 0);
+        let many = Policy { copies: 2, ..Policy::favour(1, MIB) };
+        let held = Policy { always: true, ..Policy::favour(1, MIB) };
+        let some = Policy { copies: 3, ..Policy::UNLIMITED };
+        for policy in [both, endless, many, held, some] {
+            assert_eq!(policy.check(), Err(NoPolicy), "{policy:?}");
+        }
+    }
+}
