@@ -143,6 +143,10 @@ pub enum Mutant {
     MdmStaleState,
     /// Mdm: a leader answers questions without asking the others whether it still leads.
     MdmStaleAnswer,
+    /// Placement: groups are levelled by their number, whatever they hold. (In the MDM's own tests.)
+    LevelByNumber,
+    /// Placement: what has to move goes where there is room, and is levelled afterwards. (In the MDM's own tests.)
+    HouseAnywhere,
 }
 
 impl Mutant {

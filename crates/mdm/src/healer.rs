@@ -27,7 +27,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, DomainId, Duration, GroupId, Limits, MapVersion, SdsId, Time};
-use room::Rooms;
+use room::{Homes, Rooms};
 use wire::control::{Intent, MoveStatus};
 
 /// See the module's text.
@@ -93,9 +93,9 @@ impl Healer {
         let overdue = |since: &Time| now.since(*since) >= limits.rebuild_after;
         let lost = self.away.iter().filter(|(_, since)| !self.held_back && overdue(since));
         let lost: BTreeSet<DeviceId> = lost.map(|(device, _)| *device).collect();
-        let mut round = Round::new(now, state, seen, limits);
-        round.finish(&lost);
-        round.rebuild(&lost);
+        let mut round = Round::new(now, state, seen, limits, &lost);
+        round.finish();
+        round.rebuild();
         round.hand_over();
         round.clear();
         let some_done = round.moving * 4 <= self.wave * 3;
@@ -152,13 +152,23 @@ struct Round<'a> {
     /// Groups that are on the move.
     moving: usize,
     shapes: BTreeMap<GroupId, command::Shape>,
+    /// Devices that were away for too long.
+    lost: &'a BTreeSet<DeviceId>,
+    /// Where replicas should go that have to go, once somebody has asked: it weighs all groups.
+    homes: Option<Homes>,
 }
 
 impl<'a> Round<'a> {
-    fn new(now: Time, state: &'a State, seen: &'a Observed, limits: &'a Limits) -> Round<'a> {
+    fn new(
+        now: Time,
+        state: &'a State,
+        seen: &'a Observed,
+        limits: &'a Limits,
+        lost: &'a BTreeSet<DeviceId>,
+    ) -> Round<'a> {
         let moving = state.groups.values().filter(|g| g.leaving.is_some()).count();
         let rooms = Rooms::new(now, state, seen, limits);
-        Round { state, seen, limits, rooms, moving, shapes: BTreeMap::new() }
+        Round { state, seen, limits, rooms, moving, shapes: BTreeMap::new(), lost, homes: None }
     }
 
     fn commands(self) -> Vec<Command> {
@@ -189,8 +199,8 @@ impl<'a> Round<'a> {
 
     /// Ends moves whose newcomer is in sync, and those that are of no use any more: then who leaves takes a place
     /// back, unless the two that are left would share a fault unit. Then another one comes for who is lost or has to go.
-    fn finish(&mut self, lost: &BTreeSet<DeviceId>) {
-        let state = self.state;
+    fn finish(&mut self) {
+        let (state, lost) = (self.state, self.lost);
         let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent.empties());
         for (id, group) in state.groups.iter().filter(|(_, g)| g.primary.is_some()) {
             let Some(leaving) = group.leaving else { continue };
@@ -256,8 +266,8 @@ impl<'a> Round<'a> {
     }
 
     /// Makes lost copies anew.
-    fn rebuild(&mut self, lost: &BTreeSet<DeviceId>) {
-        let state = self.state;
+    fn rebuild(&mut self) {
+        let (state, lost) = (self.state, self.lost);
         let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent.empties());
         // Data first.
         for used in [true, false] {
@@ -306,9 +316,17 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Begins a move of one replica to where it fits best; with `spare`, the spare may be used.
+    /// Begins a move of one replica to where it should go, or, if there is no room, to where it fits best; with
+    /// `spare`, the spare may be used.
     fn replace(&mut self, id: GroupId, group: &Group, from: DeviceId, spare: bool) {
-        if let Some(to) = self.rooms.best(self.state, id, group, from, spare) {
+        if self.moving >= self.limits.moves as usize || self.shapes.contains_key(&id) {
+            return;
+        }
+        let (state, lost) = (self.state, self.lost);
+        let homes = self.homes.get_or_insert_with(|| Rooms::house(state, lost));
+        let home =
+            homes.get(&(id, from)).copied().filter(|to| self.rooms.fits(state, id, *to, spare));
+        if let Some(to) = home.or_else(|| self.rooms.best(state, id, group, from, spare)) {
             self.begin(id, group, from, to);
         }
     }
@@ -343,7 +361,7 @@ impl<'a> Round<'a> {
         if away || leaves || begun || state.groups.iter().any(busy) {
             return Level::Busy;
         }
-        let plan = self.rooms.level(state);
+        let plan = Rooms::level(state);
         for m in &plan.moves {
             let group = &state.groups[&m.group];
             if group.leaving.is_none() && self.rooms.fits(state, m.group, m.to, false) {
