@@ -97,6 +97,13 @@ impl State {
         !fresh || units.len() == count || mutant::on(Mutant::OneFaultUnit)
     }
 
+    /// Groups that have two replicas on one fault unit.
+    pub(crate) fn groups_together(&self) -> impl Iterator<Item = GroupId> {
+        let together = |(a, b): &(DeviceId, DeviceId)| self.unit_of(*a) == self.unit_of(*b);
+        let pairs = self.by_pair.iter().filter(move |(pair, _)| together(pair));
+        pairs.flat_map(|(_, groups)| groups).copied()
+    }
+
     /// Those of these groups that `f` changes, in their new epoch; with `raise`, all of them.
     pub(super) fn changed<'a>(
         &self,
