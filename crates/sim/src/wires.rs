@@ -194,6 +194,8 @@ impl World {
         let Some((index, side)) = self.link(id, link) else { return };
         let at = self.travel();
         let bytes = (head.as_slice().len() + body.len()) as u64;
+        let [frames, all] = &mut self.sent[id.0];
+        (*frames, *all) = (*frames + 1, *all + bytes);
         let (head, body) = self.damage(head, body);
         let conn = self.conns[index as usize].as_mut().expect("the link is up");
         let lane = &mut conn.lanes[side];
