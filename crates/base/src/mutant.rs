@@ -147,6 +147,8 @@ pub enum Mutant {
     LevelByNumber,
     /// Placement: what has to move goes where there is room, and is levelled afterwards. (In the MDM's own tests.)
     HouseAnywhere,
+    /// Mdm: verdicts on a server's devices don't wait for each other. (In the simulator's scale test.)
+    JudgeAlone,
 }
 
 impl Mutant {

@@ -250,7 +250,8 @@ impl State {
         match command {
             Command::FormCluster(c) => Ok(self.form(c)),
             Command::DeviceUp(c) => Ok(self.device_up(c).unwrap_or_default()),
-            Command::DeviceDown(c) => Ok(self.device_down(c).unwrap_or_default()),
+            Command::DeviceDown(c) => Ok(self.devices_down(core::slice::from_ref(c))),
+            Command::DevicesDown(c) => Ok(self.devices_down(&c.list)),
             Command::Suspect(c) => Ok(self.suspect(c)),
             Command::Join(c) => Ok(self.join(c)),
             Command::Admit(c) => Ok(self.admit(c)),
