@@ -8,7 +8,7 @@ mod common;
 use base::{DeviceId, GroupId, Limits, Prng, SdsId, Time};
 use mdm::command::*;
 use mdm::healer::Healer;
-use mdm::status::{Observed, Seen};
+use mdm::status::Observed;
 use mdm::{Command, State};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{DeviceKind, Heartbeat, Intent, ObjectKind};
@@ -138,7 +138,7 @@ impl Domain {
         let loads = self.loads();
         for id in self.state.devices.keys().copied().collect::<Vec<_>>() {
             let used = loads.get(&id).map_or(0.0, |l| l[0]) as u64;
-            let seen = self.seen.devices.entry(id).or_insert_with(Seen::default);
+            let seen = self.seen.devices.entry(id).or_default();
             seen.connected = self.state.is_up(id);
             seen.beat(self.now, Heartbeat { used, ..Heartbeat::default() });
         }

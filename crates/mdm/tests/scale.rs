@@ -6,7 +6,7 @@ mod common;
 use base::{DeviceId, Duration, GroupId, Limits, Time};
 use mdm::command::*;
 use mdm::healer::Healer;
-use mdm::status::{Observed, Seen};
+use mdm::status::Observed;
 use mdm::{Command, State};
 use prost::Message;
 use std::collections::BTreeSet;
@@ -67,7 +67,7 @@ impl Domain {
     fn round(&mut self, what: &str, after: Duration) -> Vec<Command> {
         self.now = self.now + after;
         for (id, d) in &self.state.devices {
-            let seen = self.seen.devices.entry(*id).or_insert_with(Seen::default);
+            let seen = self.seen.devices.entry(*id).or_default();
             seen.connected = d.up;
             seen.beat(self.now, Heartbeat { used: 1 << 30, ..Heartbeat::default() });
         }

@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn neighbouring_slots_have_different_primaries() {
-        let devices = cluster(5, |i| u64::from(i));
+        let devices = cluster(5, u64::from);
         let groups = choices(&devices, 64);
         let slots = choose_slots(VolumeId(1), &devices, &groups, 64).unwrap();
         let first = |slot: &GroupId| groups[slot.0 as usize - 1].replicas[0];
