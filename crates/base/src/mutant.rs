@@ -151,6 +151,12 @@ pub enum Mutant {
     MdmStaleAnswer,
     /// Pace: copies that give way to clients wait until no client asks for anything.
     NoFloor,
+    /// Placement: groups are levelled by their number, whatever they hold. (In the MDM's own tests.)
+    LevelByNumber,
+    /// Placement: what has to move goes where there is room, and is levelled afterwards. (In the MDM's own tests.)
+    HouseAnywhere,
+    /// Mdm: verdicts on a server's devices don't wait for each other. (In the simulator's scale test.)
+    JudgeAlone,
 }
 
 impl Mutant {

@@ -77,6 +77,9 @@ pub enum Command {
     /// It is gone.
     #[prost(message, tag = "53")]
     DropObject(DropObject),
+    /// A server is gone with several devices.
+    #[prost(message, tag = "60")]
+    DevicesDown(DevicesDown),
 }
 
 /// See [`Command::FormCluster`].
@@ -146,6 +149,14 @@ pub struct DeviceDown {
     /// There is proof that the process is dead.
     #[prost(bool, tag = "3")]
     pub dead: bool,
+}
+
+/// See [`Command::DevicesDown`].
+#[derive(Clone, PartialEq, Message)]
+pub struct DevicesDown {
+    /// Each of them.
+    #[prost(message, repeated, tag = "1")]
+    pub list: Vec<DeviceDown>,
 }
 
 /// See [`Command::Suspect`].
@@ -337,7 +348,7 @@ pub struct RemoveMdm {
 struct Record {
     #[prost(
         oneof = "Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 60"
     )]
     command: Option<Command>,
 }

@@ -7,7 +7,7 @@
 use crate::command::{self, Command};
 use crate::group::Group;
 use crate::mapping::{Grant, Mapping};
-use crate::refused::{MAX_DEVICES, MAX_SDCS, PEER_NAME_MAX, Refused, check_name};
+use crate::refused::{MAX_DEVICES, MAX_NEW_GROUPS, MAX_SDCS, PEER_NAME_MAX, Refused, check_name};
 use crate::state::{Device, Sdc, State, check_size, survives};
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -305,20 +305,15 @@ impl State {
         if m.thick {
             self.has_space(pool, size, limits, used)?;
         }
-        let devices: Vec<placement::Device> = self
-            .devices
-            .iter()
-            .filter(|(_, d)| d.up && d.intent == Intent::Normal && d.pool == pool)
-            .map(|(id, d)| {
-                let sds = self.unit(d.sds);
-                placement::Device { id: *id, sds, capacity: d.capacity }
-            })
-            .collect();
+        let all = self.placement(pool);
+        let up = |d: &&placement::Device| self.is_up(d.id);
+        let devices: Vec<placement::Device> = all.iter().filter(up).copied().collect();
         let here = |g: &&Group| self.pool_of(g) == Some(pool);
         let live = self.groups.values().filter(|g| !g.lost).filter(here);
         let existing: Vec<placement::Pair> = live.filter_map(|g| g.pair()).collect();
-        let new = placement::top_up(&devices, &existing, limits.groups_per_device)
+        let mut new = placement::top_up(&devices, &existing, limits.groups_per_device)
             .map_err(|e| self.too_few(pool, e.servers))?;
+        new.truncate(MAX_NEW_GROUPS);
         // Groups that somebody serves; if there are none, groups that will be served again.
         let served = self.choices(|g| here(&g) && g.primary.is_some());
         let made = (self.next_group().0..)
@@ -328,8 +323,9 @@ impl State {
         if choices.is_empty() {
             choices = self.choices(|g| here(&g) && !g.lost);
         }
-        let slots =
-            placement::choose_slots(self.next_volume, &choices, limits.stripe_width as usize);
+        let width = limits.stripe_width as usize;
+        let slots = placement::choose_slots(self.next_volume, &all, &choices, width)
+            .map_err(|e| self.too_few(pool, e.servers))?;
         if slots.is_empty() {
             return Err(Refused::NoGroup);
         }
@@ -346,6 +342,17 @@ impl State {
             pool: pool.0,
             thick: m.thick,
         }))
+    }
+
+    /// The devices of a pool that are to hold something.
+    pub(crate) fn placement(&self, pool: PoolId) -> Vec<placement::Device> {
+        let here = |d: &Device| d.pool == pool && d.intent == Intent::Normal;
+        let devices = self.devices.iter().filter(|(_, d)| here(d));
+        let device = |(id, d): (&DeviceId, &Device)| {
+            let sds = self.unit(d.sds);
+            placement::Device { id: *id, sds, capacity: d.capacity }
+        };
+        devices.map(device).collect()
     }
 
     /// Why a pool has too few fault units: in words of servers, where there is nothing else.

@@ -27,7 +27,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, DomainId, Duration, GroupId, Limits, MapVersion, SdsId, Time};
-use room::Rooms;
+use room::{Homes, Rooms};
 use wire::control::{Intent, MoveStatus};
 
 /// See the module's text.
@@ -93,9 +93,9 @@ impl Healer {
         let overdue = |since: &Time| now.since(*since) >= limits.rebuild_after;
         let lost = self.away.iter().filter(|(_, since)| !self.held_back && overdue(since));
         let lost: BTreeSet<DeviceId> = lost.map(|(device, _)| *device).collect();
-        let mut round = Round::new(now, state, seen, limits);
-        round.finish(&lost);
-        round.rebuild(&lost);
+        let mut round = Round::new(now, state, seen, limits, &lost);
+        round.finish();
+        round.rebuild();
         round.hand_over();
         round.clear();
         let some_done = round.moving * 4 <= self.wave * 3;
@@ -148,18 +148,44 @@ struct Round<'a> {
     state: &'a State,
     seen: &'a Observed,
     limits: &'a Limits,
-    rooms: Rooms,
+    now: Time,
+    /// Once somebody has asked: it looks at all groups.
+    rooms: Option<Rooms>,
     /// Groups that are on the move. One that nobody leads waits, and may wait for ever.
     moving: usize,
     shapes: BTreeMap<GroupId, command::Shape>,
+    /// Devices that were away for too long.
+    lost: &'a BTreeSet<DeviceId>,
+    /// Where replicas should go that have to go, once somebody has asked: it weighs all groups.
+    homes: Option<Homes>,
 }
 
 impl<'a> Round<'a> {
-    fn new(now: Time, state: &'a State, seen: &'a Observed, limits: &'a Limits) -> Round<'a> {
+    fn new(
+        now: Time,
+        state: &'a State,
+        seen: &'a Observed,
+        limits: &'a Limits,
+        lost: &'a BTreeSet<DeviceId>,
+    ) -> Round<'a> {
         let moves = |g: &&Group| g.leaving.is_some() && g.primary.is_some();
         let moving = state.groups.values().filter(moves).count();
-        let rooms = Rooms::new(now, state, seen, limits);
-        Round { state, seen, limits, rooms, moving, shapes: BTreeMap::new() }
+        Round {
+            state,
+            seen,
+            limits,
+            now,
+            rooms: None,
+            moving,
+            shapes: BTreeMap::new(),
+            lost,
+            homes: None,
+        }
+    }
+
+    fn rooms(&mut self) -> &mut Rooms {
+        let (now, state, seen, limits) = (self.now, self.state, self.seen, self.limits);
+        self.rooms.get_or_insert_with(|| Rooms::new(now, state, seen, limits))
     }
 
     fn commands(self) -> Vec<Command> {
@@ -190,8 +216,8 @@ impl<'a> Round<'a> {
 
     /// Ends moves whose newcomer is in sync, and those that are of no use any more: then who leaves takes a place
     /// back, unless the two that are left would share a fault unit. Then another one comes for who is lost or has to go.
-    fn finish(&mut self, lost: &BTreeSet<DeviceId>) {
-        let state = self.state;
+    fn finish(&mut self) {
+        let (state, lost) = (self.state, self.lost);
         let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent.empties());
         for (id, group) in state.groups.iter().filter(|(_, g)| g.primary.is_some()) {
             let Some(leaving) = group.leaving else { continue };
@@ -213,7 +239,7 @@ impl<'a> Round<'a> {
             if let Some(pair) = back {
                 self.shape(*id, pair, None);
             } else if let Some(from) = gone.iter().find(|d| lost.contains(d) || leaves(d))
-                && let Some(to) = self.rooms.best(state, *id, group, *from, true)
+                && let Some(to) = self.rooms().best(state, *id, group, *from, true)
             {
                 let replicas = with(*from, to).into_iter().chain([leaving]).collect();
                 self.shape(*id, replicas, Some(leaving));
@@ -256,21 +282,28 @@ impl<'a> Round<'a> {
         beat.moves.iter().find(|m| m.group == id.0)
     }
 
+    /// The groups of these devices, in order. A round must not look at all groups for the sake of a few.
+    fn groups_of(&self, which: impl Fn(DeviceId, Intent) -> bool) -> BTreeSet<GroupId> {
+        let devices = self.state.devices.iter().filter(|(id, d)| which(**id, d.intent));
+        devices.flat_map(|(id, _)| self.state.groups_of(*id)).copied().collect()
+    }
+
     /// Makes lost copies anew.
-    fn rebuild(&mut self, lost: &BTreeSet<DeviceId>) {
-        let state = self.state;
-        let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent.empties());
+    fn rebuild(&mut self) {
+        let (state, lost) = (self.state, self.lost);
+        let goes = |d: DeviceId, intent: Intent| lost.contains(&d) || intent.empties();
+        let is_gone = |d: &DeviceId| state.devices.get(d).is_none_or(|e| goes(*d, e.intent));
+        let groups = self.groups_of(goes);
         // Data first.
-        for used in [true, false] {
-            for (id, group) in state.groups.iter().filter(|(id, _)| state.is_used(**id) == used) {
-                let degraded =
-                    group.leaving.is_none() && group.primary.is_some() && !group.is_whole();
-                let gone =
-                    |d: &DeviceId| !group.in_sync.contains(d) && (lost.contains(d) || leaves(d));
-                let gone = group.replicas.iter().copied().find(gone);
-                if let Some(gone) = gone.filter(|_| degraded) {
-                    self.replace(*id, group, gone, true);
-                }
+        let (used, empty): (Vec<GroupId>, Vec<GroupId>) =
+            groups.into_iter().partition(|id| state.is_used(*id));
+        for id in used.into_iter().chain(empty) {
+            let group = &state.groups[&id];
+            let degraded = group.leaving.is_none() && group.primary.is_some() && !group.is_whole();
+            let gone = |d: &DeviceId| !group.in_sync.contains(d) && is_gone(d);
+            let gone = group.replicas.iter().copied().find(gone);
+            if let Some(gone) = gone.filter(|_| degraded) {
+                self.replace(id, group, gone, true);
             }
         }
     }
@@ -281,7 +314,9 @@ impl<'a> Round<'a> {
         let is = |d: &DeviceId, wanted: Intent| {
             state.devices.get(d).is_some_and(|d| d.up && d.intent == wanted)
         };
-        let led = state.groups.iter().filter(|(_, g)| g.leaving.is_none());
+        let groups = self.groups_of(|_, intent| intent == Intent::Maintain);
+        let groups = groups.iter().map(|id| (id, &state.groups[id]));
+        let led = groups.filter(|(_, g)| g.leaving.is_none());
         let led = led.filter(|(_, g)| g.primary.is_some_and(|p| is(&p, Intent::Maintain)));
         let most = self.limits.moves as usize;
         for (id, group) in led.take(most) {
@@ -296,37 +331,47 @@ impl<'a> Round<'a> {
     fn clear(&mut self) {
         let state = self.state;
         let leaves = |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.intent.empties());
-        for (id, group) in state.groups.iter().filter(|(_, g)| g.is_whole() && g.leaving.is_none())
-        {
+        let mut groups = self.groups_of(|_, intent| intent.empties());
+        groups.extend(state.groups_together());
+        for id in groups {
+            let group = &state.groups[&id];
             let together = group.pair().is_some_and(|[a, b]| state.unit_of(a) == state.unit_of(b));
             let from = group.replicas.iter().copied().find(leaves);
             let from = from.or_else(|| group.replicas.last().copied().filter(|_| together));
-            if let Some(from) = from {
-                self.replace(*id, group, from, false);
+            if let Some(from) = from.filter(|_| group.is_whole() && group.leaving.is_none()) {
+                self.replace(id, group, from, false);
             }
         }
     }
 
-    /// Begins a move of one replica to where it fits best; with `spare`, the spare may be used.
+    /// Begins a move of one replica to where it should go, or, if there is no room, to where it fits best; with
+    /// `spare`, the spare may be used.
     fn replace(&mut self, id: GroupId, group: &Group, from: DeviceId, spare: bool) {
-        if let Some(to) = self.rooms.best(self.state, id, group, from, spare) {
+        if self.moving >= self.limits.moves as usize || self.shapes.contains_key(&id) {
+            return;
+        }
+        let (state, lost) = (self.state, self.lost);
+        let homes = self.homes.get_or_insert_with(|| Rooms::house(state, lost));
+        let home =
+            homes.get(&(id, from)).copied().filter(|to| self.rooms().fits(state, id, *to, spare));
+        if let Some(to) = home.or_else(|| self.rooms().best(state, id, group, from, spare)) {
             self.begin(id, group, from, to);
         }
     }
 
     /// Begins a move, if there are not too many.
     fn begin(&mut self, id: GroupId, group: &Group, from: DeviceId, to: DeviceId) -> bool {
-        let source = group.primary.unwrap_or(from);
+        let (state, source) = (self.state, group.primary.unwrap_or(from));
         let most = self.limits.moves as usize;
         if self.moving >= most
             || self.shapes.contains_key(&id)
-            || !self.rooms.may(self.state, id, source, to)
+            || !self.rooms().may(state, id, source, to)
         {
             return false;
         }
         let place = |d: &DeviceId| if *d == from { to } else { *d };
         let replicas = group.replicas.iter().map(place).chain([from]).collect();
-        self.rooms.take(self.state, id, source, to);
+        self.rooms().take(state, id, source, to);
         self.shape(id, replicas, Some(from));
         self.moving += 1;
         true
@@ -344,10 +389,10 @@ impl<'a> Round<'a> {
         if away || leaves || begun || state.groups.iter().any(busy) {
             return Level::Busy;
         }
-        let plan = self.rooms.level(state);
+        let plan = Rooms::level(state);
         for m in &plan.moves {
             let group = &state.groups[&m.group];
-            if group.leaving.is_none() && self.rooms.fits(state, m.group, m.to, false) {
+            if group.leaving.is_none() && self.rooms().fits(state, m.group, m.to, false) {
                 self.begin(m.group, group, m.from, m.to);
             }
         }
@@ -364,7 +409,7 @@ impl<'a> Round<'a> {
         match () {
             () if !self.shapes.is_empty() => Level::Busy,
             () if plan.moves.is_empty() => Level::Even,
-            () if plan.moves.iter().any(|m| self.rooms.is_awaited(m.to)) => Level::Busy,
+            () if plan.moves.iter().any(|m| self.rooms().is_awaited(m.to)) => Level::Busy,
             () => Level::Stuck,
         }
     }

@@ -12,8 +12,10 @@ pub const NAME_MAX: usize = 31;
 pub const PEER_NAME_MAX: usize = 64;
 /// How many volumes there may be: they are listed whole in every map answer and snapshot.
 pub const MAX_VOLUMES: usize = 16 << 10;
-/// How many devices there may be in one domain.
-pub const MAX_DEVICES: usize = 512;
+/// How many devices there may be: every server has them all in its map, with their groups.
+pub const MAX_DEVICES: usize = 2048;
+/// How many groups one command makes, at most: it has to fit into an entry. The next volume makes the others.
+pub const MAX_NEW_GROUPS: usize = 180_000;
 /// How many clients may be known.
 pub const MAX_SDCS: usize = 4096;
 

@@ -181,8 +181,17 @@ pub struct State {
     pub(crate) by_device: BTreeMap<DeviceId, Vec<GroupId>>,
     /// The groups of each two devices, the smaller id first. Follows from `groups`.
     pub(crate) by_pair: BTreeMap<(DeviceId, DeviceId), Vec<GroupId>>,
-    /// How many volumes use each group. Follows from `volumes`.
-    pub(crate) users: BTreeMap<GroupId, u32>,
+    /// The volumes of each group. Follows from `volumes`.
+    pub(crate) users: BTreeMap<GroupId, Users>,
+}
+
+/// What volumes have a group for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Users {
+    /// How many.
+    pub volumes: u32,
+    /// Units of theirs that it may come to hold: those of a volume spread evenly over its groups.
+    pub units: u64,
 }
 
 /// What a command changes. Epochs are set; `changed_at` is for `commit`.
@@ -241,7 +250,8 @@ impl State {
         match command {
             Command::FormCluster(c) => Ok(self.form(c)),
             Command::DeviceUp(c) => Ok(self.device_up(c).unwrap_or_default()),
-            Command::DeviceDown(c) => Ok(self.device_down(c).unwrap_or_default()),
+            Command::DeviceDown(c) => Ok(self.devices_down(core::slice::from_ref(c))),
+            Command::DevicesDown(c) => Ok(self.devices_down(&c.list)),
             Command::Suspect(c) => Ok(self.suspect(c)),
             Command::Join(c) => Ok(self.join(c)),
             Command::Admit(c) => Ok(self.admit(c)),
@@ -333,6 +343,11 @@ impl State {
     /// True when a volume uses this group.
     pub fn is_used(&self, group: GroupId) -> bool {
         self.users.contains_key(&group)
+    }
+
+    /// Units that a group may come to hold; 0: no volume uses it.
+    pub fn units_of(&self, group: GroupId) -> u64 {
+        self.users.get(&group).map_or(0, |u| u.units)
     }
 
     /// The device that reports, if it is known: by the id that is written on it, or else by its place.

@@ -454,3 +454,21 @@ fn commands_that_do_not_fit_change_nothing() {
         assert_eq!(apply(&mut state, &command), Outcome::Refused(Refused::Outdated), "{command:?}");
     }
 }
+
+#[test]
+fn a_server_that_is_gone_with_its_devices_is_one_command_and_one_epoch() {
+    let mut s = pair(DeviceKind::Ram);
+    let Command::DeviceUp(c) = up(3, 3, 13, DeviceKind::Ram) else { unreachable!() };
+    let twin = DeviceUp { sds: 1, name: "sds1".into(), shard: 1, ..c };
+    apply(&mut s, &Command::DeviceUp(twin));
+    apply(&mut s, &reshape(1, 1, &[2, 3, 1], 1));
+    assert_eq!(short(&s, 1), (2, 2, vec![2, 1], vec![], false));
+    let gone = |device, incarnation| DeviceDown { device, incarnation, dead: true };
+    // Of the second device it is about another life.
+    let list = vec![gone(1, 1), gone(3, 2)];
+    apply(&mut s.clone(), &Command::DevicesDown(DevicesDown { list }));
+    let list = vec![gone(1, 1), gone(3, 3)];
+    apply(&mut s, &Command::DevicesDown(DevicesDown { list }));
+    assert_eq!(short(&s, 1), (3, 2, vec![2], vec![], false));
+    assert!(!s.is_up(DeviceId(1)) && !s.is_up(DeviceId(3)));
+}

@@ -236,6 +236,11 @@ impl<J: Journal> Mirror<J> {
         groups
     }
 
+    /// True for a group of which something is, or may be, here.
+    pub fn has(&self, group: GroupId) -> bool {
+        self.replicas.get(group).is_some()
+    }
+
     /// What a group looks like from here.
     pub fn view(&self, group: GroupId) -> Option<GroupView> {
         let replica = self.replicas.get(group)?;

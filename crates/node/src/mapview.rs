@@ -171,6 +171,11 @@ impl MapView {
         self.groups.get(id)
     }
 
+    /// How many groups it has.
+    pub fn groups_known(&self) -> usize {
+        self.groups.iter().count()
+    }
+
     /// Every group that has this device among its replicas, in order.
     pub fn groups_of(&self, device: DeviceId) -> Vec<GroupId> {
         let mut groups: Vec<GroupId> = self

@@ -23,6 +23,7 @@
 //! dials only find out whether somebody listens, and say which life of the MDM asks, so that a server
 //! whose link still leads to an earlier one comes back at once.
 
+mod gather;
 mod greet;
 mod intake;
 mod members;
@@ -48,6 +49,7 @@ use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Node, Note, Po
 use wire::control::{Hello, Role};
 use wire::{Header, Kind, PeerFramer};
 
+use gather::Gathered;
 use intake::Input;
 use office::Office;
 use outlet::{Answer, Pages};
@@ -161,6 +163,8 @@ pub struct Mdm {
     devices: BTreeMap<DeviceId, Session>,
     sdcs: BTreeMap<SdcId, Session>,
     inputs: VecDeque<Input>,
+    /// Verdicts that wait for those on the same server's other devices.
+    gathered: Gathered,
     /// Devices that are down and gave a sign of life.
     revived: BTreeSet<DeviceId>,
     answers: Vec<Answer>,
@@ -200,6 +204,7 @@ impl Mdm {
             devices: BTreeMap::new(),
             sdcs: BTreeMap::new(),
             inputs: VecDeque::new(),
+            gathered: Gathered::default(),
             revived: BTreeSet::new(),
             answers: Vec::new(),
             questions: (0, 0),
@@ -335,7 +340,7 @@ impl Mdm {
         let here = self.devices.contains_key(&verdict.device) && self.state.is_up(verdict.device);
         let silent = Verdict { dead: false, ..verdict };
         if !here || self.detector.still_silent(now, &silent) {
-            self.push(Input::Verdict(verdict));
+            self.judge(now, verdict);
         }
     }
 
@@ -379,7 +384,8 @@ impl Node for Mdm {
                     return;
                 }
                 let verdicts = self.detector.silent(now);
-                verdicts.into_iter().for_each(|v| self.push(Input::Verdict(v)));
+                verdicts.into_iter().for_each(|v| self.judge(now, v));
+                self.release(now);
                 let held_back = self.detector.is_held_back();
                 if held_back != core::mem::replace(&mut self.held_back, held_back) {
                     out.note(Note::MassSilence { over: !held_back });
@@ -431,6 +437,7 @@ impl Node for Mdm {
         let heal = Time::earliest(self.healer.wake_at(), self.slowness.wake_at());
         let heal = heal.filter(|_| self.may_propose());
         let own = Time::earliest(self.detector.wake_at(), heal);
+        let own = Time::earliest(own, self.gathered.due());
         Time::earliest(Time::earliest(own, self.fence_due), self.tick_due())
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! One question for all causes: a device failed, is to go, is new, or has grown. What a device should have is its
 //! part of all weight, by capacity; a server that has more than all others together counts for as much as those.
-//! What is homeless moves first, then what lies on devices with too much goes to those with too little.
+//! What is homeless moves first, then what lies on devices with too much goes to those with too little. Groups that
+//! hold nothing are levelled among themselves, by their number: else a device could have its share of groups and none
+//! of the data.
 //!
 //! Invariants of an answer: a group moves one replica at most, and never onto the server of its other one; each
 //! move goes from who has more than its share, or is no home any more, to who has less, so hardly more moves
@@ -14,7 +16,7 @@
 
 use crate::groups::{Device, Pair, TooFewServers, parts, places};
 use crate::lead;
-use crate::spread::Spread;
+use crate::spread::{PARTNERS, Spread};
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -30,7 +32,7 @@ pub struct Held {
     pub group: GroupId,
     /// Its replicas, the preferred primary first.
     pub replicas: Pair,
-    /// What it counts for: bytes that it holds, or may come to hold. Never 0.
+    /// What it counts for: bytes that it holds, or may come to hold. Those with 0 are levelled by their number.
     pub weight: u64,
 }
 
@@ -58,14 +60,42 @@ pub struct Plan {
 /// all; a replica on a device that isn't there is homeless, too. A group of which neither replica has a home
 /// gets one for the first now, and one for the second in the next answer.
 pub fn balance(devices: &[Device], held: &[Held]) -> Result<Plan, TooFewServers> {
-    let mut scales = Scales::new(devices, held)?;
-    scales.house();
-    while scales.level() {}
-    let (homes, moves) = (scales.homes.len(), scales.moves);
-    let pairs: Vec<(usize, usize)> = scales.at.iter().map(|at| (at[0], at[1])).collect();
-    let weights: Vec<u64> = held.iter().map(|h| h.weight).collect();
-    let swaps = lead::swaps(homes, &pairs, &weights);
-    Ok(Plan { moves, swaps: swaps.into_iter().map(|g| held[g].group).collect() })
+    plan(devices, held, true)
+}
+
+/// The same for homeless replicas only: what has a home stays there, and the homes that are found are the best ones
+/// under this condition. Nothing is said of who leads.
+pub fn house(devices: &[Device], held: &[Held]) -> Result<Vec<Move>, TooFewServers> {
+    plan(devices, held, false).map(|plan| plan.moves)
+}
+
+fn plan(devices: &[Device], held: &[Held], level: bool) -> Result<Plan, TooFewServers> {
+    let homes: Vec<Device> = devices.iter().copied().filter(|d| d.capacity > 0).collect();
+    let (parts, place) = (parts(&homes)?, places(&homes));
+    let mut spread = Spread::new(homes.len());
+    for [a, b] in held.iter().map(|h| h.replicas.each_ref().map(|d| place.get(d))) {
+        a.zip(b).into_iter().for_each(|(a, b)| spread.join(*a, *b));
+    }
+    let (full, empty): (Vec<Held>, Vec<Held>) = held.iter().copied().partition(|h| h.weight > 0);
+    let empty: Vec<Held> = empty.into_iter().map(|h| Held { weight: 1, ..h }).collect();
+    let mut plan = Plan::default();
+    for held in [full, empty].iter().filter(|held| !held.is_empty()) {
+        let mut scales = Scales::new(devices, &homes, &parts, held, core::mem::take(&mut spread));
+        scales.house();
+        while scales.level() {}
+        if level {
+            scales.housed_only = false;
+            scales.stuck.fill(false);
+            while scales.level() {}
+            let pairs: Vec<(usize, usize)> = scales.at.iter().map(|at| (at[0], at[1])).collect();
+            let weights: Vec<u64> = held.iter().map(|h| h.weight).collect();
+            let swaps = lead::swaps(homes.len(), &pairs, &weights);
+            plan.swaps.extend(swaps.into_iter().map(|g| held[g].group));
+        }
+        plan.moves.append(&mut scales.moves);
+        spread = scales.spread;
+    }
+    Ok(plan)
 }
 
 /// No home: the device is to be left, or gone.
@@ -73,10 +103,17 @@ const HOMELESS: usize = usize::MAX;
 
 struct Scales<'a> {
     held: &'a [Held],
-    homes: Vec<Device>,
+    homes: &'a [Device],
     /// Where each group's replicas are, as places in `homes`.
     at: Vec<[usize; 2]>,
-    moved: Vec<bool>,
+    /// The move of each group that has one.
+    moved: Vec<Option<usize>>,
+    /// The side of each group that was homeless, and has a home by now: it may as well get another one, as it moves
+    /// anyway. And how many such ones each home has.
+    housed: Vec<Option<usize>>,
+    housed_on: Vec<u32>,
+    /// Nothing else moves.
+    housed_only: bool,
     /// The servers of all devices that are known.
     server: BTreeMap<DeviceId, SdsId>,
     /// What each home should have, and how much more than that it has.
@@ -91,36 +128,40 @@ struct Scales<'a> {
 }
 
 impl<'a> Scales<'a> {
-    fn new(devices: &[Device], held: &'a [Held]) -> Result<Scales<'a>, TooFewServers> {
-        let homes: Vec<Device> = devices.iter().copied().filter(|d| d.capacity > 0).collect();
+    fn new(
+        devices: &[Device],
+        homes: &'a [Device],
+        parts: &[f64],
+        held: &'a [Held],
+        spread: Spread,
+    ) -> Scales<'a> {
         let all: f64 = held.iter().map(|h| 2.0 * h.weight as f64).sum();
-        let share: Vec<f64> = parts(&homes)?.into_iter().map(|part| part * all).collect();
-        let place = places(&homes);
+        let share: Vec<f64> = parts.iter().map(|part| part * all).collect();
+        let place = places(homes);
         let home = |d: &DeviceId| place.get(d).copied().unwrap_or(HOMELESS);
         let mut scales = Scales {
             held,
             at: held.iter().map(|h| h.replicas.each_ref().map(home)).collect(),
-            moved: vec![false; held.len()],
+            moved: vec![None; held.len()],
+            housed: vec![None; held.len()],
+            housed_on: vec![0; homes.len()],
+            housed_only: true,
             server: devices.iter().map(|d| (d.id, d.sds)).collect(),
             excess: share.iter().map(|s| -s).collect(),
             share,
             on: vec![Vec::new(); homes.len()],
-            spread: Spread::new(homes.len()),
+            spread,
             stuck: vec![false; homes.len()],
             homes,
             moves: Vec::new(),
         };
         for (group, one) in held.iter().enumerate() {
-            let [a, b] = scales.at[group];
-            for home in [a, b].into_iter().filter(|h| *h != HOMELESS) {
+            for home in scales.at[group].into_iter().filter(|h| *h != HOMELESS) {
                 scales.on[home].push(group);
                 scales.excess[home] += one.weight as f64;
             }
-            if a != HOMELESS && b != HOMELESS {
-                scales.spread.join(a, b);
-            }
         }
-        Ok(scales)
+        scales
     }
 
     /// Finds homes for what has none, the heaviest first.
@@ -132,6 +173,8 @@ impl<'a> Scales<'a> {
             let side = usize::from(self.at[group][0] != HOMELESS);
             if let Some(to) = self.home_for(group, side) {
                 self.go(group, side, to);
+                self.housed[group] = Some(side);
+                self.housed_on[to] += 1;
             }
         }
     }
@@ -169,20 +212,22 @@ impl<'a> Scales<'a> {
 
     /// Moves something from this home, which has too much, or to it; with the others in order of how much they have.
     fn relieve(&mut self, worst: usize, gives: bool) -> bool {
+        if self.relieve_nearby(worst, gives) {
+            return true;
+        }
         let mut others: Vec<usize> = (0..self.homes.len()).filter(|h| *h != worst).collect();
+        let sign = if gives { 1.0 } else { -1.0 };
+        let key = |scales: &Scales, h: usize| sign * scales.relative(h);
+        let way = |other: usize| if gives { (worst, other) } else { (other, worst) };
+        // Most often the first one will do.
+        let best = others.iter().copied().min_by(|a, b| key(self, *a).total_cmp(&key(self, *b)));
+        if best.map(way).is_some_and(|(from, to)| self.gain(from, to) > 0.0 && self.shift(from, to))
+        {
+            return true;
+        }
+        others.sort_by(|a, b| key(self, *a).total_cmp(&key(self, *b)));
         for chain in [false, true] {
-            let mut left = others.len();
-            while left > 0 {
-                // The best of those that are left comes last; most often the first one will do.
-                let order = |a: &usize, b: &usize| self.relative(*a).total_cmp(&self.relative(*b));
-                let rest = 0..left;
-                let best = match gives {
-                    true => rest.min_by(|a, b| order(&others[*a], &others[*b])),
-                    false => rest.max_by(|a, b| order(&others[*a], &others[*b])),
-                };
-                left -= 1;
-                others.swap(best.expect("some are left"), left);
-                let (from, to) = if gives { (worst, others[left]) } else { (others[left], worst) };
+            for (from, to) in others.iter().copied().map(way) {
                 if self.gain(from, to) <= 0.0 {
                     break; // nor will anybody's who comes after
                 }
@@ -194,15 +239,56 @@ impl<'a> Scales<'a> {
         false
     }
 
-    /// Moves the best replica of those that may go this way.
+    /// The same without two more that share groups, where not all can share some with all others.
+    fn relieve_nearby(&mut self, worst: usize, gives: bool) -> bool {
+        if self.homes.len() <= PARTNERS as usize + 1 || !gives && !self.spread.has_enough(worst) {
+            return false;
+        }
+        let mut best: Option<(f64, usize, usize, usize)> = None;
+        let mut offer = |scales: &Scales, group: usize, side: usize, to: usize| {
+            let from = scales.at[group][side];
+            let other = if gives { scales.relative(to) } else { -scales.relative(from) };
+            let better = best.is_none_or(|(least, ..)| other < least);
+            let may = better && from != to && scales.may_go(group, from);
+            if may && scales.fits(group, side, to) && scales.helps(group, from, to) {
+                best = Some((other, group, side, to));
+            }
+        };
+        if gives {
+            for group in self.on[worst].iter().copied() {
+                let side = self.side(group, worst);
+                let partner = self.at[group][1 - side];
+                let near = if partner == HOMELESS { &[] } else { self.spread.partners(partner) };
+                near.iter().for_each(|to| offer(self, group, side, *to));
+            }
+        } else {
+            for partner in self.spread.partners(worst).iter().copied() {
+                for group in self.on[partner].iter().copied() {
+                    let side = 1 - self.side(group, partner);
+                    if self.at[group][side] != HOMELESS {
+                        offer(self, group, side, worst);
+                    }
+                }
+            }
+        }
+        let Some((_, group, side, to)) = best else { return false };
+        self.go(group, side, to);
+        true
+    }
+
+    /// The best replica that may leave this home; those that move anyway first.
     fn shift(&mut self, from: usize, to: usize) -> bool {
+        if self.housed_only && self.housed_on[from] == 0 {
+            return false;
+        }
         let may = |g: &&usize| {
             let side = self.side(**g, from);
-            !self.moved[**g] && self.fits(**g, side, to) && self.helps(**g, from, to)
+            self.may_go(**g, from) && self.fits(**g, side, to) && self.helps(**g, from, to)
         };
         let best = self.on[from].iter().filter(may).min_by_key(|g| {
             let side = self.side(**g, from);
-            (self.rarity(**g, side, to), core::cmp::Reverse(self.held[**g].weight), **g)
+            let weight = core::cmp::Reverse(self.held[**g].weight);
+            (self.housed[**g].is_none(), self.rarity(**g, side, to), weight, **g)
         });
         let Some(group) = best.copied() else { return false };
         let side = self.side(group, from);
@@ -213,14 +299,18 @@ impl<'a> Scales<'a> {
     /// All that `from` could give has its other replica on the server of `to`: it gives one to a third home,
     /// which gives another one to `to`.
     fn shift_by_two(&mut self, from: usize, to: usize) -> bool {
-        let first = |g: &&usize| !self.moved[**g] && self.helps(**g, from, to);
+        if self.housed_only && self.housed_on[from] == 0 {
+            return false;
+        }
+        let first = |g: &&usize| self.may_go(**g, from) && self.helps(**g, from, to);
         for one in self.on[from].iter().filter(first).copied() {
             let side = self.side(one, from);
             let third = |h: &usize| *h != from && *h != to && self.fits(one, side, *h);
+            let third = |h: &usize| third(h) && !(self.housed_only && self.housed_on[*h] == 0);
             for via in (0..self.homes.len()).filter(third) {
                 let second = |g: &&usize| {
                     let light = self.held[**g].weight <= self.held[one].weight;
-                    !self.moved[**g]
+                    self.may_go(**g, via)
                         && light
                         && **g != one
                         && self.fits(**g, self.side(**g, via), to)
@@ -233,6 +323,14 @@ impl<'a> Scales<'a> {
             }
         }
         false
+    }
+
+    /// It has not moved yet; or it moves anyway, and may as well move elsewhere.
+    fn may_go(&self, group: usize, from: usize) -> bool {
+        match self.housed[group] {
+            Some(side) => self.at[group][side] == from,
+            None => !self.housed_only && self.moved[group].is_none(),
+        }
     }
 
     /// Which replica of the group is on this home.
@@ -279,7 +377,7 @@ impl<'a> Scales<'a> {
     }
 
     fn go(&mut self, group: usize, side: usize, to: usize) {
-        let (held, from) = (&self.held[group], self.at[group][side]);
+        let (held, from) = (self.held[group], self.at[group][side]);
         let partner = self.at[group][1 - side];
         if from != HOMELESS {
             self.excess[from] -= held.weight as f64;
@@ -294,8 +392,17 @@ impl<'a> Scales<'a> {
             self.spread.join(to, partner);
         }
         self.at[group][side] = to;
-        self.moved[group] = true;
-        let (from, to) = (held.replicas[side], self.homes[to].id);
-        self.moves.push(Move { group: held.group, from, to });
+        let target = self.homes[to].id;
+        match self.moved[group] {
+            Some(number) => {
+                self.housed_on[from] -= 1;
+                self.housed_on[to] += 1;
+                self.moves[number].to = target;
+            }
+            None => {
+                self.moved[group] = Some(self.moves.len());
+                self.moves.push(Move { group: held.group, from: held.replicas[side], to: target });
+            }
+        }
     }
 }

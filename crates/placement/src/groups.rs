@@ -215,9 +215,9 @@ fn shares(devices: &[Device], per_device: u32) -> Result<Vec<u64>, TooFewServers
     Ok(parts(devices)?.into_iter().map(share).collect())
 }
 
-/// Each device's part of everything, by capacity. What a server has beyond the sum of all others can't be
-/// mirrored and doesn't count.
-pub(crate) fn parts(devices: &[Device]) -> Result<Vec<f64>, TooFewServers> {
+/// Each device's part of everything, by capacity: more than 0, all of them 1 together. What a server has beyond the sum
+/// of all others can't be mirrored and doesn't count.
+pub fn parts(devices: &[Device]) -> Result<Vec<f64>, TooFewServers> {
     let (server, servers) = servers(devices)?;
     let capacity = |d: &Device| u128::from(d.capacity.max(1));
     let mut per_server = vec![0u128; servers];

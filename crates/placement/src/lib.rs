@@ -14,8 +14,8 @@ mod orient;
 mod slots;
 mod spread;
 
-pub use balance::{Held, Move, Plan, TOLERANCE, balance};
-pub use groups::{Device, Pair, TooFewServers, plan, top_up};
+pub use balance::{Held, Move, Plan, TOLERANCE, balance, house};
+pub use groups::{Device, Pair, TooFewServers, parts, plan, top_up};
 pub use slots::{Choice, choose_slots};
 pub use spread::PARTNERS;
 

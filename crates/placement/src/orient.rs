@@ -23,11 +23,12 @@ pub(crate) fn orient(edges: &mut [(usize, usize)], mut surplus: Vec<i64>) {
         surplus[edge.0] += 1;
         surplus[edge.1] -= 1;
     }
+    let mut net = Net::new(n, edges);
     for from in 0..n {
         while surplus[from] > 1 {
-            let Some(path) = way_down(edges, &surplus, from) else { break };
-            let end = edges[*path.last().expect("a way has an edge")].1;
-            path.into_iter().for_each(|e| edges[e] = (edges[e].1, edges[e].0));
+            let Some(path) = net.way(from, false, |d| surplus[d] < 0) else { break };
+            let end = net.edges[path[0]].1;
+            path.into_iter().for_each(|e| net.turn(e));
             surplus[from] -= 2;
             surplus[end] += 2;
         }
@@ -35,49 +36,71 @@ pub(crate) fn orient(edges: &mut [(usize, usize)], mut surplus: Vec<i64>) {
     for to in 0..n {
         // The mirror image: what leads too rarely although nobody leads too often.
         while surplus[to] < -1 {
-            let Some(from) = (0..n).find(|d| {
-                surplus[*d] > 0
-                    && way_down(edges, &surplus, *d).is_some_and(|w| edges[w[w.len() - 1]].1 == to)
-            }) else {
-                break;
-            };
-            let path = way_down(edges, &surplus, from).expect("found just now");
-            path.into_iter().for_each(|e| edges[e] = (edges[e].1, edges[e].0));
+            let Some(path) = net.way(to, true, |d| surplus[d] > 0) else { break };
+            let from = net.edges[path[0]].0;
+            path.into_iter().for_each(|e| net.turn(e));
             surplus[from] -= 2;
             surplus[to] += 2;
         }
     }
 }
 
-/// A shortest way along edges from `from` to a device that leads too rarely.
-fn way_down(edges: &[(usize, usize)], surplus: &[i64], from: usize) -> Option<Vec<usize>> {
-    let mut out = vec![Vec::new(); surplus.len()];
-    edges.iter().enumerate().for_each(|(i, (a, _))| out[*a].push(i));
-    let mut came = vec![None; surplus.len()];
-    let mut queue = VecDeque::from([from]);
-    while let Some(at) = queue.pop_front() {
-        for edge in &out[at] {
-            let to = edges[*edge].1;
-            if to == from || came[to].is_some() {
-                continue;
-            }
-            came[to] = Some(*edge);
-            if surplus[to] < 0 {
-                return Some(trace(edges, &came, from, to));
-            }
-            queue.push_back(to);
-        }
-    }
-    None
+/// Edges, and those that begin and end at each device.
+struct Net<'a> {
+    edges: &'a mut [(usize, usize)],
+    out: Vec<Vec<usize>>,
+    into: Vec<Vec<usize>>,
 }
 
-fn trace(edges: &[(usize, usize)], came: &[Option<usize>], from: usize, to: usize) -> Vec<usize> {
+impl Net<'_> {
+    fn new(n: usize, edges: &mut [(usize, usize)]) -> Net<'_> {
+        let (mut out, mut into) = (vec![Vec::new(); n], vec![Vec::new(); n]);
+        for (i, (a, b)) in edges.iter().enumerate() {
+            out[*a].push(i);
+            into[*b].push(i);
+        }
+        Net { edges, out, into }
+    }
+
+    /// A shortest way along edges from one device, or backwards, to another one of this kind: its edges, the last one
+    /// first.
+    fn way(&self, from: usize, back: bool, ends: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
+        let lists = if back { &self.into } else { &self.out };
+        let other = |e: usize| if back { self.edges[e].0 } else { self.edges[e].1 };
+        let mut came = vec![None; lists.len()];
+        let mut queue = VecDeque::from([from]);
+        while let Some(at) = queue.pop_front() {
+            for edge in &lists[at] {
+                let to = other(*edge);
+                if to == from || came[to].is_some() {
+                    continue;
+                }
+                came[to] = Some((*edge, at));
+                if ends(to) {
+                    return Some(trace(&came, from, to));
+                }
+                queue.push_back(to);
+            }
+        }
+        None
+    }
+
+    fn turn(&mut self, edge: usize) {
+        let (a, b) = self.edges[edge];
+        self.edges[edge] = (b, a);
+        for (list, from, to) in [(&mut self.out, a, b), (&mut self.into, b, a)] {
+            list[from].retain(|e| *e != edge);
+            list[to].push(edge);
+        }
+    }
+}
+
+fn trace(came: &[Option<(usize, usize)>], from: usize, to: usize) -> Vec<usize> {
     let (mut path, mut at) = (Vec::new(), to);
     while at != from {
-        let edge = came[at].expect("each step was recorded");
+        let (edge, before) = came[at].expect("each step was recorded");
         path.push(edge);
-        at = edges[edge].0;
+        at = before;
     }
-    path.reverse();
     path
 }

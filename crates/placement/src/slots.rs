@@ -1,12 +1,13 @@
 //! Which groups a volume's units go to.
 //!
-//! Invariants: no group twice; `min(width, groups)` of them; each preferred primary as often as any
-//! other as far as its groups reach, and partners evenly; neighbouring slots have different primaries,
-//! so that a sequential stream uses all servers. Each volume starts elsewhere.
+//! Invariants: no group twice; `min(width, groups)` of them; each device is preferred primary, and partner, as often
+//! as its part of the capacity says, as far as its groups reach; neighbouring slots have different primaries,
+//! so that a sequential stream uses all servers. Where there are more devices than slots, each volume uses others.
 
+use crate::groups::{Device, TooFewServers, parts, places};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, VolumeId};
+use base::{DeviceId, GroupId, VolumeId, prng};
 
 /// A group that may be chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,79 +18,169 @@ pub struct Choice {
     pub replicas: [DeviceId; 2],
 }
 
-/// Chooses groups for a volume.
-pub fn choose_slots(volume: VolumeId, groups: &[Choice], width: usize) -> Vec<GroupId> {
-    let mut led: BTreeMap<DeviceId, Vec<Choice>> = BTreeMap::new();
-    groups.iter().for_each(|c| led.entry(c.replicas[0]).or_default().push(*c));
-    let mut leaders: Vec<(DeviceId, Vec<Choice>)> = led.into_iter().collect();
-    let turn = volume.0 as usize;
-    for (_, of) in &mut leaders {
+/// Chooses groups for a volume. Devices that aren't among `devices` are asked last.
+pub fn choose_slots(
+    volume: VolumeId,
+    devices: &[Device],
+    groups: &[Choice],
+    width: usize,
+) -> Result<Vec<GroupId>, TooFewServers> {
+    let (parts, place) = (parts(devices)?, places(devices));
+    let part = |d: DeviceId| place.get(&d).map_or(1e-9, |p| parts[*p]);
+    // A turn is due when this many turns of all were: each has them at regular intervals, and begins anywhere.
+    let due = |turns: u32, d: DeviceId, salt: u64| {
+        let begin = prng::mix(u64::from(volume.0) << 32 | u64::from(d.0) ^ salt) >> 11;
+        (f64::from(turns) + begin as f64 / (1u64 << 53) as f64) / part(d)
+    };
+    let mut led: BTreeMap<DeviceId, (u32, Vec<Choice>)> = BTreeMap::new();
+    groups.iter().for_each(|c| led.entry(c.replicas[0]).or_default().1.push(*c));
+    for (_, of) in led.values_mut() {
         of.sort_unstable_by_key(|c| c.group);
-        let by = turn % of.len();
+        let by = volume.0 as usize % of.len();
         of.rotate_left(by);
-    }
-    if !leaders.is_empty() {
-        let by = turn % leaders.len();
-        leaders.rotate_left(by);
     }
     let mut used: BTreeMap<DeviceId, u32> = BTreeMap::new();
     let mut slots = Vec::new();
-    while slots.len() < width && leaders.iter().any(|(_, of)| !of.is_empty()) {
-        for (_, of) in &mut leaders {
-            let best = of.iter().enumerate().min_by_key(|(i, c)| (used.get(&c.replicas[1]), *i));
-            let Some(best) = best.map(|(i, _)| i).filter(|_| slots.len() < width) else { continue };
-            let choice = of.remove(best);
-            *used.entry(choice.replicas[1]).or_default() += 1;
-            slots.push(choice.group);
+    while slots.len() < width {
+        let last = slots.last().map(|c: &Choice| c.replicas[0]);
+        let next = |(d, (turns, _)): &(&DeviceId, &mut (u32, Vec<Choice>))| {
+            let again = f64::from(u8::from(last == Some(**d))) * 1e18;
+            due(*turns, **d, 0) + again
+        };
+        let open = led.iter_mut().filter(|(_, (_, of))| !of.is_empty());
+        let Some((leader, (turns, of))) = open.min_by(|a, b| next(a).total_cmp(&next(b))) else {
+            break;
+        };
+        let often = |c: &Choice| {
+            let partner = c.replicas[1];
+            due(used.get(&partner).copied().unwrap_or(0), partner, 1 << 31)
+        };
+        let best = of.iter().enumerate().min_by(|(_, a), (_, b)| often(a).total_cmp(&often(b)));
+        let choice = of.remove(best.map(|(i, _)| i).expect("it leads some"));
+        *turns += 1;
+        for device in [*leader, choice.replicas[1]] {
+            *used.entry(device).or_default() += 1;
         }
+        slots.push(choice);
     }
-    slots
+    let mut spare: BTreeMap<DeviceId, Vec<Choice>> =
+        led.into_iter().map(|(leader, (_, of))| (leader, of)).collect();
+    while exchange(&mut slots, &mut spare, &mut used, &part) {}
+    Ok(slots.into_iter().map(|c| c.group).collect())
+}
+
+/// Takes other groups of the same primaries where their partners have less for their parts; false: there are none. Who
+/// leads later was not known when the first partners were chosen.
+fn exchange(
+    slots: &mut [Choice],
+    spare: &mut BTreeMap<DeviceId, Vec<Choice>>,
+    used: &mut BTreeMap<DeviceId, u32>,
+    part: &impl Fn(DeviceId) -> f64,
+) -> bool {
+    let mut any = false;
+    for slot in slots {
+        let [leader, partner] = slot.replicas;
+        let load =
+            |d: DeviceId, more: u32| f64::from(used.get(&d).copied().unwrap_or(0) + more) / part(d);
+        let Some(of) = spare.get_mut(&leader) else { continue };
+        let least =
+            of.iter_mut().min_by(|a, b| load(a.replicas[1], 1).total_cmp(&load(b.replicas[1], 1)));
+        let Some(other) = least.filter(|c| load(c.replicas[1], 1) < load(partner, 0) * 0.999_999)
+        else {
+            continue;
+        };
+        *used.entry(partner).or_default() -= 1;
+        *used.entry(other.replicas[1]).or_default() += 1;
+        core::mem::swap(slot, other);
+        any = true;
+    }
+    any
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Device, plan};
+    use crate::plan;
     use alloc::collections::BTreeSet;
     use base::SdsId;
 
-    fn choices(servers: u32, per_device: u32) -> Vec<Choice> {
-        let devices: Vec<Device> = (1..=servers)
-            .map(|i| Device { id: DeviceId(i), sds: SdsId(i), capacity: 1 << 30 })
-            .collect();
-        let pairs = plan(&devices, per_device).unwrap();
+    /// Servers with one device each, the nth of this many units of capacity.
+    fn cluster(servers: u32, size: impl Fn(u32) -> u64) -> Vec<Device> {
+        let device = |i| Device { id: DeviceId(i), sds: SdsId(i), capacity: size(i) << 30 };
+        (1..=servers).map(device).collect()
+    }
+
+    fn choices(devices: &[Device], per_device: u32) -> Vec<Choice> {
+        let pairs = plan(devices, per_device).unwrap();
         let number = |(i, replicas)| Choice { group: GroupId(i as u32 + 1), replicas };
         pairs.into_iter().enumerate().map(number).collect()
     }
 
+    /// How often each device leads, and how often it has a copy.
+    fn counts(groups: &[Choice], slots: &[GroupId]) -> BTreeMap<DeviceId, (f64, f64)> {
+        let mut counts: BTreeMap<DeviceId, (f64, f64)> = BTreeMap::new();
+        for slot in slots {
+            let [a, b] = groups[slot.0 as usize - 1].replicas;
+            counts.entry(a).or_default().0 += 1.0;
+            [a, b].iter().for_each(|d| counts.entry(*d).or_default().1 += 1.0);
+        }
+        counts
+    }
+
     #[test]
-    fn volumes_use_all_devices_evenly() {
+    fn volumes_use_all_devices_by_their_capacity() {
         for (servers, per_device, width) in
-            [(3, 256, 512), (16, 256, 512), (128, 256, 512), (5, 4, 4)]
+            [(3, 256, 512), (16, 256, 512), (128, 256, 512), (5, 4, 4), (9, 256, 512)]
         {
-            let groups = choices(servers, per_device);
-            for volume in 1..=3 {
-                let slots = choose_slots(VolumeId(volume), &groups, width);
-                assert_eq!(slots.len(), width.min(groups.len()));
-                assert_eq!(slots.iter().collect::<BTreeSet<_>>().len(), slots.len());
-                let of = |id: &GroupId| groups.iter().find(|c| c.group == *id).unwrap().replicas;
-                for role in 0..2 {
-                    let mut count: BTreeMap<DeviceId, usize> = BTreeMap::new();
-                    slots.iter().for_each(|s| *count.entry(of(s)[role]).or_default() += 1);
-                    let even = slots.len().div_ceil(servers as usize);
-                    let most = count.values().max().unwrap();
-                    assert!(*most <= even + 1 + role, "{servers}: {most} of {even} in role {role}");
+            for devices in [cluster(servers, |_| 4), cluster(servers, |i| 1 + u64::from(i % 4))] {
+                let groups = choices(&devices, per_device);
+                let sum: u64 = devices.iter().map(|d| d.capacity).sum();
+                for volume in 1..=3 {
+                    let slots = choose_slots(VolumeId(volume), &devices, &groups, width).unwrap();
+                    assert_eq!(slots.len(), width.min(groups.len()));
+                    assert_eq!(slots.iter().collect::<BTreeSet<_>>().len(), slots.len());
+                    let counts = counts(&groups, &slots);
+                    for d in &devices {
+                        let (led, all) = counts.get(&d.id).copied().unwrap_or_default();
+                        let share = 2.0 * slots.len() as f64 * d.capacity as f64 / sum as f64;
+                        let near = |is: f64, ought: f64| (is - ought).abs() <= 1.5 + 0.03 * ought;
+                        let what = (servers, d.id, led, all, share);
+                        assert!(near(led, share / 2.0) && near(all, share), "{what:?}");
+                    }
                 }
             }
         }
     }
 
     #[test]
+    fn where_there_are_more_devices_than_slots_many_volumes_use_them_by_their_capacity() {
+        let devices = cluster(64, |i| 1 + u64::from(i % 4));
+        let groups = choices(&devices, 64);
+        let slots = (1..=1024).map(|v| choose_slots(VolumeId(v), &devices, &groups, 16).unwrap());
+        let slots = slots.collect::<Vec<_>>().concat();
+        for d in &devices {
+            let (led, _) = counts(&groups, &slots)[&d.id];
+            let share = slots.len() as f64 * (d.capacity >> 30) as f64 / 160.0;
+            assert!((led / share - 1.0).abs() < 0.3, "{}: {led} of {share}", d.id);
+        }
+    }
+
+    #[test]
+    fn neighbouring_slots_have_different_primaries() {
+        let devices = cluster(5, u64::from);
+        let groups = choices(&devices, 64);
+        let slots = choose_slots(VolumeId(1), &devices, &groups, 64).unwrap();
+        let first = |slot: &GroupId| groups[slot.0 as usize - 1].replicas[0];
+        assert!(slots.windows(2).all(|two| first(&two[0]) != first(&two[1])));
+    }
+
+    #[test]
     fn volumes_begin_on_different_groups() {
-        let groups = choices(4, 16);
+        let devices = cluster(4, |_| 1);
+        let groups = choices(&devices, 16);
         let first: BTreeSet<_> =
-            (1..=8).map(|v| choose_slots(VolumeId(v), &groups, 4)[0]).collect();
+            (1..=8).map(|v| choose_slots(VolumeId(v), &devices, &groups, 4).unwrap()[0]).collect();
         assert!(first.len() >= 4, "{first:?}");
-        assert!(choose_slots(VolumeId(1), &[], 4).is_empty());
+        assert_eq!(choose_slots(VolumeId(1), &devices, &[], 4), Ok(Vec::new()));
     }
 }

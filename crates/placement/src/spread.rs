@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 pub const PARTNERS: u32 = 16;
 
 /// Devices are numbered from 0.
+#[derive(Default)]
 pub(crate) struct Spread {
     n: usize,
     pairs: Vec<u32>,

@@ -21,6 +21,7 @@ pub mod plan;
 mod queue;
 mod relief;
 pub mod run;
+pub mod scale;
 pub mod shrink;
 pub mod stage;
 pub mod stamp;

@@ -4,7 +4,7 @@
 use crate::plan::Who;
 use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
-use base::{DeviceId, Epoch, GroupId};
+use base::{DeviceId, Epoch, GroupId, UNIT};
 use node::mdm::Mdm;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Stage {
     }
 
     fn is_used(&self, group: GroupId) -> bool {
-        self.observer.volumes.values().any(|slots| slots.contains(&group.0))
+        self.observer.volumes.values().any(|(slots, _)| slots.contains(&group.0))
     }
 
     /// A device that is to be removed and is not. What is lost can't move away.
@@ -62,7 +62,18 @@ impl Stage {
         waits.filter(|_| !lost).map(|(id, _)| format!("{id} is not removed"))
     }
 
-    /// A device that has much more or less than its share of all groups, by capacity.
+    /// Units that each group may come to hold, as those of a volume spread evenly over its groups.
+    fn units(&self) -> BTreeMap<GroupId, f64> {
+        let mut units: BTreeMap<GroupId, f64> = BTreeMap::new();
+        for (slots, size) in self.observer.volumes.values() {
+            let each = (size / u64::from(UNIT)) as f64 / slots.len() as f64;
+            slots.iter().for_each(|g| *units.entry(GroupId(*g)).or_default() += each);
+        }
+        units
+    }
+
+    /// A device that has much more or less than its share, by capacity: of what the groups may hold, or of those that
+    /// hold nothing.
     fn share_unmet(&self) -> Option<String> {
         let groups = &self.observer.groups;
         let there = || self.observer.devices.iter().filter(|(_, d)| !d.removed);
@@ -79,6 +90,7 @@ impl Stage {
         };
         let mut units: BTreeMap<u32, f64> = BTreeMap::new();
         there().for_each(|(id, d)| *units.entry(unit(id)).or_default() += d.capacity as f64);
+        let weights = self.units();
         let all: f64 = units.values().sum();
         let most = units.values().copied().fold(0.0, f64::max);
         there().find_map(|(id, d)| {
@@ -89,11 +101,19 @@ impl Stage {
                 own if own == most => 0.5,
                 own => own / (all - most) / 2.0,
             };
-            let share = 2.0 * groups.len() as f64 * part * d.capacity as f64 / own;
-            let has = groups.values().filter(|g| g.replicas.contains(&id.0)).count();
-            let off = (has as f64 - share).abs();
-            (off > 2.0 + share * 0.05)
-                .then(|| format!("{id} has {has} groups, and its share is {share:.1}"))
+            let part = part * d.capacity as f64 / own;
+            let off = |what: &str, weigh: &dyn Fn(&GroupId) -> f64| {
+                let all: f64 = groups.keys().map(weigh).sum();
+                let has = groups.iter().filter(|(_, g)| g.replicas.contains(&id.0));
+                let has: f64 = has.map(|(g, _)| weigh(g)).sum();
+                let (share, most) =
+                    (2.0 * all * part, groups.keys().map(weigh).fold(0.0, f64::max));
+                ((has - share).abs() > 2.0 * most + share * 0.05)
+                    .then(|| format!("{id} has {has} {what}, and its share is {share:.1}"))
+            };
+            let empty = |g: &GroupId| f64::from(u8::from(!weights.contains_key(g)));
+            off("units", &|g| weights.get(g).copied().unwrap_or(0.0))
+                .or_else(|| off("empty groups", &empty))
         })
     }
 

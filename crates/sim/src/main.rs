@@ -8,6 +8,7 @@ use sim::campaign::{Totals, campaign};
 use sim::mutants;
 use sim::plan::Plan;
 use sim::run::{Outcome, run};
+use sim::scale::Shape;
 use sim::shrink::{Shrinker, fails_like};
 use sim::trace::Sink;
 use std::path::PathBuf;
@@ -97,6 +98,21 @@ enum Command {
         #[arg(long, default_value_t = 2)]
         jobs: usize,
     },
+    /// Many servers: do they all register, is a failure noticed in time, and at what cost is it mended?
+    Scale {
+        /// Data servers.
+        #[arg(long, default_value_t = 128)]
+        servers: u32,
+        /// Devices of each.
+        #[arg(long, default_value_t = 10)]
+        devices: u32,
+        /// Protection domains that they are in.
+        #[arg(long, default_value_t = 1)]
+        domains: u32,
+        /// Print the figures as JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Run a sample of seeds twice: the fingerprints must be the same.
     Fingerprint {
         /// Which: FROM..TO, TO excluded.
@@ -167,6 +183,9 @@ fn main() -> Result<ExitCode> {
         Some(Command::Mutants { max_seeds, from, only, jobs }) => {
             mutants(max_seeds, from, &only, jobs)
         }
+        Some(Command::Scale { servers, devices, domains, json }) => {
+            scale(Shape { servers, devices, domains }, json)
+        }
         Some(Command::Fingerprint { seeds, print }) => Ok(fingerprint(seeds, print)),
     }
 }
@@ -198,6 +217,18 @@ fn mutants(max_seeds: u64, from: u64, only: &[String], jobs: usize) -> Result<Ex
     let caught = catches.iter().filter(|c| c.caught.is_some()).count();
     println!("{caught} passed, {} failed", catches.len() - caught);
     Ok(if caught == catches.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn scale(shape: Shape, json: bool) -> Result<ExitCode> {
+    let start = Instant::now();
+    let figures = shape.run()?;
+    match json {
+        true => println!("{}", figures.json()),
+        false => {
+            println!("{figures}{:.1} s, {} steps", start.elapsed().as_secs_f64(), figures.steps)
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn fingerprint(seeds: (u64, u64), print: bool) -> ExitCode {

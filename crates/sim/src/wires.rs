@@ -209,6 +209,8 @@ impl World {
         let longer: Duration = ends.into_iter().flatten().map(longer).sum();
         let at = self.travel() + longer;
         let bytes = (head.as_slice().len() + body.len()) as u64;
+        let [frames, all] = &mut self.sent[id.0];
+        (*frames, *all) = (*frames + 1, *all + bytes);
         let (head, body) = self.damage(head, body);
         let conn = self.conns[index as usize].as_mut().expect("the link is up");
         let lane = &mut conn.lanes[side];

@@ -102,6 +102,8 @@ pub struct World {
     pub replies: Vec<Reply>,
     /// Notes that the owner has not taken yet.
     pub notes: Vec<(ProcId, Note)>,
+    /// Frames and bytes that each process has sent.
+    pub(crate) sent: Vec<[u64; 2]>,
     /// Whose sent map pages are copied to `tapped`.
     pub tap: Vec<ProcId>,
     /// Map pages, as they were sent.
@@ -131,6 +133,7 @@ impl World {
             closed: Vec::new(),
             replies: Vec::new(),
             notes: Vec::new(),
+            sent: Vec::new(),
             tap: Vec::new(),
             tapped: Vec::new(),
         }
@@ -143,6 +146,7 @@ impl World {
         let drift = i64::from(self.weather.drift_ppm);
         let ppm = prng.range(0, 2 * drift as u64) as i64 - drift;
         let clock = Clock::new(prng.range(1, 1 << 40), ppm);
+        self.sent.push([0; 2]);
         self.procs.push(Process::new(name, disks, clock, prng));
         self.paths.resize(self.procs.len());
         if let Some(address) = address {
@@ -174,6 +178,11 @@ impl World {
     /// The fingerprint, and the trace.
     pub fn trace(&mut self) -> &mut Trace {
         &mut self.trace
+    }
+
+    /// Frames, and bytes of them, that a process has sent on links that were up.
+    pub fn sent(&self, proc: ProcId) -> [u64; 2] {
+        self.sent[proc.0]
     }
 
     /// The name of a process.

@@ -3,10 +3,10 @@
 use crate::group::Group;
 use crate::state::State;
 use crate::status::Observed;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, GroupId, Limits, Mutant, PoolId, SdsId, Time, mutant};
-use placement::Plan;
+use placement::{Held, Plan};
 use wire::control::Intent;
 
 #[derive(Debug)]
@@ -17,10 +17,13 @@ struct Room {
     capacity: u64,
     /// What it holds, and what is on its way to it.
     used: u64,
-    /// Groups that it belongs to, or will.
-    groups: u64,
-    /// Its groups that volumes use: what it holds is theirs.
+    /// Of everything, what it should have, as a part: among those that can take something.
+    part: f64,
+    /// Groups that it belongs to, or will, and that no volume uses.
+    empty: u64,
+    /// Its groups that volumes use: what it holds is theirs; and units that these may hold.
     with_data: u64,
+    units: u64,
     /// Copies that it makes or gets, and about their bytes.
     moving: u32,
     moving_bytes: u64,
@@ -31,6 +34,17 @@ struct Room {
     /// It has told how full it is.
     heard: bool,
 }
+
+impl Room {
+    fn fits(&self, bytes: u64, spare: bool) -> bool {
+        let kept = if spare { 0 } else { self.spare.min(100) };
+        let usable = (u128::from(self.capacity) * u128::from(100 - kept) / 100) as u64;
+        self.open && self.used.saturating_add(bytes) < usable
+    }
+}
+
+/// Where the replica of a group that is on a device should go.
+pub(super) type Homes = BTreeMap<(GroupId, DeviceId), DeviceId>;
 
 /// All devices.
 #[derive(Debug)]
@@ -49,14 +63,17 @@ impl Rooms {
             let seen = seen.devices.get(id).filter(|s| s.connected && !held);
             let beat = seen.and_then(|s| s.heartbeat.as_ref());
             let groups = state.groups_of(*id);
+            let with_data = groups.iter().filter(|g| state.is_used(**g)).count() as u64;
             let room = Room {
                 unit: state.unit(d.sds),
                 pool: d.pool,
                 spare: state.objects.spare(d.pool, limits),
                 capacity: d.capacity,
                 used: beat.map_or(0, |b| b.used),
-                groups: groups.len() as u64,
-                with_data: groups.iter().filter(|g| state.is_used(**g)).count() as u64,
+                part: 0.0,
+                empty: groups.len() as u64 - with_data,
+                with_data,
+                units: groups.iter().map(|g| state.units_of(*g)).sum(),
                 moving: 0,
                 moving_bytes: 0,
                 open: beat.is_some_and(|b| !b.full) && d.up && d.intent == Intent::Normal,
@@ -66,12 +83,26 @@ impl Rooms {
         }
         let (most, small) = (limits.moves_per_device, limits.moving_bytes);
         let mut rooms = Rooms { rooms, most, small };
+        rooms.part(state);
         for (id, group) in &state.groups {
             if let Some((to, source)) = group.newcomer().zip(group.primary) {
                 rooms.take(state, *id, source, to);
             }
         }
         rooms
+    }
+
+    /// Says what each of those that can take something should have.
+    fn part(&mut self, state: &State) {
+        for pool in state.objects.pools.keys() {
+            let mut devices = state.placement(*pool);
+            devices.retain(|d| self.rooms.get(&d.id).is_some_and(|room| room.open));
+            // Too few of them: then it doesn't matter.
+            let parts = placement::parts(&devices).unwrap_or_default();
+            for (device, part) in devices.iter().zip(parts) {
+                self.rooms.get_mut(&device.id).expect("it was there").part = part;
+            }
+        }
     }
 
     /// About as many bytes as a group has: the units of a volume spread evenly over its groups.
@@ -84,10 +115,7 @@ impl Rooms {
 
     /// True when the device has room for the group; without `spare`, beside the spare.
     pub fn fits(&self, state: &State, id: GroupId, to: DeviceId, spare: bool) -> bool {
-        let Some(room) = self.rooms.get(&to) else { return false };
-        let kept = if spare { 0 } else { room.spare.min(100) };
-        let usable = (u128::from(room.capacity) * u128::from(100 - kept) / 100) as u64;
-        room.open && room.used.saturating_add(self.bytes(state, id)) < usable
+        self.rooms.get(&to).is_some_and(|room| room.fits(self.bytes(state, id), spare))
     }
 
     /// True for a device that has registered, and said nothing yet: it will in a moment.
@@ -98,8 +126,12 @@ impl Rooms {
     /// True when neither has too many copies in hand. Small ones go together, as each takes a turn of the MDM.
     pub fn may(&self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) -> bool {
         let bytes = self.bytes(state, id);
+        [source, to].iter().all(|d| self.is_free(*d, bytes))
+    }
+
+    fn is_free(&self, device: DeviceId, bytes: u64) -> bool {
         let few = |r: &Room| r.moving < self.most || r.moving_bytes + bytes < self.small;
-        [source, to].iter().all(|d| self.rooms.get(d).is_some_and(few))
+        self.rooms.get(&device).is_some_and(few)
     }
 
     /// A copy of the group is on its way.
@@ -107,7 +139,8 @@ impl Rooms {
         let bytes = self.bytes(state, id);
         if let Some(room) = self.rooms.get_mut(&to) {
             room.used = room.used.saturating_add(bytes);
-            room.groups += 1;
+            room.units += state.units_of(id);
+            room.empty += u64::from(!state.is_used(id));
         }
         for device in [source, to] {
             if let Some(room) = self.rooms.get_mut(&device) {
@@ -118,7 +151,7 @@ impl Rooms {
     }
 
     /// Where a replica of the group goes best, in the place of that one: to another fault unit of the
-    /// pool than the other replica's, and there to whom has the fewest groups for its capacity. Many devices take the groups of one.
+    /// pool than the other replica's, and there to whom has the least for its part. Many devices take the groups of one.
     pub fn best(
         &self,
         state: &State,
@@ -127,42 +160,73 @@ impl Rooms {
         from: DeviceId,
         spare: bool,
     ) -> Option<DeviceId> {
-        let source = group.primary?;
         let other = group.replicas.iter().find(|d| **d != from)?;
         let Room { unit, pool, .. } = *self.rooms.get(other)?;
+        let (bytes, units) = (self.bytes(state, id), state.units_of(id));
+        if !self.is_free(group.primary?, bytes) {
+            return None;
+        }
         let may = |(to, room): &(&DeviceId, &Room)| {
             let apart = room.unit != unit || mutant::on(Mutant::OneFaultUnit);
             let fresh = !group.replicas.contains(to) && room.pool == pool;
-            apart && fresh && self.may(state, id, source, **to) && self.fits(state, id, **to, spare)
+            apart && fresh && room.fits(bytes, spare) && self.is_free(**to, bytes)
         };
-        let load =
-            |room: &Room| (u128::from(room.groups + 1) << 64) / u128::from(room.capacity.max(1));
-        let best = self.rooms.iter().filter(may).min_by_key(|(to, room)| (load(room), **to));
+        let load = |room: &Room| match units {
+            _ if mutant::on(Mutant::HouseAnywhere) => 0.0,
+            0 => (room.empty + 1) as f64 / room.part,
+            units => (room.units + units) as f64 / room.part,
+        };
+        let best = self.rooms.iter().filter(may);
+        let best = best.min_by(|(_, a), (_, b)| load(a).total_cmp(&load(b)));
         best.map(|(to, _)| *to)
     }
 
+    /// Where replicas go best that are on devices that don't stay: all of them together, so that no device gets
+    /// more than its share, as far as that can be. By group, and where its replica is. Each pool by itself.
+    pub fn house(state: &State, lost: &BTreeSet<DeviceId>) -> Homes {
+        let mut all = Homes::new();
+        for pool in state.objects.pools.keys() {
+            let mut devices = state.placement(*pool);
+            devices.retain(|d| !lost.contains(&d.id));
+            let stays: BTreeSet<DeviceId> = devices.iter().map(|d| d.id).collect();
+            // Where the others are has to be known: copies that go stay apart from those that are still to go.
+            let goes =
+                state.devices.iter().filter(|(id, d)| d.pool == *pool && !stays.contains(id));
+            devices.extend(goes.map(|(id, d)| placement::Device {
+                id: *id,
+                sds: state.unit(d.sds),
+                capacity: 0,
+            }));
+            let moves = placement::house(&devices, &held(state, *pool)).unwrap_or_default();
+            let moves = moves.into_iter().filter(|_| !mutant::on(Mutant::HouseAnywhere));
+            all.extend(moves.map(|m| ((m.group, m.from), m.to)));
+        }
+        all
+    }
+
     /// What would make all level, each pool by itself.
-    pub fn level(&self, state: &State) -> Plan {
+    pub fn level(state: &State) -> Plan {
         let mut all = Plan::default();
         for pool in state.objects.pools.keys() {
-            let here = |(id, room): &(&DeviceId, &Room)| {
-                room.pool == *pool && state.devices[id].intent == Intent::Normal
-            };
-            let devices = self.rooms.iter().filter(here);
-            let devices: Vec<placement::Device> = devices
-                .map(|(id, r)| placement::Device { id: *id, sds: r.unit, capacity: r.capacity })
-                .collect();
-            let of_pool = |g: &Group| !g.lost && state.pool_of(g) == Some(*pool);
-            let held = state.groups.iter().filter(|(_, g)| of_pool(g));
-            let held: Vec<placement::Held> = held
-                .filter_map(|(id, g)| {
-                    Some(placement::Held { group: *id, replicas: g.pair()?, weight: 1 })
-                })
-                .collect();
-            let plan = placement::balance(&devices, &held).unwrap_or_default();
+            let plan = placement::balance(&state.placement(*pool), &held(state, *pool));
+            let plan = plan.unwrap_or_default();
             all.moves.extend(plan.moves);
             all.swaps.extend(plan.swaps);
         }
         all
     }
+}
+
+/// The groups of a pool, weighed by the units that they may hold. What volumes have really written changes all day, and
+/// moves that chase it would never end.
+fn held(state: &State, pool: PoolId) -> Vec<Held> {
+    let here = |g: &Group| !g.lost && state.pool_of(g) == Some(pool);
+    let units = |id: GroupId| match mutant::on(Mutant::LevelByNumber) {
+        true => 0,
+        false => state.units_of(id),
+    };
+    let weigh = |(id, g): (&GroupId, &Group)| {
+        Some(Held { group: *id, replicas: g.pair()?, weight: units(*id) })
+    };
+    state.groups.iter().filter(|(_, g)| here(g)).filter_map(weigh).collect()
 }

@@ -4,9 +4,10 @@ use super::{Device, Edits, PAST, Server, State, survives};
 use crate::command;
 use crate::group::Group;
 use crate::refused::MAX_DEVICES;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, DomainId, FaultSetId, Incarnation, MapVersion, PoolId, SdsId};
+use base::{DeviceId, DomainId, FaultSetId, GroupId, Incarnation, MapVersion, PoolId, SdsId};
 use wire::control::{DeviceKind, Intent};
 
 impl State {
@@ -99,17 +100,27 @@ impl State {
         })
     }
 
-    pub(super) fn device_down(&self, c: &command::DeviceDown) -> Option<Edits> {
-        let id = DeviceId(c.device);
-        let old = self.devices.get(&id).filter(|d| d.incarnation.0 == c.incarnation)?;
-        let dead = old.dead || c.dead;
-        let entry = Device { up: false, dead, ..old.clone() };
-        let up = |d: DeviceId| d != id && self.is_up(d);
-        let empty = dead && !survives(old.kind);
-        let went = |group: &mut Group| group.went_down(id, empty, &up);
-        let groups = self.changed(self.groups_of(id), false, &up, went);
-        let devices = (*old != entry).then_some((id, entry)).into_iter().collect();
-        Some(Edits { devices, groups, ..Edits::default() })
+    pub(super) fn devices_down(&self, list: &[command::DeviceDown]) -> Edits {
+        let mut gone: BTreeMap<DeviceId, Device> = BTreeMap::new();
+        for c in list {
+            let id = DeviceId(c.device);
+            let old = self.devices.get(&id).filter(|d| d.incarnation.0 == c.incarnation);
+            let entry = |d: &Device| Device { up: false, dead: d.dead || c.dead, ..d.clone() };
+            gone.extend(old.map(|d| (id, entry(d))));
+        }
+        let up = |d: DeviceId| !gone.contains_key(&d) && self.is_up(d);
+        let groups: BTreeSet<GroupId> =
+            gone.keys().flat_map(|id| self.groups_of(*id)).copied().collect();
+        let went = |group: &mut Group| {
+            for (id, entry) in
+                gone.iter().filter(|(id, _)| group.replicas.contains(id)).collect::<Vec<_>>()
+            {
+                group.went_down(*id, entry.dead && !survives(entry.kind), &up);
+            }
+        };
+        let groups = self.changed(&groups, false, &up, went);
+        let devices = gone.into_iter().filter(|(id, entry)| self.devices[id] != *entry).collect();
+        Edits { devices, groups, ..Edits::default() }
     }
 
     pub(super) fn scrub(&self, c: &command::Scrub) -> Option<Edits> {

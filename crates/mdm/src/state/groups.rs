@@ -1,12 +1,12 @@
 //! Groups: what primaries propose and the healer plans; and which groups a device or a volume has.
 
-use super::{Edits, State, Volume};
+use super::{Edits, State, Users, Volume};
 use crate::command;
 use crate::group::Group;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, Epoch, GroupId};
+use base::{DeviceId, Epoch, GroupId, UNIT};
 use wire::control::Intent;
 
 impl State {
@@ -97,6 +97,13 @@ impl State {
         !fresh || units.len() == count || mutant::on(Mutant::OneFaultUnit)
     }
 
+    /// Groups that have two replicas on one fault unit.
+    pub(crate) fn groups_together(&self) -> impl Iterator<Item = GroupId> {
+        let together = |(a, b): &(DeviceId, DeviceId)| self.unit_of(*a) == self.unit_of(*b);
+        let pairs = self.by_pair.iter().filter(move |(pair, _)| together(pair));
+        pairs.flat_map(|(_, groups)| groups).copied()
+    }
+
     /// Those of these groups that `f` changes, in their new epoch; with `raise`, all of them.
     pub(super) fn changed<'a>(
         &self,
@@ -168,18 +175,28 @@ fn leave<K: Ord>(lists: &mut BTreeMap<K, Vec<GroupId>>, key: K, id: GroupId) {
     }
 }
 
-pub(super) fn index_volume(users: &mut BTreeMap<GroupId, u32>, volume: &Volume) {
+/// A volume's groups, and how many units of its each of them may hold.
+fn used(volume: &Volume) -> (BTreeSet<GroupId>, u64) {
     let slots: BTreeSet<GroupId> = volume.slots.iter().copied().collect();
-    slots.into_iter().for_each(|g| *users.entry(g).or_default() += 1);
+    let units = (volume.size / u64::from(UNIT)).div_ceil(slots.len().max(1) as u64);
+    (slots, units)
 }
 
-pub(super) fn forget_volume(users: &mut BTreeMap<GroupId, u32>, volume: &Volume) {
-    let slots: BTreeSet<GroupId> = volume.slots.iter().copied().collect();
+pub(super) fn index_volume(users: &mut BTreeMap<GroupId, Users>, volume: &Volume) {
+    let (slots, units) = used(volume);
     for group in slots {
-        let count = users.get_mut(&group).expect("its volume was indexed");
-        *count -= 1;
-        if *count == 0 {
-            users.remove(&group);
+        let group = users.entry(group).or_default();
+        (group.volumes, group.units) = (group.volumes + 1, group.units + units);
+    }
+}
+
+pub(super) fn forget_volume(users: &mut BTreeMap<GroupId, Users>, volume: &Volume) {
+    let (slots, units) = used(volume);
+    for id in slots {
+        let group = users.get_mut(&id).expect("its volume was indexed");
+        (group.volumes, group.units) = (group.volumes - 1, group.units - units);
+        if group.volumes == 0 {
+            users.remove(&id);
         }
     }
 }

@@ -99,7 +99,7 @@ impl State {
         let slots: BTreeSet<GroupId> = old.slots.iter().copied().collect();
         let up = |d: DeviceId| self.is_up(d);
         let mut groups = Vec::new();
-        for id in slots.iter().filter(|g| self.users.get(g) == Some(&1)) {
+        for id in slots.iter().filter(|g| self.users.get(g).is_some_and(|u| u.volumes == 1)) {
             let mut group = self.groups[id].clone();
             group.form(&up);
             if group != self.groups[id] {

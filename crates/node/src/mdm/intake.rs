@@ -34,10 +34,12 @@ pub(super) enum Input {
     Register(LinkId, Register),
     /// An SDC reports.
     RegisterSdc(LinkId, RegisterSdc),
-    /// The detector thinks that a device is gone.
-    Verdict(Verdict),
+    /// The detector thinks that devices of a server are gone.
+    Verdicts(Vec<Verdict>),
     /// A primary wants something.
     Proposal(LinkId, Proposal),
+    /// What a primary suspected a moment ago.
+    Doubts(Proposal),
     /// A person or program wants something; the second is its name for it.
     Order(LinkId, u64, Option<Ask>),
 }
@@ -45,12 +47,21 @@ pub(super) enum Input {
 impl Input {
     fn link(&self) -> Option<LinkId> {
         match self {
-            Input::Form(_) | Input::Here | Input::Verdict(_) => None,
+            Input::Form(_) | Input::Here | Input::Verdicts(_) | Input::Doubts(_) => None,
             Input::Register(link, _)
             | Input::RegisterSdc(link, _)
             | Input::Proposal(link, _)
             | Input::Order(link, ..) => Some(*link),
         }
+    }
+}
+
+/// Who goes down by this command.
+fn downs(command: &Command) -> &[command::DeviceDown] {
+    match command {
+        Command::DeviceDown(c) => core::slice::from_ref(c),
+        Command::DevicesDown(c) => &c.list,
+        _ => &[],
     }
 }
 
@@ -123,27 +134,12 @@ impl Mdm {
             }
             Input::Register(link, m) => self.register(now, link, &m, batch, out),
             Input::RegisterSdc(link, m) => self.register_sdc(now, link, &m, batch, out),
-            Input::Verdict(verdict) => self.verdict(now, verdict, batch, out),
-            Input::Proposal(_, m) => {
-                // Who suspects so many is the one that is cut off, or overloaded (rule R12).
-                let unit = |d: &u32| self.state.unit_of(DeviceId(*d));
-                let suspects: BTreeSet<_> = m.suspects.iter().filter_map(unit).collect();
-                if !m.admit.is_empty() {
-                    self.healer.hurry(now, &self.config.limits);
-                }
-                let believable =
-                    suspects.len() <= loss_limit(self.state.units_beside(DeviceId(m.device)));
-                let held = |device| self.observed.quarantine(device, now) > Duration::ZERO;
-                let may = |command: &Command| match command {
-                    Command::Suspect(_) => believable,
-                    Command::Join(c) => !held(DeviceId(c.device)),
-                    _ => true,
-                };
-                let commands: Vec<_> = State::proposed(&m).into_iter().filter(may).collect();
-                for command in commands {
-                    self.execute(now, &command, batch, out);
-                }
+            Input::Verdicts(list) => self.verdicts(now, list, batch, out),
+            Input::Proposal(_, mut m) => {
+                self.defer(now, &mut m);
+                self.propose_all(now, &m, batch, out);
             }
+            Input::Doubts(m) => self.propose_all(now, &m, batch, out),
             Input::Order(link, op, ask) => self.obey(now, link, op, ask, batch, out),
         }
     }
@@ -189,10 +185,12 @@ impl Mdm {
                 self.detector.watch(now, device, unit, entry.incarnation);
                 out.note(Note::DeviceUp { device });
             }
-            Command::DeviceDown(c) => {
-                let device = DeviceId(c.device);
-                self.detector.unwatch(device);
-                out.note(Note::DeviceDown { device, proof: c.dead });
+            Command::DeviceDown(_) | Command::DevicesDown(_) => {
+                for c in downs(command) {
+                    let device = DeviceId(c.device);
+                    self.detector.unwatch(device);
+                    out.note(Note::DeviceDown { device, proof: c.dead });
+                }
             }
             Command::Intend(c) if c.intent() == Intent::Removed => {
                 c.devices.iter().for_each(|device| self.detector.unwatch(DeviceId(*device)));
@@ -202,14 +200,39 @@ impl Mdm {
         true
     }
 
+    /// What a primary wants.
+    fn propose_all(&mut self, now: Time, m: &Proposal, batch: &mut Commands, out: &mut Effects) {
+        // Who suspects so many is the one that is cut off, or overloaded (rule R12).
+        let unit = |d: &u32| self.state.unit_of(DeviceId(*d));
+        let suspects: BTreeSet<_> = m.suspects.iter().filter_map(unit).collect();
+        if !m.admit.is_empty() {
+            self.healer.hurry(now, &self.config.limits);
+        }
+        let believable = suspects.len() <= loss_limit(self.state.units_beside(DeviceId(m.device)));
+        let held = |device| self.observed.quarantine(device, now) > Duration::ZERO;
+        let may = |command: &Command| match command {
+            Command::Suspect(c) => believable && !self.gathers(DeviceId(c.device)),
+            Command::Join(c) => !held(DeviceId(c.device)),
+            _ => true,
+        };
+        let commands: Vec<_> = State::proposed(m).into_iter().filter(may).collect();
+        for command in commands {
+            self.execute(now, &command, batch, out);
+        }
+    }
+
     /// Who goes too often is held out when it comes back; unless people have sent it away.
     fn count_absences(&mut self, now: Time, command: &Command, out: &mut Effects) {
+        if let Command::DeviceUp(c) = command {
+            self.count_absence(now, DeviceId(c.device), Some(c.incarnation), out);
+        }
+        for c in downs(command) {
+            self.count_absence(now, DeviceId(c.device), None, out);
+        }
+    }
+
+    fn count_absence(&mut self, now: Time, device: DeviceId, came: Option<u64>, out: &mut Effects) {
         let first = self.config.limits.quarantine;
-        let (device, came) = match command {
-            Command::DeviceUp(c) => (DeviceId(c.device), Some(c.incarnation)),
-            Command::DeviceDown(c) => (DeviceId(c.device), None),
-            _ => return,
-        };
         let Some(old) = self.state.devices.get(&device) else { return };
         let record = &mut self.observed.devices.entry(device).or_default().quarantine;
         let again = came.is_some_and(|life| life > old.incarnation.0);
@@ -222,15 +245,26 @@ impl Mdm {
         }
     }
 
-    fn verdict(&mut self, now: Time, v: Verdict, batch: &mut Commands, out: &mut Effects) {
-        if !v.dead && !self.detector.still_silent(now, &v) {
-            return;
-        }
-        let (device, incarnation) = (v.device.0, v.incarnation.0);
-        let command =
-            Command::DeviceDown(command::DeviceDown { device, incarnation, dead: v.dead });
-        let done = self.execute(now, &command, batch, out);
-        if done && !v.dead {
+    fn verdicts(&mut self, now: Time, list: Vec<Verdict>, batch: &mut Commands, out: &mut Effects) {
+        let down = |v: &Verdict| command::DeviceDown {
+            device: v.device.0,
+            incarnation: v.incarnation.0,
+            dead: v.dead,
+        };
+        let news = |mdm: &mut Mdm, v: &Verdict| {
+            let counts = v.dead || mdm.detector.still_silent(now, v);
+            counts && mdm.state.would_change(&Command::DeviceDown(down(v)))
+        };
+        let list: Vec<Verdict> = list.into_iter().filter(|v| news(self, v)).collect();
+        let command = match &list[..] {
+            [] => return,
+            [one] => Command::DeviceDown(down(one)),
+            all => {
+                Command::DevicesDown(command::DevicesDown { list: all.iter().map(down).collect() })
+            }
+        };
+        self.execute(now, &command, batch, out);
+        for v in list.iter().filter(|v| !v.dead) {
             // Silent, or dead? The answer ends leases early, and tells lost memory from a lost link.
             self.probe(v.device, out);
         }

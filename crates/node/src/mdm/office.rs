@@ -1,6 +1,7 @@
 //! Who leads, and what that means here: an office begins when the first entry of its term is committed, and
 //! ends when the consensus says so, whatever was under way.
 
+use super::gather::Gathered;
 use super::{Mdm, Peer};
 use crate::links::refusal;
 use alloc::string::{String, ToString};
@@ -144,6 +145,7 @@ impl Mdm {
         self.ready = false;
         self.peers.successor = None;
         self.inputs.clear();
+        self.gathered = Gathered::default();
         self.revived.clear();
         self.answers.clear();
         self.observed = Observed::default();

@@ -7,7 +7,7 @@ use crate::mapview::Changes;
 use alloc::collections::BTreeMap;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, MapVersion, Time};
+use base::{ClusterId, DeviceId, Duration, GroupId, Incarnation, LinkId, MapVersion, Time};
 use mirror::{Fate, Mirror, ScrubStats};
 use prost::Message;
 use seam::{Buf, Effects, Journal, Note};
@@ -194,8 +194,19 @@ impl Sds {
         out.send(link, wire::frame(pull, &[]), Buf::EMPTY);
     }
 
-    fn map_page(&mut self, now: Time, link: LinkId, page: MapPage, out: &mut Effects) {
+    fn map_page(&mut self, now: Time, link: LinkId, mut page: MapPage, out: &mut Effects) {
         let last = page.last;
+        // Of all groups only those count here to which this device belongs, or did: a large domain's others would fill
+        // the memory of small servers.
+        let mirror = self.mirror.as_ref();
+        let own = |g: &wire::control::GroupInfo| {
+            let id = GroupId(g.id);
+            g.replicas.contains(&self.me.0)
+                || mirror.is_some_and(|m| m.has(id))
+                || self.map.group(id).is_some()
+        };
+        page.groups.retain(own);
+        page.groups.shrink_to_fit(); // it waits for the other pages
         if let Some(changes) = self.map.page(page) {
             self.map_changed(now, changes, out);
         }

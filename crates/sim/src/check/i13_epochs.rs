@@ -36,8 +36,8 @@ pub struct Observer {
     pub groups: BTreeMap<GroupId, GroupInfo>,
     /// Devices.
     pub devices: BTreeMap<DeviceId, Device>,
-    /// Slots of volumes.
-    pub volumes: BTreeMap<u32, Vec<u32>>,
+    /// Volumes: their groups, and bytes.
+    pub volumes: BTreeMap<u32, (Vec<u32>, u64)>,
     active: BTreeMap<(GroupId, Epoch), (ProcId, u32)>,
 }
 
@@ -69,7 +69,7 @@ impl Observer {
                 self.devices.insert(DeviceId(d.id), device);
             }
             for v in page.volumes {
-                self.volumes.insert(v.id, v.slots);
+                self.volumes.insert(v.id, (v.slots, v.size));
             }
             if page.last {
                 self.volumes.retain(|id, _| page.live.contains(id));
@@ -78,7 +78,7 @@ impl Observer {
         // A lost group that no volume uses may be formed anew; a page may tell of a volume, too, that
         // was made after that.
         let old = || self.volumes.iter().filter(|(id, _)| before.contains(id));
-        let used = |id: GroupId| old().any(|(_, slots)| slots.contains(&id.0));
+        let used = |id: GroupId| old().any(|(_, (slots, _))| slots.contains(&id.0));
         match strangers.into_iter().find(|(id, _)| used(*id)) {
             Some((_, failure)) => Err(failure),
             None => Ok(()),
