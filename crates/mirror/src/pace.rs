@@ -86,8 +86,9 @@ pub(crate) struct Pace {
     due: Time,
     /// What copies take on the average of the last ones.
     took: Duration,
-    /// When a copy began or ended.
+    /// When a copy began or ended, and what the last one was for.
     copied: Option<Time>,
+    latest: Purpose,
     /// What operations take without copies.
     alone: Tail,
     /// The rest that keeps them short beside copies, by latency.
@@ -104,6 +105,7 @@ impl Pace {
             due: Time::ZERO,
             took: Duration::ZERO,
             copied: None,
+            latest: Purpose::Settle,
             alone: Tail::default(),
             yields: Duration::ZERO,
         }
@@ -143,9 +145,9 @@ impl Pace {
     /// An operation took so long beside copies. The rest becomes longer by 99 parts if that is too long, else shorter by
     /// one: where it stays, one in a hundred is too long.
     fn give(&mut self, took: Duration) {
-        let policies = [self.rebuild, self.rebalance];
-        let Some(policy) = policies.iter().find(|p| p.is_by_latency()) else { return };
-        match self.bound_of(policy) {
+        let policy = *self.policy(self.latest);
+        match self.bound_of(&policy) {
+            _ if !policy.is_by_latency() => {}
             None => {}
             Some(bound) if took > bound => {
                 let more = self.yields.max(self.took) * 99 / 400;
@@ -210,8 +212,8 @@ impl Pace {
     }
 
     /// A copy begins.
-    pub fn begun(&mut self, now: Time) {
-        self.copied = Some(now);
+    pub fn begun(&mut self, now: Time, purpose: Purpose) {
+        (self.copied, self.latest) = (Some(now), purpose);
     }
 
     /// A copy of so many bytes has ended that took so long.
@@ -315,7 +317,14 @@ mod tests {
     /// Copies that take 1 ms, and a client whose requests take as long as `takes` says for a rest; the rest in the
     /// end.
     fn settled(policy: Policy, takes: impl Fn(Duration) -> Duration) -> Duration {
-        let limits = limits(policy, Policy::UNLIMITED);
+        settled_for(Purpose::Rebuild, limits(policy, Policy::latency_micros(50, 1 << 20)), takes)
+    }
+
+    fn settled_for(
+        purpose: Purpose,
+        limits: Limits,
+        takes: impl Fn(Duration) -> Duration,
+    ) -> Duration {
         let (mut pace, mut now) = (Pace::new(&limits), at(1000));
         let request = |pace: &mut Pace, now: &mut Time, took| {
             let since = *now;
@@ -327,11 +336,11 @@ mod tests {
             request(&mut pace, &mut now, Duration::from_millis(1));
         }
         let mut rest = Duration::ZERO;
-        pace.begun(now);
+        pace.begun(now, purpose);
         for _ in 0..2000 {
             request(&mut pace, &mut now, takes(rest));
-            pace.ended(now, Purpose::Rebuild, Duration::from_millis(1), LEN);
-            rest = match pace.turn(now, Purpose::Rebuild, 0, &limits) {
+            pace.ended(now, purpose, Duration::from_millis(1), LEN);
+            rest = match pace.turn(now, purpose, 0, &limits) {
                 Turn::At(due) => due.since(now),
                 _ => Duration::ZERO,
             };
@@ -350,6 +359,8 @@ mod tests {
         let absolute = settled(Policy::latency_micros(4000, floor), takes);
         assert!(absolute < twice, "{absolute:?}");
         assert!(settled(Policy::latency_micros(20_000, floor), takes) < ms(1), "they are short");
+        let both = limits(Policy::latency_micros(50, floor), Policy::latency_percent(200, floor));
+        assert_eq!(settled_for(Purpose::Move, both, takes), twice, "each has its own bound");
         // Whatever copies do, it is too long: the floor holds.
         let never = settled(Policy::latency_percent(200, floor), |_| ms(10));
         assert_eq!(never, Duration::from_micros(61_500));

@@ -422,7 +422,7 @@ impl<J: Journal> Mirror<J> {
             }
             self.copies += 1;
             let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
-            self.pace.begun(now);
+            self.pace.begun(now, purpose);
             let op = Op::new(group, OpKind::Copy, unit, at, len, Asker::Sync { since: now });
             let key = self.insert_op(op);
             self.queue(key);
