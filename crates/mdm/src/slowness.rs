@@ -124,10 +124,11 @@ fn can_do_without(devices: &BTreeSet<DeviceId>, now: Time, state: &State, seen: 
     let normal =
         |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.up && d.intent == Intent::Normal);
     let copies = |d: &DeviceId| {
+        // A group that nobody leads makes no copies.
         let of = |g: &crate::group::Group| {
-            g.newcomer() == Some(*d)
-                || g.joiners.contains(d)
-                || g.primary == Some(*d) && !g.joiners.is_empty()
+            let gets = g.newcomer() == Some(*d) || g.joiners.contains(d);
+            let makes = g.primary == Some(*d) && !g.joiners.is_empty();
+            g.primary.is_some() && gets || makes
         };
         state.groups_of(*d).iter().any(|g| of(&state.groups[g]))
     };
