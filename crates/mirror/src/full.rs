@@ -2,13 +2,14 @@
 //! client holds its write until there is space.
 //!
 //! The primary reserves before it acts. A secondary refuses before anything is durable there; then the
-//! write leaves the stream undone. A joiner without space starts over later.
+//! write leaves the stream undone, and a joiner that took it gets what is here instead. A joiner without space
+//! starts over later.
 
 use crate::client::PART_DONE;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, OpKind};
 use crate::replica::Members;
-use base::{DeviceId, Duration, Mutant, Time, mutant};
+use base::{BlockSet, DeviceId, Duration, Mutant, Time, mutant};
 use seam::{Buf, Effects, Journal, Note};
 use wire::Status;
 
@@ -54,7 +55,11 @@ impl<J: Journal> Mirror<J> {
             self.asking.insert(group, now + FULL_AGAIN);
             return;
         }
-        let undone = op.reserved && op.local == Local::NotStarted;
+        // Who else got it may have it by now. A joiner is told otherwise; one that counts only by a new epoch.
+        let mut others = op.sent;
+        others.remove(member);
+        let counts = others.intersects(self.replicas[group].needed());
+        let undone = op.reserved && op.local == Local::NotStarted && !counts;
         let blind = mutant::on(Mutant::ActBeforeReserve) && op.local == Local::Done;
         if op.kind != OpKind::Copy && (undone || blind) && !op.answered {
             if undone {
@@ -64,7 +69,11 @@ impl<J: Journal> Mirror<J> {
             op.reserved = false;
             let lsn = op.lsn;
             self.finish_full(key, out);
-            return self.leave_stream(now, group, lsn, out);
+            self.leave_stream(now, group, lsn, out);
+            if !others.is_empty() {
+                self.copy_anew(now, group, unit, BlockSet::touching(at, len), out);
+            }
+            return;
         }
         self.suspects.insert(from);
     }
