@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Networks to choose from: 10.199.N.0/24.
 const NETWORK: [u8; 2] = [10, 199];
@@ -36,23 +36,35 @@ pub fn lock() -> Result<File> {
     Ok(file)
 }
 
+/// The first network from this one on that nobody uses.
+fn choose(first: u8) -> Result<u8> {
+    let taken = ip(&["-o", "-4", "addr"])?;
+    let used = |n: &u8| taken.contains(&format!("{}.{}.{n}.", NETWORK[0], NETWORK[1]));
+    let network = (0..=255).map(|n| first.wrapping_add(n)).find(|n| !used(n));
+    let network = network.context("all networks 10.199.N.0/24 are in use")?;
+    // A cable is there for a moment longer than the namespace that it led to.
+    let deadline = Instant::now() + PATIENCE;
+    let left = |n: u8| ip(&["-o", "link"]).map(|links| links.contains(&format!(" gab{n}.")));
+    while left(network)? {
+        if Instant::now() > deadline {
+            bail!("a link called gab{network}.0 or so was left by somebody: `ip link del` it");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(network)
+}
+
 impl Local {
     /// Chooses a network that nobody uses, and gives every host its address and its folder.
     pub fn new(folder: &Path, mut topology: Topology) -> Result<Local> {
-        let taken = ip(&["-o", "-4", "addr"])?;
-        // A cable is there for a moment longer than the namespace that it led to.
-        let links = ip(&["-o", "link"])?;
-        let free = |n: &u8| {
-            let address = format!("{}.{}.{n}.", NETWORK[0], NETWORK[1]);
-            let link = [format!(" gab{n}."), format!(" gabion{n}:")];
-            !taken.contains(&address) && !link.iter().any(|l| links.contains(l))
-        };
-        let network = (0..=255).find(free).context("all networks 10.199.N.0/24 are in use")?;
         if topology.hosts.len() > 200 {
             bail!("at most 200 hosts fit into one network");
         }
         fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
         let folder = folder.canonicalize()?;
+        // The same folder gets the same network, unless somebody has it: several MDMs find each other only where they were.
+        let first = base::crc::crc32c(folder.as_os_str().as_encoded_bytes()) as u8;
+        let network = choose(first)?;
         for (number, host) in (11..).zip(&mut topology.hosts) {
             host.address = IpAddr::V4(address(network, number));
             host.root = folder.join(&host.name);

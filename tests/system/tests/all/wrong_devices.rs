@@ -230,8 +230,13 @@ fn a_device_that_shrinks_while_it_serves_is_mended_from_the_other_copies() {
     });
 }
 
-/// Stops the cluster, and compares all copies of a volume.
+/// Stops the cluster when nothing moves any more, and compares all copies of a volume.
 fn compare(cluster: &Cluster, devices: &[PathBuf], volume: &str, data: &[u8]) -> Result<()> {
+    wait("nothing moves", secs(60), || {
+        let moves = &cluster.status()?["moves"];
+        let still = ["groups", "waiting_groups"].iter().all(|what| moves[what] == 0);
+        Ok(still.then_some(()))
+    })?;
     let status = cluster.status()?;
     let volumes = status["volumes"].as_array().context("volumes")?;
     let found = volumes.iter().find(|v| v["name"] == volume).context("the volume")?;
