@@ -275,8 +275,9 @@ mod tests {
         let told = rows(&args, &first, None);
         assert_eq!(told.len(), 3);
         assert_eq!((told[0].floor, told[0].ratio, told[0].ok), (Some(10.0), Some(0.8), true));
-        assert_eq!((told[1].name.as_str(), told[1].floor), ("loaded-4", Some(25.0)));
-        assert_eq!((told[1].ratio, told[1].ok), (Some(1.5), true));
+        let near = |value: Option<f64>| value.map(|v| (v * 1000.0).round() as i64);
+        assert_eq!((told[1].name.as_str(), near(told[1].floor)), ("loaded-4", Some(25_000)));
+        assert_eq!((near(told[1].ratio), told[1].ok), (Some(1_500), true));
         assert_eq!((told[2].name.as_str(), told[2].ratio, told[2].ok), ("p99-4", Some(2.5), false));
         let told = rows(&args, &shown(16, 4.0), Some(&first));
         assert_eq!((told[0].floor, told[0].ratio, told[0].ok), (Some(2.0), Some(0.5), false));
