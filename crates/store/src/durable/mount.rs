@@ -20,7 +20,7 @@ use super::layout::{Layout, MAP_ENTRIES, PAGE, SMALLEST};
 use super::replay::Replay;
 use super::search::Search;
 use super::store::{Durable, Tuning};
-use super::superblock::Content;
+use super::superblock::{Content, CopyState};
 use super::survey::Growth;
 use super::unitmap::{Chunk, UnitMap};
 use alloc::boxed::Box;
@@ -127,6 +127,8 @@ pub enum Mounting {
 enum Step {
     Flush,
     Superblocks(Box<Search>),
+    /// The superblock that counts, and where it is to be written besides; then a flush.
+    Mend(Content, Vec<u64>, bool),
     Root(Content),
     Records,
     Map(u32),
@@ -280,6 +282,14 @@ impl Mount {
                 Ok(false)
             }
             Step::Superblocks(_) => self.superblock(result, out).map(|()| false),
+            Step::Mend(_, _, flushing) => {
+                // A place that can't be written: the others have to do.
+                let what = "flushing the device";
+                let done = result.map_err(|error| MountError::Device { what, error });
+                done.map(drop).or_else(|error| if *flushing { Err(error) } else { Ok(()) })?;
+                self.mend(out);
+                Ok(false)
+            }
             Step::Settle(store) => {
                 store.disk_done(op, result, out);
                 Self::settle(store, out)
@@ -324,10 +334,47 @@ impl Mount {
         if let Some(wanted) = self.expected.device.filter(|d| *d != identity.device) {
             return Err(MountError::OtherDevice { found: identity.device, wanted });
         }
+        // An older one names a root that the next checkpoint writes over; and two are written at a time, so both may
+        // be torn. So all of them say the same before there is a next checkpoint.
+        let (sequence, search) = (anchor.sequence, &*search);
+        let same = |state: &CopyState| matches!(state, CopyState::Valid(c) if c.anchor.sequence == sequence);
+        let others: Vec<u64> =
+            search.copies().filter(|(_, state)| !same(state)).map(|(at, _)| at).collect();
+        let fits = |at: &u64| layout.places().contains(at) && at + PAGE <= self.bytes;
+        let stale: Vec<u64> = others.into_iter().filter(fits).collect();
+        if stale.is_empty() {
+            self.read_root(content, out);
+        } else {
+            self.step = Step::Mend(content, stale, false);
+            self.mend(out);
+        }
+        Ok(())
+    }
+
+    /// Writes the superblock that counts to the next place, and makes that durable at last.
+    fn mend(&mut self, out: &mut Effects) {
+        let (op, disk) = (DiskOp(0), self.disk);
+        match core::mem::replace(&mut self.step, Step::Over) {
+            Step::Mend(content, mut places, false) => {
+                let Some(at) = places.pop() else {
+                    self.step = Step::Mend(content, places, true);
+                    return out.push(Effect::Flush { op, disk });
+                };
+                let mut body = out.alloc(PAGE as usize);
+                content.encode(body.as_mut());
+                out.push(Effect::Write { op, disk, at, body, durable: false });
+                self.step = Step::Mend(content, places, false);
+            }
+            Step::Mend(content, ..) => self.read_root(content, out),
+            _ => unreachable!("the caller looked"),
+        }
+    }
+
+    fn read_root(&mut self, content: Content, out: &mut Effects) {
+        let Content { layout, anchor, .. } = &content;
         let (at, len) = (layout.root[(anchor.sequence & 1) as usize].at, layout.root_len() as u64);
         self.step = Step::Root(content);
         self.read_range(at, len, out);
-        Ok(())
     }
 
     fn range_read(&mut self, out: &mut Effects) -> Result<bool, MountError> {
