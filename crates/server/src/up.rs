@@ -328,6 +328,8 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
     let spin_us = args.spin;
     config::write(&dir.cluster_file(), &plan.asked)?;
     for (name, listen) in managers.iter().zip(&mdm) {
+        // What was said once holds until something else is said.
+        let kept: Option<MdmConfig> = config::read(&dir.config_file(name)).ok();
         let manager = MdmConfig {
             name: name.clone(),
             listen: *listen,
@@ -338,8 +340,10 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
             tcp_only,
             spin_us,
             pid_file: pid_file(name),
-            rebuild_after_seconds: args.rebuild_after,
-            quarantine_seconds: args.quarantine,
+            rebuild_after_seconds: args
+                .rebuild_after
+                .or_else(|| kept.as_ref()?.rebuild_after_seconds),
+            quarantine_seconds: args.quarantine.or_else(|| kept.as_ref()?.quarantine_seconds),
         };
         config::write(&dir.config_file(name), &manager)?;
     }
