@@ -8,6 +8,7 @@ mod check;
 mod compare;
 mod host;
 pub mod local;
+mod objects;
 mod roles;
 pub mod topology;
 
@@ -28,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 use topology::{EXAMPLE, Host, Topology};
-use wire::control::{Ask, CreateObject, MdmStatus, ObjectKind};
+use wire::control::{Ask, CreateVolume, MdmStatus};
 
 /// How long the cluster may take until everybody is there.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,7 +46,8 @@ Examples:
   gabion deploy --down --dir try                  ends that one; its data stays in the directory
 
 The hosts need nothing but sshd, a shell and root's rights. It asks all of them first; if anything is wrong with any,
-nothing is changed. GABION_SSH names another program than `ssh`. A table works as a topology, too: name,address,mdm,fault_set,sdc,devices in a file NAME.csv.")]
+nothing is changed. GABION_SSH names another program than `ssh`. A table works as a topology, too: name,address,mdm,domain,fault_set,pool,sdc,devices in a file
+NAME.csv.")]
 pub struct DeployArgs {
     /// The hosts, and what each of them does: TOML, or CSV
     topology: Option<PathBuf>,
@@ -179,17 +181,25 @@ impl Deployment<'_> {
         if self.topology.mdms().count() > 1 {
             self.step("Gathering the MDMs", || self.gather())?;
         }
-        if !self.topology.fault_sets().is_empty() {
-            self.step("Making the fault sets", || self.make_fault_sets())?;
+        let orders = self.orders()?;
+        if !orders.is_empty() {
+            self.step("Making pools and fault sets", || self.order(orders))?;
         }
         start("sds")?;
         start("sdc")?;
         let report = self.step("Waiting until all are there", || self.wait())?;
         let mut admin = self.admin()?;
-        for volume in self.topology.volumes.iter().map(|v| &v.0) {
+        for volume in &self.topology.volumes {
             // A cluster that was there before, in these files, has its volumes.
-            if !report.volumes.iter().any(|v| v.name == volume.name) {
-                admin.create_volume(&volume.name, volume.size.0)?;
+            if !report.volumes.iter().any(|v| v.name == volume.spec.name) {
+                let named = self.topology.names_pools();
+                let pool = self.topology.pool_of_volume(volume).filter(|_| named);
+                admin.make_volume(CreateVolume {
+                    name: volume.spec.name.clone(),
+                    size: volume.spec.size.0,
+                    pool: pool.unwrap_or_default(),
+                    ..CreateVolume::default()
+                })?;
             }
         }
         if self.says {
@@ -259,29 +269,17 @@ impl Deployment<'_> {
         mdm.configure(&remote).map(drop)
     }
 
-    /// Servers name them when they register; those that are there already stay.
-    fn make_fault_sets(&self) -> Result<()> {
-        let there = |admin: &mut Admin| -> Result<Vec<String>> {
-            let mdm = admin.mdm();
-            let report = Report::new(&admin.status()?, mdm);
-            Ok(report.fault_sets.into_iter().map(|f| f.name).collect())
-        };
-        let (mut admin, known) = self.until(|| {
+    /// What makes the domains, fault sets and pools that servers will name when they register.
+    fn orders(&self) -> Result<Vec<Ask>> {
+        self.until(|| {
             let mut admin = self.admin()?;
-            let known = there(&mut admin)?;
-            Ok(Ok((admin, known)))
-        })?;
-        for name in self.topology.fault_sets() {
-            if !known.iter().any(|k| k == name) {
-                let (kind, name) = (ObjectKind::FaultSet as i32, name.to_owned());
-                admin.order(Ask::CreateObject(CreateObject {
-                    kind,
-                    name,
-                    ..Default::default()
-                }))?;
-            }
-        }
-        Ok(())
+            Ok(Ok(objects::orders(self.topology, &admin.status()?.objects)))
+        })
+    }
+
+    fn order(&self, orders: Vec<Ask>) -> Result<()> {
+        let mut admin = self.admin()?;
+        orders.into_iter().try_for_each(|order| admin.order(order).map(drop))
     }
 
     /// MDMs that lead different clusters don't become one.
@@ -390,7 +388,7 @@ impl Deployment<'_> {
         for host in self.topology.hosts.iter().filter(|h| h.sdc.is_some()) {
             for volume in &self.topology.volumes {
                 let base = host.nbd_at()[0].uri();
-                let uri = crate::config::volume_uri(&base, &volume.0.name);
+                let uri = crate::config::volume_uri(&base, &volume.spec.name);
                 println!("  nbdinfo '{uri}'    (on {})", host.name);
             }
         }

@@ -9,7 +9,7 @@ use crate::target::Target;
 use anyhow::{Result, bail};
 use base::Policy;
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use wire::control::{Ask, CreateObject, Media, ObjectKind, PolicyInfo, RemoveObject, SetPool};
 
 /// What to do with protection domains.
@@ -122,31 +122,56 @@ pub enum Common {
 }
 
 /// What can be set of a pool.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Copy, PartialEq, Default, Debug)]
 pub struct Settings {
     /// How much of it is kept for rebuilds: 0 to 90; 10, if nothing else is said
     #[arg(long, value_name = "PERCENT")]
-    spare: Option<u32>,
+    pub spare: Option<u32>,
     /// What its devices are
     #[arg(long)]
-    media: Option<MediaType>,
+    pub media: Option<MediaType>,
     /// How copies that replace a lost one give way: unlimited, concurrent:N, favour:TIMES or latency:BOUND
     #[arg(long, value_name = "POLICY")]
-    rebuild: Option<Policy>,
+    pub rebuild: Option<Policy>,
     /// The same for copies that only move
     #[arg(long, value_name = "POLICY")]
-    rebalance: Option<Policy>,
+    pub rebalance: Option<Policy>,
 }
 
 impl Settings {
-    fn is_empty(&self) -> bool {
-        let policies = self.rebuild.or(self.rebalance);
-        self.spare.is_none() && self.media.is_none() && policies.is_none()
+    /// Nothing is to be set.
+    pub fn is_empty(&self) -> bool {
+        *self == Settings::default()
+    }
+
+    /// The order to make an object; what isn't a pool has nothing that could be set.
+    pub fn create(&self, kind: ObjectKind, name: &str, domain: &str) -> Ask {
+        Ask::CreateObject(CreateObject {
+            kind: kind as i32,
+            name: name.to_owned(),
+            domain: domain.to_owned(),
+            media: self.media.map_or(0, MediaType::media),
+            spare: self.spare,
+            rebuild: self.rebuild.map(PolicyInfo::from),
+            rebalance: self.rebalance.map(PolicyInfo::from),
+        })
+    }
+
+    /// The order to set a pool that is there.
+    pub fn set(&self, pool: &str) -> Ask {
+        Ask::SetPool(SetPool {
+            pool: pool.to_owned(),
+            spare: self.spare,
+            media: self.media.map(MediaType::media),
+            rebuild: self.rebuild.map(PolicyInfo::from),
+            rebalance: self.rebalance.map(PolicyInfo::from),
+        })
     }
 }
 
 /// What devices are.
-#[derive(ValueEnum, Clone, Copy, Debug)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum MediaType {
     /// Anything
     Any,
@@ -170,7 +195,9 @@ impl MediaType {
 /// Runs `gabion domain`.
 pub fn domain(target: &Target, command: &DomainCommand) -> Result<Exit> {
     match command {
-        DomainCommand::Create { name } => create(target, ObjectKind::Domain, name, "", None),
+        DomainCommand::Create { name } => {
+            create(target, ObjectKind::Domain, name, "", Settings::default())
+        }
         DomainCommand::Other(common) => other(target, ObjectKind::Domain, common),
     }
 }
@@ -179,7 +206,7 @@ pub fn domain(target: &Target, command: &DomainCommand) -> Result<Exit> {
 pub fn fault_set(target: &Target, command: &FaultSetCommand) -> Result<Exit> {
     match command {
         FaultSetCommand::Create { name, domain } => {
-            create(target, ObjectKind::FaultSet, name, domain, None)
+            create(target, ObjectKind::FaultSet, name, domain, Settings::default())
         }
         FaultSetCommand::Other(common) => other(target, ObjectKind::FaultSet, common),
     }
@@ -189,7 +216,7 @@ pub fn fault_set(target: &Target, command: &FaultSetCommand) -> Result<Exit> {
 pub fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
     match command {
         PoolCommand::Create { name, domain, settings } => {
-            create(target, ObjectKind::Pool, name, domain, Some(settings))
+            create(target, ObjectKind::Pool, name, domain, *settings)
         }
         PoolCommand::Set { name, settings } => {
             if settings.is_empty() {
@@ -197,13 +224,7 @@ pub fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
                     "say what to set: --spare PERCENT, --media TYPE, --rebuild POLICY, --rebalance POLICY"
                 );
             }
-            target.connect()?.order(Ask::SetPool(SetPool {
-                pool: name.clone(),
-                spare: settings.spare,
-                media: settings.media.map(MediaType::media),
-                rebuild: settings.rebuild.map(PolicyInfo::from),
-                rebalance: settings.rebalance.map(PolicyInfo::from),
-            }))?;
+            target.connect()?.order(settings.set(name))?;
             println!("{name} is set.");
             Ok(Exit::Ok)
         }
@@ -224,17 +245,9 @@ fn create(
     kind: ObjectKind,
     name: &str,
     domain: &str,
-    settings: Option<&Settings>,
+    settings: Settings,
 ) -> Result<Exit> {
-    target.connect()?.order(Ask::CreateObject(CreateObject {
-        kind: kind as i32,
-        name: name.to_owned(),
-        domain: domain.to_owned(),
-        media: settings.and_then(|s| s.media).map_or(0, MediaType::media),
-        spare: settings.and_then(|s| s.spare),
-        rebuild: settings.and_then(|s| s.rebuild).map(PolicyInfo::from),
-        rebalance: settings.and_then(|s| s.rebalance).map(PolicyInfo::from),
-    }))?;
+    target.connect()?.order(settings.create(kind, name, domain))?;
     println!("{name} is there.");
     Ok(Exit::Ok)
 }

@@ -5,7 +5,7 @@ use crate::bench::drive::Volume;
 use crate::bench::interrupt;
 use crate::deploy;
 use crate::deploy::local::{Local, ip};
-use crate::deploy::topology::{Host, MdmRole, Text, Topology};
+use crate::deploy::topology::{Host, MdmRole, Topology};
 use crate::limits::{Group, Limits};
 use crate::process::Process;
 use crate::report::Report;
@@ -54,7 +54,7 @@ impl Stand {
         for number in 1..=SERVERS {
             let mut host = Host::new(&format!("node{number}"), nowhere);
             let disk = DeviceSpec::File("/var/lib/gabion/disk0".into(), Some(Size(sizes.device)));
-            host.devices.push(Text(disk));
+            host.devices.push(disk.into());
             host.mdm = (number < SERVERS).then_some(MdmRole::Manager);
             hosts.push(host);
         }
@@ -65,10 +65,10 @@ impl Stand {
         let volume = VolumeSpec { name: VOLUME.into(), size: Size(sizes.volume) };
         let topology = Topology {
             user: "root".into(),
-            volumes: vec![Text(volume)],
+            volumes: vec![volume.into()],
             rebuild_after_seconds: Some(sizes.rebuild_after),
-            quarantine_seconds: None,
             hosts,
+            ..Topology::default()
         };
         let local = deploy::here(folder, topology, false, false)?.context("it was made")?;
         let mdm = local.topology.mdms_at();

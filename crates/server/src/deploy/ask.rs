@@ -1,6 +1,7 @@
 //! A topology by question and answer.
 
-use super::topology::{Host, MdmRole, Text, Topology};
+use super::topology::{Host, InPool, MdmRole, Topology};
+use crate::spec::{DeviceSpec, VolumeSpec};
 use anyhow::{Context, Result};
 use std::io::{BufRead, Write};
 use std::str::FromStr;
@@ -47,21 +48,23 @@ pub fn topology(
     Ok(Topology { user, volumes: volume.0, hosts, ..Topology::default() })
 }
 
-struct Devices(Vec<Text<crate::spec::DeviceSpec>>);
+struct Devices(Vec<InPool<DeviceSpec>>);
 
 impl FromStr for Devices {
     type Err = String;
     fn from_str(text: &str) -> Result<Devices, String> {
-        text.split_whitespace().map(|d| d.parse().map(Text)).collect::<Result<_, _>>().map(Devices)
+        let device = |d: &str| d.parse::<DeviceSpec>().map(InPool::from);
+        text.split_whitespace().map(device).collect::<Result<_, _>>().map(Devices)
     }
 }
 
-struct Volume(Vec<Text<crate::spec::VolumeSpec>>);
+struct Volume(Vec<InPool<VolumeSpec>>);
 
 impl FromStr for Volume {
     type Err = String;
     fn from_str(text: &str) -> Result<Volume, String> {
-        let one = (!text.is_empty()).then(|| text.parse().map(Text)).transpose()?;
+        let one =
+            (!text.is_empty()).then(|| text.parse::<VolumeSpec>().map(InPool::from)).transpose()?;
         Ok(Volume(one.into_iter().collect()))
     }
 }

@@ -91,8 +91,8 @@ fn script(remote: &Remote<'_>) -> String {
         );
     }
     for device in &host.devices {
-        script += &device_script(&device.0);
-        if let Some(path) = device.0.path() {
+        script += &device_script(&device.spec);
+        if let Some(path) = device.spec.path() {
             let _ = writeln!(
                 script,
                 "if [ -r '{0}' ]; then echo \"held=$(dd if='{0}' bs={PAGE} count=1 2>/dev/null | od -An -v -tx1 | \

@@ -68,7 +68,7 @@ impl Local {
         for (number, host) in (11..).zip(&mut topology.hosts) {
             host.address = IpAddr::V4(address(network, number));
             host.root = folder.join(&host.name);
-            host.devices.iter_mut().for_each(|device| below(&host.root, &mut device.0));
+            host.devices.iter_mut().for_each(|device| below(&host.root, &mut device.spec));
         }
         Ok(Local { network, topology })
     }

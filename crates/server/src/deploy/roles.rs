@@ -2,8 +2,9 @@
 
 use super::check::Findings;
 use super::host::{Remote, Way};
-use super::topology::{Host, Topology};
+use super::topology::{Host, InPool, Topology};
 use crate::config::{DeviceConfig, MdmConfig, SdcConfig, SdsConfig};
+use crate::spec::DeviceSpec;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -41,18 +42,18 @@ pub fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>>
         roles.push(role("mdm", &config)?);
     }
     if !host.devices.is_empty() {
-        let device = |(shard, spec): (usize, _)| DeviceConfig {
-            pool: None,
+        let named = topology.names_pools();
+        let device = |(shard, device): (usize, &InPool<DeviceSpec>)| DeviceConfig {
+            pool: named.then(|| host.pool_of(device).to_owned()),
             shard: Some(shard as u32),
-            spec,
+            spec: device.spec.clone(),
             replace: false,
             listen: host.sds_at(shard),
             advertise: None,
             pin: None,
         };
-        let specs = host.devices.iter().map(|d| d.0.clone());
         let config = SdsConfig {
-            domain: None,
+            domain: named.then(|| host.domain().to_owned()),
             fault_set: host.fault_set.clone(),
             name: host.name.clone(),
             mdm: mdm.clone(),
@@ -60,7 +61,7 @@ pub fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>>
             tcp_only: false,
             spin_us: None,
             pid_file: pid("sds"),
-            device: specs.enumerate().map(device).collect(),
+            device: host.devices.iter().enumerate().map(device).collect(),
         };
         roles.push(role("sds", &config)?);
     }
@@ -132,7 +133,7 @@ impl Role {
         let command = format!("{} {name} run --config {}", binary.display(), file.display());
         let (run, state) = (host.path("run/gabion"), host.path("var/lib/gabion"));
         let mut folders = format!("mkdir -p '{}' '{}'\n", run.display(), state.display());
-        for file in host.devices.iter().filter_map(|d| d.0.path().filter(|_| name == "sds")) {
+        for file in host.devices.iter().filter_map(|d| d.spec.path().filter(|_| name == "sds")) {
             folders += &format!("mkdir -p \"$(dirname '{}')\"\n", file.display());
         }
         let whole = host.root.as_os_str() == "/" && matches!(remote.way, Way::Ssh { .. });

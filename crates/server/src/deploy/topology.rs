@@ -1,14 +1,17 @@
 //! Which hosts there are, and what each of them does: a TOML or CSV file, or answers to questions.
 
+use super::objects::{self, PoolPlan};
 use crate::config::NbdAddress;
 use crate::spec::{DeviceSpec, VolumeSpec};
 use anyhow::{Context, Result, bail};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Where an MDM listens.
 pub const MDM_PORT: u16 = 7001;
@@ -50,11 +53,29 @@ address = "192.168.1.13"
 mdm = "tie-breaker"
 # Its rack: where hosts name some, the two copies of anything lie in two of them.
 # fault_set = "rack1"
+# The storage pool of its devices, and its protection domain; both are `default` where nothing is said. A volume lies in
+# one pool; servers of two domains keep no copies for each other. One device in another pool, or a volume in one:
+#   devices = ["block:/dev/sdb", { spec = "block:/dev/nvme0n1", pool = "fast" }]
+#   volumes = [{ spec = "db:20GiB", pool = "fast" }]
+# pool = "bulk"
+# domain = "east"
 # ssh_port = 22
 # Everything goes below this folder, by default /; without systemd, if it is another one.
 # root = "/opt/gabion"
 devices = ["block:/dev/sdb"]
+
+# How a pool is to be that hosts name; each line may be left out (`gabion pool set --help`).
+# [[pool]]
+# name = "fast"
+# media = "ssd"
+# spare_percent = 34
+# rebuild = "latency:20ms"
+# rebalance = "favour:10:4MiB"
 "#;
+
+/// Of a table.
+const COLUMNS: [&str; 8] =
+    ["name", "address", "mdm", "domain", "fault_set", "pool", "sdc", "devices"];
 
 /// A whole cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -65,7 +86,7 @@ pub struct Topology {
     pub user: String,
     /// Volumes to make.
     #[serde(default)]
-    pub volumes: Vec<Text<VolumeSpec>>,
+    pub volumes: Vec<InPool<VolumeSpec>>,
     /// How long a server may be away before its copies are made anew on others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuild_after_seconds: Option<u32>,
@@ -74,6 +95,9 @@ pub struct Topology {
     pub quarantine_seconds: Option<u32>,
     #[serde(rename = "host")]
     pub hosts: Vec<Host>,
+    /// How pools are to be that hosts name.
+    #[serde(default, rename = "pool", skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolPlan>,
 }
 
 /// One host.
@@ -95,11 +119,17 @@ pub struct Host {
     /// The rack, or what else it shares its fate with; two copies never lie in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault_set: Option<String>,
+    /// Its protection domain; by default, `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// The storage pool of its devices that name none; by default, `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// Serves volumes, at this address, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sdc: Option<SocketAddr>,
     #[serde(default)]
-    pub devices: Vec<Text<DeviceSpec>>,
+    pub devices: Vec<InPool<DeviceSpec>>,
 }
 
 /// What a metadata manager may do.
@@ -138,18 +168,63 @@ fn mdm_role<'de, D: Deserializer<'de>>(from: D) -> Result<Option<MdmRole>, D::Er
 }
 
 /// What is written as one word.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Text<T>(pub T);
 
-impl<T: std::fmt::Display> Serialize for Text<T> {
+impl<T: Display> Serialize for Text<T> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(&self.0)
     }
 }
 
-impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> Deserialize<'de> for Text<T> {
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Text<T>, D::Error> {
         String::deserialize(from)?.parse().map(Text).map_err(D::Error::custom)
+    }
+}
+
+/// A device or a volume, and the storage pool that it names: `"db:20GiB"`, or `{ spec = "db:20GiB", pool = "fast" }`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InPool<T> {
+    pub spec: T,
+    pub pool: Option<String>,
+}
+
+impl<T> From<T> for InPool<T> {
+    fn from(spec: T) -> InPool<T> {
+        InPool { spec, pool: None }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Long {
+    spec: String,
+    pool: String,
+}
+
+impl<T: Display> Serialize for InPool<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match &self.pool {
+            None => to.collect_str(&self.spec),
+            Some(pool) => Long { spec: self.spec.to_string(), pool: pool.clone() }.serialize(to),
+        }
+    }
+}
+
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for InPool<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<InPool<T>, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "write \"SPEC\", or { spec = \"SPEC\", pool = \"POOL\" }")]
+        enum Said {
+            Short(String),
+            Long(Long),
+        }
+        let (spec, pool) = match Said::deserialize(from)? {
+            Said::Short(spec) => (spec, None),
+            Said::Long(long) => (long.spec, Some(long.pool)),
+        };
+        Ok(InPool { spec: spec.parse().map_err(D::Error::custom)?, pool })
     }
 }
 
@@ -173,8 +248,18 @@ impl Host {
     /// With this name and address, and nothing to do.
     pub fn new(name: &str, address: IpAddr) -> Host {
         let (ssh_port, root) = (ssh_port(), slash());
-        let (name, devices) = (name.to_owned(), Vec::new());
-        Host { name, address, ssh_port, root, mdm: None, fault_set: None, sdc: None, devices }
+        Host {
+            name: name.to_owned(),
+            address,
+            ssh_port,
+            root,
+            mdm: None,
+            fault_set: None,
+            domain: None,
+            pool: None,
+            sdc: None,
+            devices: Vec::new(),
+        }
     }
 
     /// A file or folder of it.
@@ -217,7 +302,7 @@ impl Topology {
         })
     }
 
-    /// `name,address,mdm,fault_set,sdc,devices`, the devices with spaces between them.
+    /// A table with these columns, in any order and number, the devices with spaces between them.
     fn of_table(text: &str) -> Result<Topology> {
         let mut lines = (1..).zip(text.lines()).filter(|(_, l)| {
             let line = l.trim();
@@ -225,9 +310,8 @@ impl Topology {
         });
         let (_, titles) = lines.next().context("it is empty")?;
         let titles: Vec<&str> = titles.split(',').map(str::trim).collect();
-        let known = ["name", "address", "mdm", "fault_set", "sdc", "devices"];
-        if let Some(odd) = titles.iter().find(|t| !known.contains(t)) {
-            bail!("there is no column `{odd}`: use {}", known.join(", "));
+        if let Some(odd) = titles.iter().find(|t| !COLUMNS.contains(t)) {
+            bail!("there is no column `{odd}`: use {}", COLUMNS.join(", "));
         }
         let host = |(number, line): (u32, &str)| {
             let cells: Vec<&str> = line.split(',').map(str::trim).collect();
@@ -262,8 +346,8 @@ impl Topology {
             if !local && !addresses.insert(host.address) {
                 bail!("two hosts have the address {}", host.address);
             }
-            let paths: BTreeSet<_> = host.devices.iter().filter_map(|d| d.0.path()).collect();
-            if paths.len() != host.devices.iter().filter(|d| d.0.path().is_some()).count() {
+            let paths: BTreeSet<_> = host.devices.iter().filter_map(|d| d.spec.path()).collect();
+            if paths.len() != host.devices.iter().filter(|d| d.spec.path().is_some()).count() {
                 bail!("{name} names a device twice");
             }
             if let Some(relative) = paths.iter().find(|p| p.is_relative()) {
@@ -276,12 +360,7 @@ impl Topology {
                 "two copies need devices on two hosts: give `devices` to at least two, better three"
             );
         }
-        // A server that names none is a fault unit by itself.
-        let mut units = self.servers().map(|h| h.fault_set.as_ref().unwrap_or(&h.name));
-        let first = units.next();
-        if units.all(|unit| Some(unit) == first) {
-            bail!("two copies need two fault sets, and all hosts with devices are in one");
-        }
+        objects::check(self)?;
         if !self.hosts.iter().any(|h| h.sdc.is_some()) && !self.volumes.is_empty() {
             bail!("no host has `sdc`, so nobody would serve the volumes");
         }
@@ -335,11 +414,6 @@ impl Topology {
         self.mdms().find(|h| !h.is_tie_breaker()).context("no host is a manager")
     }
 
-    /// The fault sets that hosts name.
-    pub fn fault_sets(&self) -> BTreeSet<&str> {
-        self.servers().filter_map(|h| h.fault_set.as_deref()).collect()
-    }
-
     /// Hosts with a data server.
     pub fn servers(&self) -> impl Iterator<Item = &Host> {
         self.hosts.iter().filter(|h| !h.devices.is_empty())
@@ -351,10 +425,13 @@ impl Host {
         let address = cell("address").map_or(Ok(nowhere()), str::parse).context("its address")?;
         let mut host = Host::new(cell("name").context("a host needs a name")?, address);
         host.mdm = cell("mdm").map_or(Ok(None), MdmRole::of_word)?;
-        host.fault_set = cell("fault_set").map(str::to_owned);
+        let word = |title| cell(title).map(str::to_owned);
+        (host.domain, host.fault_set, host.pool) =
+            (word("domain"), word("fault_set"), word("pool"));
         host.sdc = cell("sdc").map(str::parse).transpose().context("sdc is IP:PORT")?;
         for device in cell("devices").unwrap_or_default().split_whitespace() {
-            host.devices.push(Text(device.parse().map_err(anyhow::Error::msg)?));
+            let spec: DeviceSpec = device.parse().map_err(anyhow::Error::msg)?;
+            host.devices.push(spec.into());
         }
         Ok(host)
     }
@@ -370,6 +447,14 @@ mod tests {
         example.check(false).unwrap();
         assert_eq!((example.hosts.len(), example.servers().count()), (3, 3));
         assert_eq!(toml::from_str(&toml::to_string(&example).unwrap()), Ok(example));
+        // With all that is only a remark.
+        let setting = |l: &str| l.contains(" = ") && !l.contains("  ") || l == "# [[pool]]";
+        let rest = |l: &'static str| l.strip_prefix("# ").filter(|_| setting(l)).unwrap_or(l);
+        let whole = EXAMPLE.lines().map(rest).collect::<Vec<_>>().join("\n");
+        let whole: Topology = toml::from_str(&whole).unwrap();
+        assert_eq!((whole.pools.len(), whole.quarantine_seconds), (1, Some(5)));
+        assert!(whole.hosts[2].domain.is_some() && whole.hosts[2].pool.is_some());
+        assert_eq!(toml::from_str(&toml::to_string(&whole).unwrap()), Ok(whole));
     }
 
     #[test]
@@ -382,7 +467,6 @@ mod tests {
         topology.check(false).unwrap();
         assert_eq!(topology.hosts[0].devices.len(), 2);
         assert!(topology.hosts[0].mdm.is_some() && topology.hosts[1].sdc.is_some());
-        assert_eq!(topology.fault_sets(), BTreeSet::from(["rack1", "rack2"]));
         let one = Topology::of_table(&table.replace("rack2", "rack1")).unwrap();
         assert!(one.check(false).unwrap_err().to_string().contains("fault sets"));
         assert!(Topology::of_table(&table.replace("yes", "perhaps")).is_err());

@@ -1,6 +1,6 @@
 //! Clusters on several hosts: namespaces of this machine, and hosts that are reached over SSH.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,6 +58,41 @@ fn hosts_of_one_rack_never_have_both_copies() {
         spaces.up()?;
         spaces.wait_state("healthy")?;
         spaces.nbd("v")?.verify(&content)
+    });
+}
+
+#[test]
+fn volumes_lie_in_the_pools_that_a_topology_names() {
+    case(|| {
+        let home = |n: u32| match n {
+            1 | 2 => "pool = \"fast\"\n",
+            _ => "domain = \"east\"\npool = \"far\"\n",
+        };
+        let volumes =
+            "{ spec = \"v:32MiB\", pool = \"fast\" }, { spec = \"w:32MiB\", pool = \"far\" }";
+        let hosts = spaces::topology(4, "128MiB", volumes, |n| home(n).to_owned());
+        let pool = "[[pool]]\nname = \"fast\"\nmedia = \"ssd\"\nspare_percent = 34\n";
+        let mut spaces = Spaces::of(&format!("{hosts}{pool}"))?;
+        let list = spaces.gabion(&["pool", "list", "--json"])?.ok()?;
+        let list: serde_json::Value = serde_json::from_str(&list)?;
+        let pools: Vec<_> = list.as_array().into_iter().flatten().collect();
+        let fast = pools.iter().find(|p| p["name"] == "fast").context("fast")?;
+        let far = pools.iter().find(|p| p["name"] == "far").context("far")?;
+        ensure!(fast["spare_percent"] == 34 && fast["media_type"] == "ssd", "{fast:#}");
+        ensure!(far["protection_domain"] == "east" && far["devices"] == 2, "{far:#}");
+        let content = [79, 80].map(|seed| Random::new(seed).bytes(32 * MIB as usize));
+        spaces.nbd("v")?.fill(&content[0])?;
+        spaces.nbd("w")?.fill(&content[1])?;
+        // One of each domain, which is one more than a single domain of four could bear.
+        spaces.signal("h2", "sds", Signal::KILL)?;
+        spaces.signal("h4", "sds", Signal::KILL)?;
+        spaces.nbd("v")?.verify(&content[0])?;
+        spaces.nbd("w")?.verify(&content[1])?;
+        // The same topology again: all of that is there.
+        spaces.deploy(&["--down"])?.ok()?;
+        spaces.up()?;
+        spaces.wait_state("healthy")?;
+        spaces.nbd("w")?.verify(&content[1])
     });
 }
 
