@@ -10,6 +10,8 @@
 //! If no copy that is in sync has the blocks, a read ends in a media error, a write as well, without
 //! having changed anything. A sync copies the damage as it copies all else: it can't keep a joiner out for
 //! ever, nor can two copies differ when both can be read again.
+//!
+//! A device that can't read what was just written anew has failed: this process ends, and the other copy serves.
 
 use crate::executed::ExecutedList;
 use crate::mirror::{Caller, Mirror};
@@ -121,6 +123,13 @@ impl<J: Journal> Mirror<J> {
 
     fn ask_other(&mut self, now: Time, key: u64, first: u16, blocks: u16, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the caller has it");
+        let bad = BlockSet::from_range(first.into()..(first + blocks).into());
+        if self.repairs.get(&key).is_some_and(|mended| !mended.set().and(bad).is_empty()) {
+            // Nor would the next round help. All of it is in the copy that it was mended from.
+            out.note(Note::NotMended { group: op.group, unit: op.unit, first, blocks });
+            self.failed = true;
+            return;
+        }
         let replica = &self.replicas[op.group];
         let round = self.repairs.get(&key).map_or(1, |r| r.round + 1);
         let other = replica.config.devices(replica.needed()).next();

@@ -30,6 +30,8 @@ struct Memory {
     kept: bool,
     /// A bit of what is read next flips before it is sent.
     flips: bool,
+    /// What is damaged stays damaged.
+    worn: bool,
     /// What has ended is told later.
     late: bool,
 }
@@ -99,7 +101,9 @@ impl Journal for Memory {
             Job::Write { at, body, .. } => {
                 data[at as usize..at as usize + body.len()].copy_from_slice(&body);
                 valid.insert(BlockSet::touching(at, body.len() as u32));
-                self.bad.remove(BlockSet::touching(at, body.len() as u32));
+                if !self.worn {
+                    self.bad.remove(BlockSet::touching(at, body.len() as u32));
+                }
             }
             Job::Zero { at, len } => {
                 data[at as usize..(at + len) as usize].fill(0);
@@ -554,6 +558,22 @@ fn what_is_damaged_at_the_primary_is_read_from_the_other_copy_and_written_anew()
     assert!(pair.mirrors[0].journal().bad.is_empty());
     pair.assert_equal();
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn a_device_that_cannot_read_what_was_just_written_anew_has_failed() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    pair.mirrors[0].journal_mut().worn = true;
+    damage(&mut pair, 0, 1..2);
+    assert_eq!(pair.read(0, 0), Some(7));
+    assert_eq!(
+        pair.client(0, Kind::Read, 0, BLOCK..2 * BLOCK, 0, 0),
+        None,
+        "no error: the other copy has it"
+    );
+    assert!(pair.mirrors[0].failed() && !pair.mirrors[1].failed());
+    assert_eq!(pair.mirrors[0].stats().unreadable, 0);
 }
 
 #[test]

@@ -165,6 +165,17 @@ pub enum Note {
         /// How many.
         blocks: u16,
     },
+    /// Blocks that were just written anew from the other copy can't be read all the same: the device fails.
+    NotMended {
+        /// Which group.
+        group: GroupId,
+        /// Which unit.
+        unit: UnitKey,
+        /// The first block.
+        first: u16,
+        /// How many.
+        blocks: u16,
+    },
     /// A copy has learned that blocks can't be read any more where they come from: it has them as damaged.
     Lost {
         /// Which group.

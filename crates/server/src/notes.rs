@@ -138,6 +138,13 @@ fn tell(note: Note) -> Telling {
                 unit.volume, unit.index
             ),
         ),
+        Note::NotMended { group, unit, first, blocks } => told(
+            "blocks that can't be repaired",
+            format!(
+                "{group}: {blocks} blocks from {first} of {} unit {} can't be read although they were just written anew",
+                unit.volume, unit.index
+            ),
+        ),
         Note::Lost { group, unit, first, blocks } => told(
             "blocks lost",
             format!(

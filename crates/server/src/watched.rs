@@ -84,13 +84,18 @@ impl Watch for node::sds::Sds {
         let broken = || self.device().and_then(Journal::failed).map(broken);
         let why = || match self.trouble() {
             Some(trouble) => trouble.to_string(),
-            None => broken().unwrap_or(SUPERSEDED).to_owned(),
+            None => {
+                broken().unwrap_or(if self.failed() { UNRELIABLE } else { SUPERSEDED }).to_owned()
+            }
         };
         self.ended().then(|| Verdict::End(why()))
     }
 }
 
-const SUPERSEDED: &str = "it must end: a newer process serves in its name, or its device failed";
+const SUPERSEDED: &str = "it must end: a newer process serves in its name";
+const UNRELIABLE: &str = "the device can't read what was just written to it, or bits change in this machine's memory: what \
+                          was said before tells which, and `dmesg` perhaps more. Start the server again when that is \
+                          mended; a device that stays like this is to be replaced: `gabion device add --replace`";
 
 /// What to do about a device that failed to write or to flush.
 fn broken(how: DiskError) -> &'static str {

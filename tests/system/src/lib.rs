@@ -7,6 +7,7 @@
 
 pub mod bytes;
 pub mod cluster;
+pub mod failing;
 pub mod fio;
 pub mod folder;
 pub mod ledger;
@@ -19,6 +20,7 @@ pub mod spaces;
 pub mod wire;
 
 pub use cluster::{Cluster, Options};
+pub use failing::Failing;
 pub use fio::Fio;
 pub use folder::{Folder, case};
 pub use run::{Ran, gabion, shell, tool};

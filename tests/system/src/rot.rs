@@ -5,16 +5,45 @@
 use crate::bytes::Random;
 use crate::gabion;
 use anyhow::{Context, Result};
+use rustix::fs::OFlags;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
 const BLOCK: u64 = 4096;
 /// How a superblock begins: one of them lies amid the data.
 const MAGIC: &[u8] = b"GABNDEV1";
 /// Places that are looked at for each one that is hit.
 const TRIES: u64 = 200;
+
+/// Opens a device as its server does, where the file system allows it. What one process writes through the page cache, and
+/// another one past it, collides: the kernel tells both of an error that no disk has made.
+pub fn past_the_cache(device: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true);
+    let direct = options.clone().custom_flags(OFlags::DIRECT.bits() as i32).open(device);
+    direct.or_else(|_| options.open(device))
+}
+
+/// A block of memory that a device takes: at an address that is a multiple of a block.
+#[derive(Debug)]
+pub struct Room(Vec<u8>);
+
+impl Room {
+    /// Zeros.
+    #[expect(clippy::new_without_default, reason = "it is no plain value")]
+    pub fn new() -> Room {
+        Room(vec![0; 2 * BLOCK as usize])
+    }
+
+    /// The block.
+    pub fn block(&mut self) -> &mut [u8] {
+        let at = self.0.as_ptr().align_offset(BLOCK as usize);
+        &mut self.0[at..at + BLOCK as usize]
+    }
+}
 
 /// Where data lies on the devices of a cluster: their sizes are the same.
 #[derive(Clone, Copy, Debug)]
@@ -42,20 +71,20 @@ impl Rot {
         only: Option<&BTreeSet<[u8; 16]>>,
         random: &mut Random,
     ) -> Result<u64> {
-        let file = File::options().read(true).write(true).open(device)?;
-        let mut flipped = BTreeSet::new();
+        let file = past_the_cache(Path::new(device))?;
+        let (mut room, mut flipped) = (Room::new(), BTreeSet::new());
         for _ in 0..count * TRIES {
             let block = random.below(self.blocks);
             let at = self.at + block * BLOCK;
-            let mut data = [0; BLOCK as usize];
-            file.read_exact_at(&mut data, at)?;
-            let free = data == [0; BLOCK as usize] || data.starts_with(MAGIC);
+            let data = room.block();
+            file.read_exact_at(data, at)?;
+            let free = data.iter().all(|byte| *byte == 0) || data.starts_with(MAGIC);
             let wanted = only.is_none_or(|only| only.contains(&data[..16]));
             if free || !wanted || !flipped.insert(block) {
                 continue;
             }
-            let place = random.below(BLOCK);
-            file.write_all_at(&[data[place as usize] ^ 1 << random.below(8)], at + place)?;
+            data[random.below(BLOCK) as usize] ^= 1 << random.below(8);
+            file.write_all_at(data, at)?;
             if flipped.len() as u64 == count {
                 break;
             }

@@ -141,8 +141,21 @@ impl Spaces {
         command.args(["netns", "exec", &self.space(host)]).arg(binary());
         command.args([role, "run", "--config"]).arg(file(format!("etc/gabion/{role}.toml")));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
+        let started = child.id();
         self.again.borrow_mut().push(child);
-        Ok(())
+        wait("it has written its pid", secs(10), || {
+            Ok((self.pid(host, role)? == started).then_some(()))
+        })
+    }
+
+    /// Whether a role of a host runs.
+    pub fn runs(&self, host: &str, role: &str) -> Result<bool> {
+        Ok(is_running(self.pid(host, role)?))
+    }
+
+    /// What a role of a host has said.
+    pub fn log(&self, host: &str, role: &str) -> Result<String> {
+        Ok(fs::read_to_string(self.file(&format!("{host}/var/log/gabion/{role}.log")))?)
     }
 
     fn space(&self, host: &str) -> String {

@@ -246,6 +246,11 @@ impl Sds {
         self.trouble.as_deref()
     }
 
+    /// Its device, or this machine's memory, can't be relied on.
+    pub fn failed(&self) -> bool {
+        self.mirror.as_ref().is_some_and(|m| m.failed())
+    }
+
     /// Operations in flight.
     pub fn in_flight(&self) -> usize {
         self.mirror.as_ref().map_or(0, |m| m.in_flight())
@@ -417,7 +422,7 @@ impl seam::Node for Sds {
                 out.push(Effect::Reply { id, result: Err(BlockError::NoSuchVolume) })
             }
         }
-        if self.mirror.as_ref().is_some_and(|m| m.failed()) {
+        if self.failed() {
             self.end(Note::DeviceFailed, out);
         }
     }

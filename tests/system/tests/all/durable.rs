@@ -1,11 +1,11 @@
 //! File devices: what was answered survives every crash, and a damaged block is never served.
 
 use anyhow::{Context, Result, ensure};
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use system::bytes::Random;
 use system::ledger::{Ledger, Writers};
+use system::rot::{Room, past_the_cache};
 use system::{Cluster, MIB, Options, case, secs, setting, wait};
 
 const OPTIONS: Options =
@@ -87,15 +87,17 @@ fn the_same_command_finds_the_same_cluster() {
 
 /// Flips a bit in each of up to `count` places of the file where this block lies.
 fn flip(file: &Path, blocks: &[&[u8]], count: usize) -> Result<usize> {
-    let device = File::options().read(true).write(true).open(file)?;
+    let device = past_the_cache(file)?;
     let content = std::fs::read(file)?;
-    let mut flipped = 0;
+    let (mut room, mut flipped) = (Room::new(), 0);
     for block in blocks {
         // Data lies at multiples of a block, or behind a record's head in the log.
         let places = content.chunks_exact(4096).enumerate().filter(|(_, found)| found == block);
-        for (place, _) in places {
-            let at = place as u64 * 4096 + 1000;
-            device.write_all_at(&[content[at as usize] ^ 4], at)?;
+        for (place, found) in places {
+            let data = room.block();
+            data.copy_from_slice(found);
+            data[1000] ^= 4;
+            device.write_all_at(data, place as u64 * 4096)?;
             flipped += 1;
         }
         if flipped >= count {

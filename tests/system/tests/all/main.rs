@@ -7,6 +7,7 @@ mod demo;
 mod deploy;
 mod devices;
 mod durable;
+mod failing;
 mod failover;
 mod fio;
 mod full;

@@ -1,16 +1,19 @@
 //! Hosts with cables: servers and the MDM are killed and frozen, cables are pulled, what one host sends to another gets
-//! lost, bits flip, one after the other and at once; what was answered is there, and at the end all copies are equal.
+//! lost, bits flip, disks fail, one after the other and at once; what was answered is there, and at the end all copies
+//! are equal.
 //!
 //! Careful as the torture run is: a fault comes while another one lasts only if both leave a good copy.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Instant;
 use system::bytes::Random;
+use system::failing::Operation;
 use system::ledger::{Ledger, Writers};
 use system::rot::Rot;
-use system::{MIB, Spaces, case, gabion, next_fault, replicas, secs, setting};
+use system::{Failing, MIB, Spaces, case, gabion, next_fault, replicas, secs, setting, wait};
 
 const HOSTS: u32 = 4;
 const BYTES: u64 = 64 * MIB;
@@ -28,17 +31,35 @@ enum Fault {
     /// Between two servers, both ways.
     Part,
     FlipBits,
+    FailReads,
+    FailWrites,
+    FailFlushes,
 }
 
 use Fault::*;
-const FAULTS: [Fault; 8] =
-    [KillServer, FreezeServer, KillMdm, FreezeMdm, PullCable, LoseOneWay, Part, FlipBits];
+const FAULTS: [Fault; 11] = [
+    KillServer,
+    FreezeServer,
+    KillMdm,
+    FreezeMdm,
+    PullCable,
+    LoseOneWay,
+    Part,
+    FlipBits,
+    FailReads,
+    FailWrites,
+    FailFlushes,
+];
 
 struct Storm {
     spaces: Spaces,
     random: Random,
     rot: Rot,
     writers: Writers,
+    /// Of each host but the first.
+    disks: BTreeMap<String, Failing>,
+    /// Its disk has failed last: its server may have ended, or is about to.
+    failed: Option<String>,
     flipped: u64,
 }
 
@@ -64,7 +85,7 @@ impl Storm {
     }
 
     fn happens(&mut self, fault: Fault) -> Result<()> {
-        self.spaces.wait_state("healthy")?;
+        self.all_is_well()?;
         let host = self.server();
         match fault {
             KillServer => {
@@ -99,7 +120,31 @@ impl Storm {
                 self.flipped += self.rot.flip(&device, 8, None, &mut self.random)?;
                 self.spaces.gabion(&["device", "scrub"])?.ok().map(drop)
             }
+            FailReads => self.fail(&host, Operation::Read),
+            FailWrites => self.fail(&host, Operation::Write),
+            FailFlushes => self.fail(&host, Operation::Flush),
         }
+    }
+
+    /// A disk fails until its server has ended, or has not met it.
+    fn fail(&mut self, host: &str, operation: Operation) -> Result<()> {
+        self.disks[host].set(operation, true);
+        let seen = self.spaces.nbd("v")?.read(0, (BYTES / 4) as usize).map(drop);
+        let outcome = seen.and_then(|()| self.some_writes());
+        self.disks[host].set(operation, false);
+        self.failed = Some(host.to_owned());
+        outcome
+    }
+
+    fn all_is_well(&self) -> Result<()> {
+        wait("all is well", secs(90), || {
+            if let Some(host) =
+                self.failed.as_ref().filter(|h| !self.spaces.runs(h, "sds").unwrap_or(true))
+            {
+                self.spaces.start(host, "sds")?;
+            }
+            Ok((self.spaces.status()?["state"] == "healthy").then_some(()))
+        })
     }
 
     fn freeze(&mut self, host: &str, role: &str) -> Result<()> {
@@ -126,10 +171,23 @@ fn a_storm_over_hosts_with_cables_loses_nothing() {
         let mut spaces = Spaces::new(HOSTS, "256MiB", "\"v:64MiB\"")?;
         spaces.deploy(&["--down"])?.ok()?;
         let rot = Rot::learn(&spaces.device("h2"))?;
+        let disk = |n: u32| {
+            let host = format!("h{n}");
+            Ok((host.clone(), Failing::over(Path::new(&spaces.device(&host)))?))
+        };
+        let disks = (2..=HOSTS).map(disk).collect::<Result<_>>()?;
         spaces.up()?;
         let ledgers = (0..WRITERS).map(|n| Ledger::new(n, WRITERS, BYTES)).collect();
         let writers = Writers::on(|| spaces.nbd("v"), ledgers)?;
-        let mut storm = Storm { spaces, random: Random::new(seed), rot, writers, flipped: 0 };
+        let mut storm = Storm {
+            spaces,
+            random: Random::new(seed),
+            rot,
+            writers,
+            disks,
+            failed: None,
+            flipped: 0,
+        };
         let mut faults = BTreeMap::new();
         let end = Instant::now() + secs(seconds);
         while Instant::now() < end {
@@ -139,7 +197,13 @@ fn a_storm_over_hosts_with_cables_loses_nothing() {
             storm.happens(fault).with_context(|| format!("fault {count}, {fault:?}"))?;
             *faults.entry(fault).or_insert(0) += 1;
         }
-        let Storm { spaces, mut writers, flipped, .. } = storm;
+        storm.all_is_well()?;
+        for (host, role) in
+            [("h1", "mdm"), ("h1", "sds"), ("h2", "sds"), ("h3", "sds"), ("h4", "sds")]
+        {
+            ensure!(!storm.spaces.log(host, role)?.contains("panicked"), "{host} {role}");
+        }
+        let Storm { spaces, mut writers, disks, flipped, .. } = storm;
         let answered = writers.count();
         let mut ledgers = writers.finish();
         spaces.wait_state("healthy")?;
@@ -152,6 +216,7 @@ fn a_storm_over_hosts_with_cables_loses_nothing() {
         drop(nbd);
         let id = spaces.status()?["volumes"][0]["id"].as_u64().context("an id")?;
         spaces.deploy(&["--down"])?.ok()?;
+        drop(disks);
         let devices: Vec<String> = (1..=HOSTS).map(|n| spaces.device(&format!("h{n}"))).collect();
         for device in &devices {
             gabion(["inspect", device, "verify"])?.ok()?;

@@ -1,0 +1,100 @@
+//! Devices that fail with EIO, on reads, on writes, on flushes: the volume goes on from the other copy, clients see
+//! nothing, the server says what it met, and the device counts again when it works again.
+
+use anyhow::{Result, ensure};
+use std::fs;
+use system::bytes::Random;
+use system::failing::Operation::{self, Flush, Read, Write};
+use system::ledger::{Ledger, Writers};
+use system::{Cluster, Failing, MIB, Options, case, secs};
+
+const OPTIONS: Options =
+    Options { sds: 3, device: "file:256MiB", volumes: &["vol1:32MiB", "vol2:32MiB"], more: &[] };
+const BYTES: u64 = 32 * MIB;
+
+/// A cluster whose second server has a device that can fail; it has been there from before.
+fn cluster() -> Result<(Cluster, Failing)> {
+    let cluster = Cluster::start(&OPTIONS)?;
+    cluster.fill("vol1", &Random::new(5).bytes(BYTES as usize))?;
+    cluster.gabion(&["down"])?.ok()?;
+    let disk = Failing::over(&cluster.device(2))?;
+    cluster.start_again()?;
+    cluster.wait_state("healthy", secs(20))?;
+    Ok((cluster, disk))
+}
+
+#[test]
+fn what_a_device_cannot_read_comes_from_the_other_copy() {
+    case(|| {
+        let (cluster, disk) = cluster()?;
+        let content = Random::new(5).bytes(BYTES as usize);
+        disk.set(Read, true);
+        cluster.verify("vol1", &content)?;
+        // Not even what was written anew from there can be read: it is no use.
+        cluster.wait_down("sds2")?;
+        ended(&cluster, "can't read what was just written to it")?;
+        disk.set(Read, false);
+        cluster.start_sds(2)?;
+        cluster.gabion(&["device", "scrub"])?.ok()?;
+        cluster.wait_state("healthy", secs(20))?;
+        cluster.verify("vol1", &content)?;
+        cluster.gabion(&["down"])?.ok()?;
+        drop(disk);
+        cluster.start_again()?;
+        cluster.verify("vol1", &content)?;
+        cluster.stop_and_inspect(3)
+    });
+}
+
+/// The second server has said why it ended.
+fn ended(cluster: &Cluster, why: &str) -> Result<()> {
+    let log = fs::read_to_string(cluster.file("logs/sds2.log"))?;
+    ensure!(log.contains(why), "{log}");
+    Ok(())
+}
+
+/// Writers go on while a device fails to do this, and all that was answered is there, on the device, too, in the end.
+fn fails(operation: Operation) -> Result<()> {
+    let (cluster, disk) = cluster()?;
+    let ledgers = (0..2).map(|n| Ledger::new(n, 2, BYTES)).collect();
+    let mut writers = Writers::start(&cluster, "vol2", ledgers)?;
+    writers.wait(100)?;
+    disk.set(operation, true);
+    cluster.wait_down("sds2")?;
+    writers.wait(500)?;
+    ended(&cluster, "the device failed to write or to flush")?;
+    // As long as it is like that, it can't come back, and says so.
+    let said = cluster.gabion(&["sds", "start", "2"])?;
+    ensure!(said.code == 1, "{said:?}");
+    writers.wait(100)?;
+    disk.set(operation, false);
+    cluster.start_sds(2)?;
+    writers.wait(500)?;
+    let mut ledgers = writers.finish();
+    cluster.wait_state("healthy", secs(30))?;
+    let mut nbd = cluster.nbd("vol2")?;
+    ledgers.iter_mut().try_for_each(|ledger| ledger.verify(&mut nbd))?;
+    // Its copies alone hold all of it.
+    for other in ["sds1", "sds3"] {
+        cluster.kill(other)?;
+        ledgers.iter_mut().try_for_each(|ledger| ledger.verify(&mut nbd))?;
+        cluster.start_sds(if other == "sds1" { 1 } else { 3 })?;
+        cluster.wait_state("healthy", secs(30))?;
+    }
+    drop(nbd);
+    cluster.gabion(&["down"])?.ok()?;
+    drop(disk);
+    cluster.start_again()?;
+    cluster.wait_state("healthy", secs(30))?;
+    cluster.stop_and_inspect(3)
+}
+
+#[test]
+fn a_device_that_cannot_write_is_done_without() {
+    case(|| fails(Write));
+}
+
+#[test]
+fn a_device_that_cannot_flush_is_done_without() {
+    case(|| fails(Flush));
+}
