@@ -132,8 +132,7 @@ impl Spaces {
 
     /// Starts a role again that has ended, as an operator on that host would.
     pub fn start(&self, host: &str, role: &str) -> Result<()> {
-        let pid = self.pid(host, role)?;
-        wait("the old process is gone", secs(10), || Ok((!is_running(pid)).then_some(())))?;
+        wait("the old process is gone", secs(10), || Ok((!self.runs(host, role)).then_some(())))?;
         let file = |name: String| self.file(&format!("{host}/{name}"));
         let log =
             fs::File::options().append(true).open(file(format!("var/log/gabion/{role}.log")))?;
@@ -148,9 +147,9 @@ impl Spaces {
         })
     }
 
-    /// Whether a role of a host runs.
-    pub fn runs(&self, host: &str, role: &str) -> Result<bool> {
-        Ok(is_running(self.pid(host, role)?))
+    /// Whether a role of a host runs; who ends by himself takes his pid file with him.
+    pub fn runs(&self, host: &str, role: &str) -> bool {
+        self.pid(host, role).is_ok_and(is_running)
     }
 
     /// What a role of a host has said.

@@ -138,9 +138,7 @@ impl Storm {
 
     fn all_is_well(&self) -> Result<()> {
         wait("all is well", secs(90), || {
-            if let Some(host) =
-                self.failed.as_ref().filter(|h| !self.spaces.runs(h, "sds").unwrap_or(true))
-            {
+            if let Some(host) = self.failed.as_ref().filter(|h| !self.spaces.runs(h, "sds")) {
                 self.spaces.start(host, "sds")?;
             }
             Ok((self.spaces.status()?["state"] == "healthy").then_some(()))
