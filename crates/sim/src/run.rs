@@ -321,6 +321,12 @@ fn without_slow(
             |s: &Stage| s.sent_away.is_none().then(|| format!("sds{i} is slow, and is borne"));
         match wait(stage, "R12", CALM / 600, unmet) {
             Err(failure) if failure.name == "R12" && stage.world.now() < end => {}
+            // Groups have other leaders by now.
+            Err(failure)
+                if failure.name == "R12" && !stage.can_be_found_slow(i, disk > Duration::ZERO) =>
+            {
+                return Ok(());
+            }
             // Nobody has asked it for anything to speak of: so nobody waits for it.
             Err(failure) if failure.name == "R12" && disk > Duration::ZERO && jobs(stage) < 100 => {
                 return Ok(());
