@@ -115,8 +115,13 @@ pub fn add(target: &Target, name: &str, address: SocketAddr, tie_breaker: bool) 
     }
 }
 
-/// `gabion mdm remove`.
+/// `gabion mdm remove`. Who leads hands over first, and need not answer while it goes.
 pub fn remove(target: &Target, name: &str) -> Result<()> {
+    let all = ask(target)?;
+    let can_lead = |m: &Mdm| m.name != name && m.votes && m.role == "manager" && m.state == "up";
+    if all.iter().any(|m| m.name == name && m.leads) && all.iter().any(can_lead) {
+        switch(target, None)?;
+    }
     target.connect()?.remove_mdm(name)?;
     println!("{name} is out of the cluster: its process can be stopped, and its log removed.");
     Ok(())
