@@ -68,7 +68,8 @@ pub struct Hello {
     /// Where an MDM listens, `ip:port`.
     #[prost(string, tag = "20")]
     pub address: String,
-    /// MDM to MDM: the member that is meant; `id` is the sender's.
+    /// To an MDM by another one: the member that is meant; `id` is the sender's. To a data server: the device that is
+    /// meant, 0 for whoever listens there.
     #[prost(uint32, tag = "21")]
     pub to: u32,
     /// MDM to MDM: the last entry that the sender has.

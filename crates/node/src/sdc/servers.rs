@@ -110,6 +110,7 @@ impl Sdc {
         let mut hello = links::hello(self.cluster, Role::Sdc, &self.config.name);
         (hello.id, hello.incarnation) = (sdc.0, incarnation.0);
         (hello.session, hello.map) = (self.session, self.map.version.0);
+        hello.to = device.0;
         dialer.link_up(link, &hello, out);
         self.links.insert(link, Peer::Server(device));
     }

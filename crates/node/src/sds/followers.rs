@@ -66,18 +66,21 @@ impl Followers {
         self.dial_at = Some(Time::ZERO);
     }
 
-    /// Calls `dial` for each device that is up and due.
+    /// Calls `dial` for each device that is due, and `there`: up, at this address. One that lives elsewhere now and
+    /// that nobody wants is let be: whoever has its place took the greeting for a new session, and ended the true one.
     pub(super) fn due(
         &mut self,
         now: Time,
-        up: impl Fn(DeviceId) -> bool,
+        there: impl Fn(DeviceId, SocketAddr) -> bool,
         mut dial: impl FnMut(DeviceId, &mut Dialer),
     ) {
         if self.dial_at.is_none_or(|at| at > now) {
             return;
         }
         self.dial_at = None;
-        for (device, follower) in self.followers.iter_mut().filter(|(device, _)| up(**device)) {
+        let is_there =
+            |(device, f): &(&DeviceId, &mut Follower)| there(**device, f.dialer.address());
+        for (device, follower) in self.followers.iter_mut().filter(is_there) {
             if follower.dialer.wake_at().is_some_and(|at| at <= now) {
                 dial(*device, &mut follower.dialer);
             }
@@ -102,7 +105,7 @@ mod tests {
             let mut all: Vec<u32> = Vec::new();
             followers.due(
                 now,
-                |_| up,
+                |_, _| up,
                 |device, dialer| {
                     assert!(dialer.poll(now, DialId(1), &mut out));
                     all.push(device.0);
@@ -124,5 +127,22 @@ mod tests {
         assert_eq!(dialled(&mut followers, now, true), []);
         let again = followers.dial_at.expect("it is dialled again");
         assert_eq!(dialled(&mut followers, again, true), [2]);
+    }
+
+    #[test]
+    fn who_lives_elsewhere_by_now_is_not_dialled_where_he_was() {
+        let [old, new] = [1, 2].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let mut followers = Followers::default();
+        followers.want(DeviceId(1), old, &Limits::SHIPPED);
+        let mut dialled = |followers: &mut Followers| {
+            let mut all = Vec::new();
+            followers.look_again();
+            let there = |_, address| address == new;
+            followers.due(Time(1), there, |_, dialer| all.push(dialer.address()));
+            all
+        };
+        assert_eq!(dialled(&mut followers), []);
+        followers.want(DeviceId(1), new, &Limits::SHIPPED);
+        assert_eq!(dialled(&mut followers), [new]);
     }
 }

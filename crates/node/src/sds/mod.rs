@@ -320,8 +320,11 @@ impl Sds {
             self.dials.insert(dial, None);
             self.mdm.dialer_mut().poll(now, dial, out);
         }
-        let up = |device| self.map.devices.get(&device).is_some_and(|d| d.up);
-        self.followers.due(now, up, |device, dialer| {
+        let there = |device, address| {
+            let known = self.map.devices.get(&device);
+            known.is_some_and(|d| d.up && d.address == Some(address))
+        };
+        self.followers.due(now, there, |device, dialer| {
             self.next_dial += 1;
             let dial = DialId(self.next_dial);
             self.dials.insert(dial, Some(device));

@@ -28,6 +28,7 @@ impl Sds {
                 let mut hello = hello(self.cluster, Role::Sds, &self.config.name);
                 (hello.id, hello.incarnation) = (self.me.0, self.incarnation.0);
                 (hello.session, hello.map) = (self.next_session, self.map.version.0);
+                hello.to = device.0;
                 let follower = self.followers.change(device).expect("checked");
                 follower.refused = false;
                 follower.dialer.link_up(link, &hello, out);
@@ -103,6 +104,15 @@ impl Sds {
                 "this server is not registered with its MDM yet: try again",
             ));
         };
+        if hello.to != 0 && hello.to != self.me.0 {
+            // Taken for a new session, it would end the true one.
+            let text = alloc::format!(
+                "this is {}, not dev{}: an MDM knows where that is",
+                self.me,
+                hello.to
+            );
+            return Err(refusal(RefusalCode::NotMe, text));
+        }
         let incarnation = Incarnation(hello.incarnation);
         let sessions_link = match hello.role() {
             Role::Sdc => {
