@@ -233,7 +233,12 @@ impl Stage {
             if death.careful && !whole {
                 return;
             }
-            self.marks.meet("sim: a server was wiped");
+            let twins = those.len() > 1;
+            self.marks.meet(if twins {
+                "sim: a server was wiped with its devices"
+            } else {
+                "sim: a server was wiped"
+            });
             let w = self.world.weather();
             let rough =
                 w.net_tail_ppm | w.run_tail_ppm | w.disk_tail_ppm | w.reset_ppm | w.flip_ppm != 0;
@@ -246,6 +251,12 @@ impl Stage {
                 self.exposure.excuse = Some(format!("{who} was {why}"));
             }
             self.exposure.exposed = true;
+        }
+        if !self.plan.mates.is_empty() && matches!(who, Who::Sds(_)) {
+            self.marks.meet(match those.len() {
+                1 => "sim: a device died alone",
+                _ => "sim: a server died with its devices",
+            });
         }
         those.into_iter().for_each(|who| self.kill(who, death));
     }

@@ -232,3 +232,29 @@ fn two_pools(plan: &mut Plan, r: &mut Prng) {
     plan.second_pool_volumes =
         if plan.volumes.len() > 1 { *r.pick(&[1, 2, 1, 2, 1, 2, 0, 3]) } else { r.below(2) as u8 };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_two_devices_at_most_and_a_pool_has_two_fault_units() {
+        let (mut with_mates, mut with_pools) = (0, 0);
+        for plan in (0..1000).map(Plan::generate) {
+            assert!(plan.servers() > 1 && plan.sds <= MOST);
+            assert!((0..plan.sds).all(|i| plan.together(i).count() <= 2));
+            let mut units: BTreeMap<u8, BTreeSet<u8>> = BTreeMap::new();
+            for i in 0..plan.sds {
+                units.entry(plan.pool(i)).or_default().insert(plan.unit(i));
+            }
+            assert_eq!(units.len(), usize::from(plan.pools()));
+            assert!(units.values().all(|units| units.len() > 1));
+            assert!(
+                (0..plan.volumes.len() as u8).all(|v| units.contains_key(&plan.volume_pool(v)))
+            );
+            with_mates += u32::from(!plan.mates.is_empty());
+            with_pools += u32::from(plan.pools() > 1);
+        }
+        assert!((90..160).contains(&with_mates) && (90..160).contains(&with_pools));
+    }
+}
