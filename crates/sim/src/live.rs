@@ -181,7 +181,7 @@ impl Stage {
             return Some(unmet);
         }
         // Devices that were exchanged may bring two copies to one server, for a while.
-        let twins = !self.plan.mates.is_empty();
+        let twins = !self.plan.mates.is_empty() && self.plan.swaps();
         if let Some(unmet) = twins.then(|| i03_mirrors::together(self)).flatten() {
             return Some(unmet);
         }
