@@ -117,6 +117,16 @@ pub enum Mutant {
     ReuseGeneration,
     /// Placement: a fault set counts as so many fault units as it has servers.
     IgnoreFaultSets,
+    /// Placement: each device of a server counts as a fault unit.
+    DeviceIsUnit,
+    /// Placement: a new volume gets groups on devices of any pool.
+    PlaceAnywhere,
+    /// Placement: the healer takes devices of any pool.
+    HealAnywhere,
+    /// Placement: only the first pool is levelled.
+    LevelFirstPool,
+    /// R11: who may be removed is judged by the fault units of all pools together.
+    CountAllPools,
     /// R8: unmapping is answered before every primary knows of it.
     UnmapBlindly,
     /// R4: the MDM gives a group other replicas without comparing the epoch. (In the MDM's own tests.)
@@ -129,7 +139,7 @@ pub enum Mutant {
     WipeReplica,
     /// R11: a device that is no replica any more keeps what it had.
     KeepForeign,
-    /// R11: the two copies of a group may come to lie on one server. (In the MDM's own tests.)
+    /// R11: the two copies of a group may come to lie on one server.
     OneFaultUnit,
     /// R12: what a server in maintenance misses is made anew elsewhere.
     RebuildMaintained,
@@ -243,6 +253,12 @@ impl Mutant {
         Mutant::ReuseGeneration,
         Mutant::UnmapBlindly,
         Mutant::IgnoreFaultSets,
+        Mutant::DeviceIsUnit,
+        Mutant::PlaceAnywhere,
+        Mutant::HealAnywhere,
+        Mutant::LevelFirstPool,
+        Mutant::CountAllPools,
+        Mutant::OneFaultUnit,
         Mutant::NoFloor,
     ];
 }

@@ -305,7 +305,7 @@ impl State {
         if m.thick {
             self.has_space(pool, size, limits, used)?;
         }
-        let all = self.placement(pool);
+        let all = self.placement_of(|of| of == pool || mutant::on(Mutant::PlaceAnywhere));
         let up = |d: &&placement::Device| self.is_up(d.id);
         let devices: Vec<placement::Device> = all.iter().filter(up).copied().collect();
         let here = |g: &&Group| self.pool_of(g) == Some(pool);
@@ -346,13 +346,18 @@ impl State {
 
     /// The devices of a pool that are to hold something.
     pub(crate) fn placement(&self, pool: PoolId) -> Vec<placement::Device> {
-        let here = |d: &Device| d.pool == pool && d.intent == Intent::Normal;
+        self.placement_of(|of| of == pool)
+    }
+
+    /// The same for all these pools.
+    pub(crate) fn placement_of(&self, pools: impl Fn(PoolId) -> bool) -> Vec<placement::Device> {
+        let here = |d: &Device| pools(d.pool) && d.intent == Intent::Normal;
         let devices = self.devices.iter().filter(|(_, d)| here(d));
         let device = |(id, d): (&DeviceId, &Device)| {
-            let sds = self.unit(d.sds);
-            placement::Device { id: *id, sds, capacity: d.capacity }
+            let sds = self.unit_of(*id)?;
+            Some(placement::Device { id: *id, sds, capacity: d.capacity })
         };
-        devices.map(device).collect()
+        devices.filter_map(device).collect()
     }
 
     /// Why a pool has too few fault units: in words of servers, where there is nothing else.

@@ -10,6 +10,7 @@ use crate::status::Observed;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
 use base::{DeviceId, Limits, PoolId, SdsId};
 use wire::control::{Intent, RemoveAsk};
 
@@ -58,8 +59,9 @@ impl State {
         let stay: Vec<_> = there().filter(|(id, d)| takes(d) && !goes(id, d)).collect();
         let pools: BTreeSet<PoolId> = meant.iter().map(|d| self.devices[d].pool).collect();
         for pool in &pools {
-            let of_pool = |d: &Device| d.pool == *pool;
-            let units = stay.iter().filter(|(_, d)| of_pool(d)).map(|(_, d)| self.unit(d.sds));
+            let of_pool = |d: &Device| d.pool == *pool || mutant::on(Mutant::CountAllPools);
+            let units = stay.iter().filter(|(_, d)| of_pool(d));
+            let units = units.filter_map(|(id, _)| self.unit_of(**id));
             let units: BTreeSet<SdsId> = units.collect();
             let groups = self.groups.values().any(|g| self.pool_of(g) == Some(*pool));
             if units.len() < 2 && groups {

@@ -384,7 +384,12 @@ impl State {
 
     /// A device's fault unit, named by the first server of it: two copies on one share their fate.
     pub fn unit_of(&self, device: DeviceId) -> Option<SdsId> {
-        self.devices.get(&device).map(|d| self.unit(d.sds))
+        let server = self.devices.get(&device)?.sds;
+        let alone = || self.servers.get(&server).is_some_and(|s| s.fault_set.is_none());
+        match mutant::on(Mutant::DeviceIsUnit) && alone() {
+            true => Some(SdsId(device.0 | 1 << 31)), // a number that no server has
+            false => Some(self.unit(server)),
+        }
     }
 
     /// A server's fault unit.

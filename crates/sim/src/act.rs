@@ -49,18 +49,28 @@ impl Stage {
             Action::Create(v, units) => {
                 let free = self.volumes[v as usize].id.is_none() || self.volumes[v as usize].doomed;
                 if free && !self.is_ordered(v, |o| matches!(o, Order::Create(..))) {
-                    self.order(Order::Create(v, units));
+                    self.order(Order::Create(v, units, self.plan.volume_pool(v)));
                 }
             }
             Action::Damage(i, damage) => self.damage(i, damage),
             Action::Tamper(i, how) => self.tamper(i, how),
             Action::Grow(i, mib) => self.grow(i, mib),
             Action::Scrub => self.order(Order::Scrub),
-            Action::Remove(i) => self.order(Order::Remove(i, false)),
-            Action::Keep(i) => self.order(Order::Remove(i, true)),
-            Action::Maintain(i, protected) => self.order(Order::Maintain(i, protected)),
-            Action::Return(i) => self.order(Order::Return(i)),
-            Action::Policies(rebuild, rebalance) => self.order(Order::Policies(rebuild, rebalance)),
+            Action::Remove(i) => self.order(Order::Remove(self.plan.server(i), false)),
+            Action::RemoveDevice(i) => {
+                if let Some(device) = self.sds(i).map(Sds::id).filter(|d| d.0 != 0) {
+                    self.order(Order::RemoveDevice(device));
+                }
+            }
+            Action::Keep(i) => self.order(Order::Remove(self.plan.server(i), true)),
+            Action::Maintain(i, protected) => {
+                self.order(Order::Maintain(self.plan.server(i), protected));
+            }
+            Action::Return(i) => self.order(Order::Return(self.plan.server(i))),
+            Action::Policies(rebuild, rebalance) => {
+                let pools = if self.plan.pools() == 1 { 0..=0 } else { 1..=2 };
+                pools.for_each(|pool| self.order(Order::Policies(pool, rebuild, rebalance)));
+            }
             Action::Switch => self.order(Order::SwitchMdm),
             Action::Replace(i) => {
                 let waits = |o: &Order| matches!(o, Order::AddMdm(_) | Order::RemoveMdm(_));
@@ -89,16 +99,19 @@ impl Stage {
     /// True when such an order about this volume waits.
     pub fn is_ordered(&self, v: u8, kind: impl Fn(&Order) -> bool) -> bool {
         let of = |o: &Order| match o {
-            Order::Create(of, _) | Order::Resize(of, _) | Order::Delete(of) | Order::Map(of, _) => {
-                Some(*of)
-            }
+            Order::Create(of, ..)
+            | Order::Resize(of, _)
+            | Order::Delete(of)
+            | Order::Map(of, _) => Some(*of),
             Order::Scrub
             | Order::Remove(..)
+            | Order::RemoveDevice(_)
             | Order::Maintain(..)
             | Order::Return(_)
             | Order::AddMdm(_)
             | Order::RemoveMdm(_)
             | Order::FaultSet(_)
+            | Order::Pool(_)
             | Order::Policies(..)
             | Order::SwitchMdm => None,
         };
@@ -196,21 +209,36 @@ impl Stage {
     }
 
     fn crash(&mut self, who: Who, death: Death) {
-        let id = self.proc(who);
+        let mut those = match who {
+            Who::Sds(i) if death.server => self.plan.together(i).map(Who::Sds).collect(),
+            _ => vec![who],
+        };
+        those.retain(|who| self.world.state(self.proc(*who)) != ProcState::Dead);
         // Whoever puts a device right does nothing else to its server meanwhile. An empty device would get the
         // name of the one that was there before the exchange.
-        let waits = matches!(who, Who::Sds(i) if self.tampered.contains_key(&i)
-            || !death.keep && self.written.contains_key(&i));
-        if self.world.state(id) == ProcState::Dead || waits {
+        let waits = |who: &Who| {
+            matches!(who, Who::Sds(i) if self.tampered.contains_key(i)
+                || !death.keep && self.written.contains_key(i))
+        };
+        if those.is_empty() || those.iter().any(waits) {
             return;
         }
-        if matches!(who, Who::Sds(_)) && !(death.keep && self.plan.keeps(who)) {
+        let empties =
+            |who: &Who| matches!(who, Who::Sds(_)) && !(death.keep && self.plan.keeps(*who));
+        if those.iter().any(empties) {
             self.heal();
-            let whole = self.is_whole() && self.is_calm() && self.lost_copies.is_empty();
+            // An exchange may have brought two copies to one server.
+            let apart = those.len() == 1 || self.written.is_empty();
+            let whole = self.is_whole() && self.is_calm() && self.lost_copies.is_empty() && apart;
             if death.careful && !whole {
                 return;
             }
-            self.marks.meet("sim: a server was wiped");
+            let twins = those.len() > 1;
+            self.marks.meet(if twins {
+                "sim: a server was wiped with its devices"
+            } else {
+                "sim: a server was wiped"
+            });
             let w = self.world.weather();
             let rough =
                 w.net_tail_ppm | w.run_tail_ppm | w.disk_tail_ppm | w.reset_ppm | w.flip_ppm != 0;
@@ -224,7 +252,13 @@ impl Stage {
             }
             self.exposure.exposed = true;
         }
-        self.kill(who, death);
+        if !self.plan.mates.is_empty() && matches!(who, Who::Sds(_)) {
+            self.marks.meet(match those.len() {
+                1 => "sim: a device died alone",
+                _ => "sim: a server died with its devices",
+            });
+        }
+        those.into_iter().for_each(|who| self.kill(who, death));
     }
 
     fn io(&mut self, client: u8, volume: u8, kind: IoKind, sector: u32, sectors: u32) {

@@ -1,7 +1,8 @@
 //! The one who makes, grows and deletes volumes: a node that speaks the wire protocol as a command
 //! line would, one order after the other, each repeated until its outcome is known.
 
-use base::{Limits, Policy, Time, UNIT};
+use crate::plan::pools::pool_name;
+use base::{DeviceId, Limits, Policy, Time, UNIT};
 use prost::Message;
 use seam::{DialId, Effect, Effects, Event, Node, Port};
 use std::cell::RefCell;
@@ -19,8 +20,8 @@ use wire::{Header, Kind, PeerFramer};
 /// An order. Volumes have the names `v0`, `v1`...
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Make volume `v` of so many units.
-    Create(u8, u32),
+    /// Make volume `v` of so many units, in this pool.
+    Create(u8, u32, u8),
     /// Grow it.
     Resize(u8, u32),
     /// Delete it.
@@ -29,10 +30,14 @@ pub enum Order {
     Map(u8, u8),
     /// Make this fault set.
     FaultSet(u8),
+    /// Make this storage pool.
+    Pool(u8),
     /// Scrub all devices.
     Scrub,
     /// Remove this server; true: keep it after all.
     Remove(u8, bool),
+    /// Remove this device.
+    RemoveDevice(DeviceId),
     /// Put this server into maintenance, if it may be off now; true: protected.
     Maintain(u8, bool),
     /// Its maintenance is over.
@@ -43,8 +48,8 @@ pub enum Order {
     RemoveMdm(u8),
     /// Let another MDM lead, if one can.
     SwitchMdm,
-    /// Tell the storage pool how copies give way to clients: those that replace a lost one, and those that move.
-    Policies(Policy, Policy),
+    /// Tell this storage pool how copies give way to clients: those that replace a lost one, and those that move.
+    Policies(u8, Policy, Policy),
 }
 
 /// All clients.
@@ -139,9 +144,10 @@ impl Admin {
         let look = self.unsure && matches!(order, Order::Create(..));
         let ask = match order {
             _ if look => Ask::Status(StatusAsk {}),
-            Order::Create(v, units) => Ask::CreateVolume(CreateVolume {
+            Order::Create(v, units, pool) => Ask::CreateVolume(CreateVolume {
                 name: name(v),
                 size: size(units),
+                pool: pool_name(pool).into(),
                 ..CreateVolume::default()
             }),
             Order::Resize(v, units) => {
@@ -165,9 +171,17 @@ impl Admin {
                 name: format!("set{i}"),
                 ..CreateObject::default()
             }),
+            Order::Pool(i) => Ask::CreateObject(CreateObject {
+                kind: ObjectKind::Pool as i32,
+                name: pool_name(i).into(),
+                ..CreateObject::default()
+            }),
             Order::Scrub => Ask::Scrub(ScrubAsk { device: 0 }),
             Order::Remove(i, keep) => {
                 Ask::Remove(RemoveAsk { device: 0, server: format!("sds{i}"), keep })
+            }
+            Order::RemoveDevice(device) => {
+                Ask::Remove(RemoveAsk { device: device.0, ..RemoveAsk::default() })
             }
             Order::Maintain(i, protected) => {
                 Ask::Maintain(MaintainAsk { server: format!("sds{i}"), protected, end: false })
@@ -184,7 +198,8 @@ impl Admin {
             }),
             Order::RemoveMdm(i) => Ask::RemoveMdm(RemoveMdm { name: format!("mdm{i}") }),
             Order::SwitchMdm => Ask::SwitchMdm(SwitchMdm::default()),
-            Order::Policies(rebuild, rebalance) => Ask::SetPool(SetPool {
+            Order::Policies(pool, rebuild, rebalance) => Ask::SetPool(SetPool {
+                pool: pool_name(pool).into(),
                 rebuild: Some(rebuild.into()),
                 rebalance: Some(rebalance.into()),
                 ..SetPool::default()
@@ -233,7 +248,7 @@ impl Admin {
         let Some(order) = self.desk.borrow().orders.front().copied() else { return };
         if looked {
             let Some(status) = reply.status else { return };
-            if let Order::Create(v, units) = order {
+            if let Order::Create(v, units, _) = order {
                 match status.volumes.iter().find(|s| s.name == name(v)) {
                     Some(found) => self.finish(Done::Created(v, found.id, units)),
                     None => self.unsure = false,
@@ -243,7 +258,7 @@ impl Admin {
             return;
         }
         match (order, reply.error(), reply.volume) {
-            (Order::Create(v, units), AdminError::None, Some(made)) => {
+            (Order::Create(v, units, _), AdminError::None, Some(made)) => {
                 self.finish(Done::Created(v, made.id, units));
             }
             (Order::Create(..), AdminError::NameTaken, _) => self.unsure = true,
@@ -267,13 +282,15 @@ impl Admin {
                 self.finish(Done::Mapped(v, clients, false));
             }
             (Order::Map(..), AdminError::NotFound, _)
-            | (Order::FaultSet(_), AdminError::None | AdminError::NameTaken, _) => {
+            | (Order::FaultSet(_) | Order::Pool(_), AdminError::None | AdminError::NameTaken, _) => {
                 self.finish(Done::Other);
             }
             (Order::Scrub | Order::Policies(..), AdminError::None, _) => self.finish(Done::Other),
-            (Order::Remove(..) | Order::Maintain(..) | Order::Return(_), error, _)
-                if error != AdminError::Other =>
-            {
+            (
+                Order::Remove(..) | Order::RemoveDevice(_) | Order::Maintain(..) | Order::Return(_),
+                error,
+                _,
+            ) if error != AdminError::Other => {
                 self.finish(Done::Other);
             }
             (Order::AddMdm(_), AdminError::None | AdminError::NameTaken, _) => {

@@ -7,6 +7,7 @@ pub mod i05_content;
 pub mod i10_clean;
 pub mod i13_epochs;
 pub mod i14_leaks;
+pub mod pools;
 pub mod register;
 pub mod upkeep;
 

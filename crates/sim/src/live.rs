@@ -1,6 +1,7 @@
 //! I8: when faults stop, the system becomes active, then mirrored, in bounded time. If it does not,
 //! the first unmet condition is told.
 
+use crate::check::i03_mirrors;
 use crate::plan::Who;
 use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
@@ -80,14 +81,19 @@ impl Stage {
         if self.is_tight() || groups.values().any(|g| g.lost) || there().any(|(_, d)| d.leaves) {
             return None;
         }
-        // Each server has one device.
-        let sets = self.plan.fault_sets;
-        let servers = (0..self.plan.sds).filter_map(|i| Some((self.sds(i)?.id(), i)));
-        let servers: BTreeMap<DeviceId, u8> = servers.collect();
-        let unit = |id: &DeviceId| match (servers.get(id), sets) {
-            (Some(i), 1..) => u32::from(i % sets),
-            _ => 1000 + id.0,
-        };
+        let pools: BTreeSet<u32> = there().map(|(_, d)| d.pool).collect();
+        pools.into_iter().find_map(|pool| self.share_unmet_in(pool))
+    }
+
+    fn share_unmet_in(&self, pool: u32) -> Option<String> {
+        let here = |id: &GroupId| self.observer.places.pool_of(*id) == Some(pool);
+        let groups: BTreeMap<&GroupId, &GroupInfo> =
+            self.observer.groups.iter().filter(|(id, _)| here(id)).collect();
+        let devices = self.observer.devices.iter();
+        let there = || devices.clone().filter(|(_, d)| !d.removed && d.pool == pool);
+        let units = (0..self.plan.sds).filter_map(|i| Some((self.sds(i)?.id(), self.plan.unit(i))));
+        let units: BTreeMap<DeviceId, u8> = units.collect();
+        let unit = |id: &DeviceId| units.get(id).map_or(1000 + id.0, |unit| u32::from(*unit));
         let mut units: BTreeMap<u32, f64> = BTreeMap::new();
         there().for_each(|(id, d)| *units.entry(unit(id)).or_default() += d.capacity as f64);
         let weights = self.units();
@@ -103,11 +109,11 @@ impl Stage {
             };
             let part = part * d.capacity as f64 / own;
             let off = |what: &str, weigh: &dyn Fn(&GroupId) -> f64| {
-                let all: f64 = groups.keys().map(weigh).sum();
+                let all: f64 = groups.keys().map(|g| weigh(g)).sum();
                 let has = groups.iter().filter(|(_, g)| g.replicas.contains(&id.0));
                 let has: f64 = has.map(|(g, _)| weigh(g)).sum();
                 let (share, most) =
-                    (2.0 * all * part, groups.keys().map(weigh).fold(0.0, f64::max));
+                    (2.0 * all * part, groups.keys().map(|g| weigh(g)).fold(0.0, f64::max));
                 ((has - share).abs() > 2.0 * most + share * 0.05)
                     .then(|| format!("{id} has {has} {what}, and its share is {share:.1}"))
             };
@@ -174,6 +180,11 @@ impl Stage {
         if let Some(unmet) = self.share_unmet() {
             return Some(unmet);
         }
+        // Devices that were exchanged may bring two copies to one server, for a while.
+        let twins = !self.plan.mates.is_empty() && self.plan.swaps();
+        if let Some(unmet) = twins.then(|| i03_mirrors::together(self)).flatten() {
+            return Some(unmet);
+        }
         self.answers_unmet()
     }
 
@@ -226,13 +237,34 @@ impl Stage {
         None
     }
 
-    /// True when the others are to make the copies anew that a server has which stays away.
+    /// True for a device that is the outcast's.
+    pub fn is_out(&self, device: u32) -> bool {
+        self.outcasts.values().any(|out| *out == device)
+    }
+
+    /// True when the others are to make the copies anew that a server has which stays away, in some pool.
     pub fn rebuilds(&self) -> bool {
+        (0..self.plan.sds).any(|i| self.rebuilds_in(self.plan.pool(i)))
+    }
+
+    /// True when they are to in this pool: two fault units of it are left.
+    pub fn rebuilds_in(&self, pool: u8) -> bool {
+        let plan = &self.plan;
+        let here =
+            (0..plan.sds).filter(|i| plan.pool(*i) == pool && !self.outcasts.contains_key(i));
+        let units: BTreeSet<u8> = here.map(|i| plan.unit(i)).collect();
         // One that is to be removed, and can't be because something is lost, takes nothing any more.
         let all = !self.observer.devices.values().any(|d| d.leaves);
-        all && self.plan.sds > 2
+        all && units.len() > 1
             && !self.is_tight()
             && self.plan.limits.rebuild_after < Duration::from_secs(10)
+    }
+
+    /// True when this group's lost copy is to be made anew.
+    fn comes_anew(&self, group: GroupId) -> bool {
+        // Pools have their numbers in the order in which they were made.
+        let pool = self.observer.places.pool_of(group).unwrap_or_default() as u8;
+        self.rebuilds_in(if self.plan.pools() == 1 { 0 } else { pool })
     }
 
     /// True when it has to be seen that this server is slow: by its disk, if it gets work, or else by two others at
@@ -255,10 +287,13 @@ impl Stage {
 
     /// What still has to happen before everything that this server had has two copies again.
     pub fn copies_unmet_without(&self) -> Option<String> {
-        let device = self.outcasts_device?;
-        self.observer.groups.iter().filter(|(_, g)| !g.lost).find_map(|(id, g)| {
-            let counts = g.in_sync.contains(&device);
-            let counts = counts.then(|| format!("{id} still counts on dev{device}: {g:?}"));
+        if self.outcasts.is_empty() {
+            return None;
+        }
+        let meant = |(id, g): &(&GroupId, &GroupInfo)| !g.lost && self.comes_anew(**id);
+        self.observer.groups.iter().filter(meant).find_map(|(id, g)| {
+            let counts = g.in_sync.iter().find(|d| self.is_out(**d));
+            let counts = counts.map(|d| format!("{id} still counts on dev{d}: {g:?}"));
             counts.or_else(|| copies_unmet(*id, g))
         })
     }
@@ -266,20 +301,21 @@ impl Stage {
     /// What still has to happen before everything is served without this server, with two copies again if
     /// there are servers for them.
     pub fn unmet_without(&self, outcast: u8) -> Option<String> {
-        let device = self.outcasts_device?;
-        let out = [Some(device), self.second_device];
+        if self.outcasts.is_empty() {
+            return None;
+        }
         for (id, g) in &self.observer.groups {
-            if g.lost || (self.is_tight() && g.in_sync == [device]) {
+            if g.lost || (self.is_tight() && g.in_sync.len() == 1 && self.is_out(g.in_sync[0])) {
                 continue;
             }
-            if g.primary == 0 || out.contains(&Some(g.primary)) {
+            if g.primary == 0 || self.is_out(g.primary) {
                 return Some(format!("{id} is not served without sds{outcast}: {g:?}"));
             }
             if let Some(unmet) = self.primary_unmet(*id, Epoch(g.epoch), g.primary) {
                 return Some(unmet);
             }
-            let anew = self.rebuilds();
-            if let Some(d) = g.in_sync.iter().find(|d| anew && out.contains(&Some(**d))) {
+            let anew = self.comes_anew(*id);
+            if let Some(d) = g.in_sync.iter().find(|d| anew && self.is_out(**d)) {
                 return Some(format!("{id} still counts on dev{d}: {g:?}"));
             }
             if let Some(unmet) = copies_unmet(*id, g).filter(|_| anew) {

@@ -5,6 +5,7 @@
 
 mod generate;
 mod policies;
+pub mod pools;
 mod slow;
 mod text;
 
@@ -66,6 +67,8 @@ pub struct Death {
     pub midway: bool,
     /// Not at all, when a copy could be the last one.
     pub careful: bool,
+    /// A data server: with all its devices' processes.
+    pub server: bool,
 }
 
 /// One thing to do.
@@ -121,11 +124,13 @@ pub enum Action {
     Tamper(u8, Tamper),
     /// Make this server's device so many MiB larger, as its next life will find.
     Grow(u8, u32),
-    /// Remove this server; when it is empty, another one is added in its place, with an empty device.
+    /// Remove the server of this device; when it is empty, another one is added in its place, with an empty device.
     Remove(u8),
-    /// Or not: it stays.
+    /// Remove this device alone; another one comes in its place.
+    RemoveDevice(u8),
+    /// Or not: the server and its devices stay.
     Keep(u8),
-    /// Put this server into maintenance; true: with its data moved away first.
+    /// Put the server of this device into maintenance; true: with its data moved away first.
     Maintain(u8, bool),
     /// Its maintenance is over.
     Return(u8),
@@ -155,6 +160,7 @@ impl Action {
                 | Action::Damage(..)
                 | Action::Grow(..)
                 | Action::Remove(_)
+                | Action::RemoveDevice(_)
                 | Action::Keep(_)
         )
     }
@@ -192,8 +198,14 @@ pub struct Plan {
     pub seed: u64,
     /// Metadata managers: 1, 3 or 5, with the last ones as tie-breakers.
     pub mdms: u8,
-    /// Data servers.
+    /// Data servers' processes, with a device each.
     pub sds: u8,
+    /// The last ones of them are second devices of these servers.
+    pub mates: Vec<u8>,
+    /// These devices, a bit each, are in a second storage pool; 0: there is one pool.
+    pub second_pool: u8,
+    /// So are these volumes.
+    pub second_pool_volumes: u8,
     /// Fault sets: server i is in set i % this; 0: there are none.
     pub fault_sets: u8,
     /// Clients.
@@ -216,7 +228,7 @@ pub struct Plan {
     pub limits: Limits,
     /// How the hardware behaves.
     pub weather: Weather,
-    /// A server without which the others have to get along at last.
+    /// A server without which the others have to get along at last, named by its first device; or a second device alone.
     pub outcast: Option<(u8, Outcast)>,
     /// Clients go on asking while that server's copies are made anew.
     pub busy: bool,

@@ -57,8 +57,7 @@ impl Relief {
         while growth > 0 && self.grown < stage.plan.sds {
             let (i, who) = (self.grown, Who::Sds(self.grown));
             self.grown += 1;
-            let away = stage.outcasts_device.and(stage.plan.outcast).map(|(i, _)| i);
-            if stage.plan.keeps(who) && Some(i) != away {
+            if stage.plan.keeps(who) && !stage.outcasts.contains_key(&i) {
                 stage.grow(i, growth);
                 stage.kill(who, Death { keep: true, ..Death::default() });
                 stage.start(who);

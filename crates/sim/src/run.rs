@@ -2,7 +2,7 @@
 //! and the verdict.
 
 use crate::admin::{ALL, Order};
-use crate::check::{Failure, agreement, i02_register, i03_mirrors, i10_clean, i14_leaks};
+use crate::check::{Failure, agreement, i02_register, i03_mirrors, i10_clean, i14_leaks, pools};
 use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
 use crate::relief::Relief;
 use crate::stage::{Stage, Volume};
@@ -108,6 +108,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     wait(stage, "R11", CALM, i03_mirrors::foreign)?;
     i03_mirrors::check(stage)?;
     i03_mirrors::apart(stage)?;
+    pools::check(stage)?;
     wait(stage, "Mdm", CALM, Stage::mdms_unmet)?;
     agreement::check(stage)?;
     *unclear = i02_register::check(&stage.history)?;
@@ -164,13 +165,16 @@ fn set_up(stage: &mut Stage) -> Result<(), Failure> {
     for i in 0..stage.plan.fault_sets {
         stage.order(Order::FaultSet(i));
     }
+    if stage.plan.pools() > 1 {
+        stage.order(Order::Pool(2));
+    }
     wait(stage, "setup", SETUP, |s| {
         let servers = s.observer.devices.values().filter(|d| d.up).count();
         (servers < s.plan.sds as usize).then(|| format!("{servers} servers have registered"))
     })?;
     for v in 0..stage.volumes.len() {
         let units = stage.volumes[v].units;
-        stage.order(Order::Create(v as u8, units));
+        stage.order(Order::Create(v as u8, units, stage.plan.volume_pool(v as u8)));
     }
     wait(stage, "setup", SETUP, Stage::unmet)?;
     // Clients learn of volumes at their start.
@@ -242,6 +246,7 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
 fn end_maintenance(stage: &mut Stage) {
     let meant = |a: &Action| if let Action::Maintain(i, _) = a { Some(*i) } else { None };
     let those: BTreeSet<u8> = stage.plan.steps.iter().filter_map(|s| meant(&s.action)).collect();
+    let those: BTreeSet<u8> = those.into_iter().map(|i| stage.plan.server(i)).collect();
     those.into_iter().for_each(|i| stage.order(Order::Return(i)));
 }
 
@@ -265,7 +270,7 @@ fn mend(stage: &mut Stage) {
     }
 }
 
-/// One server stays away, or is half cut off: the others serve everything. Then it comes back.
+/// One server, or one of its devices, stays away, or is half cut off: the others serve everything. Then it comes back.
 fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     let Some((i, how)) = stage.plan.outcast else { return Ok(()) };
     if stage.has_to_mend() {
@@ -273,18 +278,21 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     }
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || format!("outcast sds{i} {how:?}"));
-    stage.outcasts_device = stage.sds(i).map(|s| s.id().0);
-    let who = Who::Sds(i);
-    match how {
-        Outcast::Dead => stage.kill(who, Death { keep: true, ..Death::default() }),
-        Outcast::Cut | Outcast::Unheard => {
-            let others = stage.everybody().into_iter().filter(|o| *o != who);
-            for other in others.filter(|o| how == Outcast::Cut || matches!(o, Who::Mdm(_))) {
-                stage.act(Action::Block(who, other));
-                stage.act(Action::Block(other, who));
+    let away = stage.plan.away(i);
+    casts_out(stage, &away);
+    for who in away.iter().copied().map(Who::Sds) {
+        match how {
+            Outcast::Dead => stage.kill(who, Death { keep: true, ..Death::default() }),
+            Outcast::Cut | Outcast::Unheard => {
+                let mates = |o: &Who| matches!(o, Who::Sds(j) if away.contains(j));
+                let others = stage.everybody().into_iter().filter(|o| !mates(o));
+                for other in others.filter(|o| how == Outcast::Cut || matches!(o, Who::Mdm(_))) {
+                    stage.act(Action::Block(who, other));
+                    stage.act(Action::Block(other, who));
+                }
             }
+            Outcast::SlowLinks | Outcast::SlowDisk => {}
         }
-        Outcast::SlowLinks | Outcast::SlowDisk => {}
     }
     match how.slowness() {
         Some(slow) => without_slow(stage, i, slow)?,
@@ -295,9 +303,16 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
             second(stage, i)?;
         }
     }
-    (stage.outcasts_device, stage.second_device) = (None, None);
+    stage.outcasts.clear();
     mend(stage);
     wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// These devices are away from now on.
+fn casts_out(stage: &mut Stage, away: &[u8]) {
+    let ids = away.iter().filter_map(|i| Some((*i, stage.sds(*i)?.id().0)));
+    let ids: Vec<(u8, u32)> = ids.collect();
+    stage.outcasts.extend(ids);
 }
 
 /// The server is slow, and under load: the others do without it, and without nobody else.
@@ -339,16 +354,26 @@ fn without_slow(
 
 /// One more dies, when the first one's copies are made anew and there are servers for that once more.
 fn second(stage: &mut Stage, first: u8) -> Result<(), Failure> {
-    let i = (first + 1) % stage.plan.sds;
-    let can = stage.rebuilds() && stage.plan.keeps(Who::Sds(i)) && !stage.has_to_mend();
-    if stage.plan.sds < 4 || !can {
+    let plan = &stage.plan;
+    let i = (plan.server(first) + 1) % plan.servers();
+    let away: Vec<u8> = plan.together(i).collect();
+    // All that it has there are two copies of again.
+    let whole = |i: &u8| {
+        let pool = plan.pool(*i);
+        let touched = stage.outcasts.keys().any(|o| plan.pool(*o) == pool);
+        plan.keeps(Who::Sds(*i)) && (!touched || stage.rebuilds_in(pool))
+    };
+    let can = stage.rebuilds() && away.iter().all(whole) && !stage.has_to_mend();
+    if plan.servers() < 4 || !can {
         return Ok(());
     }
     stage.marks.meet("sim: a second server died");
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || format!("outcast sds{i}, too"));
-    stage.second_device = stage.sds(i).map(|s| s.id().0);
-    stage.kill(Who::Sds(i), Death { keep: true, ..Death::default() });
+    casts_out(stage, &away);
+    for i in away {
+        stage.kill(Who::Sds(i), Death { keep: true, ..Death::default() });
+    }
     ask_everything(stage, 0);
     wait(stage, "I8", CALM, |s| s.unmet_without(first))
 }

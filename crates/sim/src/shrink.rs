@@ -146,9 +146,13 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
         }
         let candidate = Plan { outcast: None, ..best.clone() };
         self.try_plan(best, candidate);
+        let candidate = Plan { second_pool: 0, second_pool_volumes: 0, ..best.clone() };
+        self.try_plan(best, candidate);
         while best.sds > 2 {
             let mut candidate = best.clone();
             candidate.sds -= 1;
+            candidate.mates.pop();
+            candidate.second_pool &= !(1 << candidate.sds);
             let gone = Who::Sds(candidate.sds);
             candidate.outcast = candidate.outcast.filter(|o| Who::Sds(o.0) != gone);
             candidate.steps.retain(|s| !names(&s.action, gone));
@@ -187,7 +191,10 @@ fn names(action: &Action, who: Who) -> bool {
             a == who || b == who
         }
         Action::Tamper(i, Tamper::Swapped(j)) => Who::Sds(i) == who || Who::Sds(j) == who,
-        Action::Tamper(i, _) | Action::Damage(i, _) | Action::Grow(i, _) => Who::Sds(i) == who,
+        Action::Tamper(i, _)
+        | Action::Damage(i, _)
+        | Action::Grow(i, _)
+        | Action::RemoveDevice(i) => Who::Sds(i) == who,
         _ => false,
     }
 }

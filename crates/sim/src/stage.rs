@@ -4,11 +4,13 @@
 use crate::admin::{Admin, Desk, Done, Order};
 use crate::check::agreement::Agreement;
 use crate::check::i13_epochs::Observer;
+use crate::check::pools::Places;
 use crate::check::upkeep::Upkeep;
 use crate::check::{Failure, i05_content};
 use crate::disk::{Disk, DiskKind};
 use crate::history::{Answer, History, Record};
 use crate::marks::Marks;
+use crate::plan::pools::pool_name;
 use crate::plan::{Death, Plan, Who};
 use crate::tamper::Harm;
 use crate::trace::Sink;
@@ -79,10 +81,9 @@ pub struct Stage {
     pub cuts: BTreeMap<(u8, VolumeId), u64>,
     /// Operations without an answer, by client, of its present life.
     pub outstanding: Vec<u32>,
-    /// The device of the plan's outcast, while it is one.
-    pub outcasts_device: Option<u32>,
-    /// The device of a second one that died after the first one's copies were made anew.
-    pub second_device: Option<u32>,
+    /// The plan's outcast's devices, by process, while it is one; and those of a second one that died after the first
+    /// one's copies were made anew.
+    pub outcasts: BTreeMap<u8, u32>,
     /// A slow device that the MDM does without.
     pub sent_away: Option<DeviceId>,
     /// Groups that were sealed and whose copies have not been compared since.
@@ -156,7 +157,7 @@ impl Stage {
         Stage {
             world,
             desk: Rc::default(),
-            observer: Observer::default(),
+            observer: Observer::new(Places::new(plan)),
             agreement: Agreement::default(),
             upkeep: Upkeep::default(),
             removed: BTreeSet::new(),
@@ -166,9 +167,8 @@ impl Stage {
             exposure: Exposure::default(),
             cuts: BTreeMap::new(),
             outstanding: vec![0; plan.clients as usize],
-            outcasts_device: None,
+            outcasts: BTreeMap::new(),
             sent_away: None,
-            second_device: None,
             sealed: BTreeSet::new(),
             lost: 0,
             lost_copies: BTreeSet::new(),
@@ -289,17 +289,20 @@ impl Stage {
                 } else {
                     DeviceConfig::Ram { capacity: bytes }
                 };
+                let server = self.plan.server(i);
+                let before = self.plan.together(i).filter(|j| *j < i);
                 let config = SdsConfig {
-                    name: format!("sds{i}"),
-                    shard: 0,
+                    name: format!("sds{server}"),
+                    shard: before.count() as u32,
                     mdm: known,
                     address: Stage::address(who),
                     device,
                     home: Home {
                         fault_set: match self.plan.fault_sets {
                             0 => String::new(),
-                            sets => format!("set{}", i % sets),
+                            _ => format!("set{}", self.plan.unit(i)),
                         },
+                        pool: pool_name(self.plan.pool(i)).into(),
                         ..Home::default()
                     },
                     nonce,
@@ -350,8 +353,12 @@ impl Stage {
             Who::Sds(i) => {
                 let id = self.proc(who);
                 // It was careful when it was ordered; since then another one may have gone down.
+                // Two copies of anything are in two servers, unless devices were exchanged.
                 let down = |j: u8| self.world.state(self.proc(Who::Sds(j))) != ProcState::Running;
-                if (0..self.plan.sds).any(|j| j != i && down(j)) && self.exposure.excuse.is_none() {
+                let mate =
+                    |j: u8| self.plan.server(j) == self.plan.server(i) && self.written.is_empty();
+                let other = |j: &u8| *j != i && !mate(*j) && down(*j);
+                if (0..self.plan.sds).any(|j| other(&j)) && self.exposure.excuse.is_none() {
                     self.exposure.excuse = Some(format!("{who} was wiped while another was down"));
                 }
                 self.world.disk(id, seam::DiskId(0)).wipe();
@@ -441,10 +448,8 @@ impl Stage {
             Note::Refused { why, .. } if why == mirror::GAP => {
                 return Err(Failure::new("stream", format!("{}: {why}", self.world.name(id))));
             }
-            Note::Slow { device, .. } if self.outcasts_device == Some(device.0) => {
-                self.sent_away = Some(device);
-            }
-            Note::Slow { device, .. } if self.outcasts_device.is_some_and(|o| o != device.0) => {
+            Note::Slow { device, .. } if self.is_out(device.0) => self.sent_away = Some(device),
+            Note::Slow { device, .. } if !self.outcasts.is_empty() => {
                 return Err(Failure::new(
                     "R12",
                     format!("{device} is done without, and is not slow"),

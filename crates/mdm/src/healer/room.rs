@@ -59,13 +59,14 @@ impl Rooms {
     pub fn new(now: Time, state: &State, seen: &Observed, limits: &Limits) -> Rooms {
         let mut rooms = BTreeMap::new();
         for (id, d) in &state.devices {
+            let Some(unit) = state.unit_of(*id) else { continue };
             let held = seen.quarantine(*id, now) > Duration::ZERO;
             let seen = seen.devices.get(id).filter(|s| s.connected && !held);
             let beat = seen.and_then(|s| s.heartbeat.as_ref());
             let groups = state.groups_of(*id);
             let with_data = groups.iter().filter(|g| state.is_used(**g)).count() as u64;
             let room = Room {
-                unit: state.unit(d.sds),
+                unit,
                 pool: d.pool,
                 spare: state.objects.spare(d.pool, limits),
                 capacity: d.capacity,
@@ -168,7 +169,8 @@ impl Rooms {
         }
         let may = |(to, room): &(&DeviceId, &Room)| {
             let apart = room.unit != unit || mutant::on(Mutant::OneFaultUnit);
-            let fresh = !group.replicas.contains(to) && room.pool == pool;
+            let here = room.pool == pool || mutant::on(Mutant::HealAnywhere);
+            let fresh = !group.replicas.contains(to) && here;
             apart && fresh && room.fits(bytes, spare) && self.is_free(**to, bytes)
         };
         let load = |room: &Room| match units {
@@ -186,16 +188,15 @@ impl Rooms {
     pub fn house(state: &State, lost: &BTreeSet<DeviceId>) -> Homes {
         let mut all = Homes::new();
         for pool in state.objects.pools.keys() {
-            let mut devices = state.placement(*pool);
+            let mut devices = devices_of(state, *pool);
             devices.retain(|d| !lost.contains(&d.id));
             let stays: BTreeSet<DeviceId> = devices.iter().map(|d| d.id).collect();
             // Where the others are has to be known: copies that go stay apart from those that are still to go.
             let goes =
                 state.devices.iter().filter(|(id, d)| d.pool == *pool && !stays.contains(id));
-            devices.extend(goes.map(|(id, d)| placement::Device {
-                id: *id,
-                sds: state.unit(d.sds),
-                capacity: 0,
+            devices.extend(goes.filter_map(|(id, _)| {
+                let sds = state.unit_of(*id)?;
+                Some(placement::Device { id: *id, sds, capacity: 0 })
             }));
             let moves = placement::house(&devices, &held(state, *pool)).unwrap_or_default();
             let moves = moves.into_iter().filter(|_| !mutant::on(Mutant::HouseAnywhere));
@@ -207,14 +208,20 @@ impl Rooms {
     /// What would make all level, each pool by itself.
     pub fn level(state: &State) -> Plan {
         let mut all = Plan::default();
-        for pool in state.objects.pools.keys() {
-            let plan = placement::balance(&state.placement(*pool), &held(state, *pool));
+        let pools = state.objects.pools.keys();
+        for pool in pools.take(if mutant::on(Mutant::LevelFirstPool) { 1 } else { usize::MAX }) {
+            let plan = placement::balance(&devices_of(state, *pool), &held(state, *pool));
             let plan = plan.unwrap_or_default();
             all.moves.extend(plan.moves);
             all.swaps.extend(plan.swaps);
         }
         all
     }
+}
+
+/// Who may take a pool's groups.
+fn devices_of(state: &State, pool: PoolId) -> Vec<placement::Device> {
+    state.placement_of(|of| of == pool || mutant::on(Mutant::HealAnywhere))
 }
 
 /// The groups of a pool, weighed by the units that they may hold. What volumes have really written changes all day, and

@@ -87,11 +87,12 @@ impl State {
         for device in staying {
             let Some(entry) = self.devices.get(&device) else { return false };
             let new = !group.replicas.contains(&device);
-            if new && (entry.intent != Intent::Normal || Some(entry.pool) != pool) {
+            let here = Some(entry.pool) == pool || mutant::on(Mutant::HealAnywhere);
+            if new && (entry.intent != Intent::Normal || !here) {
                 return false;
             }
             fresh |= new;
-            units.insert(self.unit(entry.sds));
+            units.insert(self.unit_of(device));
             count += 1;
         }
         !fresh || units.len() == count || mutant::on(Mutant::OneFaultUnit)

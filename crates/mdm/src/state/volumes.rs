@@ -8,6 +8,7 @@ use crate::refused::{MAX_VOLUMES, Refused, check_name};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
 use base::{DeviceId, Epoch, GroupId, MAX_VOLUME_BYTES, MapVersion, PoolId, SdsId, UNIT, VolumeId};
 
 impl State {
@@ -24,14 +25,14 @@ impl State {
         if !self.objects.pools.contains_key(&pool) {
             return Err(Refused::Outdated);
         }
-        let here = |d: &Device| d.pool == pool;
+        let here = |d: &Device| d.pool == pool || mutant::on(Mutant::PlaceAnywhere);
         let up = |d: DeviceId| self.is_up(d);
         let mut groups = Vec::new();
         for (id, new) in (self.next_group().0..).zip(&c.groups) {
             let replicas: Vec<DeviceId> = new.replicas.iter().copied().map(DeviceId).collect();
             let entry = |d: &DeviceId| self.devices.get(d).filter(|d| here(d));
             let units: Option<BTreeSet<SdsId>> =
-                replicas.iter().map(|d| entry(d).map(|d| self.unit(d.sds))).collect();
+                replicas.iter().map(|d| entry(d).and_then(|_| self.unit_of(*d))).collect();
             let apart = units.is_some_and(|s| s.len() == replicas.len() && s.len() >= 2);
             if !apart || !replicas.iter().any(|d| up(*d)) {
                 return Err(Refused::Outdated);

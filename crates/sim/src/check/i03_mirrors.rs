@@ -146,21 +146,21 @@ pub fn undeleted(stage: &Stage) -> Option<String> {
     })
 }
 
-/// Two copies never share a fault set: each has enough servers.
-pub fn apart(stage: &Stage) -> Result<(), Failure> {
-    let sets = stage.plan.fault_sets;
-    if sets < 2 {
-        return Ok(());
-    }
-    let servers = (0..stage.plan.sds).filter_map(|i| Some((stage.sds(i)?.id().0, i % sets)));
-    let set: BTreeMap<u32, u8> = servers.collect();
+/// A group whose two copies share a fault unit: a server, or a fault set, each of which has enough servers.
+pub fn together(stage: &Stage) -> Option<String> {
+    let plan = &stage.plan;
+    let devices = (0..plan.sds).filter_map(|i| Some((stage.sds(i)?.id().0, plan.unit(i))));
+    let units: BTreeMap<u32, u8> = devices.collect();
     // What is lost can't move.
-    for (id, group) in stage.observer.groups.iter().filter(|(_, g)| !g.lost) {
-        let of: BTreeSet<_> = group.replicas.iter().filter_map(|d| set.get(d)).collect();
-        if of.len() < 2 {
-            let text = format!("{id} has all its copies in one fault set: {:?}", group.replicas);
-            return Err(Failure::new("fault sets", text));
-        }
-    }
-    Ok(())
+    stage.observer.groups.iter().filter(|(_, g)| !g.lost).find_map(|(id, g)| {
+        let of: BTreeSet<_> = g.replicas.iter().filter_map(|d| units.get(d)).collect();
+        let what = if plan.fault_sets > 0 { "fault set" } else { "server" };
+        (of.len() < 2).then(|| format!("{id} has all its copies in one {what}: {:?}", g.replicas))
+    })
+}
+
+/// Two copies never share a fault unit.
+pub fn apart(stage: &Stage) -> Result<(), Failure> {
+    let name = if stage.plan.fault_sets > 0 { "fault sets" } else { "I3" };
+    together(stage).map_or(Ok(()), |text| Err(Failure::new(name, text)))
 }

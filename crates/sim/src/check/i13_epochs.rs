@@ -4,6 +4,7 @@
 //! It watches the map pages that the MDM sends, and what primaries say of themselves.
 
 use super::Failure;
+use super::pools::Places;
 use crate::world::ProcId;
 use base::{DeviceId, Epoch, GroupId, MapVersion};
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ pub struct Device {
     pub incarnation: u64,
     /// Bytes for data.
     pub capacity: u64,
+    /// Its storage pool.
+    pub pool: u32,
     /// It is to be removed.
     pub leaves: bool,
     /// It was.
@@ -38,12 +41,20 @@ pub struct Observer {
     pub devices: BTreeMap<DeviceId, Device>,
     /// Volumes: their groups, and bytes.
     pub volumes: BTreeMap<u32, (Vec<u32>, u64)>,
+    /// Who is where.
+    pub places: Places,
     active: BTreeMap<(GroupId, Epoch), (ProcId, u32)>,
 }
 
 impl Observer {
+    /// Nothing is known yet.
+    pub fn new(places: Places) -> Observer {
+        Observer { places, ..Observer::default() }
+    }
+
     /// Takes in a page that the MDM sent.
     pub fn page(&mut self, page: MapPage) -> Result<(), Failure> {
+        self.places.page(&page)?;
         let version = MapVersion(page.version);
         let newest = version >= self.version;
         self.version = self.version.max(version);
@@ -63,6 +74,7 @@ impl Observer {
                     up: d.up,
                     incarnation: d.incarnation,
                     capacity: d.capacity,
+                    pool: d.pool,
                     leaves: d.intent() == Intent::Remove,
                     removed: d.intent() == Intent::Removed,
                 };

@@ -73,6 +73,9 @@ impl Plan {
             seed,
             mdms: *root.fork("mdms").pick(&[1, 1, 1, 3, 3, 5]),
             sds,
+            mates: Vec::new(),
+            second_pool: 0,
+            second_pool_volumes: 0,
             fault_sets: 0,
             clients,
             volumes,
@@ -147,6 +150,10 @@ impl Plan {
         let mut r = root.fork("slow");
         if plan.sds > 2 && !tight && plan.outcast.is_none() && r.chance(0.2) {
             super::slow::slow(&mut plan, &mut r);
+        }
+        let slow = plan.outcast.is_some_and(|(_, how)| how.slowness().is_some());
+        if !tight && !slow {
+            super::pools::draw(&mut plan, &root);
         }
         plan.steps.sort_by_key(|s| s.at);
         plan
@@ -536,7 +543,8 @@ impl Episode<'_> {
         let sds = matches!(who, Who::Sds(_));
         let keep = keep && (self.plan.keeps(who) || !sds);
         let careful = self.careful && !keep && sds;
-        let death = Death { keep, power: r.chance(0.25), midway: r.chance(0.5), careful };
+        let (power, midway) = (r.chance(0.25), r.chance(0.5));
+        let death = Death { keep, power, midway, careful, server: false };
         self.push(Duration::ZERO, Action::Crash(who, death));
         self.push(away, Action::Start(who));
     }
@@ -629,7 +637,7 @@ impl Episode<'_> {
                     }
                     let keep = sds || matches!(who, Who::Mdm(_));
                     let power = r.chance(0.7);
-                    let death = Death { keep, power, midway: false, careful: false };
+                    let death = Death { keep, power, ..Death::default() };
                     self.push(Duration::from_micros(r.below(3)), Action::Crash(who, death));
                     self.push(away, Action::Start(who));
                 }

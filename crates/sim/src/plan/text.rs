@@ -49,6 +49,11 @@ limits! {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEADER}\nseed {}\nsds {}\nclients {}", self.seed, self.sds, self.clients)?;
+        self.mates.iter().try_for_each(|server| writeln!(f, "mate {server}"))?;
+        if self.second_pool != 0 {
+            writeln!(f, "second_pool {}", self.second_pool)?;
+            writeln!(f, "second_pool_volumes {}", self.second_pool_volumes)?;
+        }
         if self.mdms != 1 {
             writeln!(f, "mdms {}", self.mdms)?;
         }
@@ -126,6 +131,7 @@ impl fmt::Display for Action {
                     (death.power, "power"),
                     (death.midway, "midway"),
                     (death.careful, "careful"),
+                    (death.server, "server"),
                 ] {
                     if flag {
                         write!(s, " {name}")?;
@@ -150,6 +156,7 @@ impl fmt::Display for Action {
             Action::Scrub => f.write_str("scrub"),
             Action::Grow(i, mib) => write!(f, "grow {i} {mib}"),
             Action::Remove(i) => write!(f, "remove {i}"),
+            Action::RemoveDevice(i) => write!(f, "remove-device {i}"),
             Action::Keep(i) => write!(f, "keep {i}"),
             Action::Maintain(i, false) => write!(f, "maintain {i}"),
             Action::Maintain(i, true) => write!(f, "maintain {i} protected"),
@@ -212,6 +219,7 @@ impl FromStr for Action {
                     power: has("power"),
                     midway: has("midway"),
                     careful: has("careful"),
+                    server: has("server"),
                 };
                 Action::Crash(who.parse()?, death)
             }
@@ -232,6 +240,7 @@ impl FromStr for Action {
             ["scrub"] => Action::Scrub,
             ["grow", i, mib] => Action::Grow(i.parse()?, mib.parse()?),
             ["remove", i] => Action::Remove(i.parse()?),
+            ["remove-device", i] => Action::RemoveDevice(i.parse()?),
             ["keep", i] => Action::Keep(i.parse()?),
             ["maintain", i] => Action::Maintain(i.parse()?, false),
             ["maintain", i, "protected"] => Action::Maintain(i.parse()?, true),
@@ -260,6 +269,9 @@ impl FromStr for Plan {
             seed: 0,
             mdms: 1,
             sds: 2,
+            mates: Vec::new(),
+            second_pool: 0,
+            second_pool_volumes: 0,
             clients: 1,
             fault_sets: 0,
             volumes: Vec::new(),
@@ -298,6 +310,9 @@ impl Plan {
             "seed" => self.seed = rest.parse()?,
             "mdms" => self.mdms = rest.parse()?,
             "sds" => self.sds = rest.parse()?,
+            "mate" => self.mates.push(rest.parse()?),
+            "second_pool" => self.second_pool = rest.parse()?,
+            "second_pool_volumes" => self.second_pool_volumes = rest.parse()?,
             "clients" => self.clients = rest.parse()?,
             "fault_sets" => self.fault_sets = rest.parse()?,
             "volume" => self.volumes.push(rest.parse()?),
