@@ -133,6 +133,8 @@ pub enum Mutant {
     MoveBlindly,
     /// R11: a replica that leaves is dropped before the one in its place is in sync.
     DropEarly,
+    /// R4: a replica is dropped while it may still serve by an older map. (In a plan.)
+    PartAtOnce,
     /// R11: a newcomer counts as in sync without a copy.
     AdmitUncopied,
     /// R11: a device wipes what it has of a group while it is a replica out of sync.

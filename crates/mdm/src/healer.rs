@@ -16,6 +16,7 @@
 //!
 //! It doesn't know how a copy is made, and it decides nothing by itself: `State::apply` does, by the epochs.
 
+mod parting;
 mod room;
 
 use crate::command::{self, Command};
@@ -27,6 +28,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, DomainId, Duration, GroupId, Limits, MapVersion, SdsId, Time};
+use parting::Partings;
 use room::{Homes, Rooms};
 use wire::control::{Intent, MoveStatus};
 
@@ -38,6 +40,8 @@ pub struct Healer {
     due: Time,
     /// The map at which nothing was to be done, and nothing that only time brings.
     quiet: Option<MapVersion>,
+    /// Who is to be dropped, and may serve by an older map still.
+    partings: Partings,
     /// So many servers are away that nothing is rebuilt.
     held_back: bool,
     /// The map at which there was nothing to level.
@@ -90,11 +94,12 @@ impl Healer {
         }
         self.due = now + limits.heartbeat_every;
         self.look(now, state, seen, limits);
+        self.partings.look(now, state, seen, limits);
         let overdue = |since: &Time| now.since(*since) >= limits.rebuild_after;
         let lost = self.away.iter().filter(|(_, since)| !self.held_back && overdue(since));
         let lost: BTreeSet<DeviceId> = lost.map(|(device, _)| *device).collect();
         let mut round = Round::new(now, state, seen, limits, &lost);
-        round.finish();
+        round.finish(&self.partings);
         round.rebuild();
         round.hand_over();
         round.clear();
@@ -216,17 +221,22 @@ impl<'a> Round<'a> {
 
     /// Ends moves whose newcomer is in sync, and those that are of no use any more: then who leaves takes a place
     /// back, unless the two that are left would share a fault unit. Then another one comes for who is lost or has to go.
-    fn finish(&mut self) {
+    /// Who may still serve by an older map isn't dropped yet.
+    fn finish(&mut self, partings: &Partings) {
         let (state, lost) = (self.state, self.lost);
         let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent.empties());
         for (id, group) in state.groups.iter().filter(|(_, g)| g.primary.is_some()) {
             let Some(leaving) = group.leaving else { continue };
             if group.newcomer().is_none() || mutant::on(Mutant::DropEarly) {
-                self.shape(*id, group.staying().collect(), None);
+                if partings.is_over(*id, leaving) {
+                    self.shape(*id, group.staying().collect(), None);
+                }
                 continue;
             }
             let gone = |d: &DeviceId| {
-                !group.in_sync.contains(d) && self.is_pointless(*id, group, *d, leaving)
+                !group.in_sync.contains(d)
+                    && self.is_pointless(*id, group, *d, leaving)
+                    && partings.is_over(*id, *d)
             };
             let gone: Vec<DeviceId> = group.staying().filter(gone).collect();
             let with = |from: DeviceId, to: DeviceId| {

@@ -17,7 +17,7 @@ use crate::state::{State, Volume};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, Limits, SdcId, Time, VolumeId};
+use base::{DeviceId, GroupId, Limits, MapVersion, SdcId, Time, VolumeId};
 use core::time::Duration;
 use wire::control::{
     DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MovesStatus, SdcStatus, StatusInfo,
@@ -36,6 +36,8 @@ pub struct Seen {
     pub heartbeat: Option<Heartbeat>,
     /// How it has come and gone.
     pub quarantine: Quarantine,
+    /// The newest map that it has taken over, as far as it has said.
+    pub map: MapVersion,
     /// Bytes copied, as reported, in the last seconds.
     moved: VecDeque<(Time, u64)>,
 }

@@ -8,7 +8,7 @@ use mdm::command::*;
 use mdm::healer::Healer;
 use mdm::status::{Observed, Seen};
 use mdm::{Command, Refused, State};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{DeviceKind, Heartbeat, Intent, MaintainAsk, MoveStatus, RemoveAsk};
 
 /// A cluster of servers with one device each and one volume, and what the MDM's node adds to the state.
@@ -18,6 +18,8 @@ struct Rig {
     healer: Healer,
     limits: Limits,
     now: Time,
+    /// They don't get new maps.
+    deaf: BTreeSet<u32>,
 }
 
 impl Rig {
@@ -37,6 +39,7 @@ impl Rig {
             healer: Healer::default(),
             limits,
             now: Time(1_000_000_000),
+            deaf: BTreeSet::new(),
         };
         (1..=servers).for_each(|n| rig.add(n, 0));
         let create = common::create(&rig.state, "v", 64 << 20, &rig.limits).unwrap();
@@ -78,6 +81,11 @@ impl Rig {
     /// One round after this time; tells how many groups it changed, and that all fits.
     fn round(&mut self, after: Duration) -> usize {
         self.now = self.now + after;
+        for (device, seen) in &mut self.seen.devices {
+            if !self.deaf.contains(&device.0) {
+                seen.map = self.state.version;
+            }
+        }
         let commands = self.healer.work(self.now, &self.state, &self.seen, &self.limits);
         assert!(commands.iter().filter(|c| matches!(c, Command::Reshape(_))).count() <= 1);
         let mut changed = 0;
@@ -103,15 +111,21 @@ impl Rig {
             if changed == 0 && moving.is_empty() {
                 return copies;
             }
-            for (id, primary, newcomer) in moving {
-                let life = self.life(primary.0);
-                apply(&mut self.state, &join(primary.0, life, newcomer.0));
-                let epoch = self.state.groups[&id].epoch.0;
-                apply(&mut self.state, &admit(id.0, epoch, newcomer.0));
-                copies += 1;
-            }
+            copies += self.copy();
         }
         panic!("it never ends");
+    }
+
+    /// Every newcomer gets its copy; tells how many.
+    fn copy(&mut self) -> usize {
+        let moving = self.moving();
+        for (id, primary, newcomer) in &moving {
+            let life = self.life(primary.0);
+            apply(&mut self.state, &join(primary.0, life, newcomer.0));
+            let epoch = self.state.groups[id].epoch.0;
+            apply(&mut self.state, &admit(id.0, epoch, newcomer.0));
+        }
+        moving.len()
     }
 
     fn moving(&self) -> Vec<(GroupId, DeviceId, DeviceId)> {
@@ -209,6 +223,51 @@ fn a_newcomer_that_goes_down_is_given_up() {
     rig.beats();
     let comes = rig.moving().into_iter().any(|m| m.2 == DeviceId(2));
     assert!(!comes);
+}
+
+#[test]
+fn who_may_still_serve_is_not_dropped() {
+    let cut_off = || {
+        let mut rig = Rig::new(3);
+        let life = rig.life(1);
+        apply(&mut rig.state, &down(1, life, false));
+        rig.deaf.insert(1);
+        rig.beats();
+        rig.round(rig.limits.rebuild_after);
+        assert!(rig.copy() > 0);
+        rig
+    };
+    let parting = |rig: &Rig| rig.state.groups.values().filter(|g| g.leaving.is_some()).count();
+    let mut rig = cut_off();
+    let all = parting(&rig);
+    rig.beats();
+    assert_eq!(parting(&rig), all, "it may have a lease");
+    rig.round(rig.limits.grace);
+    assert_eq!(parting(&rig), 0, "it has none any more");
+    let mut rig = cut_off();
+    rig.deaf.clear();
+    rig.beats();
+    assert_eq!(parting(&rig), 0, "it knows");
+    let mut rig = cut_off();
+    let life = rig.life(1);
+    apply(&mut rig.state, &down(1, life, true));
+    rig.beats();
+    assert_eq!(parting(&rig), 0, "it is dead");
+    // Somebody may have granted it a lease, and does not know yet that it leads no more.
+    let mut rig = Rig::new(3);
+    let life = rig.life(1);
+    apply(&mut rig.state, &down(1, life, false));
+    rig.deaf.extend([1, 2]);
+    rig.beats();
+    rig.round(rig.limits.rebuild_after);
+    rig.copy();
+    rig.round(rig.limits.grace);
+    let kept = parting(&rig);
+    rig.deaf.remove(&2);
+    rig.beats();
+    assert_eq!(parting(&rig), kept);
+    rig.round(rig.limits.grace);
+    assert!(kept > 0 && parting(&rig) == 0);
 }
 
 #[test]

@@ -123,6 +123,10 @@ impl Mdm {
                 let pull = Pull { have, op, wait: header.has(flag::WAIT) };
                 let link = self.links.get_mut(&link).expect("looked up above");
                 (link.parked, link.have) = (Some(pull), have);
+                if let Peer::Device(device, _) = peer {
+                    let seen = self.observed.devices.entry(device).or_default();
+                    seen.map = seen.map.max(have);
+                }
                 Ok(())
             }
             (Some(Kind::Proposal), Some(Role::Sds)) => self.proposal(now, link, decode(body)?, out),
