@@ -114,7 +114,7 @@ const TABLE: &[Row] = &[
         // libc: error numbers, and a hook that notices a fork. toml: where `gabion up` put the MDM.
         &["libc", "rustix", "toml"],
     ),
-    row("gabion-system-tests", 3, &[], &["anyhow", "rustix", "serde_json"]),
+    row("gabion-system-tests", 3, &[], &["anyhow", "fuser", "rustix", "serde_json"]),
     // cbindgen: writes the C header from the Rust text, so that the two can't differ.
     row("xtask", 3, &[], &["anyhow", "cbindgen", "clap", "serde", "serde_json"]),
 ];

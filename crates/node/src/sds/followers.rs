@@ -134,7 +134,7 @@ mod tests {
         let [old, new] = [1, 2].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let mut followers = Followers::default();
         followers.want(DeviceId(1), old, &Limits::SHIPPED);
-        let mut dialled = |followers: &mut Followers| {
+        let dialled = |followers: &mut Followers| {
             let mut all = Vec::new();
             followers.look_again();
             let there = |_, address| address == new;
