@@ -253,7 +253,7 @@ fn who_may_still_serve_is_not_dropped() {
     apply(&mut rig.state, &down(1, life, true));
     rig.beats();
     assert_eq!(parting(&rig), 0, "it is dead");
-    // Somebody may have granted it a lease, and does not know yet that it leads no more.
+    // Its successor may have granted it a lease a moment ago, and does not know yet that it succeeds it.
     let mut rig = Rig::new(3);
     let life = rig.life(1);
     apply(&mut rig.state, &down(1, life, false));
@@ -268,6 +268,23 @@ fn who_may_still_serve_is_not_dropped() {
     assert_eq!(parting(&rig), kept);
     rig.round(rig.limits.grace);
     assert!(kept > 0 && parting(&rig) == 0);
+    // Another one that is silent for ever keeps nobody.
+    let mut rig = Rig::new(4);
+    let life = [1, 2].map(|device| rig.life(device));
+    apply(&mut rig.state, &down(1, life[0], false));
+    rig.deaf.extend([1, 2]);
+    rig.beats();
+    rig.round(rig.limits.rebuild_after);
+    apply(&mut rig.state, &down(2, life[1], false));
+    rig.beats();
+    for _ in 0..3 {
+        rig.round(rig.limits.rebuild_after.max(rig.limits.grace));
+        rig.settle();
+    }
+    let served = |g: &&mdm::group::Group| g.primary.is_some();
+    let left =
+        rig.state.groups.values().filter(served).find(|g| !g.is_whole() || g.leaving.is_some());
+    assert_eq!(left, None);
 }
 
 #[test]

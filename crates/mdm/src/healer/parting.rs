@@ -3,7 +3,8 @@
 //! Who led a group, and is cut off from everybody but a client, serves reads until the last lease that it was granted is
 //! over. Its successor waits for that, as long as it knows: a new life of the successor only knows whom it finds among the
 //! group's replicas. So a replica that isn't in sync stays one until it knows that it leads no more, or is dead, or a grace
-//! has passed since all others knew: what they granted later, it doesn't take for a lease.
+//! has passed since its successor knew: what that one grants later isn't taken for a lease, and without its leases, as of one
+//! that was in sync, nothing was ever served. (Who got in sync later was admitted by a successor that had waited.)
 
 use crate::state::State;
 use crate::status::Observed;
@@ -19,7 +20,7 @@ pub(super) struct Partings(BTreeMap<(GroupId, DeviceId), Parting>);
 struct Parting {
     /// By this map it is not in sync.
     map: MapVersion,
-    /// Since when all other replicas know that map, or are dead.
+    /// Since when one that leads instead knows that map.
     known: Option<Time>,
     /// It serves no more.
     over: bool,
@@ -33,10 +34,8 @@ impl Partings {
             for device in group.replicas.iter().filter(|d| !group.in_sync.contains(d)) {
                 let new = || Parting { map: group.changed_at, known: None, over: false };
                 let mut parting = before.remove(&(*id, *device)).unwrap_or_else(new);
-                let mut others = group.replicas.iter().filter(|d| *d != device);
-                if parting.known.is_none() && others.all(|d| knows(*d, parting.map, state, seen)) {
-                    parting.known = Some(now);
-                }
+                let led = group.primary.is_some_and(|p| knows(p, parting.map, state, seen));
+                parting.known = parting.known.or(led.then_some(now));
                 let expired = parting.known.is_some_and(|since| now.since(since) >= limits.grace);
                 parting.over |= expired || knows(*device, parting.map, state, seen);
                 self.0.insert((*id, *device), parting);
