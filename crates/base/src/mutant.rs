@@ -133,7 +133,7 @@ pub enum Mutant {
     MoveBlindly,
     /// R11: a replica that leaves is dropped before the one in its place is in sync.
     DropEarly,
-    /// R4: a replica is dropped while it may still serve by an older map. (In a plan.)
+    /// R4: a replica is dropped while it may still serve by an older map.
     PartAtOnce,
     /// R11: a newcomer counts as in sync without a copy.
     AdmitUncopied,
@@ -239,6 +239,7 @@ impl Mutant {
         Mutant::ForgetHeld,
         Mutant::AckFull,
         Mutant::DropEarly,
+        Mutant::PartAtOnce,
         Mutant::AdmitUncopied,
         Mutant::WipeReplica,
         Mutant::KeepForeign,

@@ -202,10 +202,10 @@ fn mutants(max_seeds: u64, from: u64, only: &[String], jobs: usize) -> Result<Ex
     for mutant in list {
         let c = mutants::hunt(mutant, from, max_seeds, jobs);
         match &c.caught {
-            Some((seed, text)) => {
+            Some((found, text)) => {
                 let line = text.lines().next().unwrap_or_default();
                 println!(
-                    "{mutant:?}: caught after {} seeds ({:.0?}) by seed {seed}: {line}",
+                    "{mutant:?}: caught after {} runs ({:.0?}), by {found}: {line}",
                     c.runs, c.took
                 );
             }

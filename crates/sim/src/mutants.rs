@@ -2,7 +2,7 @@
 //! a judge notices, and which one?
 //!
 //! A mutant is switched on for the whole process, so mutants are hunted one after the other. A seed
-//! counts only if it passes without the mutant.
+//! counts only if it passes without the mutant. Those that seeds meet too rarely have a plan that catches them.
 
 use crate::campaign::campaign;
 use crate::plan::Plan;
@@ -10,9 +10,37 @@ use crate::run::run;
 use crate::trace::Sink;
 use base::Mutant;
 use base::mutant::choose;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+/// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
+const PLANS: [(Mutant, &str, &str); 2] = [
+    (
+        Mutant::PartAtOnce,
+        "dropped-with-a-lease",
+        include_str!("../plans/dropped-with-a-lease.plan"),
+    ),
+    (Mutant::ReuseGeneration, "reused-generation", include_str!("../plans/reused-generation.plan")),
+];
+
+/// Which plan it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// That of a seed.
+    Seed(u64),
+    /// A committed one.
+    Plan(&'static str),
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Found::Seed(seed) => write!(f, "{seed}"),
+            Found::Plan(name) => write!(f, "plan `{name}`"),
+        }
+    }
+}
 
 /// What it took to catch one mutant.
 #[derive(Clone, Debug)]
@@ -21,8 +49,8 @@ pub struct Catch {
     pub mutant: Mutant,
     /// Runs until it was caught, or until the budget was spent.
     pub runs: u64,
-    /// The seed and what the judge said.
-    pub caught: Option<(u64, String)>,
+    /// The plan and what the judge said.
+    pub caught: Option<(Found, String)>,
     /// How long that took.
     pub took: Duration,
 }
@@ -35,6 +63,9 @@ pub fn by_name(name: &str) -> Option<Mutant> {
 /// Hunts one mutant with up to `max_seeds` seeds.
 pub fn hunt(mutant: Mutant, from: u64, max_seeds: u64, jobs: usize) -> Catch {
     let start = Instant::now();
+    if let Some(caught) = by_plan(mutant) {
+        return Catch { mutant, runs: 1, caught: Some(caught), took: start.elapsed() };
+    }
     let mut first = from;
     let end = from + max_seeds;
     loop {
@@ -61,11 +92,23 @@ pub fn hunt(mutant: Mutant, from: u64, max_seeds: u64, jobs: usize) -> Catch {
         for (seed, text) in caught {
             if run(&Plan::generate(seed), Sink::Off).failure.is_none() {
                 let (runs, took) = (runs_until(seed), start.elapsed());
-                return Catch { mutant, runs, caught: Some((seed, text)), took };
+                let caught = Some((Found::Seed(seed), text));
+                return Catch { mutant, runs, caught, took };
             }
         }
         first = last + 1;
     }
+}
+
+/// What the mutant's own plan says, if it has one.
+fn by_plan(mutant: Mutant) -> Option<(Found, String)> {
+    let (_, name, text) = PLANS.iter().find(|(of, ..)| *of == mutant)?;
+    let plan: Plan = text.parse().expect("a committed plan can be read");
+    choose(Some(mutant));
+    let failure = run(&plan, Sink::Off).failure;
+    choose(None);
+    let passes = run(&plan, Sink::Off).failure.is_none();
+    failure.filter(|_| passes).map(|failure| (Found::Plan(name), failure.to_string()))
 }
 
 /// The figures as a table for `docs/internals/simulator.md`.
@@ -75,9 +118,9 @@ pub fn markdown(catches: &[Catch]) -> String {
     );
     for c in catches {
         let (runs, seed, by) = match &c.caught {
-            Some((seed, text)) => {
+            Some((found, text)) => {
                 let by = text.split(':').next().unwrap_or_default();
-                (c.runs.to_string(), seed.to_string(), by.to_string())
+                (c.runs.to_string(), found.to_string(), by.to_string())
             }
             None => (format!("not within {}", c.runs), "-".into(), "-".into()),
         };

@@ -1,16 +1,13 @@
 //! Mutants that random plans meet too rarely to be hunted: the plan with which they were found catches them.
 
-use base::mutant::{Mutant, choose};
-use sim::plan::Plan;
-use sim::run::run;
-use sim::trace::Sink;
+use base::mutant::Mutant;
+use sim::mutants::{Found, hunt};
 
 /// One test: the switch is one for the process.
 #[test]
-fn a_plan_catches_its_mutant() {
-    let plan: Plan = include_str!("../plans/dropped-with-a-lease.plan").parse().unwrap();
-    choose(Some(Mutant::PartAtOnce));
-    let outcome = run(&plan, Sink::Off);
-    choose(None);
-    assert_eq!(outcome.failure.map(|failure| failure.name), Some("I2"));
+fn rare_mutants_are_caught_by_their_plans() {
+    for mutant in [Mutant::PartAtOnce, Mutant::ReuseGeneration] {
+        let caught = hunt(mutant, 0, 0, 1).caught;
+        assert!(matches!(caught, Some((Found::Plan(_), _))), "{mutant:?}: {caught:?}");
+    }
 }
