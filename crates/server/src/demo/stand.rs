@@ -114,11 +114,12 @@ impl Stand {
         self.roles(number).iter().try_for_each(kill)
     }
 
-    /// Ends a data server in order.
+    /// Ends a data server in order; one that was removed may have ended by itself.
     pub fn end(&self, number: usize) -> Result<()> {
-        let process = self.process(number, "sds")?;
-        process.signal(Signal::TERM)?;
-        process.wait_gone(Duration::from_secs(10));
+        if let Ok(process) = self.process(number, "sds") {
+            process.signal(Signal::TERM)?;
+            process.wait_gone(Duration::from_secs(10));
+        }
         Ok(())
     }
 
