@@ -106,11 +106,8 @@ impl Sds {
         };
         if hello.to != 0 && hello.to != self.me.0 {
             // Taken for a new session, it would end the true one.
-            let text = alloc::format!(
-                "this is {}, not dev{}: an MDM knows where that is",
-                self.me,
-                hello.to
-            );
+            let (me, meant) = (self.me, DeviceId(hello.to));
+            let text = alloc::format!("this is {me}, not {meant}: an MDM knows where that is");
             return Err(refusal(RefusalCode::NotMe, text));
         }
         let incarnation = Incarnation(hello.incarnation);

@@ -336,6 +336,7 @@ fn inspect_tells_damaged_devices_from_whole_ones() {
         ensure!(differ.len() == 3 && differ.iter().all(|(_, less)| *less == zeros));
         // A cluster mends it.
         cluster.start_again()?;
+        cluster.wait_state("healthy", secs(20))?;
         cluster.gabion(&["device", "scrub"])?.ok()?;
         cluster.verify("vol1", &data)?;
         cluster.gabion(&["down"])?.ok()?;
