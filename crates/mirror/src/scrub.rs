@@ -47,7 +47,7 @@ pub struct ScrubStats {
     pub repaired: u64,
     /// Of that, what nobody else had.
     pub unrepairable: u64,
-    /// What was not read, as this device is not in sync in its group.
+    /// What this pass, or the last one, has not read, as this device is not in sync in its group.
     pub skipped: u64,
 }
 
@@ -129,7 +129,7 @@ impl<J: Journal> Mirror<J> {
         // A read that still runs is of the pass before: this one begins when it ends.
         (scrub.cursor, scrub.began, scrub.range, scrub.due) = (0, now, None, Some(now));
         scrub.unready.clear();
-        scrub.stats = ScrubStats { running: true, done: 0, held, ..scrub.stats };
+        scrub.stats = ScrubStats { running: true, done: 0, skipped: 0, held, ..scrub.stats };
     }
 
     /// Goes on, when it is time to.

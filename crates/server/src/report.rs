@@ -77,8 +77,12 @@ pub struct Scrub {
     pub repaired_bytes: u64,
     /// Damaged, and no other copy was there.
     pub unrepairable_bytes: u64,
-    /// Not read, as this copy is not up to date.
+    /// What this pass, or the last one, has not read, as this copy is not up to date.
     pub skipped_bytes: u64,
+    /// How often a pass was asked for, ever.
+    pub asked: u32,
+    /// The last of these that the device knows of: it runs, or has ended.
+    pub begun: u32,
 }
 
 /// Space has run out.
@@ -291,7 +295,10 @@ impl Report {
             failed: info.groups_failed,
         };
         let sds = servers(&info.devices);
-        let missing = sds.iter().any(|s| s.state == UpDown::Down);
+        // Whether a device lives that has no session is not known: so it goes for a moment after a new MDM leads.
+        let unheard = |d: &Device| d.state == UpDown::Up && !d.connected;
+        let missing = |s: &Sds| s.state == UpDown::Down || s.devices.iter().any(unheard);
+        let missing = sds.iter().any(missing);
         let state = groups.state().max(if missing { State::Degraded } else { State::Healthy });
         let sdc: Vec<Sdc> = info
             .sdcs
@@ -450,6 +457,8 @@ fn device(status: &DeviceStatus) -> Device {
             repaired_bytes: s.repaired,
             unrepairable_bytes: s.unrepairable,
             skipped_bytes: s.skipped,
+            asked: info.scrub,
+            begun: s.asked,
         }),
         resync_remaining_bytes: beat.resync_remaining,
         resync_moved_bytes: beat.resync_moved,
@@ -473,6 +482,7 @@ mod tests {
             info: Some(DeviceInfo { id, sds, up, kind: 1, capacity: 100, ..DeviceInfo::default() }),
             sds: format!("sds{sds}"),
             pid: 1000 + sds,
+            connected: up,
             ..DeviceStatus::default()
         };
         StatusInfo {
@@ -526,6 +536,14 @@ mod tests {
         assert_eq!(report(&info).sds_up(), 1);
         info.groups_failed = 1;
         assert_eq!(report(&info).exit(), Exit::Lost);
+    }
+
+    #[test]
+    fn nothing_is_healthy_before_the_mdm_has_heard_of_every_server() {
+        let mut info = sample();
+        assert_eq!(report(&info).exit(), Exit::Ok);
+        info.devices[1].connected = false;
+        assert_eq!((report(&info).exit(), report(&info).sds_up()), (Exit::Degraded, 2));
     }
 
     /// The published shape. Only additions may change this test.

@@ -123,6 +123,7 @@ pub fn servers(report: &Report) -> String {
         for device in &sds.devices {
             let state = match (device.state, device.full) {
                 (up, _) if device.maintenance.is_some() => format!("{up}, maintenance"),
+                (UpDown::Up, _) if !device.connected => "up, not heard".to_owned(),
                 (UpDown::Up, _) if device.quarantine_seconds > 0.0 => {
                     format!("up, held out for {:.0} s", device.quarantine_seconds.ceil())
                 }

@@ -319,8 +319,7 @@ pub struct MoveStatus {
     pub missed: u64,
 }
 
-/// The scrubber of one device: it reads everything that the device holds, and has what is damaged
-/// repaired. All since the process started.
+/// The scrubber of one device: it reads what the device holds, and has damage repaired. Since the process started.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ScrubStatus {
     /// A pass runs.
@@ -347,9 +346,12 @@ pub struct ScrubStatus {
     /// Those for which no other copy was there.
     #[prost(uint64, tag = "8")]
     pub unrepairable: u64,
-    /// Bytes that were not read, as their group had no copy here that is in sync.
+    /// Bytes that this pass has not read, as their group had no copy here that is in sync.
     #[prost(uint64, tag = "9")]
     pub skipped: u64,
+    /// The last pass that was asked for and is known here: what [`DeviceInfo::scrub`] counts. It runs, or has ended.
+    #[prost(uint32, tag = "10")]
+    pub asked: u32,
 }
 
 /// What is to become of a device.

@@ -315,7 +315,7 @@ impl Sds {
             resync_moved: stats.moved,
             ops: stats.ops,
             full: stats.full_at.is_some_and(|at| now.since(at) < FULL_FOR),
-            scrub: self.scrub_stats().map(|s| scrub(&s, now)),
+            scrub: self.scrub_stats().map(|s| scrub(&s, self.scrub, now)),
             repaired: stats.repaired,
             unreadable: stats.unreadable,
             reads: stats.reads,
@@ -402,7 +402,7 @@ fn copying((group, todo, missed): (base::GroupId, u64, u64)) -> MoveStatus {
     MoveStatus { group: group.0, todo, missed }
 }
 
-fn scrub(s: &ScrubStats, now: Time) -> ScrubStatus {
+fn scrub(s: &ScrubStats, asked: u32, now: Time) -> ScrubStatus {
     ScrubStatus {
         running: s.running,
         done: s.done,
@@ -413,5 +413,6 @@ fn scrub(s: &ScrubStats, now: Time) -> ScrubStatus {
         repaired: s.repaired,
         unrepairable: s.unrepairable,
         skipped: s.skipped,
+        asked,
     }
 }

@@ -14,7 +14,7 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Runs it; `id` names one device.
 pub fn run(target: &Target, id: Option<u32>, detach: bool) -> Result<Exit> {
-    let before = begun(&status::ask(target)?, id);
+    let before = lives(&status::ask(target)?, id);
     if before.is_empty() {
         bail!("nothing to scrub: RAM and NULL devices have no checksums (`gabion device list`)");
     }
@@ -26,16 +26,20 @@ pub fn run(target: &Target, id: Option<u32>, detach: bool) -> Result<Exit> {
     let line = Line::new("scrubbing");
     let (report, left) = loop {
         let report = status::ask(target)?;
-        let (done, held) = scrubbed(&report, id)
-            .fold((0, 0), |(done, held), (_, s)| (done + s.done_bytes, held + s.held_bytes));
+        let known = || scrubbed(&report, id).filter(|(_, s)| s.begun >= s.asked);
+        let (done, held) =
+            known().fold((0, 0), |(done, held), (_, s)| (done + s.done_bytes, held + s.held_bytes));
         let percent = done * 100 / held.max(1);
         line.say(&format!("{percent:3} %, {} of {}", Size(done), Size(held)));
-        let now = begun(&report, id);
+        let now = lives(&report, id);
         // A device that went down, or whose process is another one now, is not waited for.
-        let left = before.iter().filter(|(id, b)| now.get(id).is_none_or(|n| n.life != b.life));
-        let left: Vec<u32> = left.map(|(id, _)| *id).collect();
-        let ended = |id: &u32, b: &Begun| left.contains(id) || now[id].passes > b.passes;
-        if before.iter().all(|(id, b)| ended(id, b)) {
+        let left: Vec<u32> = before
+            .iter()
+            .filter(|(id, life)| now.get(id) != Some(life))
+            .map(|(id, _)| *id)
+            .collect();
+        let ended: Vec<u32> = known().filter(|(_, s)| !s.running).map(|(d, _)| d.id).collect();
+        if before.keys().all(|id| left.contains(id) || ended.contains(id)) {
             break (report, left);
         }
         std::thread::sleep(POLL);
@@ -66,6 +70,14 @@ fn tell(report: &Report, id: Option<u32>, left: &[u32]) -> Result<Exit> {
             names.join(", ")
         );
     }
+    let skipped = sum(|s| s.skipped_bytes);
+    if skipped > 0 {
+        bail!(
+            "not all was read: copies of {} are not up to date yet. When `gabion status` says healthy: \
+             `gabion device scrub`",
+            Size(skipped)
+        );
+    }
     Ok(Exit::Ok)
 }
 
@@ -77,18 +89,10 @@ fn scrubbed(report: &Report, id: Option<u32>) -> impl Iterator<Item = (&Device, 
     up.filter_map(|d| Some((d, d.scrub.as_ref()?)))
 }
 
-/// Where a device stands when a pass is asked for.
-struct Begun {
-    /// Of its process, which alone knows of its passes.
-    life: u64,
-    passes: u64,
-}
-
-/// Where each device stands that is up and keeps checksums, also if its process has told nothing yet.
-fn begun(report: &Report, id: Option<u32>) -> BTreeMap<u32, Begun> {
+/// The lives of the devices that are up and keep checksums.
+fn lives(report: &Report, id: Option<u32>) -> BTreeMap<u32, u64> {
     let devices = report.sds.iter().flat_map(|s| &s.devices);
     let up = devices.filter(|d| d.state == UpDown::Up && d.kind == "durable");
     let asked = up.filter(|d| id.is_none_or(|id| d.id == id));
-    let passes = |d: &Device| d.scrub.as_ref().map_or(0, |s| s.passes);
-    asked.map(|d| (d.id, Begun { life: d.incarnation, passes: passes(d) })).collect()
+    asked.map(|d| (d.id, d.incarnation)).collect()
 }

@@ -141,6 +141,23 @@ fn flipped_bits_are_found_repaired_and_counted_and_never_served() {
 }
 
 #[test]
+fn a_scrub_is_followed_to_its_end_by_an_mdm_that_knows_of_no_pass_before() {
+    case(|| {
+        let cluster = Cluster::start(&OPTIONS)?;
+        let data = Random::new(6).bytes(64 * MIB as usize);
+        cluster.fill("vol1", &data)?;
+        cluster.gabion(&["device", "scrub"])?.ok()?;
+        let blocks: Vec<&[u8]> = data.chunks(4096).step_by(97).collect();
+        ensure!(flip(&cluster.device(1), &blocks, 20)? > 0);
+        cluster.kill("mdm")?;
+        cluster.gabion(&["mdm", "start"])?.ok()?;
+        cluster.gabion(&["device", "scrub"])?.ok()?;
+        // It has ended: each copy alone is good.
+        cluster.stop_and_inspect(3)
+    });
+}
+
+#[test]
 fn a_moved_device_counts_again() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;

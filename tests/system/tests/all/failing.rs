@@ -35,8 +35,8 @@ fn what_a_device_cannot_read_comes_from_the_other_copy() {
         ended(&cluster, "can't read what was just written to it")?;
         disk.set(Read, false);
         cluster.start_sds(2)?;
-        cluster.gabion(&["device", "scrub"])?.ok()?;
         cluster.wait_state("healthy", secs(20))?;
+        cluster.gabion(&["device", "scrub"])?.ok()?;
         cluster.verify("vol1", &content)?;
         cluster.gabion(&["down"])?.ok()?;
         drop(disk);
