@@ -1,8 +1,9 @@
 //! Which groups a volume's units go to.
 //!
 //! Invariants: no group twice; `min(width, groups)` of them; each device is preferred primary, and partner, as often
-//! as its part of the capacity says, as far as its groups reach; neighbouring slots have different primaries,
-//! so that a sequential stream uses all servers. Where there are more devices than slots, each volume uses others.
+//! as its part of the capacity says, as far as its groups reach; any two devices share as many as any other two, so that
+//! all others make a lost one's copies anew; neighbouring slots have different primaries, so that a sequential stream uses all
+//! servers. Where there are more devices than slots, each volume uses others.
 
 use crate::groups::{Device, TooFewServers, parts, places};
 use alloc::collections::BTreeMap;
@@ -40,6 +41,7 @@ pub fn choose_slots(
         of.rotate_left(by);
     }
     let mut used: BTreeMap<DeviceId, u32> = BTreeMap::new();
+    let mut shared: BTreeMap<[DeviceId; 2], u32> = BTreeMap::new();
     let mut slots = Vec::new();
     while slots.len() < width {
         let last = slots.last().map(|c: &Choice| c.replicas[0]);
@@ -51,13 +53,15 @@ pub fn choose_slots(
         let Some((leader, (turns, of))) = open.min_by(|a, b| next(a).total_cmp(&next(b))) else {
             break;
         };
+        // By what the two share: if partners took turns as leaders do, the same two would always meet.
         let often = |c: &Choice| {
-            let partner = c.replicas[1];
-            due(used.get(&partner).copied().unwrap_or(0), partner, 1 << 31)
+            let turns = shared.get(&pair(c)).copied().unwrap_or(0);
+            due(turns, c.replicas[1], prng::mix(u64::from(leader.0)))
         };
         let best = of.iter().enumerate().min_by(|(_, a), (_, b)| often(a).total_cmp(&often(b)));
         let choice = of.remove(best.map(|(i, _)| i).expect("it leads some"));
         *turns += 1;
+        *shared.entry(pair(&choice)).or_default() += 1;
         for device in [*leader, choice.replicas[1]] {
             *used.entry(device).or_default() += 1;
         }
@@ -65,8 +69,14 @@ pub fn choose_slots(
     }
     let mut spare: BTreeMap<DeviceId, Vec<Choice>> =
         led.into_iter().map(|(leader, (_, of))| (leader, of)).collect();
-    while exchange(&mut slots, &mut spare, &mut used, &part) {}
+    while exchange(&mut slots, &mut spare, &mut used, &mut shared, &part) {}
     Ok(slots.into_iter().map(|c| c.group).collect())
+}
+
+/// The two that share a group, whoever leads.
+fn pair(choice: &Choice) -> [DeviceId; 2] {
+    let [a, b] = choice.replicas;
+    [a.min(b), a.max(b)]
 }
 
 /// Takes other groups of the same primaries where their partners have less for their parts; false: there are none. Who
@@ -75,6 +85,7 @@ fn exchange(
     slots: &mut [Choice],
     spare: &mut BTreeMap<DeviceId, Vec<Choice>>,
     used: &mut BTreeMap<DeviceId, u32>,
+    shared: &mut BTreeMap<[DeviceId; 2], u32>,
     part: &impl Fn(DeviceId) -> f64,
 ) -> bool {
     let mut any = false;
@@ -83,12 +94,16 @@ fn exchange(
         let load =
             |d: DeviceId, more: u32| f64::from(used.get(&d).copied().unwrap_or(0) + more) / part(d);
         let Some(of) = spare.get_mut(&leader) else { continue };
-        let least =
-            of.iter_mut().min_by(|a, b| load(a.replicas[1], 1).total_cmp(&load(b.replicas[1], 1)));
+        let least = of.iter_mut().min_by(|a, b| {
+            let by_shared = || shared.get(&pair(a)).cmp(&shared.get(&pair(b)));
+            load(a.replicas[1], 1).total_cmp(&load(b.replicas[1], 1)).then_with(by_shared)
+        });
         let Some(other) = least.filter(|c| load(c.replicas[1], 1) < load(partner, 0) * 0.999_999)
         else {
             continue;
         };
+        *shared.entry(pair(slot)).or_default() -= 1;
+        *shared.entry(pair(other)).or_default() += 1;
         *used.entry(partner).or_default() -= 1;
         *used.entry(other.replicas[1]).or_default() += 1;
         core::mem::swap(slot, other);
@@ -148,6 +163,24 @@ mod tests {
                         assert!(near(led, share / 2.0) && near(all, share), "{what:?}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn all_others_share_what_a_device_has_of_a_volume() {
+        for (servers, per_device) in [(4, 256), (8, 256), (16, 256), (16, 128), (12, 100)] {
+            let devices = cluster(servers, |_| 4);
+            let groups = choices(&devices, per_device);
+            for volume in 1..=3 {
+                let slots = choose_slots(VolumeId(volume), &devices, &groups, 512).unwrap();
+                let mut shared: BTreeMap<[DeviceId; 2], u32> = BTreeMap::new();
+                let chosen = slots.iter().map(|slot| &groups[slot.0 as usize - 1]);
+                chosen.for_each(|c| *shared.entry(pair(c)).or_default() += 1);
+                let pairs = servers * (servers - 1) / 2;
+                let (even, most) = (slots.len() as u32 / pairs, shared.values().max().unwrap());
+                assert_eq!(shared.len() as u32, pairs);
+                assert!(*most <= even + 2 + even / 10, "{servers}: {most} of {even}");
             }
         }
     }
