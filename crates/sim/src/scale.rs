@@ -291,7 +291,11 @@ impl Scale {
         let procs: Vec<ProcId> = places.map(|place| ProcId(3 + place as usize)).collect();
         let devices: Vec<DeviceId> =
             procs.iter().filter_map(|id| Some(self.world.actor::<Sds>(*id)?.id())).collect();
-        let groups = devices.iter().map(|d| self.mdm().state().groups_of(*d).len()).sum();
+        let state = self.mdm().state();
+        let lost = || devices.iter().flat_map(|d| state.groups_of(*d));
+        let groups = lost().count();
+        let sharing: BTreeSet<&DeviceId> = lost().flat_map(|g| &state.groups[g].replicas).collect();
+        let partners = sharing.len().saturating_sub(devices.len());
         let (index, entries) = (self.mdm().state().index, self.entries);
         let [frames, bytes] = self.world.sent(ProcId(0));
         for id in &procs {
@@ -316,6 +320,7 @@ impl Scale {
             noticed,
             entries: self.entries - entries,
             commands,
+            partners,
             nodes: self.nodes().count(),
             converged: converged.max(settled),
             frames: sent[0] - frames,
