@@ -28,7 +28,8 @@ impl<J: Journal> Mirror<J> {
     pub(crate) fn job_full(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::NotStarted;
-        let group = op.group;
+        let (group, len) = (op.group, op.len);
+        self.arrived(now, key, len);
         self.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
         self.stats.full_at = Some(now);
         out.note(Note::Full { device: self.me });

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod arrival;
 pub mod client;
 mod dirty;
 mod discard;

@@ -7,6 +7,7 @@
 //! entered only when no job of the group runs; from the moment it is known, nothing is answered under
 //! the old one.
 
+use crate::arrival::{self, Arrivals};
 use crate::lease::{Fate, Leases};
 use crate::lock::Range;
 use crate::marks::{Changes, Waiting};
@@ -98,6 +99,7 @@ pub struct Mirror<J> {
     /// Groups with blocks to copy, served in turn.
     pub(crate) copy_queue: VecDeque<GroupId>,
     pub(crate) copies: u32,
+    pub(crate) arrivals: Arrivals,
     /// Groups that I bring a joiner up to date in.
     pub(crate) joining: BTreeSet<GroupId>,
     pub(crate) pace: Pace,
@@ -162,6 +164,7 @@ impl<J: Journal> Mirror<J> {
             ready: VecDeque::new(),
             copy_queue: VecDeque::new(),
             copies: 0,
+            arrivals: Arrivals::default(),
             joining: BTreeSet::new(),
             pace: Pace::new(&limits),
             limits,
@@ -565,10 +568,12 @@ impl<J: Journal> Mirror<J> {
                     (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
                     (OpKind::Copy, _) => self.start_copy(now, key, out),
                     (_, Asker::Client { .. }) => self.start_write(now, key, out),
+                    (OpKind::Write, _) if arrival::yields(op) => self.arrive(key),
                     _ => self.start_job(now, key, out),
                 }
             }
             self.start_copies(now, out);
+            self.start_arrivals(now, out);
             if self.ready.is_empty() {
                 return;
             }
@@ -666,6 +671,9 @@ impl<J: Journal> Mirror<J> {
         let (unit, at, len, since) = (op.unit, op.at, op.len, op.since);
         let copied = op.flags & flag::COPY != 0;
         let (group, kind, asker, client, lsn) = (op.group, op.kind, op.asker, op.client, op.lsn);
+        if copied {
+            self.arrived(now, key, len);
+        }
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local -= 1;
         let data = match result {

@@ -1,5 +1,5 @@
 //! How fast joiners are filled: as the storage pool's two policies say, one for copies that replace a lost one, one for
-//! those that only move.
+//! those that only move. Both ends of a copy keep them, each for its own clients: see [`End`].
 //!
 //! The rest after a copy is what makes a policy fit every device: where copies take long, because the device is slow or
 //! clients keep it busy, there are fewer of them. It is measured by what copies take on the average, so that they are
@@ -44,6 +44,18 @@ impl Purpose {
         [Purpose::Settle, Purpose::Return, Purpose::Rebuild, Purpose::Move];
 }
 
+/// Which end of a copy this device is.
+///
+/// Where copies come to, only a policy by latency holds them: who receives has no other word for how much is too much, and
+/// a server that is new gets all from others, which rest already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// It is read here.
+    Source = 0,
+    /// It is written here.
+    Target = 1,
+}
+
 /// Whether a copy may begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
@@ -82,10 +94,10 @@ pub(crate) struct Pace {
     rebalance: Policy,
     /// A client's last operation.
     client: Option<Time>,
-    /// The rest after the last copy is over.
-    due: Time,
-    /// What copies take on the average of the last ones.
-    took: Duration,
+    /// By end: the rest after the last copy is over.
+    due: [Time; 2],
+    /// By end: what copies take on the average of the last ones.
+    took: [Duration; 2],
     /// When a copy began or ended, and what the last one was for.
     copied: Option<Time>,
     latest: Purpose,
@@ -102,8 +114,8 @@ impl Pace {
             rebuild: limits.rebuild,
             rebalance: limits.rebalance,
             client: None,
-            due: Time::ZERO,
-            took: Duration::ZERO,
+            due: [Time::ZERO; 2],
+            took: [Duration::ZERO; 2],
             copied: None,
             latest: Purpose::Settle,
             alone: Tail::default(),
@@ -116,7 +128,7 @@ impl Pace {
         let news = (self.rebuild, self.rebalance) != (rebuild, rebalance);
         if news {
             (self.rebuild, self.rebalance) = (rebuild, rebalance);
-            (self.due, self.yields) = (Time::ZERO, Duration::ZERO);
+            (self.due, self.yields) = ([Time::ZERO; 2], Duration::ZERO);
         }
         news
     }
@@ -150,7 +162,8 @@ impl Pace {
             _ if !policy.is_by_latency() => {}
             None => {}
             Some(bound) if took > bound => {
-                let more = self.yields.max(self.took) * 99 / 400;
+                let [sent, received] = self.took;
+                let more = self.yields.max(sent).max(received) * 99 / 400;
                 self.yields = (self.yields + more).min(LONGEST);
             }
             Some(_) => self.yields -= self.yields / 400,
@@ -195,14 +208,26 @@ impl Pace {
         }
     }
 
-    /// Whether one more may begin beside `copies` others.
-    pub fn turn(&self, now: Time, purpose: Purpose, copies: u32, limits: &Limits) -> Turn {
-        let few = self.bound(now, purpose);
-        let most = if few == 0 { limits.copies } else { few.min(limits.copies) };
-        match () {
-            () if copies >= most => Turn::Later,
-            () if self.rests(now, purpose) && now < self.due => Turn::At(self.due),
-            () => Turn::Now,
+    /// Whether one more may begin beside `copies` others of this end.
+    pub fn turn(
+        &self,
+        now: Time,
+        end: End,
+        purpose: Purpose,
+        copies: u32,
+        limits: &Limits,
+    ) -> Turn {
+        let (few, due) = (self.bound(now, purpose), self.due[end as usize]);
+        let most = match (few, end) {
+            (0, End::Target) => u32::MAX, // its sources have their limits
+            (0, End::Source) => limits.copies,
+            _ => few.min(limits.copies),
+        };
+        match end {
+            End::Target if !self.policy(purpose).is_by_latency() => Turn::Now,
+            _ if copies >= most => Turn::Later,
+            _ if self.rests(now, purpose) && now < due => Turn::At(due),
+            _ => Turn::Now,
         }
     }
 
@@ -217,26 +242,27 @@ impl Pace {
     }
 
     /// A copy of so many bytes has ended that took so long.
-    pub fn ended(&mut self, now: Time, purpose: Purpose, took: Duration, len: u32) {
+    pub fn ended(&mut self, now: Time, end: End, purpose: Purpose, took: Duration, len: u32) {
         self.copied = Some(now);
         if !self.rests(now, purpose) {
             return;
         }
-        let ours = took.min(LONGEST);
-        self.took = if self.took.is_zero() { ours } else { (self.took * 7 + ours) / 8 };
+        let (end, ours) = (end as usize, took.min(LONGEST));
+        let mean = self.took[end];
+        self.took[end] = if mean.is_zero() { ours } else { (mean * 7 + ours) / 8 };
         let policy = *self.policy(purpose);
         let whole = (u64::from(len) * 1_000_000_000).checked_div(policy.floor);
         let longest = whole.map_or(LONGEST, |ns| Duration::from_nanos(ns).saturating_sub(took));
         let rest = match self.bound_of(&policy) {
-            _ if !policy.is_by_latency() => self.took * policy.rest,
-            None => self.took,
+            _ if !policy.is_by_latency() => self.took[end] * policy.rest,
+            None => self.took[end],
             Some(_) => {
                 self.yields = self.yields.min(longest);
                 self.yields
             }
         };
         let endless = mutant::on(Mutant::NoFloor).then_some(Duration::from_secs(3600));
-        self.due = self.due.max(now + endless.unwrap_or(rest.min(longest)));
+        self.due[end] = self.due[end].max(now + endless.unwrap_or(rest.min(longest)));
     }
 }
 
@@ -264,7 +290,7 @@ mod tests {
             if busy {
                 pace.client(at(1000));
             }
-            let turn = |purpose, copies| pace.turn(at(1000), purpose, copies, &limits);
+            let turn = |purpose, copies| pace.turn(at(1000), End::Source, purpose, copies, &limits);
             for purpose in [Purpose::Rebuild, Purpose::Return] {
                 assert_eq!(turn(purpose, 1), Turn::Now);
                 assert_eq!(turn(purpose, 2), Turn::Later);
@@ -273,8 +299,8 @@ mod tests {
             assert_eq!(turn(Purpose::Move, 8), Turn::Later, "but by what a shard can do");
             assert_eq!(turn(Purpose::Settle, 7), Turn::Now, "clients wait for it");
         }
-        pace.ended(at(1000), Purpose::Rebuild, TOOK, LEN);
-        assert_eq!(pace.turn(at(1000), Purpose::Rebuild, 1, &limits), Turn::Now);
+        pace.ended(at(1000), End::Source, Purpose::Rebuild, TOOK, LEN);
+        assert_eq!(pace.turn(at(1000), End::Source, Purpose::Rebuild, 1, &limits), Turn::Now);
         assert_eq!(pace.len(at(1000), Purpose::Rebuild, &limits), limits.copy_bytes);
     }
 
@@ -282,20 +308,26 @@ mod tests {
     fn copies_rest_while_clients_are_served_and_only_then() {
         let limits = limits(Policy::favour(1, 1 << 20), Policy::favour(3, 1 << 20));
         let (mut pace, now) = (Pace::new(&limits), at(1000));
-        pace.ended(now, Purpose::Move, TOOK, LEN);
-        assert_eq!(pace.turn(now, Purpose::Move, 7, &limits), Turn::Now, "nobody is there");
+        pace.ended(now, End::Source, Purpose::Move, TOOK, LEN);
+        assert_eq!(
+            pace.turn(now, End::Source, Purpose::Move, 7, &limits),
+            Turn::Now,
+            "nobody is there"
+        );
         assert_eq!(pace.len(now, Purpose::Move, &limits), limits.copy_bytes);
         pace.client(now);
-        let turn = |pace: &Pace, ms, purpose, copies| pace.turn(at(ms), purpose, copies, &limits);
+        let turn = |pace: &Pace, ms, purpose, copies| {
+            pace.turn(at(ms), End::Source, purpose, copies, &limits)
+        };
         assert_eq!(pace.len(now, Purpose::Rebuild, &limits), GENTLE);
         assert_eq!(turn(&pace, 1000, Purpose::Rebuild, 1), Turn::Later);
-        pace.ended(now, Purpose::Rebuild, TOOK, LEN);
+        pace.ended(now, End::Source, Purpose::Rebuild, TOOK, LEN);
         assert_eq!(turn(&pace, 1000, Purpose::Rebuild, 0), Turn::At(at(1004)));
         assert_eq!(turn(&pace, 1000, Purpose::Settle, 7), Turn::Now);
         assert_eq!(turn(&pace, 1000, Purpose::Return, RETURNS - 1), Turn::Now, "it is urgent");
         assert_eq!(turn(&pace, 1000, Purpose::Return, RETURNS), Turn::Later);
         assert_eq!(pace.len(now, Purpose::Return, &limits), limits.copy_bytes);
-        pace.ended(at(1004), Purpose::Move, TOOK, LEN);
+        pace.ended(at(1004), End::Source, Purpose::Move, TOOK, LEN);
         assert_eq!(turn(&pace, 1004, Purpose::Move, 0), Turn::At(at(1016)), "three times as long");
         assert_eq!(turn(&pace, 1101, Purpose::Move, 7), Turn::Now, "they are gone");
     }
@@ -305,13 +337,16 @@ mod tests {
         let limits = limits(Policy::favour(10, 1 << 20), Policy::UNLIMITED);
         let mut pace = Pace::new(&limits);
         pace.client(at(1000));
-        pace.ended(at(1000), Purpose::Rebuild, TOOK, LEN);
-        assert_eq!(pace.turn(at(1000), Purpose::Rebuild, 0, &limits), Turn::At(at(1040)));
+        pace.ended(at(1000), End::Source, Purpose::Rebuild, TOOK, LEN);
+        assert_eq!(
+            pace.turn(at(1000), End::Source, Purpose::Rebuild, 0, &limits),
+            Turn::At(at(1040))
+        );
         pace.client(at(1040));
-        pace.ended(at(1040), Purpose::Rebuild, TOOK * 9, LEN);
+        pace.ended(at(1040), End::Source, Purpose::Rebuild, TOOK * 9, LEN);
         // 64 KiB at 1 MiB/s are 62.5 ms, of which the copy took 36; the average of 8 ms wants 80.
         let due = at(1040) + Duration::from_micros(26_500);
-        assert_eq!(pace.turn(at(1040), Purpose::Rebuild, 0, &limits), Turn::At(due));
+        assert_eq!(pace.turn(at(1040), End::Source, Purpose::Rebuild, 0, &limits), Turn::At(due));
     }
 
     /// Copies that take 1 ms, and a client whose requests take as long as `takes` says for a rest; the rest in the
@@ -339,8 +374,8 @@ mod tests {
         pace.begun(now, purpose);
         for _ in 0..2000 {
             request(&mut pace, &mut now, takes(rest));
-            pace.ended(now, purpose, Duration::from_millis(1), LEN);
-            rest = match pace.turn(now, purpose, 0, &limits) {
+            pace.ended(now, End::Source, purpose, Duration::from_millis(1), LEN);
+            rest = match pace.turn(now, End::Source, purpose, 0, &limits) {
                 Turn::At(due) => due.since(now),
                 _ => Duration::ZERO,
             };
@@ -371,11 +406,17 @@ mod tests {
         let limits = limits(Policy::favour(100, 64 << 10), Policy::UNLIMITED);
         let mut pace = Pace::new(&limits);
         pace.client(at(1000));
-        pace.ended(at(1000), Purpose::Rebuild, TOOK, LEN);
-        assert_eq!(pace.turn(at(1000), Purpose::Rebuild, 0, &limits), Turn::At(at(1400)));
+        pace.ended(at(1000), End::Source, Purpose::Rebuild, TOOK, LEN);
+        assert_eq!(
+            pace.turn(at(1000), End::Source, Purpose::Rebuild, 0, &limits),
+            Turn::At(at(1400))
+        );
         assert!(!pace.set(limits.rebuild, limits.rebalance));
-        assert_eq!(pace.turn(at(1000), Purpose::Rebuild, 0, &limits), Turn::At(at(1400)));
+        assert_eq!(
+            pace.turn(at(1000), End::Source, Purpose::Rebuild, 0, &limits),
+            Turn::At(at(1400))
+        );
         assert!(pace.set(Policy::UNLIMITED, Policy::UNLIMITED));
-        assert_eq!(pace.turn(at(1000), Purpose::Rebuild, 7, &limits), Turn::Now);
+        assert_eq!(pace.turn(at(1000), End::Source, Purpose::Rebuild, 7, &limits), Turn::Now);
     }
 }

@@ -279,11 +279,12 @@ impl<J: Journal> Mirror<J> {
         h.incarnation = op.client.incarnation.0.into();
         let lost = op.flags & flag::LOST;
         let zero = op.kind == OpKind::Zero || op.body.is_empty() && lost == 0;
-        let copy = op.kind == OpKind::Copy;
-        h.flags = (op.flags & flag::NO_BODY_CRC)
-            | lost
-            | if zero { flag::ZERO } else { 0 }
-            | if copy { flag::COPY } else { 0 };
+        let copy = match op.kind {
+            OpKind::Copy if self.yields(op.group) => flag::COPY | flag::YIELDS,
+            OpKind::Copy => flag::COPY,
+            _ => 0,
+        };
+        h.flags = (op.flags & flag::NO_BODY_CRC) | lost | if zero { flag::ZERO } else { 0 } | copy;
         (h.body_len, h.body_crc) = ((op.body.len() as u32).into(), op.body_crc.into());
         let skipped = |device| match &replica.role {
             Role::Primary(primary) => primary.skipped(op.lsn, replica.config.member(device)),

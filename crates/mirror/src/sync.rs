@@ -7,7 +7,7 @@
 use crate::dirty::Dirty;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
-use crate::pace::{Purpose, Turn};
+use crate::pace::{End, Purpose, Turn};
 use crate::replica::{Members, Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -378,7 +378,8 @@ impl<J: Journal> Mirror<J> {
         if self.copy_queue.is_empty() || self.copies >= self.limits.copies {
             return None;
         }
-        let turns = Purpose::ALL.map(|p| (p, self.pace.turn(now, p, self.copies, &self.limits)));
+        let turns = Purpose::ALL
+            .map(|p| (p, self.pace.turn(now, End::Source, p, self.copies, &self.limits)));
         let turn = |purpose| turns.iter().find(|t| t.0 == purpose).map(|t| t.1);
         let may = |group: &GroupId| turn(self.purpose(*group)) == Some(Turn::Now);
         let place = self.copy_queue.iter().position(may);
@@ -400,6 +401,11 @@ impl<J: Journal> Mirror<J> {
             },
             _ => Purpose::Settle,
         }
+    }
+
+    /// True where copies may wait for clients of who receives them.
+    pub(crate) fn yields(&self, group: GroupId) -> bool {
+        matches!(self.purpose(group), Purpose::Rebuild | Purpose::Move)
     }
 
     /// Starts copies, group by group in turn, as far as the limits allow.
@@ -510,7 +516,7 @@ impl<J: Journal> Mirror<J> {
         let (group, lsn, moved) = (op.group, op.lsn, op.body.len() as u64);
         if let Asker::Sync { since } = op.asker {
             let (took, len) = (now.since(since), op.len);
-            self.pace.ended(now, self.purpose(group), took, len);
+            self.pace.ended(now, End::Source, self.purpose(group), took, len);
         }
         let arrived = !op.sent.is_empty();
         self.drop_copy(key);

@@ -48,7 +48,8 @@ impl<J: Journal> Mirror<J> {
         let asking = self.asking.values().min().copied();
         let grace = self.waiting_grace.values().min().copied();
         let wake = Time::earliest(self.leases.wake_at(), Time::earliest(asking, grace));
-        Time::earliest(Time::earliest(wake, self.copy_at), self.scrub.wake_at())
+        let copies = Time::earliest(self.copy_at, self.arrivals.wake_at());
+        Time::earliest(Time::earliest(wake, copies), self.scrub.wake_at())
     }
 
     pub(crate) fn try_waiting(&mut self, now: Time, out: &mut Effects) {

@@ -199,6 +199,8 @@ pub mod flag {
     pub const RETRY: u8 = 4;
     /// `MapPull`: answer when there is something newer.
     pub const WAIT: u8 = 8;
+    /// `Replicate`, with `COPY`: who receives it may have it wait for its own clients. The same bit as `WAIT`.
+    pub const YIELDS: u8 = 8;
     /// `SyncState`: nothing is known, copy all.
     pub const FULL: u8 = 16;
     /// `Replicate`, with `COPY`: whole blocks that can't be read any more where they are copied from. No body.
