@@ -51,6 +51,8 @@ pub struct Work {
     pub block: u32,
     /// Requests under way, of each job.
     pub depth: u32,
+    /// Requests that each job begins per second, at least 1; without it as many as get done.
+    pub rate: Option<u32>,
     /// Jobs.
     pub jobs: u32,
     /// Its data.
@@ -85,7 +87,7 @@ impl Volume {
     /// Writes every byte once, so that reads find something.
     pub fn fill(&self, data: Data) -> Result<()> {
         let (workload, block, depth) = (Workload::Write, FILL_BLOCK, FILL_DEPTH);
-        self.once(&Work { workload, mix: 0, block, depth, jobs: 1, data })
+        self.once(&Work { workload, mix: 0, block, depth, rate: None, jobs: 1, data })
     }
 
     /// Does it over all of the volume, once.
@@ -129,6 +131,7 @@ impl Jobs {
                 requests,
                 block: work.block,
                 depth: work.depth,
+                rate: work.rate,
                 data: work.data,
                 total,
             };

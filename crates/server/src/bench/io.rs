@@ -41,6 +41,9 @@ pub struct IoArgs {
     /// Requests that each job has under way
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     depth: u32,
+    /// Requests that each job begins per second, within --depth [default: as many as get done]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
     /// Jobs: each is a thread with an SDC of its own
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
@@ -110,6 +113,7 @@ pub fn run(target: &Target, args: &IoArgs) -> Result<()> {
         mix: args.mix,
         block: u32::try_from(args.bs.0).context("a request has less than 4 GiB")?,
         depth: args.depth,
+        rate: args.rate,
         jobs: args.jobs,
         data: if args.copy { Data::Copied } else { Data::Shared },
     };

@@ -5,7 +5,7 @@
 
 use super::tally::{Counters, Side, Tally};
 use super::workload::Requests;
-use base::{Time, VolumeId};
+use base::{Duration, Time, VolumeId};
 use node::sdc::Sdc;
 use seam::{
     BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Event, Node, Port, RequestId,
@@ -38,6 +38,9 @@ pub struct Load {
     pub depth: u32,
     /// Its data.
     pub data: Data,
+    /// How many to begin per second, at most; what can't begin at its time counts from then. Without it, each answer makes
+    /// room for the next request.
+    pub rate: Option<u32>,
     /// How many to make in all; without it, the load goes on until it is stopped.
     pub total: Option<u64>,
 }
@@ -67,8 +70,10 @@ pub struct Loader {
     answered: u64,
     /// What is under way in each slot, and since when.
     slots: Vec<(Side, u64, Time)>,
-    /// Slots whose next request is issued at the end of the batch.
+    /// Slots whose next request is issued at the end of the batch, or when its time has come.
     due: Vec<u32>,
+    /// With a rate: when the next request is to begin.
+    next: Time,
     spare: Vec<Effect>,
     data: Buf,
     /// With [`Data::Copied`]: a block for each slot.
@@ -96,6 +101,7 @@ impl Loader {
             issued: 0,
             answered: 0,
             due: Vec::new(),
+            next: Time::ZERO,
             spare: Vec::new(),
             data: Buf::EMPTY,
         }
@@ -157,11 +163,12 @@ impl Loader {
     }
 
     /// Begins once the volume is known.
-    fn begin(&mut self, out: &Effects) {
+    fn begin(&mut self, now: Time, out: &Effects) {
         self.volume = self.sdc.volume_by_name(&self.load.volume).map(|(id, _)| id);
         if self.volume.is_some() {
             self.data = out.pool().zeroed(self.load.block as usize);
             self.due.extend(0..self.load.depth);
+            self.next = now;
         }
     }
 
@@ -178,7 +185,8 @@ impl Loader {
         }
     }
 
-    fn issue(&mut self, now: Time, slot: u32, out: &mut Effects) {
+    /// Begins a request that counts from `since` on.
+    fn issue(&mut self, now: Time, since: Time, slot: u32, out: &mut Effects) {
         let Some(volume) = self.volume else { return };
         let over = self.load.total.is_some_and(|total| self.issued == total);
         if over || self.shared.error.get().is_some() {
@@ -190,7 +198,7 @@ impl Loader {
             Side::Read => (BlockKind::Read, Buf::EMPTY),
             Side::Write => (BlockKind::Write, self.body(slot, at, out)),
         };
-        self.slots[slot as usize] = (side, at, now);
+        self.slots[slot as usize] = (side, at, since);
         let request = BlockRequest { volume, kind, at, len: self.load.block, body };
         self.sdc.on(now, Event::Request { id: RequestId(slot.into()), request }, out);
     }
@@ -222,16 +230,31 @@ impl Node for Loader {
 
     fn flush(&mut self, now: Time, out: &mut Effects) {
         if self.volume.is_none() {
-            self.begin(out);
+            self.begin(now, out);
         }
-        let mut due = std::mem::take(&mut self.due);
-        due.drain(..).for_each(|slot| self.issue(now, slot, out));
-        self.due = due;
+        match self.load.rate {
+            None => {
+                let mut due = std::mem::take(&mut self.due);
+                due.drain(..).for_each(|slot| self.issue(now, now, slot, out));
+                self.due = due;
+            }
+            Some(rate) => {
+                while let Some(slot) = self.due.pop_if(|_| self.next <= now) {
+                    let since = self.next;
+                    self.next = self.next + Duration::from_secs(1) / rate;
+                    self.issue(now, since, slot, out);
+                }
+            }
+        }
         self.sdc.flush(now, out);
         self.harvest(now, out);
     }
 
     fn wake_at(&self) -> Option<Time> {
-        if self.due.is_empty() { self.sdc.wake_at() } else { Some(Time::ZERO) }
+        match self.load.rate {
+            _ if self.due.is_empty() => self.sdc.wake_at(),
+            None => Some(Time::ZERO),
+            Some(_) => Time::earliest(self.sdc.wake_at(), Some(self.next)),
+        }
     }
 }

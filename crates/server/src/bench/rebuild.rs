@@ -4,7 +4,8 @@
 //! bytes per second, so that the devices are the bound, as on hosts of their own, and not this machine's processors. One
 //! server is killed while nobody asks for anything: the time until all is whole, beside what the devices of all
 //! others allow, which falls as 1/(N-1). Then a second one, under load: what the load's requests take, beside what they took
-//! before.
+//! before. The load begins so many requests per second, as applications do, whatever becomes of the last ones: one that goes on as fast as
+//! it is answered comes up to the devices' limit by itself, and every stall there holds it as a whole.
 
 use super::drive::{Jobs, Work};
 use super::load::Data;
@@ -43,6 +44,10 @@ const PATIENCE: Duration = Duration::from_secs(900);
 const LOOK: Duration = Duration::from_millis(10);
 /// Counters of servers are at most so old.
 const HEARTBEATS: Duration = Duration::from_millis(500);
+/// A device's bytes per second for each request per second that one server's share of the load has: requests need about a sixth of them.
+const SHARE: u64 = 32 << 10;
+/// Requests under way at most, per server.
+const DEPTH: u32 = 16;
 /// A device's room over its share, as groups are not all of one size, and the log takes some.
 const ROOM: u64 = 1 << 30;
 
@@ -54,7 +59,7 @@ in the folder.
 
 Rows rebuild-N: the floor is what the devices of the N - 1 others need for what was copied; the ratio is that over
 what it took. Rows growth-N: the time for N servers, as 1/(N - 1) of the smallest cluster's foretells it, over what
-it took. Rows loaded-N: a rebuild under load, over what the one without load foretells. Rows p99-N: the latency that one in a hundred requests exceeds (4 KiB, 70 % reads, one under way per server),
+it took. Rows loaded-N: a rebuild under load, over what the one without load foretells. Rows p99-N: the latency that one in a hundred requests exceeds (4 KiB, 70 % reads, begun at --rate),
 during a rebuild, over what it was before. A row that misses its must: exit code 7.
 
 Examples:
@@ -75,6 +80,9 @@ pub struct RebuildArgs {
     /// The storage pool's policy for rebuilds, as in `gabion pool set`; else the default
     #[arg(long, value_name = "POLICY")]
     rebuild: Option<Policy>,
+    /// 4 KiB requests per second for each server; more than that, and the devices' own queue is measured [default: what needs a sixth of --disk]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: Option<u32>,
     /// How long requests are measured without a rebuild
     #[arg(long, default_value_t = 5.0, value_parser = io::seconds)]
     seconds: f64,
@@ -179,11 +187,13 @@ impl Stand {
         let n = self.servers;
         let (begin, moved) = self.lose(n - 1, "without load", || Ok(()))?;
         let (seconds, bytes) = (begin.as_secs_f64(), moved as f64);
+        let rate = args.rate.unwrap_or((args.disk.0 / SHARE).clamp(1, 100_000) as u32);
         let work = Work {
             workload: Workload::Randrw,
             mix: 70,
             block: base::BLOCK,
-            depth: n,
+            depth: n * DEPTH,
+            rate: Some(rate.saturating_mul(n)),
             jobs: 1,
             data: Data::Shared,
         };

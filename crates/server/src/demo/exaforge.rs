@@ -285,7 +285,8 @@ impl Demo {
 
     fn begin(&self, kind: Kind) -> Result<Jobs> {
         let Kind { workload, block, depth } = kind;
-        let work = Work { workload, mix: 50, block, depth, jobs: 1, data: Data::Checked };
+        let work =
+            Work { workload, mix: 50, block, depth, rate: None, jobs: 1, data: Data::Checked };
         let jobs = Jobs::start(&self.stand.volume, &work, None)?;
         jobs.wait_begun()?;
         jobs.counters().iter().for_each(|c| c.record(true));
@@ -373,7 +374,8 @@ impl Demo {
     /// Every byte is what it should be.
     fn read_all(&self) -> Result<()> {
         let Kind { workload, block, depth } = READ;
-        let work = Work { workload, mix: 0, block, depth, jobs: 1, data: Data::Checked };
+        let work =
+            Work { workload, mix: 0, block, depth, rate: None, jobs: 1, data: Data::Checked };
         self.stand.volume.once(&work)
     }
 

@@ -51,7 +51,7 @@ const fn load(
     block: u32,
     depth: u32,
 ) -> Load {
-    let work = Work { workload, mix: 0, block, depth, jobs: 1, data: Data::Shared };
+    let work = Work { workload, mix: 0, block, depth, rate: None, jobs: 1, data: Data::Shared };
     Load { name, work, fio, writes: matches!(workload, Workload::Randwrite | Workload::Write) }
 }
 

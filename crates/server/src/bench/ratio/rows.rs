@@ -138,7 +138,7 @@ fn pair(layout: Layout, pattern: Pattern, workload: Workload, depth: u32, block:
     let spin = depth == 1;
     Pair {
         floor: Floor { pattern, mix: MIX, layout, connections: 1, depth, block, spin },
-        work: Work { workload, mix: MIX, block, depth, jobs: 1, data: Data::Shared },
+        work: Work { workload, mix: MIX, block, depth, rate: None, jobs: 1, data: Data::Shared },
     }
 }
 
