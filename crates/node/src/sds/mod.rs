@@ -297,15 +297,18 @@ impl Sds {
         let over = match mirror.journal_mut() {
             Device::Memory(_) => true,
             Device::Durable(durable) if durable.failed().is_some() => true,
-            Device::Durable(durable) if !durable.has_jobs() && !durable.is_checkpointing() => {
-                let done = durable.is_log_empty();
-                if !done {
+            Device::Durable(durable) if durable.has_jobs() => false,
+            Device::Durable(durable) => {
+                let checkpoint = durable.is_checkpointing();
+                let done = !checkpoint && durable.is_log_empty();
+                if checkpoint {
+                    durable.hurry_checkpoint();
+                } else if !done {
                     durable.request_checkpoint();
-                    seam::Journal::flush(&mut **durable, out);
                 }
+                seam::Journal::flush(&mut **durable, out);
                 done
             }
-            Device::Durable(_) => false,
         };
         if over {
             self.end(Note::Stopped, out);

@@ -8,6 +8,10 @@
 //! 5. *Second*: superblocks 1 and 3, and those where 3 was before the device grew; durable. Now the log before
 //!    the start is free.
 //!
+//! Home and pages are paced by the log: for each byte that jobs add to it, a part of the work is done, so that it has ended
+//! when the ring has an eighth more in it. All at once, it would keep jobs from a slow device for as long as it takes.
+//! When somebody waits for it, or room runs out, it is done as fast as it goes.
+//!
 //! It is fuzzy: jobs go on, and pages may say more than the log's new start. Replay forgives that.
 //! No step needs room in the log.
 
@@ -27,6 +31,8 @@ use zerocopy::IntoBytes;
 
 /// Pages on their way at the same time.
 const PAGES: u32 = 32;
+/// What is done ahead of the pace, in blocks and pages: a batch, as one by one would cost a system call each.
+const AHEAD: u64 = 32;
 /// The longest write of root and records, in bytes.
 const PIECE: usize = 1 << 20;
 
@@ -52,6 +58,19 @@ pub struct Checkpoint {
     anchor: Anchor,
     /// Superblocks to be written next.
     next: Option<Step>,
+    pace: Pace,
+}
+
+/// How far home and pages are, in blocks and pages.
+#[derive(Debug)]
+struct Pace {
+    /// Somebody waits for it.
+    hurried: bool,
+    /// What there is to do, about.
+    work: u64,
+    done: u64,
+    /// What the log had been given when it began.
+    written: u64,
 }
 
 impl Durable {
@@ -59,6 +78,33 @@ impl Durable {
     pub(super) fn checkpoint_wants_home(&self) -> bool {
         let Some(c) = &self.checkpoint else { return false };
         c.step == Step::Home && self.overlay.oldest().is_some_and(|r| r < c.start.record)
+    }
+
+    /// The checkpoint that runs keeps no pace any more.
+    pub fn hurry_checkpoint(&mut self) {
+        if let Some(c) = &mut self.checkpoint {
+            c.pace.hurried = true;
+        }
+    }
+
+    /// True when the checkpoint may take one more block home, or save a page.
+    pub(super) fn checkpoint_may_go_on(&self) -> bool {
+        let Some(Checkpoint { pace, .. }) = &self.checkpoint else { return false };
+        let ring = self.log.ring();
+        let hurried = pace.hurried
+            || self.checkpoint_due
+            || self.log.used() > ring / 4 * 3
+            || self.sums.fresh() > self.tuning.fresh_sums / 2;
+        let span = (ring.min(2 * self.tuning.replay_bytes) / 8).max(1);
+        let log = self.log.written() - pace.written;
+        hurried || pace.done < AHEAD + pace.work * log / span
+    }
+
+    /// So many blocks are on their way home, or pages to their copy.
+    pub(super) fn checkpoint_does(&mut self, count: usize) {
+        if let Some(c) = &mut self.checkpoint {
+            c.pace.done += count as u64;
+        }
     }
 
     /// Begins a checkpoint if one is due; goes on with the one that runs.
@@ -86,26 +132,40 @@ impl Durable {
     }
 
     fn begin_checkpoint(&mut self) {
-        self.checkpoint_due = false;
+        let hurried = core::mem::take(&mut self.checkpoint_due);
         self.sums.begin_saving();
         let start = self.log.start();
         if mutant::on(Mutant::EagerTail) {
             self.log.free(start.position);
         }
+        let pages = self.map.take_dirty();
+        let work = self.overlay.bytes() / base::BLOCK as usize
+            + pages.count() as usize
+            + self.sums.pages_to_save();
+        let written = self.log.written();
         self.checkpoint = Some(Checkpoint {
             step: Step::Home,
             start,
-            pages: self.map.take_dirty(),
+            pages,
             next_map: 0,
             next_sum: 0,
             busy: 0,
             anchor: Anchor::default(),
             next: None,
+            pace: Pace { hurried, work: work as u64, done: 0, written },
         });
     }
 
     fn save_pages(&mut self, out: &mut Effects) {
-        while let Some(c) = self.checkpoint.as_mut().filter(|c| c.busy < PAGES) {
+        loop {
+            let may = self.checkpoint_may_go_on();
+            let Some(c) = self.checkpoint.as_mut().filter(|c| c.busy < PAGES) else { return };
+            let left = c.pages.next_set(c.next_map).is_some()
+                || self.sums.next_to_save(c.next_sum).is_some();
+            if left && !may {
+                return;
+            }
+            c.pace.done += 1;
             if let Some(page) = c.pages.next_set(c.next_map) {
                 (c.next_map, c.busy) = (page + 1, c.busy + 1);
                 self.save_map(page, out);

@@ -1,4 +1,5 @@
-//! Destaging: blocks that the log holds go to their slots, neighbours together, many at a time.
+//! Destaging: blocks that the log holds go to their slots, neighbours together, many at a time; as fast as new ones come, when
+//! as many wait as should, and not in long bursts, which would keep jobs from the device.
 
 use super::job::{Op, Waiter};
 use super::store::Durable;
@@ -17,8 +18,6 @@ const FEW: u32 = RUNS / 2;
 pub struct Destage {
     /// The queue waits for room.
     pub(super) wanted: bool,
-    /// It runs until little is left.
-    running: bool,
     /// The last block that was taken, or where to begin.
     cursor: (u32, u32),
     busy: u32,
@@ -35,21 +34,20 @@ impl Durable {
     /// Sends runs to their slots, if it is time.
     pub(super) fn run_destage(&mut self, out: &mut Effects) {
         let (bytes, most) = (self.overlay.bytes(), self.tuning.overlay_bytes);
-        let d = &mut self.destage;
-        d.running = d.wanted || bytes > most / 2 || (d.running && bytes > most / 4);
-        d.wanted = false;
-        if !d.running && !self.checkpoint_wants_home() {
-            return;
-        }
+        let due = core::mem::take(&mut self.destage.wanted) || bytes > most / 2;
         if self.destage.busy > FEW {
             return;
         }
         while self.destage.busy < RUNS {
+            if !(due || self.checkpoint_wants_home() && self.checkpoint_may_go_on()) {
+                return;
+            }
             let from = self.destage.cursor;
             let run = self.overlay.next_run(from).or_else(|| self.overlay.next_run((0, 0)));
             let Some(run) = run else { return };
             self.destage.cursor = (run.slot, run.first + run.blocks.len() as u32);
             self.destage.busy += 1;
+            self.checkpoint_does(run.blocks.len());
             self.map.pin_slot(run.slot);
             let at = self.layout.slot(run.slot) + u64::from(run.first * BLOCK);
             let named =

@@ -50,6 +50,16 @@ impl Log {
         self.head.position - self.tail
     }
 
+    /// Bytes of the ring.
+    pub fn ring(&self) -> u64 {
+        self.area.len
+    }
+
+    /// Bytes that were ever written to it.
+    pub fn written(&self) -> u64 {
+        self.head.position
+    }
+
     /// True when a checkpoint is due: half of the ring is in use.
     pub fn is_half_full(&self) -> bool {
         self.used() > self.area.len / 2

@@ -506,6 +506,11 @@ impl Journal for Durable {
             self.run_checkpoint(out);
             self.run_destage(out);
             self.run_commit(out);
+            if self.destage.wanted || self.checkpoint_due {
+                // A batch found no room, and perhaps nothing is on its way that would bring another call.
+                self.run_checkpoint(out);
+                self.run_destage(out);
+            }
         }
     }
 

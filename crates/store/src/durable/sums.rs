@@ -118,6 +118,11 @@ impl Sums {
         self.to_save.range(from..).next().copied()
     }
 
+    /// Pages with something to save.
+    pub fn pages_to_save(&self) -> usize {
+        self.to_save.len()
+    }
+
     /// Puts what is to be saved into a page.
     pub fn merge(&self, page: u32, into: &mut SumPage) {
         let slots = into.chunks_exact_mut(SLOT_BLOCKS as usize);

@@ -713,14 +713,15 @@ impl World {
             Started::Done(data) => data,
             Started::Full | Started::BadBody => panic!("a read needs no space"),
             Started::Pending => loop {
-                let (op, result) = self.end_one();
                 let store = self.store.as_mut().expect("mounted");
-                store.disk_done(op, result, &mut self.out);
-                store.flush(&mut self.out);
                 if let Some(f) = store.finished() {
                     assert_eq!(f.token, 0);
                     break f.result.unwrap_or_else(|e| panic!("{unit:?} {at}+{len}: {e:?}"));
                 }
+                let (op, result) = self.end_one();
+                let store = self.store.as_mut().expect("mounted");
+                store.disk_done(op, result, &mut self.out);
+                store.flush(&mut self.out);
             },
         }
     }
