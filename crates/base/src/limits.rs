@@ -58,9 +58,9 @@ pub struct Limits {
     pub slow_for: Duration,
     /// Groups whose replicas change at a time.
     pub moves: u32,
-    /// Of these, those that one device copies, or gets; more if they are small.
+    /// Of these, those that one device copies, and as many that it gets; more if they are small.
     pub moves_per_device: u32,
-    /// Bytes that one device copies, or gets, beyond which there are no more than that at a time.
+    /// Bytes that one device copies, and as many that it gets, beyond which there are no more than that at a time.
     pub moving_bytes: u64,
     /// Percent of a device's capacity that only lost copies are made anew in.
     pub spare_percent: u32,

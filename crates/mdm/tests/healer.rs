@@ -179,9 +179,9 @@ fn a_bounded_number_of_groups_moves_at_a_time() {
     rig.down(2);
     rig.beats();
     rig.round(rig.limits.rebuild_after);
-    let mut busy: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut busy: BTreeMap<(&str, u32), u32> = BTreeMap::new();
     for (_, from, to) in rig.moving() {
-        [from, to].iter().for_each(|d| *busy.entry(d.0).or_default() += 1);
+        [("makes", from.0), ("gets", to.0)].iter().for_each(|d| *busy.entry(*d).or_default() += 1);
     }
     assert!(rig.moving().len() <= 5 && busy.values().all(|n| *n <= 2), "{busy:?}");
     assert_eq!(rig.beats(), 0, "before one is at its end no other begins");
@@ -389,7 +389,9 @@ fn a_removal_can_be_given_up() {
     rig.intend(2, Intent::Remove);
     rig.beats();
     rig.intend(2, Intent::Normal);
-    assert!(rig.settle() <= 4, "what is on its way goes on, and is levelled again");
+    let moving = rig.moving().len();
+    assert!(moving <= 3, "one from each, and one to each");
+    assert!(rig.settle() <= 2 * moving, "what is on its way goes on, and is levelled again");
     assert!(rig.shares().contains_key(&2));
 }
 

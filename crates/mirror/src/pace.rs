@@ -105,6 +105,8 @@ pub(crate) struct Pace {
     alone: Tail,
     /// The rest that keeps them short beside copies, by latency.
     yields: Duration,
+    /// None was too long yet since copies began: how long they have to rest is still being found out.
+    begins: bool,
 }
 
 impl Pace {
@@ -120,6 +122,7 @@ impl Pace {
             latest: Purpose::Settle,
             alone: Tail::default(),
             yields: Duration::ZERO,
+            begins: true,
         }
     }
 
@@ -164,9 +167,9 @@ impl Pace {
             Some(bound) if took > bound => {
                 let [sent, received] = self.took;
                 let more = self.yields.max(sent).max(received) * 99 / 400;
-                self.yields = (self.yields + more).min(LONGEST);
+                (self.yields, self.begins) = ((self.yields + more).min(LONGEST), false);
             }
-            Some(_) => self.yields -= self.yields / 400,
+            Some(_) => self.yields -= self.yields / if self.begins { 100 } else { 400 },
         }
     }
 
@@ -238,6 +241,9 @@ impl Pace {
 
     /// A copy begins.
     pub fn begun(&mut self, now: Time, purpose: Purpose) {
+        if self.copied.is_none_or(|at| now.since(at) > ALONE) {
+            (self.yields, self.begins) = (LONGEST, true);
+        }
         (self.copied, self.latest) = (Some(now), purpose);
     }
 
@@ -257,7 +263,12 @@ impl Pace {
             _ if !policy.is_by_latency() => self.took[end] * policy.rest,
             None => self.took[end],
             Some(_) => {
-                self.yields = self.yields.min(longest);
+                // Requests that are too long come in bunches: a rest that did not grow beyond what the floor allows would be
+                // short again before so many others were served as the bunch is worth. Until the first one that is too
+                // long, it need not.
+                if self.begins {
+                    self.yields = self.yields.min(longest * 4);
+                }
                 self.yields
             }
         };
@@ -372,7 +383,7 @@ mod tests {
         }
         let mut rest = Duration::ZERO;
         pace.begun(now, purpose);
-        for _ in 0..2000 {
+        for _ in 0..4000 {
             request(&mut pace, &mut now, takes(rest));
             pace.ended(now, End::Source, purpose, Duration::from_millis(1), LEN);
             rest = match pace.turn(now, End::Source, purpose, 0, &limits) {
@@ -399,6 +410,25 @@ mod tests {
         // Whatever copies do, it is too long: the floor holds.
         let never = settled(Policy::latency_percent(200, floor), |_| ms(10));
         assert_eq!(never, Duration::from_micros(61_500));
+    }
+
+    #[test]
+    fn where_copies_come_to_only_latency_holds_them() {
+        let by_latency = Policy::latency_micros(50, 1 << 20);
+        let limits = limits(by_latency, Policy::favour(3, 1 << 20));
+        let (mut pace, now) = (Pace::new(&limits), at(1000));
+        let turn =
+            |pace: &Pace, purpose, copies| pace.turn(now, End::Target, purpose, copies, &limits);
+        assert_eq!(turn(&pace, Purpose::Rebuild, 100), Turn::Now, "nobody is there");
+        pace.client(now);
+        assert_eq!(turn(&pace, Purpose::Rebuild, 1), Turn::Now);
+        assert_eq!(turn(&pace, Purpose::Rebuild, 2), Turn::Later);
+        assert_eq!(turn(&pace, Purpose::Move, 100), Turn::Now);
+        pace.begun(now, Purpose::Rebuild);
+        pace.ended(now, End::Target, Purpose::Rebuild, TOOK, LEN);
+        assert!(matches!(turn(&pace, Purpose::Rebuild, 0), Turn::At(_)));
+        assert_eq!(pace.turn(now, End::Source, Purpose::Rebuild, 0, &limits), Turn::Now);
+        assert_eq!(turn(&pace, Purpose::Return, 3), Turn::Now);
     }
 
     #[test]

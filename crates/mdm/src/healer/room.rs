@@ -9,6 +9,20 @@ use base::{DeviceId, Duration, GroupId, Limits, Mutant, PoolId, SdsId, Time, mut
 use placement::{Held, Plan};
 use wire::control::Intent;
 
+/// Copies that a device has in hand, and about their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copies {
+    count: u32,
+    bytes: u64,
+}
+
+impl Copies {
+    fn take(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
 #[derive(Debug)]
 struct Room {
     /// Its fault unit.
@@ -24,9 +38,9 @@ struct Room {
     /// Its groups that volumes use: what it holds is theirs; and units that these may hold.
     with_data: u64,
     units: u64,
-    /// Copies that it makes or gets, and about their bytes.
-    moving: u32,
-    moving_bytes: u64,
+    /// Copies that it makes, and those that it gets.
+    makes: Copies,
+    gets: Copies,
     /// It is heard, and stays.
     open: bool,
     /// Of capacity, in percent, for rebuilds only.
@@ -75,8 +89,8 @@ impl Rooms {
                 empty: groups.len() as u64 - with_data,
                 with_data,
                 units: groups.iter().map(|g| state.units_of(*g)).sum(),
-                moving: 0,
-                moving_bytes: 0,
+                makes: Copies::default(),
+                gets: Copies::default(),
                 open: beat.is_some_and(|b| !b.full) && d.up && d.intent == Intent::Normal,
                 heard: beat.is_some(),
             };
@@ -127,12 +141,12 @@ impl Rooms {
     /// True when neither has too many copies in hand. Small ones go together, as each takes a turn of the MDM.
     pub fn may(&self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) -> bool {
         let bytes = self.bytes(state, id);
-        [source, to].iter().all(|d| self.is_free(*d, bytes))
+        let makes = self.rooms.get(&source).is_some_and(|r| self.are_few(r.makes, bytes));
+        makes && self.rooms.get(&to).is_some_and(|r| self.are_few(r.gets, bytes))
     }
 
-    fn is_free(&self, device: DeviceId, bytes: u64) -> bool {
-        let few = |r: &Room| r.moving < self.most || r.moving_bytes + bytes < self.small;
-        self.rooms.get(&device).is_some_and(few)
+    fn are_few(&self, copies: Copies, bytes: u64) -> bool {
+        copies.count < self.most || copies.bytes + bytes < self.small
     }
 
     /// A copy of the group is on its way.
@@ -142,12 +156,10 @@ impl Rooms {
             room.used = room.used.saturating_add(bytes);
             room.units += state.units_of(id);
             room.empty += u64::from(!state.is_used(id));
+            room.gets.take(bytes);
         }
-        for device in [source, to] {
-            if let Some(room) = self.rooms.get_mut(&device) {
-                room.moving += 1;
-                room.moving_bytes = room.moving_bytes.saturating_add(bytes);
-            }
+        if let Some(room) = self.rooms.get_mut(&source) {
+            room.makes.take(bytes);
         }
     }
 
@@ -164,14 +176,14 @@ impl Rooms {
         let other = group.replicas.iter().find(|d| **d != from)?;
         let Room { unit, pool, .. } = *self.rooms.get(other)?;
         let (bytes, units) = (self.bytes(state, id), state.units_of(id));
-        if !self.is_free(group.primary?, bytes) {
+        if !self.are_few(self.rooms.get(&group.primary?)?.makes, bytes) {
             return None;
         }
         let may = |(to, room): &(&DeviceId, &Room)| {
             let apart = room.unit != unit || mutant::on(Mutant::OneFaultUnit);
             let here = room.pool == pool || mutant::on(Mutant::HealAnywhere);
             let fresh = !group.replicas.contains(to) && here;
-            apart && fresh && room.fits(bytes, spare) && self.is_free(**to, bytes)
+            apart && fresh && room.fits(bytes, spare) && self.are_few(room.gets, bytes)
         };
         let load = |room: &Room| match units {
             _ if mutant::on(Mutant::HouseAnywhere) => 0.0,

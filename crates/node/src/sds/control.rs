@@ -273,6 +273,10 @@ impl Sds {
         mirror.need_leases(now, &needed, &courted);
         mirror.map_changed(now, out);
         let wanted: Vec<DeviceId> = needed.union(&courted).copied().collect();
+        if out_of_sync.iter().any(|device| !self.wanted.1.contains(device)) {
+            // A newcomer: its copy begins when this one has asked for it.
+            self.proposal_due = self.proposal_due.min(now + self.config.limits.heartbeat_every / 8);
+        }
         self.wanted = (needed, out_of_sync);
         self.want_followers(now, &wanted, &changes.devices, out);
     }
