@@ -243,6 +243,11 @@ impl Pace {
     pub fn begun(&mut self, now: Time, purpose: Purpose) {
         if self.copied.is_none_or(|at| now.since(at) > ALONE) {
             (self.yields, self.begins) = (LONGEST, true);
+            if self.rests(now, purpose) && self.policy(purpose).is_by_latency() {
+                // The first ones don't come all at once either.
+                let rest = u64::from(GENTLE) * 1_000_000_000 / self.policy(purpose).floor;
+                self.due = [now + Duration::from_nanos(rest); 2];
+            }
         }
         (self.copied, self.latest) = (Some(now), purpose);
     }
