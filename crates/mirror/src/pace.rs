@@ -432,7 +432,8 @@ mod tests {
         pace.begun(now, Purpose::Rebuild);
         pace.ended(now, End::Target, Purpose::Rebuild, TOOK, LEN);
         assert!(matches!(turn(&pace, Purpose::Rebuild, 0), Turn::At(_)));
-        assert_eq!(pace.turn(now, End::Source, Purpose::Rebuild, 0, &limits), Turn::Now);
+        let source = pace.turn(now, End::Source, Purpose::Rebuild, 0, &limits);
+        assert!(matches!(source, Turn::At(_)), "the first ones don't leave all at once either");
         assert_eq!(turn(&pace, Purpose::Return, 3), Turn::Now);
     }
 
