@@ -89,6 +89,8 @@ pub enum Mutant {
     EagerSuperblock,
     /// Store: log space is used again before the checkpoint that covers it is durable.
     EagerTail,
+    /// Store: a checkpoint keeps its pace although there is no room in the log.
+    NoHurry,
     /// Store: recovery forgets that blocks were zeroed.
     StaleValid,
     /// Store: a body is written whatever its own checksum says.
@@ -163,6 +165,8 @@ pub enum Mutant {
     MdmStaleAnswer,
     /// Pace: copies that give way to clients wait until no client asks for anything.
     NoFloor,
+    /// Pace: a copy that has to wait where it comes to is forgotten.
+    ForgetArrival,
     /// Placement: groups are levelled by their number, whatever they hold. (In the MDM's own tests.)
     LevelByNumber,
     /// Placement: what has to move goes where there is room, and is levelled afterwards. (In the MDM's own tests.)
@@ -178,6 +182,7 @@ impl Mutant {
         Mutant::DataUnflushed,
         Mutant::EagerSuperblock,
         Mutant::EagerTail,
+        Mutant::NoHurry,
         Mutant::StaleValid,
         Mutant::BlessBody,
         Mutant::NoSumCheck,
@@ -263,6 +268,7 @@ impl Mutant {
         Mutant::CountAllPools,
         Mutant::OneFaultUnit,
         Mutant::NoFloor,
+        Mutant::ForgetArrival,
     ];
 }
 

@@ -8,7 +8,7 @@ use crate::mirror::Mirror;
 use crate::op::{Asker, Op};
 use crate::pace::{End, Purpose, Turn};
 use alloc::collections::{BTreeMap, VecDeque};
-use base::Time;
+use base::{Mutant, Time, mutant};
 use seam::{Effects, Journal};
 use wire::flag;
 
@@ -61,6 +61,10 @@ impl<J: Journal> Mirror<J> {
         for (place, key) in self.arrivals.waiting.iter().enumerate() {
             let purpose = self.arrives_for(*key);
             match self.pace.turn(now, End::Target, purpose, copies, &self.limits) {
+                Turn::At(_) | Turn::Later if mutant::on(Mutant::ForgetArrival) => {
+                    self.arrivals.waiting.remove(place)?;
+                    return None;
+                }
                 Turn::Now => return Some((self.arrivals.waiting.remove(place)?, purpose)),
                 Turn::At(at) => self.arrivals.at = Time::earliest(self.arrivals.at, Some(at)),
                 Turn::Later => {}

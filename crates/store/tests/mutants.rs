@@ -22,7 +22,7 @@ fn life(mutant: Mutant, seed: u64) {
         // Only memory that changes.
         Mutant::BlessBody => lives::flips(seed),
         // Only a log that is full uses its oldest part again.
-        Mutant::EagerTail => lives::log_wraps(seed),
+        Mutant::EagerTail | Mutant::NoHurry => lives::log_wraps(seed),
         // Only a device without other free slots uses one again at once.
         Mutant::EagerReuse => lives::reuse(seed),
         // Only a device that grows.

@@ -97,6 +97,7 @@ impl Durable {
             || self.sums.fresh() > self.tuning.fresh_sums / 2;
         let span = (ring.min(2 * self.tuning.replay_bytes) / 8).max(1);
         let log = self.log.written() - pace.written;
+        let hurried = hurried && !mutant::on(Mutant::NoHurry);
         hurried || pace.done < AHEAD + pace.work * log / span
     }
 
