@@ -39,7 +39,7 @@ pub struct Limits {
     pub redial_max: Duration,
     /// How long a client lets an operation wait before it asks the MDM for a newer map.
     pub stuck_after: Duration,
-    /// Resync copies that one shard has in flight.
+    /// Resync copies that one shard has in flight; a quarter more for those that clients wait for.
     pub copies: u32,
     /// Bytes of one resync copy; a multiple of 4 KiB, at most 1 MiB.
     pub copy_bytes: u32,

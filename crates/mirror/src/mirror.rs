@@ -568,12 +568,14 @@ impl<J: Journal> Mirror<J> {
                     (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
                     (OpKind::Copy, _) => self.start_copy(now, key, out),
                     (_, Asker::Client { .. }) => self.start_write(now, key, out),
-                    (OpKind::Write, _) if arrival::yields(op) => self.arrive(key),
+                    (OpKind::Write, _) if arrival::yields(op) => self.arrive(now, key),
                     _ => self.start_job(now, key, out),
                 }
             }
             self.start_copies(now, out);
-            self.start_arrivals(now, out);
+            if !self.arrivals.is_empty() {
+                self.start_arrivals(now, out);
+            }
             if self.ready.is_empty() {
                 return;
             }
@@ -699,7 +701,7 @@ impl<J: Journal> Mirror<J> {
                 self.pace.answered(now, since);
                 self.finish_read(key, data, crc, out);
             }
-            (_, OpKind::Copy) => self.send_copy(key, data, crc, out),
+            (_, OpKind::Copy) => self.send_copy(now, key, data, crc, out),
             (_, OpKind::Amend) => self.send_amend(now, key, data, crc, out),
             (Asker::Primary { .. }, _) => self.replicated_here(now, key, lsn, out),
             _ => self.check_write(now, key, out),

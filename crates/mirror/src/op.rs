@@ -1,7 +1,7 @@
 //! One operation in flight at a shard.
 
 use crate::replica::Members;
-use base::{GroupId, Incarnation, LinkId, Lsn, SdcId, Time, UNIT, UnitKey, VolumeId};
+use base::{Duration, GroupId, Incarnation, LinkId, Lsn, SdcId, Time, UNIT, UnitKey, VolumeId};
 use seam::{Buf, ClientWrite};
 use wire::Header;
 
@@ -42,8 +42,8 @@ pub(crate) enum Asker {
     Client { link: LinkId, op: u64 },
     /// The group's primary: likewise.
     Primary { link: LinkId, op: u64 },
-    /// A sync of ours, that began then.
-    Sync { since: Time },
+    /// A sync of ours, that began then, and took so long to read it.
+    Sync { since: Time, read: Duration },
     /// A write of ours, whose blocks a member needs whole.
     Amend { of: u64 },
     /// A member, whose copy of these blocks is damaged.

@@ -211,6 +211,12 @@ impl Pace {
         }
     }
 
+    /// Copies in flight, at most: some more than `limits.copies` for those that clients wait for, as the others may have to wait
+    /// at their other end.
+    pub fn most(limits: &Limits) -> u32 {
+        limits.copies + limits.copies / 4
+    }
+
     /// Whether one more may begin beside `copies` others of this end.
     pub fn turn(
         &self,
@@ -223,6 +229,7 @@ impl Pace {
         let (few, due) = (self.bound(now, purpose), self.due[end as usize]);
         let most = match (few, end) {
             (0, End::Target) => u32::MAX, // its sources have their limits
+            (0, End::Source) if purpose == Purpose::Settle => Pace::most(limits),
             (0, End::Source) => limits.copies,
             _ => few.min(limits.copies),
         };
@@ -237,6 +244,11 @@ impl Pace {
     /// Bytes of a copy that begins now.
     pub fn len(&self, now: Time, purpose: Purpose, limits: &Limits) -> u32 {
         if self.rests(now, purpose) { limits.copy_bytes.min(GENTLE) } else { limits.copy_bytes }
+    }
+
+    /// What clients get decides how fast copies of this kind are.
+    pub fn is_by_latency(&self, purpose: Purpose) -> bool {
+        self.policy(purpose).is_by_latency()
     }
 
     /// A copy begins.
@@ -263,7 +275,8 @@ impl Pace {
         self.took[end] = if mean.is_zero() { ours } else { (mean * 7 + ours) / 8 };
         let policy = *self.policy(purpose);
         let whole = (u64::from(len) * 1_000_000_000).checked_div(policy.floor);
-        let longest = whole.map_or(LONGEST, |ns| Duration::from_nanos(ns).saturating_sub(took));
+        let whole = whole.map_or(LONGEST, Duration::from_nanos);
+        let longest = whole.saturating_sub(took);
         let rest = match self.bound_of(&policy) {
             _ if !policy.is_by_latency() => self.took[end] * policy.rest,
             None => self.took[end],
@@ -272,7 +285,7 @@ impl Pace {
                 // short again before so many others were served as the bunch is worth. Until the first one that is too
                 // long, it need not.
                 if self.begins {
-                    self.yields = self.yields.min(longest * 4);
+                    self.yields = self.yields.min(whole * 4);
                 }
                 self.yields
             }

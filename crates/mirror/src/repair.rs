@@ -317,7 +317,7 @@ impl<J: Journal> Mirror<J> {
         let Some(sync) = self.sync_mut(group) else { return self.drop_copy(key) };
         sync.todo.insert(unit, rest);
         if sync.tried.contains(unit, bad) {
-            return self.copy_loss(key, bad, out);
+            return self.copy_loss(now, key, bad, out);
         }
         sync.unreadable.insert(unit, bad);
         self.asking.insert(group, now + READ_AGAIN);
@@ -328,7 +328,7 @@ impl<J: Journal> Mirror<J> {
     /// The peer gets to know that these blocks can't be read: damage is copied like content, so that it can't
     /// have another one than the primary. Should the primary read them some day, the peer's are repaired as
     /// any others.
-    fn copy_loss(&mut self, key: u64, bad: BlockSet, out: &mut Effects) {
+    fn copy_loss(&mut self, now: Time, key: u64, bad: BlockSet, out: &mut Effects) {
         let run = bad.first_run().expect("something is damaged");
         let op = self.ops.get_mut(key).expect("the caller has it");
         (op.at, op.len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
@@ -336,7 +336,7 @@ impl<J: Journal> Mirror<J> {
         if !mutant::on(Mutant::LossAsZeros) {
             op.flags |= flag::LOST;
         }
-        self.send_copy(key, Buf::EMPTY, None, out);
+        self.send_copy(now, key, Buf::EMPTY, None, out);
     }
 
     /// Tries once more to copy what could not be read.

@@ -13,7 +13,7 @@
 
 use crate::mirror::Mirror;
 use crate::op::{Asker, Op, OpKind, fits};
-use crate::replica::{Members, Role};
+use crate::replica::{Members, Replica, Role};
 use alloc::collections::{BTreeMap, BTreeSet};
 use base::{BLOCK, DeviceId, Duration, GroupId, LinkId, Mutant, Time, UnitKey, VolumeId, mutant};
 use seam::{Buf, Effects, Journal, Note, Walk};
@@ -157,7 +157,9 @@ impl<J: Journal> Mirror<J> {
             }
             Ready::Soon | Ready::Never => {
                 self.scrub.unready.insert(range.group);
-                self.scrub.stats.skipped += u64::from(range.held);
+                if self.is_missed(range.group) {
+                    self.scrub.stats.skipped += u64::from(range.held);
+                }
                 self.scrub.range = None;
                 self.scrub.due = Some(now);
             }
@@ -192,6 +194,13 @@ impl<J: Journal> Mirror<J> {
                 None
             }
         }
+    }
+
+    /// Whether what is held of this group should be a good copy, or is to become the second one. What comes beside two
+    /// others is compared as it comes, and what goes is of no use any more.
+    fn is_missed(&self, group: GroupId) -> bool {
+        let missed = |r: &Replica| r.config.in_sync.contains(&self.me) || r.is_solo();
+        self.replicas.get(group).is_some_and(missed)
     }
 
     /// Whether damage that is found in this group can be repaired now.

@@ -7,7 +7,7 @@
 use crate::dirty::Dirty;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
-use crate::pace::{End, Purpose, Turn};
+use crate::pace::{End, Pace, Purpose, Turn};
 use crate::replica::{Members, Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -375,7 +375,7 @@ impl<J: Journal> Mirror<J> {
     /// The first group in turn whose copies aren't held back, and what they are for.
     fn next_to_copy(&mut self, now: Time) -> Option<(GroupId, Purpose)> {
         self.copy_at = None;
-        if self.copy_queue.is_empty() || self.copies >= self.limits.copies {
+        if self.copy_queue.is_empty() || self.copies >= Pace::most(&self.limits) {
             return None;
         }
         let turns = Purpose::ALL
@@ -429,7 +429,14 @@ impl<J: Journal> Mirror<J> {
             self.copies += 1;
             let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
             self.pace.begun(now, purpose);
-            let op = Op::new(group, OpKind::Copy, unit, at, len, Asker::Sync { since: now });
+            let op = Op::new(
+                group,
+                OpKind::Copy,
+                unit,
+                at,
+                len,
+                Asker::Sync { since: now, read: Duration::ZERO },
+            );
             let key = self.insert_op(op);
             self.queue(key);
         }
@@ -475,13 +482,23 @@ impl<J: Journal> Mirror<J> {
             self.start_job(now, key, out);
         } else {
             self.ops.get_mut(key).expect("the operation lives").local = Local::Done;
-            self.send_copy(key, Buf::EMPTY, None, out);
+            self.send_copy(now, key, Buf::EMPTY, None, out);
         }
     }
 
     /// The copy's data is here (empty: zeros): it takes its place in the stream.
-    pub(crate) fn send_copy(&mut self, key: u64, data: Buf, crc: Option<u32>, out: &mut Effects) {
+    pub(crate) fn send_copy(
+        &mut self,
+        now: Time,
+        key: u64,
+        data: Buf,
+        crc: Option<u32>,
+        out: &mut Effects,
+    ) {
         let op = self.ops.get_mut(key).expect("the operation lives");
+        if let Asker::Sync { since, read } = &mut op.asker {
+            *read = now.since(*since);
+        }
         let sum = || if data.is_empty() { 0 } else { base::crc::crc32c(&data) };
         op.body_crc = crc.unwrap_or_else(sum);
         op.body = data;
@@ -514,9 +531,12 @@ impl<J: Journal> Mirror<J> {
             return;
         }
         let (group, lsn, moved) = (op.group, op.lsn, op.body.len() as u64);
-        if let Asker::Sync { since } = op.asker {
-            let (took, len) = (now.since(since), op.len);
-            self.pace.ended(now, End::Source, self.purpose(group), took, len);
+        if let Asker::Sync { since, read } = op.asker {
+            let (purpose, len) = (self.purpose(group), op.len);
+            // Where the other end keeps its own pace, what passes there says nothing of this device.
+            let paced = self.pace.is_by_latency(purpose);
+            let took = if paced { read } else { now.since(since) };
+            self.pace.ended(now, End::Source, purpose, took, len);
         }
         let arrived = !op.sent.is_empty();
         self.drop_copy(key);

@@ -4,7 +4,7 @@ use super::opening::Known;
 use super::{Sds, Trouble, Who};
 use crate::links::{hello, send_control};
 use crate::mapview::Changes;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, Duration, GroupId, Incarnation, LinkId, MapVersion, Time};
@@ -269,11 +269,11 @@ impl Sds {
         }
         let (needed, out_of_sync) = mirror.wanted();
         let up = |d: &DeviceId| self.map.devices.get(d).is_some_and(|d| d.up);
-        let courted = out_of_sync.iter().copied().filter(up).collect();
+        let courted: BTreeSet<DeviceId> = out_of_sync.iter().copied().filter(up).collect();
         mirror.need_leases(now, &needed, &courted);
         mirror.map_changed(now, out);
         let wanted: Vec<DeviceId> = needed.union(&courted).copied().collect();
-        if out_of_sync.iter().any(|device| !self.wanted.1.contains(device)) {
+        if courted.iter().any(|device| !self.wanted.1.contains(device)) {
             // A newcomer: its copy begins when this one has asked for it.
             self.proposal_due = self.proposal_due.min(now + self.config.limits.heartbeat_every / 8);
         }

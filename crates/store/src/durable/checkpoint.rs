@@ -9,8 +9,8 @@
 //!    the start is free.
 //!
 //! Home and pages are paced by the log: for each byte that jobs add to it, a part of the work is done, so that it has ended
-//! when the ring has an eighth more in it. All at once, it would keep jobs from a slow device for as long as it takes.
-//! When somebody waits for it, or room runs out, it is done as fast as it goes.
+//! when the log has a quarter more in it than made it due. All at once, it would keep jobs from a slow device for as long as it takes.
+//! When somebody waits for it, or the log has half more, it is done as fast as it goes.
 //!
 //! It is fuzzy: jobs go on, and pages may say more than the log's new start. Replay forgives that.
 //! No step needs room in the log.
@@ -20,6 +20,7 @@ use super::fetch::empty_page;
 use super::format::page_sum;
 use super::job::{Op, Reader, Waiter};
 use super::layout::{MAP_ENTRIES, PAGE};
+use super::overlay::Run;
 use super::store::Durable;
 use super::superblock::{Anchor, Content, LogStart};
 use alloc::boxed::Box;
@@ -90,22 +91,22 @@ impl Durable {
     /// True when the checkpoint may take one more block home, or save a page.
     pub(super) fn checkpoint_may_go_on(&self) -> bool {
         let Some(Checkpoint { pace, .. }) = &self.checkpoint else { return false };
-        let ring = self.log.ring();
+        let due = (self.log.ring() / 2).min(self.tuning.replay_bytes);
+        let span = (due / 4).max(1);
         let hurried = pace.hurried
             || self.checkpoint_due
-            || self.log.used() > ring / 4 * 3
+            || self.log.used() > due + 2 * span
             || self.sums.fresh() > self.tuning.fresh_sums / 2;
-        let span = (ring.min(2 * self.tuning.replay_bytes) / 8).max(1);
         let log = self.log.written() - pace.written;
         let hurried = hurried && !mutant::on(Mutant::NoHurry);
         hurried || pace.done < AHEAD + pace.work * log / span
     }
 
-    /// So many blocks are on their way home, or pages to their copy.
-    pub(super) fn checkpoint_does(&mut self, count: usize) {
-        if let Some(c) = &mut self.checkpoint {
-            c.pace.done += count as u64;
-        }
+    /// These blocks are on their way home. Only those that the checkpoint waits for are its work.
+    pub(super) fn checkpoint_takes_home(&mut self, run: &Run) {
+        let Some(c) = self.checkpoint.as_mut().filter(|c| c.step == Step::Home) else { return };
+        let waited = run.blocks.iter().filter(|(_, record)| *record < c.start.record);
+        c.pace.done += waited.count() as u64;
     }
 
     /// Begins a checkpoint if one is due; goes on with the one that runs.

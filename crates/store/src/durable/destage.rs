@@ -47,7 +47,7 @@ impl Durable {
             let Some(run) = run else { return };
             self.destage.cursor = (run.slot, run.first + run.blocks.len() as u32);
             self.destage.busy += 1;
-            self.checkpoint_does(run.blocks.len());
+            self.checkpoint_takes_home(&run);
             self.map.pin_slot(run.slot);
             let at = self.layout.slot(run.slot) + u64::from(run.first * BLOCK);
             let named =

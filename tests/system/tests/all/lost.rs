@@ -3,7 +3,7 @@
 use anyhow::{Result, bail, ensure};
 use system::bytes::Random;
 use system::nbd::{Refused, cmd, errno};
-use system::{Cluster, MIB, Options, case, secs};
+use system::{Cluster, MIB, Options, case, secs, wait};
 
 const UNITS: u64 = 64;
 
@@ -29,6 +29,10 @@ fn lost_groups_are_errors_and_stay_errors() {
         let content = Random::new(9).bytes((UNITS * MIB) as usize);
         let mut nbd = cluster.nbd("vol1")?;
         cluster.fill("vol1", &content)?;
+        // The MDM knows from heartbeats how much there is.
+        wait("all is told", secs(10), || {
+            Ok((cluster.number("/capacity/protected_bytes")? >= 2 * UNITS * MIB).then_some(()))
+        })?;
         for name in ["sds2", "sds3"] {
             cluster.kill(name)?;
             cluster.wait_down(name)?;
