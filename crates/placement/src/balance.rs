@@ -315,9 +315,23 @@ impl<'a> Scales<'a> {
                         && **g != one
                         && self.fits(**g, self.side(**g, via), to)
                 };
-                if let Some(other) = self.on[via].iter().find(second).copied() {
-                    self.go(one, side, via);
-                    self.go(other, self.side(other, via), to);
+                let mut others = self.on[via].iter().copied().filter(|g| second(&g));
+                let way = others.find_map(|other| {
+                    let both = [(other, via, to), (one, from, via)];
+                    match () {
+                        () if self.helps(other, via, to) => Some(both),
+                        () if self.helps(one, from, via) => Some([both[1], both[0]]),
+                        () => None,
+                    }
+                });
+                // The first one helps by itself: who follows the plan may do only that before he asks again, and must not take
+                // it back then, for ever.
+                if let Some([first, next]) = way {
+                    for (group, from, to) in [first, next] {
+                        if self.helps(group, from, to) {
+                            self.go(group, self.side(group, from), to);
+                        }
+                    }
                     return true;
                 }
             }

@@ -245,6 +245,30 @@ fn where_servers_stand_in_the_way_two_replicas_move_in_turn() {
     }
 }
 
+/// Few servers with unequal devices and a few groups of unequal weight: much stands in the way, and nothing comes out even.
+#[test]
+fn who_does_one_move_at_a_time_comes_to_an_end() {
+    for seed in 0..3000 {
+        let mut prng = Prng::new(seed);
+        let (servers, per_server) = (prng.range(2, 5) as u32, prng.range(1, 4) as u32);
+        let sizes: Vec<u64> = (0..servers * per_server).map(|_| prng.range(1, 4) << 40).collect();
+        let mut world = World::of(sized(servers, per_server, |i| sizes[i as usize]), 4);
+        for held in &mut world.held {
+            held.weight = prng.below(4) * prng.range(1, 30);
+        }
+        if prng.chance(0.5) && servers > 2 {
+            world.add(SdsId(servers + 1), prng.range(1, 4) << 40);
+        }
+        let mut steps = 0;
+        while let Some(first) = balance(&world.devices, &world.held).unwrap().moves.first() {
+            let one = Plan { moves: vec![*first], swaps: Vec::new() };
+            world.apply(&one);
+            steps += 1;
+            assert!(steps <= 4 * world.held.len(), "seed {seed}: {one:?} and so on");
+        }
+    }
+}
+
 #[test]
 fn one_server_is_too_few() {
     assert!(balance(&cluster(1, 4), &[]).is_err());
