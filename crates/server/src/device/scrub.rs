@@ -81,18 +81,20 @@ fn tell(report: &Report, id: Option<u32>, left: &[u32]) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// The devices that are up and are scrubbed.
-fn scrubbed(report: &Report, id: Option<u32>) -> impl Iterator<Item = (&Device, &Scrub)> {
+/// Those of the devices that are up.
+fn up(report: &Report, id: Option<u32>) -> impl Iterator<Item = &Device> {
     let devices = report.sds.iter().flat_map(|s| &s.devices);
     let asked = devices.filter(move |d| id.is_none_or(|id| d.id == id));
-    let up = asked.filter(|d| d.state == UpDown::Up);
-    up.filter_map(|d| Some((d, d.scrub.as_ref()?)))
+    asked.filter(|d| d.state == UpDown::Up)
+}
+
+/// The devices that are up and are scrubbed.
+fn scrubbed(report: &Report, id: Option<u32>) -> impl Iterator<Item = (&Device, &Scrub)> {
+    up(report, id).filter_map(|d| Some((d, d.scrub.as_ref()?)))
 }
 
 /// The lives of the devices that are up and keep checksums.
 fn lives(report: &Report, id: Option<u32>) -> BTreeMap<u32, u64> {
-    let devices = report.sds.iter().flat_map(|s| &s.devices);
-    let up = devices.filter(|d| d.state == UpDown::Up && d.kind == "durable");
-    let asked = up.filter(|d| id.is_none_or(|id| d.id == id));
-    asked.map(|d| (d.id, d.incarnation)).collect()
+    let durable = up(report, id).filter(|d| d.kind == "durable");
+    durable.map(|d| (d.id, d.incarnation)).collect()
 }

@@ -81,6 +81,11 @@ impl Durable {
         c.step == Step::Home && self.overlay.oldest().is_some_and(|r| r < c.start.record)
     }
 
+    /// Bytes in the log beyond which a checkpoint is due.
+    fn due_at(&self) -> u64 {
+        (self.log.ring() / 2).min(self.tuning.replay_bytes)
+    }
+
     /// The checkpoint that runs keeps no pace any more.
     pub fn hurry_checkpoint(&mut self) {
         if let Some(c) = &mut self.checkpoint {
@@ -91,7 +96,7 @@ impl Durable {
     /// True when the checkpoint may take one more block home, or save a page.
     pub(super) fn checkpoint_may_go_on(&self) -> bool {
         let Some(Checkpoint { pace, .. }) = &self.checkpoint else { return false };
-        let due = (self.log.ring() / 2).min(self.tuning.replay_bytes);
+        let due = self.due_at();
         let span = (due / 4).max(1);
         let hurried = pace.hurried
             || self.checkpoint_due
@@ -112,8 +117,7 @@ impl Durable {
     /// Begins a checkpoint if one is due; goes on with the one that runs.
     pub(super) fn run_checkpoint(&mut self, out: &mut Effects) {
         let due = self.checkpoint_due
-            || self.log.is_half_full()
-            || self.log.used() > self.tuning.replay_bytes
+            || self.log.used() > self.due_at()
             || self.sums.fresh() > self.tuning.fresh_sums;
         if self.checkpoint.is_none() && due {
             self.begin_checkpoint();
@@ -162,16 +166,18 @@ impl Durable {
         loop {
             let may = self.checkpoint_may_go_on();
             let Some(c) = self.checkpoint.as_mut().filter(|c| c.busy < PAGES) else { return };
-            let left = c.pages.next_set(c.next_map).is_some()
-                || self.sums.next_to_save(c.next_sum).is_some();
-            if left && !may {
-                return;
+            let map = c.pages.next_set(c.next_map);
+            let sums = self.sums.next_to_save(c.next_sum).filter(|_| map.is_none());
+            if map.or(sums).is_some() {
+                if !may {
+                    return;
+                }
+                c.pace.done += 1;
             }
-            c.pace.done += 1;
-            if let Some(page) = c.pages.next_set(c.next_map) {
+            if let Some(page) = map {
                 (c.next_map, c.busy) = (page + 1, c.busy + 1);
                 self.save_map(page, out);
-            } else if let Some(page) = self.sums.next_to_save(c.next_sum) {
+            } else if let Some(page) = sums {
                 (c.next_sum, c.busy) = (page + 1, c.busy + 1);
                 if self.sums.page(page).is_some() {
                     self.save_sums(page, out);

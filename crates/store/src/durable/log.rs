@@ -60,11 +60,6 @@ impl Log {
         self.head.position
     }
 
-    /// True when a checkpoint is due: half of the ring is in use.
-    pub fn is_half_full(&self) -> bool {
-        self.used() > self.area.len / 2
-    }
-
     /// True when a batch of `len` bytes finds room.
     pub fn has_room(&self, len: usize) -> bool {
         self.used() + (len as u64).next_multiple_of(PAGE) <= self.area.len
