@@ -6,7 +6,7 @@
 use super::Failure;
 use base::{DeviceId, GroupId};
 use mdm::State;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::control::Intent;
 
 /// What was seen after the last entry.
@@ -14,22 +14,24 @@ use wire::control::Intent;
 pub struct Upkeep {
     entry: u64,
     leaving: BTreeMap<GroupId, DeviceId>,
+    maintained: BTreeSet<DeviceId>,
 }
 
 impl Upkeep {
-    /// Some MDM has applied this entry.
+    /// Some MDM has applied this entry; one that leads may be ahead of it.
     pub fn look(&mut self, entry: u64, state: &State) -> Result<(), Failure> {
         if entry <= self.entry {
             return Ok(());
         }
         let all = state.groups.iter().filter_map(|(id, g)| Some((*id, g.leaving?)));
         let before = std::mem::replace(&mut self.leaving, all.collect());
+        let all = state.devices.iter().filter(|(_, d)| d.intent == Intent::Maintain && !d.up);
+        let all: BTreeSet<DeviceId> = all.map(|(id, _)| *id).collect();
+        let were = std::mem::replace(&mut self.maintained, all);
         if std::mem::replace(&mut self.entry, entry) + 1 != entry {
             return Ok(()); // some were applied together
         }
-        let maintained = |d: &DeviceId| {
-            state.devices.get(d).is_some_and(|d| d.intent == Intent::Maintain && !d.up)
-        };
+        let maintained = |d: &DeviceId| were.contains(d) && self.maintained.contains(d);
         let new = |(id, d): &(&GroupId, &DeviceId)| before.get(*id) != Some(*d) && maintained(d);
         match self.leaving.iter().find(new) {
             None => Ok(()),
