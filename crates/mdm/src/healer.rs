@@ -117,7 +117,9 @@ impl Healer {
         let commands = round.commands();
         let missed = |id: &DeviceId| !state.groups_of(*id).is_empty();
         let leaves = state.devices.values().any(|d| d.intent.empties());
-        let waits = leaves || self.away.keys().any(missed);
+        // Two copies on one fault unit go apart when somebody says that he has room.
+        let together = state.groups_together().any(|g| !state.groups[&g].lost);
+        let waits = leaves || together || self.away.keys().any(missed);
         self.quiet = (still && !waits && commands.is_empty()).then_some(state.version);
         commands
     }

@@ -459,7 +459,28 @@ fn nothing_is_levelled_while_anything_is_degraded() {
 
 #[test]
 fn two_copies_that_came_onto_one_server_are_parted() {
-    let mut rig = Rig::new(3);
+    let mut rig = two_on_one_server(3);
+    rig.settle();
+    rig.shares();
+}
+
+#[test]
+fn two_copies_on_one_server_are_parted_as_soon_as_somebody_is_heard() {
+    let mut rig = two_on_one_server(6); // nobody has more than his share: that they are together is all
+    // A new leader: nobody has told it anything yet.
+    rig.healer = Healer::default();
+    let heard = std::mem::take(&mut rig.seen);
+    for _ in 0..20 {
+        assert_eq!(rig.beats(), 0);
+    }
+    rig.seen = heard;
+    rig.settle();
+    rig.shares();
+}
+
+/// The second device came to the first one's server, with all that it has.
+fn two_on_one_server(devices: u32) -> Rig {
+    let mut rig = Rig::new(devices);
     rig.down(2);
     let id = rig.state.next_incarnation.0;
     let Command::DeviceUp(c) = up(2, id, 2, DeviceKind::Durable) else { unreachable!() };
@@ -474,8 +495,7 @@ fn two_copies_that_came_onto_one_server_are_parted() {
         let epoch = rig.state.groups[&id].epoch.0;
         apply(&mut rig.state, &admit(id.0, epoch, 2));
     }
-    rig.settle();
-    rig.shares();
+    rig
 }
 
 #[test]
