@@ -69,6 +69,8 @@ pub enum Mutant {
     IgnoreBase,
     /// R13: damaged blocks are read from another copy and not written anew.
     NoRewrite,
+    /// R13: a write that was damaged before all have it is mended with what was there before it, and not done over.
+    NoWriteOver,
     /// R13: blocks that nobody can read are copied to a joiner as zeros.
     LossAsZeros,
     /// R15: the first write to a place does not wait until the other copy has space for it.
@@ -226,6 +228,7 @@ impl Mutant {
         Mutant::CopyUnlocked,
         Mutant::IgnoreBase,
         Mutant::NoRewrite,
+        Mutant::NoWriteOver,
         Mutant::LossAsZeros,
         Mutant::ActBeforeReserve,
         Mutant::LogUnflushed,

@@ -3,9 +3,9 @@
 //! The primary asks a member for the blocks, writes them whole, and starts over what had met the damage.
 //! A member that can't complete a write in parts says so, and gets the blocks whole, as another write of
 //! the stream in the name of the same client write. Both while the operation holds its range: nothing
-//! overlapping is in flight, so any copy that is in sync has what the blocks should hold; in settling
-//! either copy's content will do, with its list of executed writes. For a joiner that nobody waits for no
-//! range is held: the sync copies it the blocks.
+//! overlapping is in flight, so any copy that is in sync has what the blocks should hold, or what they held before
+//! this very write, which is done over then; in settling either copy's content will do, with its list of executed
+//! writes. For a joiner that nobody waits for no range is held: the sync copies it the blocks.
 //!
 //! If no copy that is in sync has the blocks, a read ends in a media error, a write as well, without
 //! having changed anything. A sync copies the damage as it copies all else: it can't keep a joiner out for
@@ -77,6 +77,7 @@ impl<J: Journal> Mirror<J> {
                 self.end_fetch(key, Status::Media, out);
             }
             Asker::Scrub if self.scrub_corrupt(now, key, first, blocks, out) => {}
+            Asker::Amend { of } => self.write_over(now, key, of, (first, blocks), out),
             _ => self.ask_other(now, key, first, blocks, out),
         }
     }
@@ -237,10 +238,30 @@ impl<J: Journal> Mirror<J> {
         }
         self.stats.repaired += u64::from(repair.len());
         out.note(Note::Repaired { group, bytes: repair.len().into() });
-        if matches!(self.ops.get(key).expect("as above").asker, Asker::Scrub) {
+        let op = self.ops.get_mut(key).expect("as above");
+        if matches!(op.asker, Asker::Scrub) {
             self.scrub_repaired(repair.len());
+        } else if !op.amended.is_empty() && mutant::on(Mutant::NoWriteOver) {
+            op.local = Local::Done;
+            return self.check_write(now, key, out);
         }
         self.start_over(now, key, out);
+    }
+
+    /// What a write has left here can't be read, and who needs it whole hasn't got it. The damage is the write's:
+    /// its blocks are mended with what they held before it, and it is done over.
+    fn write_over(
+        &mut self,
+        now: Time,
+        amend: u64,
+        write: u64,
+        (first, blocks): (u16, u16),
+        out: &mut Effects,
+    ) {
+        let amend = self.remove_op(amend).expect("the caller has it");
+        let Some(op) = self.ops.get_mut(write) else { return };
+        op.damaged.insert(amend.sent);
+        self.ask_other(now, write, first, blocks, out);
     }
 
     /// What had met damage begins anew. It has its range; a read may need a lease.
@@ -274,8 +295,8 @@ impl<J: Journal> Mirror<J> {
     fn unreadable(&mut self, now: Time, key: u64, first: u16, blocks: u16, out: &mut Effects) {
         self.repairs.remove(&key);
         let op = self.ops.get_mut(key).expect("the caller has it");
-        let (group, kind, unit, lsn, sent) = (op.group, op.kind, op.unit, op.lsn, op.sent);
-        let (asker, refused) = (op.asker, op.damaged);
+        let (group, kind, unit, lsn) = (op.group, op.kind, op.unit, op.lsn);
+        let (asker, refused, sent_whole) = (op.asker, op.damaged, !op.amended.is_empty());
         out.note(Note::Unreadable { group, unit, first, blocks });
         self.stats.unreadable += 1;
         let needed = self.replicas[group].needed();
@@ -288,12 +309,12 @@ impl<J: Journal> Mirror<J> {
                 let bad = BlockSet::from_range(first.into()..(first + blocks).into());
                 self.skip_copy(now, key, bad, out);
             }
-            // A member may have done what can't be done here: it has to go before this is answered.
-            OpKind::Amend => self.suspects.extend(self.replicas[group].config.devices(sent)),
-            // Who met the damage, too, has changed nothing.
-            OpKind::Write | OpKind::Zero if !refused.contains_all(needed) => {
+            OpKind::Amend => unreachable!("its damage is the write's"),
+            // Somebody may have done what can't be done elsewhere: the members have to go before this is answered.
+            OpKind::Write | OpKind::Zero if sent_whole || !refused.contains_all(needed) => {
                 self.suspects.extend(self.replicas[group].config.devices(needed));
             }
+            // Who met the damage, too, has changed nothing.
             OpKind::Write | OpKind::Zero => {
                 self.cut(now, group, out);
                 let op = self.ops.get_mut(key).expect("nothing has ended it");

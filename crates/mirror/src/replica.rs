@@ -156,6 +156,9 @@ impl Primary {
     pub fn enter(&mut self, op: u64, to: Members) -> Lsn {
         self.last = self.last.next();
         self.stream.push_back(StreamEntry { lsn: self.last, op, to, done: false });
+        if let Some(sync) = &mut self.sync {
+            sync.enters(self.last, to);
+        }
         self.last
     }
 
@@ -296,5 +299,17 @@ mod tests {
         // What left the stream everybody has: the commit point covers it.
         [write, copies[0], copies[1]].into_iter().for_each(|lsn| primary.leave(lsn));
         assert_eq!((primary.commit, primary.skipped(next, second)), (copies[1], 0));
+    }
+
+    #[test]
+    fn a_seal_names_the_last_that_went_to_the_joiner() {
+        let (second, joiner) = (Members(2), Members(4));
+        let sync = Sync::new(DeviceId(3), joiner, true, Lsn(0));
+        let mut primary = Primary { sync: Some(sync), ..Primary::default() };
+        let write = primary.enter(1, Members(second.0 | joiner.0));
+        let whole = primary.enter(2, second); // its copy was damaged
+        [write, whole].into_iter().for_each(|lsn| primary.leave(lsn));
+        let sent = primary.sync.map(|sync| sync.sent);
+        assert_eq!((sent, primary.commit), (Some(write), whole));
     }
 }

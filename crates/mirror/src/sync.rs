@@ -44,6 +44,8 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Sync {
     pub peer: DeviceId,
+    /// The peer, as a member of the group.
+    member: Members,
     pub joiner: bool,
     pub phase: Phase,
     /// All is copied, not only what the peer missed.
@@ -52,6 +54,8 @@ pub(crate) struct Sync {
     pub streaming: bool,
     /// The last lsn when the peer was asked: its stream begins behind it.
     asked: Lsn,
+    /// The last one that went to the peer. Others may have gone to other members since.
+    pub sent: Lsn,
     /// What is still to be copied.
     pub todo: Dirty,
     /// What can't be read here, while nobody in sync has it: tried once more.
@@ -64,6 +68,25 @@ pub(crate) struct Sync {
 }
 
 impl Sync {
+    /// One with a peer, which is this member of the group; `last` is the stream's last operation.
+    pub fn new(peer: DeviceId, member: Members, joiner: bool, last: Lsn) -> Sync {
+        Sync {
+            peer,
+            member,
+            joiner,
+            phase: Phase::Ask,
+            full: false,
+            streaming: false,
+            asked: last,
+            sent: last,
+            todo: Dirty::default(),
+            unreadable: Dirty::default(),
+            tried: Dirty::default(),
+            copying: 0,
+            queued: false,
+        }
+    }
+
     /// Acknowledgements and reads need the joiner.
     pub fn in_limbo(&self) -> bool {
         self.joiner && self.phase == Phase::Admit
@@ -72,6 +95,13 @@ impl Sync {
     /// What is to be copied is known.
     pub fn has_begun(&self) -> bool {
         !matches!(self.phase, Phase::Ask | Phase::Wipe)
+    }
+
+    /// An operation of the stream goes to these members.
+    pub fn enters(&mut self, lsn: Lsn, to: Members) {
+        if to.intersects(self.member) {
+            self.sent = lsn;
+        }
     }
 
     /// New writes wait for the seal.
@@ -95,21 +125,11 @@ impl<J: Journal> Mirror<J> {
         out: &mut Effects,
     ) {
         let streaming = self.peers.contains_key(&peer);
-        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
-        let sync = Sync {
-            peer,
-            joiner,
-            phase: Phase::Ask,
-            full: false,
-            streaming,
-            asked: primary.last,
-            todo: Dirty::default(),
-            unreadable: Dirty::default(),
-            tried: Dirty::default(),
-            copying: 0,
-            queued: false,
-        };
-        primary.sync = Some(sync);
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        let member = replica.config.member(peer);
+        let Some(primary) = replica.primary() else { return };
+        let sync = Sync::new(peer, member, joiner, primary.last);
+        primary.sync = Some(Sync { streaming, ..sync });
         if joiner {
             self.joining.insert(group);
         }
@@ -313,9 +333,8 @@ impl<J: Journal> Mirror<J> {
     /// Everything that was sent is there.
     pub(crate) fn seal(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
-        let last = primary.last;
         let Some(sync) = &mut primary.sync else { return };
-        sync.phase = Phase::Seal(last);
+        sync.phase = Phase::Seal(sync.sent);
         self.asking.insert(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }

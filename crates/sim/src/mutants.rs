@@ -15,11 +15,16 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
-const PLANS: [(Mutant, &str, &str); 2] = [
+const PLANS: [(Mutant, &str, &str); 3] = [
     (
         Mutant::PartAtOnce,
         "dropped-with-a-lease",
         include_str!("../plans/dropped-with-a-lease.plan"),
+    ),
+    (
+        Mutant::NoWriteOver,
+        "write-astray-beside-damage",
+        include_str!("../plans/write-astray-beside-damage.plan"),
     ),
     (Mutant::ReuseGeneration, "reused-generation", include_str!("../plans/reused-generation.plan")),
 ];

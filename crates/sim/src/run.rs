@@ -346,7 +346,9 @@ fn without_slow(
                 return Ok(());
             }
             // Nobody has asked it for anything to speak of: so nobody waits for it.
-            Err(failure) if failure.name == "R12" && disk > Duration::ZERO && jobs(stage) < busy => {
+            Err(failure)
+                if failure.name == "R12" && disk > Duration::ZERO && jobs(stage) < busy =>
+            {
                 return Ok(());
             }
             over => return over,

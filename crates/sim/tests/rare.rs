@@ -6,7 +6,7 @@ use sim::mutants::{Found, hunt};
 /// One test: the switch is one for the process.
 #[test]
 fn rare_mutants_are_caught_by_their_plans() {
-    for mutant in [Mutant::PartAtOnce, Mutant::ReuseGeneration] {
+    for mutant in [Mutant::PartAtOnce, Mutant::NoWriteOver, Mutant::ReuseGeneration] {
         let caught = hunt(mutant, 0, 0, 1).caught;
         assert!(matches!(caught, Some((Found::Plan(_), _))), "{mutant:?}: {caught:?}");
     }
