@@ -26,6 +26,9 @@ pub struct HuntArgs {
 /// The sample of CI.
 const SAMPLE: [&str; 3] = ["run", "--seeds", "0..1000"];
 
+/// One more of CI, in which damage strikes any copy: what is lost has to be told.
+pub const LOSSES: [&str; 4] = ["run", "--allow-loss", "--seeds", "0..300"];
+
 /// Builds the simulator. Apart from the product, as it has the switches of the mutants in it.
 pub fn build(steps: &mut Steps) -> Result<bool> {
     steps.command(

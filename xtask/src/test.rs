@@ -95,6 +95,7 @@ fn simulation(steps: &mut Steps) -> Result<()> {
     steps.command("tests of the simulator, committed plans", &mut cargo(&tests))?;
     if sim::build(steps)? {
         steps.command("simulation sample", &mut sim::sample())?;
+        steps.command("sample with losses", &mut sim::simulator(&sim::LOSSES))?;
         steps.command("same seed, same run", &mut sim::simulator(&["fingerprint"]))?;
     }
     Ok(())

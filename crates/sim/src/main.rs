@@ -152,7 +152,7 @@ fn main() -> Result<ExitCode> {
                 jobs,
                 |seed| plan_of(seed, allow_loss),
                 |seed, _| seed >= seeds.1,
-                print_failure,
+                |seed, outcome, _| print_failure(seed, allow_loss, outcome),
             );
             Ok(summary(&totals, start.elapsed()))
         }
@@ -170,7 +170,7 @@ fn main() -> Result<ExitCode> {
                 |seed| plan_of(seed, allow_loss),
                 |_, _| start.elapsed() >= budget,
                 |seed, outcome, totals| {
-                    print_failure(seed, outcome, totals);
+                    print_failure(seed, allow_loss, outcome);
                     let mut last = last.lock().expect("no thread dies with it");
                     if last.elapsed() > Duration::from_secs(20) {
                         *last = Instant::now();
@@ -313,9 +313,11 @@ fn one(one: One) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_failure(seed: u64, outcome: &Outcome, _: &Totals) {
+fn print_failure(seed: u64, allow_loss: bool, outcome: &Outcome) {
     if let Some(failure) = &outcome.failure {
-        println!("seed {seed} FAILED {failure}\n    replay: cargo xtask sim --seed {seed} --trace");
+        let loss = if allow_loss { " --allow-loss" } else { "" };
+        println!("seed {seed} FAILED {failure}");
+        println!("    replay: cargo xtask sim --seed {seed}{loss} --trace");
     }
 }
 
