@@ -77,8 +77,7 @@ struct Tail {
 impl Tail {
     /// Up by 99 parts for a longer one, down by one for a shorter one: where it stays, one in a hundred is longer. Down
     /// faster when none was longer for long: it was another kind of load.
-    fn see(&mut self, took: Duration) {
-        let ns = took.as_nanos() as u64;
+    fn see(&mut self, ns: u64) {
         (self.ns, self.below) = match self.ns {
             0 => (ns.max(1), 0),
             tail if ns > tail => (tail + (tail * 99 / 400).max(1), 0),
@@ -145,15 +144,17 @@ impl Pace {
 
     /// An operation of a client is answered that came at this time.
     pub fn answered(&mut self, now: Time, since: Time) {
-        let took = now.since(since);
+        const LONGEST_NS: u64 = LONGEST.as_nanos() as u64;
+        const ALONE_NS: u64 = ALONE.as_nanos() as u64;
+        let ns = now.0.saturating_sub(since.0);
         let wanted = self.rebuild.is_by_latency() || self.rebalance.is_by_latency();
-        if !wanted || took > LONGEST {
+        if !wanted || ns > LONGEST_NS {
             return;
         }
-        if self.copied.is_none_or(|at| at + ALONE < since) {
-            self.alone.see(took);
+        if self.copied.is_none_or(|at| at.0.saturating_add(ALONE_NS) < since.0) {
+            self.alone.see(ns);
         } else {
-            self.give(took);
+            self.give(Duration::from_nanos(ns));
         }
     }
 
