@@ -362,6 +362,14 @@ impl State {
         there.next_back().map(|(id, d)| (*id, d))
     }
 
+    /// Who counts as up where this device says that it is, and this device itself, if that does.
+    pub fn in_the_way(&self, m: &Register) -> Vec<DeviceId> {
+        let place = self.server_of(&m.sds).map(|sds| (sds, m.shard));
+        let here = |id: &DeviceId, d: &Device| id.0 == m.device || Some((d.sds, d.shard)) == place;
+        let there = self.devices.iter().filter(|(id, d)| d.up && here(id, d));
+        there.map(|(id, _)| *id).collect()
+    }
+
     /// The server whose processes give this name.
     pub fn server_of(&self, own: &str) -> Option<SdsId> {
         self.servers.iter().find(|(_, s)| s.own == own).map(|(id, _)| *id)

@@ -294,6 +294,10 @@ impl Mdm {
                 return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
             }
             Registration::WrongDevice(text) => {
+                // Who is in the way may have died unnoticed: another process may have listened in its place at once.
+                let mut silent = self.state.in_the_way(m);
+                silent.retain(|device| !self.devices.contains_key(device));
+                silent.into_iter().for_each(|device| self.probe(device, out));
                 return self.expel(link, refusal(RefusalCode::WrongDevice, text), out);
             }
         };
