@@ -153,7 +153,9 @@ pub fn together(stage: &Stage) -> Option<String> {
     let units: BTreeMap<u32, u8> = devices.collect();
     // What is lost can't move.
     stage.observer.groups.iter().filter(|(_, g)| !g.lost).find_map(|(id, g)| {
-        let of: BTreeSet<_> = g.replicas.iter().filter_map(|d| units.get(d)).collect();
+        // Nobody knows where a device is whose server doesn't run.
+        let of: Option<BTreeSet<_>> = g.replicas.iter().map(|d| units.get(d)).collect();
+        let of = of?;
         let what = if plan.fault_sets > 0 { "fault set" } else { "server" };
         (of.len() < 2).then(|| format!("{id} has all its copies in one {what}: {:?}", g.replicas))
     })
