@@ -410,6 +410,9 @@ impl<J: Journal> Mirror<J> {
         let Some(op) = self.ops.get_mut(key) else { return };
         let (group, unit) = (op.group, op.unit);
         let asker = core::mem::replace(&mut op.asker, Asker::Nobody);
+        if matches!(asker, Asker::Nobody) {
+            return; // the configuration changes again while its job runs
+        }
         self.scrub.dropped(key);
         if op.kind == OpKind::Copy {
             self.copies -= 1;

@@ -294,7 +294,7 @@ fn one(one: One) -> Result<ExitCode> {
     if let Some(failure) = &outcome.failure {
         println!("FAILED {failure}");
         if let Some(budget) = one.shrink {
-            let mut shrinker = Shrinker::new(fails_like(failure.name), budget);
+            let mut shrinker = Shrinker::new(fails_like(failure), budget);
             let small = shrinker.shrink(&plan);
             std::fs::write(&one.out, small.to_string())
                 .with_context(|| format!("can't write {}", one.out.display()))?;

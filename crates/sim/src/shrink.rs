@@ -1,6 +1,7 @@
 //! Makes a failing plan smaller while it goes on failing in the same way: cuts the tail, drops
 //! actions in ever smaller groups, calms the weather, drops clients, servers and volumes.
 
+use crate::check::Failure;
 use crate::plan::{Action, Plan, Who};
 use crate::run::run;
 use crate::tamper::Tamper;
@@ -18,9 +19,14 @@ pub struct Shrinker<F> {
     pub tries: u32,
 }
 
-/// True for the same kind of failure.
-pub fn fails_like(name: &'static str) -> impl Fn(&Plan) -> bool {
-    move |plan| run(plan, Sink::Off).failure.is_some_and(|f| f.name == name)
+/// True for the same kind of failure; of panics, for those in the same place.
+pub fn fails_like(failure: &Failure) -> impl Fn(&Plan) -> bool {
+    let place = |f: &Failure| match f.name {
+        "panic" => f.text.rsplit(" at ").next().map(String::from),
+        _ => None,
+    };
+    let like = (failure.name, place(failure));
+    move |plan| run(plan, Sink::Off).failure.is_some_and(|f| (f.name, place(&f)) == like)
 }
 
 impl<F: Fn(&Plan) -> bool> Shrinker<F> {
