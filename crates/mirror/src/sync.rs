@@ -22,6 +22,9 @@ use zerocopy::IntoBytes;
 
 /// How long until an unanswered or refused question is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
+/// The same, where no answer came again and again: each question begins the peer's stream anew, and an answer that takes longer
+/// than until the next one says nothing of that.
+const ASK_AT_LAST: Duration = Duration::from_secs(1);
 
 /// How far a sync is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +59,8 @@ pub(crate) struct Sync {
     asked: Lsn,
     /// The last one that went to the peer. Others may have gone to other members since.
     pub sent: Lsn,
+    /// How long the answer is waited for.
+    patience: Duration,
     /// What is still to be copied.
     pub todo: Dirty,
     /// What can't be read here, while nobody in sync has it: tried once more.
@@ -79,6 +84,7 @@ impl Sync {
             streaming: false,
             asked: last,
             sent: last,
+            patience: ASK_AGAIN,
             todo: Dirty::default(),
             unreadable: Dirty::default(),
             tried: Dirty::default(),
@@ -199,6 +205,7 @@ impl<J: Journal> Mirror<J> {
             };
             let (phase, peer, joiner, idle) =
                 (sync.phase, sync.peer, sync.joiner, sync.copying == 0);
+            let patience = (sync.patience * 2).min(ASK_AT_LAST);
             if !self.peers.contains_key(&peer) {
                 continue;
             }
@@ -206,6 +213,7 @@ impl<J: Journal> Mirror<J> {
                 Phase::Ask if idle => {
                     self.cut(now, group, out);
                     self.ask(now, group, peer, joiner, out);
+                    self.wait_for_answer(now, group, patience);
                 }
                 Phase::Ask => {}
                 Phase::Wipe | Phase::Seal(_) => self.send_question(group, out),
@@ -213,6 +221,13 @@ impl<J: Journal> Mirror<J> {
                 Phase::Drain | Phase::Admit => drop(self.asking.remove(&group)),
             }
         }
+    }
+
+    /// The question is asked again after this time.
+    fn wait_for_answer(&mut self, now: Time, group: GroupId, patience: Duration) {
+        let Some(sync) = self.sync_mut(group) else { return };
+        sync.patience = patience;
+        self.asking.insert(group, now + patience);
     }
 
     /// The peer told its state.
@@ -235,10 +250,14 @@ impl<J: Journal> Mirror<J> {
         let Some(sync) = primary.sync.as_mut().filter(|s| s.peer == from) else { return };
         let Some(list) = records::read::<UnitBlocks>(body) else { return };
         if h.status.get() != Status::Ok as u16 {
+            let present = sync.phase == Phase::Ask && h.op.get() == sync.asked.0;
             if sync.joiner {
                 self.cut(now, group, out);
             }
-            return; // it doesn't know this epoch yet: `ask_again`
+            if present {
+                self.wait_for_answer(now, group, ASK_AGAIN); // it doesn't know this epoch yet
+            }
+            return;
         }
         // It follows me in this epoch, so it serves by no lease of an older one (rule R4, case b).
         replica.promises.retain(|(device, _)| *device != from);
