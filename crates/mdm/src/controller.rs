@@ -156,8 +156,9 @@ impl State {
             return match has_data && !m.replace && !same_life {
                 true => Err(format!(
                     "it is empty, and {id} with data was {} before. Is its disk mounted? If it is gone for \
-                     good: `gabion device add --replace {}`",
+                     good: `gabion device add SPEC --sds {} --replace {}`",
                     place(d),
+                    m.sds,
                     id.0
                 )),
                 false => Ok(()),

@@ -131,23 +131,38 @@ fn remove(file: &Path) -> Result<()> {
     }
 }
 
-/// True when the MDM knows the present process of every server of the directory, with all its devices.
-pub fn serving(dir: &StateDir, report: &Report) -> Result<bool> {
+/// The devices, as in `sds2.0`, of the directory's servers that the MDM doesn't know in their present process; `but` those
+/// of servers that have ended.
+pub fn unregistered(dir: &StateDir, report: &Report, but: &[String]) -> Result<Vec<String>> {
     let shape: Shape = config::read(&dir.cluster_file())?;
+    let mut list = Vec::new();
     for name in (0..shape.sds).map(sds) {
+        if mates(dir, &name)?.iter().any(|mate| but.contains(mate)) {
+            continue;
+        }
         let config: SdsConfig = config::read(&dir.config_file(&name))?;
         let process = dir.process(&name).map(|p| p.pid);
         let up = |shard| {
             report.sds.iter().any(|s| {
                 let device = |d: &Device| d.shard == shard && d.state == UpDown::Up;
-                s.name == name && Some(s.pid) == process && s.devices.iter().any(device)
+                s.process_name == name && Some(s.pid) == process && s.devices.iter().any(device)
             })
         };
-        if !config.shards().all(|(shard, _)| up(shard)) {
-            return Ok(false);
-        }
+        let down = config.shards().filter(|(shard, _)| !up(*shard));
+        list.extend(down.map(|(shard, _)| format!("{name}.{shard}")));
     }
-    Ok(true)
+    Ok(list)
+}
+
+/// What a server's devices were to replace is replaced: from now on an empty device in their place is refused again.
+pub fn forget_replaced(file: &Path) -> Result<()> {
+    let mut config: SdsConfig = config::read(file)?;
+    let mut replaced = config.device.iter_mut().filter(|d| d.replace).peekable();
+    if replaced.peek().is_none() {
+        return Ok(());
+    }
+    replaced.for_each(|device| device.replace = false);
+    config::write(file, &config)
 }
 
 /// The last lines that a process said, for an error message.

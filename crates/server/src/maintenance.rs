@@ -41,7 +41,8 @@ impl Maintenance {
         let when =
             if self.detach { "`gabion sds list` shows when it leads nothing" } else { "now" };
         println!(
-            "{server} is in maintenance. Turn it off: {when}. `gabion sds maintain --end` ends it."
+            "{server} is in maintenance. Turn it off: {when}. `gabion sds maintain {server} --end` ends \
+             it."
         );
         Ok(())
     }

@@ -122,7 +122,10 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
         SdsCommand::Remove { which, removal } => {
             let name = named(which);
             if removal.run(target, What::Server(&name))? {
-                println!("{name} is removed, and holds nothing that is needed any more: stop it.");
+                println!(
+                    "{name} is removed, and holds nothing that is needed any more: stop it (`gabion sds kill \
+                     {which}`, if `gabion up` runs it)."
+                );
             }
         }
         SdsCommand::Rename { name, to } => {
@@ -135,6 +138,7 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
             let all = cluster::mates(&dir, &name)?;
             let ready = || all.iter().all(|name| is_up(target, &dir, name));
             let pid = cluster::start(&dir, &name, START_TIMEOUT, ready)?;
+            all.iter().try_for_each(|name| cluster::forget_replaced(&dir.config_file(name)))?;
             println!("{name} runs, pid {pid}.{}", shared(&dir, &name, "run again, too")?);
         }
     }

@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// So long is waited for a part of a cluster that was there.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// What `up` makes when nobody says what.
 const SDS_DEFAULT: u32 = 3;
 const FILE_DEFAULT: Size = Size(base::GIB);
@@ -209,7 +211,14 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     check_names(&plan.volumes)?;
     clear_earlier_run(&dir, plan.again)?;
     let names = write_configs(&dir, &plan, args)?;
-    let mut starting = Starting { dir: &dir, children: Vec::new(), interrupted: &interrupted };
+    let mut starting = Starting {
+        dir: &dir,
+        again: plan.again,
+        children: Vec::new(),
+        ended: Vec::new(),
+        missing: Vec::new(),
+        interrupted: &interrupted,
+    };
     let report = match starting.start(&names, &plan.volumes) {
         Ok(report) => report,
         Err(error) => {
@@ -220,6 +229,7 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     plan.asked.served = true;
     config::write(&dir.cluster_file(), &plan.asked)?;
     drop(lock);
+    starting.missing.iter().for_each(|missing| println!("{missing}"));
     print!("{}", live::how_to_use(&report, &target.dir_option(), args.detach));
     if args.detach {
         return Ok(Exit::Ok);
@@ -423,7 +433,13 @@ fn devices(dir: &StateDir, plan: &Plan, name: String) -> Result<(String, Vec<Dev
 /// The steps from configurations to a cluster that serves.
 struct Starting<'a> {
     dir: &'a StateDir,
+    /// The cluster was there: those that are left of it serve.
+    again: bool,
     children: Vec<(String, Child)>,
+    /// Servers that have ended.
+    ended: Vec<String>,
+    /// What people have to know about those that are missing.
+    missing: Vec<String>,
     interrupted: &'a AtomicBool,
 }
 
@@ -434,16 +450,30 @@ impl Starting<'_> {
         for name in &mdms {
             self.spawn(name)?;
         }
-        self.wait("the MDM answers", || Ok(target.connect().is_ok().then_some(())))?;
+        self.wait("the MDM answers", |_| Ok(target.connect().is_ok().then_some(())))?;
         self.gather(&target, &mdms)?;
         for name in others {
             self.spawn(name)?;
         }
         let dir = self.dir;
-        self.wait("all SDSs are registered", || {
+        let (again, begun) = (self.again, Instant::now());
+        let patient = || !again || begun.elapsed() < PATIENCE;
+        let late = self.wait("all SDSs are registered", |ended| {
             let report = crate::status::ask(&target)?;
-            Ok(cluster::serving(dir, &report)?.then_some(()))
+            let late = cluster::unregistered(dir, &report, ended)?;
+            Ok((late.is_empty() || !patient()).then_some(late))
         })?;
+        for name in names.iter().filter(|name| name.starts_with("sds") && late.is_empty()) {
+            if !self.ended.contains(name) {
+                cluster::forget_replaced(&dir.config_file(name))?;
+            }
+        }
+        let late = late.iter().map(|device| {
+            let name = device.split('.').next().unwrap_or_default();
+            let log = dir.output_file(name);
+            format!("{device} is not there; the others serve. {} says why.", log.display())
+        });
+        self.missing.extend(late);
         let mut admin = target.connect()?;
         let there = crate::status::ask(&target)?.volumes;
         for volume in volumes.iter().filter(|v| !there.iter().any(|t| t.name == v.name)) {
@@ -452,11 +482,12 @@ impl Starting<'_> {
                 .with_context(|| format!("can't make volume {}", volume.name))?;
         }
         let socket = self.dir.nbd_socket();
-        self.wait("everything serves", || {
+        self.wait("everything serves", |_| {
             let report = crate::status::ask(&target)?;
             let sdc = dir.process("sdc").map(|p| p.pid);
             let clients = report.sdc.iter().any(|s| Some(s.pid) == sdc && s.state == UpDown::Up);
-            let serves = clients && report.groups.failed == 0 && greets(&socket);
+            let whole = report.groups.failed == 0 || !patient();
+            let serves = clients && whole && greets(&socket);
             Ok(serves.then_some(report))
         })
     }
@@ -471,7 +502,7 @@ impl Starting<'_> {
         if !gather::take_in(|| target.connect(), &members)? {
             return Ok(());
         }
-        self.wait("all MDMs vote", || {
+        self.wait("all MDMs vote", |_| {
             Ok(gather::vote(&mut target.connect()?, mdms.len())?.then_some(()))
         })
     }
@@ -486,24 +517,32 @@ impl Starting<'_> {
     fn wait<T>(
         &mut self,
         what: &str,
-        mut condition: impl FnMut() -> Result<Option<T>>,
+        mut condition: impl FnMut(&[String]) -> Result<Option<T>>,
     ) -> Result<T> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
-            let outcome = condition();
+            let outcome = condition(&self.ended);
             if let Ok(Some(value)) = outcome {
                 return Ok(value);
             }
-            for (name, child) in &mut self.children {
+            let mut running = Vec::new();
+            for (name, mut child) in std::mem::take(&mut self.children) {
                 if let Some(status) = child.try_wait()? {
-                    let words = cluster::last_words(self.dir, name);
+                    let words = cluster::last_words(self.dir, &name);
+                    if self.again && name.starts_with("sds") {
+                        self.missing.push(format!("{name} ended; the others serve. {words}"));
+                        self.ended.push(name);
+                        continue;
+                    }
                     let exit = match status.code() {
                         Some(code) if code == Exit::Taken as i32 => Exit::Taken,
                         _ => Exit::Failed,
                     };
                     return Err(coded(exit, format!("{name} ended ({status}). {words}")));
                 }
+                running.push((name, child));
             }
+            self.children = running;
             if self.interrupted.load(Ordering::Relaxed) {
                 bail!("interrupted before {what}");
             }

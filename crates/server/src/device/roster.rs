@@ -47,13 +47,24 @@ pub(super) struct Found {
     pub file: PathBuf,
     pub config: SdsConfig,
     pub target: Target,
-    process: Process,
+    /// None: it doesn't run.
+    process: Option<Process>,
     /// Its log, and where that ended when the command began, if we may know.
     log: Option<(PathBuf, u64)>,
 }
 
 impl Server {
+    /// A server that runs.
     pub(super) fn find(&self, target: &Target) -> Result<Found> {
+        let found = self.find_file(target)?;
+        if found.process.is_none() {
+            bail!("{} does not run: start it first (`gabion sds start`)", found.config.name);
+        }
+        Ok(found)
+    }
+
+    /// A server, whether it runs or not.
+    fn find_file(&self, target: &Target) -> Result<Found> {
         let mut log = None;
         let file = match (&self.config, &self.sds) {
             (Some(file), _) => file.clone(),
@@ -75,9 +86,7 @@ impl Server {
         let pid_file = config.pid_file.as_ref().with_context(|| {
             format!("{} names no `pid_file`: without it the process can't be found", file.display())
         })?;
-        let process = Process::read(pid_file).filter(Process::is_alive).with_context(|| {
-            format!("{} does not run: start it first (`gabion sds start`)", config.name)
-        })?;
+        let process = Process::read(pid_file).filter(Process::is_alive);
         let mut target = target.clone();
         if self.config.is_some() && target.mdm.is_empty() {
             target.mdm = config.mdm.clone();
@@ -87,10 +96,11 @@ impl Server {
 }
 
 impl Found {
-    /// Writes the file, and has it read.
+    /// Writes the file, and has it read by the server, if it runs.
     pub fn change(&self) -> Result<()> {
         config::write(&self.file, &self.config)?;
-        if !self.process.signal(Signal::HUP)? {
+        let Some(process) = &self.process else { return Ok(()) };
+        if !process.signal(Signal::HUP)? {
             bail!(
                 "{} has just ended; its file {} is changed",
                 self.config.name,
@@ -125,7 +135,7 @@ impl Found {
             if let Some(why) = self.refusal(shard).filter(|_| refusable) {
                 bail!("{name}: {why}");
             }
-            if !self.process.is_alive() {
+            if !self.process.as_ref().is_some_and(Process::is_alive) {
                 bail!("{name} has ended: see its log");
             }
             if Instant::now() > deadline {
@@ -152,8 +162,7 @@ impl Found {
         told.find_map(|(_, why)| Some(why.strip_suffix(service::OTHERS_GO_ON)?.to_owned()))
     }
 
-    /// Enters a device into the file, in the place of `replaced` if there is one, and waits for it; takes it
-    /// out again if it doesn't come up.
+    /// Enters a device into the file, and waits for it; takes it out again if it doesn't come up.
     fn enter(
         &mut self,
         spec: DeviceSpec,
@@ -162,6 +171,22 @@ impl Found {
         pool: Option<String>,
     ) -> Result<Device> {
         let before = self.config.clone();
+        let shard = self.note(spec, listen, replaced, pool)?;
+        self.wait(shard, UpDown::Up).or_else(|error| {
+            self.config = before;
+            self.change()?;
+            Err(error)
+        })
+    }
+
+    /// Enters a device into the file, in the place of `replaced` if there is one; tells its place.
+    fn note(
+        &mut self,
+        spec: DeviceSpec,
+        listen: Option<SocketAddr>,
+        replaced: Option<u32>,
+        pool: Option<String>,
+    ) -> Result<u32> {
         number(&mut self.config);
         // Numbers of devices that were here aren't given away: they may come back.
         let report = status::ask(&self.target)?;
@@ -187,11 +212,7 @@ impl Found {
             pin: None,
         });
         self.change()?;
-        self.wait(shard, UpDown::Up).or_else(|error| {
-            self.config = before;
-            self.change()?;
-            Err(error)
-        })
+        Ok(shard)
     }
 }
 
@@ -222,9 +243,12 @@ pub fn add(
     replace: Option<u32>,
     force: bool,
 ) -> Result<Exit> {
-    let mut found = server.find(target)?;
+    // The only device of a server may be the one that is lost: then it can't run.
+    let mut found = match replace {
+        Some(_) => server.find_file(target)?,
+        None => server.find(target)?,
+    };
     let spec = spec.clone().absolute()?;
-    refuse_twice(&found.config, &spec)?;
     let report = status::ask(&found.target)?;
     if let Some(pool) = pool.as_ref().filter(|p| report.storage_pools.iter().all(|q| q.name != **p))
     {
@@ -232,8 +256,12 @@ pub fn add(
     }
     let replaced =
         replace.map(|id| given_up(&report, &found.config.name, id, force)).transpose()?;
+    refuse_twice(&found.config, &spec, replaced)?;
     if let Some(path) = spec.path() {
         let cluster = report.cluster;
+        if matches!(spec, DeviceSpec::Block(_)) && !path.exists() {
+            bail!("there is no {}: is the disk connected?", path.display());
+        }
         let content = content::of(path)?;
         content::check_place(&spec)?;
         match content {
@@ -263,7 +291,18 @@ pub fn add(
             bail!("{} can't be trusted with data: not added (--force does)", path.display());
         }
     }
+    if let (None, Some(id)) = (&found.process, replace) {
+        let name = found.config.name.clone();
+        found.note(spec.clone(), server.listen, replaced, pool)?;
+        println!("{name} takes {spec} in the place of dev{id} when it is started.");
+        match &server.config {
+            None => println!("Start it with `gabion sds start {name}`."),
+            Some(file) => println!("Then take `replace` out of {} again.", file.display()),
+        }
+        return Ok(Exit::Ok);
+    }
     let device = found.enter(spec, server.listen, replaced, pool)?;
+    cluster::forget_replaced(&found.file)?;
     println!(
         "dev{} of {} is there, with {}. {}",
         device.id,
@@ -300,7 +339,7 @@ pub fn import(target: &Target, server: &Server, spec: &DeviceSpec) -> Result<Exi
         DeviceSpec::File(path, _) => DeviceSpec::File(path, None),
         other => other,
     };
-    refuse_twice(&found.config, &spec)?;
+    refuse_twice(&found.config, &spec, None)?;
     let Some(path) = spec.path() else {
         bail!("only files and block devices keep data that could be imported")
     };
@@ -331,9 +370,10 @@ pub fn import(target: &Target, server: &Server, spec: &DeviceSpec) -> Result<Exi
     Ok(Exit::Ok)
 }
 
-fn refuse_twice(config: &SdsConfig, spec: &DeviceSpec) -> Result<()> {
+fn refuse_twice(config: &SdsConfig, spec: &DeviceSpec, replaced: Option<u32>) -> Result<()> {
     let path = spec.path();
-    if path.is_some() && config.device.iter().any(|d| d.spec.path() == path) {
+    let mut others = config.shards().filter(|(shard, _)| Some(*shard) != replaced);
+    if path.is_some() && others.any(|(_, d)| d.spec.path() == path) {
         bail!("{} has {spec} already", config.name);
     }
     Ok(())
@@ -383,7 +423,7 @@ pub fn take_out(target: &Target, server: &Server, id: u32, force: bool) -> Resul
     println!("dev{id} does not serve any more. Its data stays where it is: {}.", gone.spec);
     if gone.spec.path().is_some() {
         println!(
-            "Bring it back, here or in another server, with `gabion device import {}`.",
+            "Bring it back, here or in another server, with `gabion device import {} --sds N`.",
             gone.spec
         );
     }

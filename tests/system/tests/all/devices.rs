@@ -35,6 +35,39 @@ fn a_server_gets_one_more_device_and_gives_it_back() {
 }
 
 #[test]
+fn a_cluster_starts_again_without_what_was_removed_or_lost() {
+    case(|| {
+        let cluster = Cluster::start(&Options { sds: 4, ..OPTIONS })?;
+        let content: Vec<u8> = (0..64 << 20).map(|i: u32| (i >> 9) as u8).collect();
+        cluster.fill("vol1", &content)?;
+        cluster.gabion(&["sds", "remove", "4"])?.ok()?;
+        cluster.gabion(&["down"])?.ok()?;
+        let said = cluster.gabion(&["up", "--detach"])?.ok()?;
+        ensure!(said.contains("sds4 ended") && said.contains("was removed"), "{said}");
+        cluster.gabion(&["down"])?.ok()?;
+        // The only device of a server.
+        fs::remove_file(cluster.device(2))?;
+        let said = cluster.gabion(&["up", "--detach"])?.ok()?;
+        ensure!(said.contains("sds2 ended") && said.contains("--sds sds2 --replace"), "{said}");
+        cluster.verify("vol1", &content)?;
+        let id = said.split("--replace ").nth(1).and_then(|rest| rest.split('`').next());
+        let id = id.context("the device's number")?;
+        let spec = format!("file:{}:128MiB", cluster.file("fresh").display());
+        let replace = ["device", "add", &spec, "--sds", "2", "--replace", id];
+        let said = cluster.gabion(&replace)?.ok()?;
+        ensure!(said.contains("sds start sds2"), "{said}");
+        cluster.gabion(&["sds", "start", "sds2"])?.ok()?;
+        cluster.wait_state("healthy", secs(60))?;
+        cluster.verify("vol1", &content)?;
+        // What has replaced something is not to be lost without a word in its turn.
+        cluster.gabion(&["sds", "kill", "2"])?.ok()?;
+        fs::remove_file(cluster.file("fresh"))?;
+        cluster.gabion(&["sds", "start", "2"])?.fails(1, &["it is empty"])?;
+        Ok(())
+    });
+}
+
+#[test]
 fn what_is_no_empty_device_is_refused() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
@@ -46,6 +79,7 @@ fn what_is_no_empty_device_is_refused() {
         add(format!("file:{}:1MiB", path("tiny")))?.fails(1, &["too small"])?;
         add(format!("file:{}:64MiB", path("devices/sds2.0")))?.fails(1, &["in use"])?;
         add(format!("file:{}/x:64MiB", path("nowhere")))?.fails(1, &["nowhere"])?;
+        add("block:/dev/nowhere".into())?.fails(1, &["there is no /dev/nowhere"])?;
         add("block:/dev/null".into())?.fails(1, &["/dev/null"])?;
         let import = |path: String| cluster.gabion(&["device", "import", &path, "--sds", "1"]);
         import(format!("file:{}", path("photo")))?.fails(1, &["device add"])?;
