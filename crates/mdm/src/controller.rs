@@ -180,13 +180,11 @@ impl State {
             ));
         }
         // `device_up` takes no second device for a place: without a word, it would be registered and nowhere.
-        let here = |v: &Device| (Some(v.sds), v.shard) == (self.server_of(&m.sds), m.shard);
-        let other = self.devices.iter().find(|(other, v)| **other != id && v.up && here(v));
-        if let Some((other, v)) = other {
+        if let Some(other) = self.in_the_way(m).into_iter().find(|other| *other != id) {
             return Err(format!(
                 "it is {id}, and {} is {other}, which counts as up: wait for a moment if that one is gone, or \
                  stop it first",
-                place(v)
+                place(&self.devices[&other])
             ));
         }
         // Of all groups: it may have acted in one that has other replicas by now.

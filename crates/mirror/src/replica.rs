@@ -264,7 +264,7 @@ impl Replica {
         if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
             && sync.in_limbo()
         {
-            needed.insert(self.config.member(sync.peer));
+            needed.insert(sync.member);
         }
         needed
     }
@@ -275,7 +275,7 @@ impl Replica {
         if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
             && sync.streaming
         {
-            to.insert(self.config.member(sync.peer));
+            to.insert(sync.member);
         }
         to
     }

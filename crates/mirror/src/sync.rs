@@ -48,7 +48,7 @@ pub(crate) enum Phase {
 pub(crate) struct Sync {
     pub peer: DeviceId,
     /// The peer, as a member of the group.
-    member: Members,
+    pub member: Members,
     pub joiner: bool,
     pub phase: Phase,
     /// All is copied, not only what the peer missed.
@@ -179,8 +179,7 @@ impl<J: Journal> Mirror<J> {
         if !sync.joiner || sync.phase == Phase::Admit || !sync.streaming {
             return;
         }
-        let peer = sync.peer;
-        let member = replica.config.member(peer);
+        let member = sync.member;
         sync.streaming = false;
         sync.phase = Phase::Ask;
         let pending: Vec<u64> = primary.stream.iter().filter(|e| !e.done).map(|e| e.op).collect();
@@ -543,7 +542,7 @@ impl<J: Journal> Mirror<J> {
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = &primary.sync else { return };
-        let to = if sync.streaming { replica.config.member(sync.peer) } else { Members::default() };
+        let to = if sync.streaming { sync.member } else { Members::default() };
         if to.is_empty() {
             // Cut off while the data was read: start over with the next question.
             return self.drop_copy(key);

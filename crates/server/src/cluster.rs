@@ -135,11 +135,10 @@ fn remove(file: &Path) -> Result<()> {
 /// of servers that have ended.
 pub fn unregistered(dir: &StateDir, report: &Report, but: &[String]) -> Result<Vec<String>> {
     let shape: Shape = config::read(&dir.cluster_file())?;
+    let ended: Vec<_> = but.iter().map(|name| mates(dir, name)).collect::<Result<_>>()?;
+    let ended = ended.concat();
     let mut list = Vec::new();
-    for name in (0..shape.sds).map(sds) {
-        if mates(dir, &name)?.iter().any(|mate| but.contains(mate)) {
-            continue;
-        }
+    for name in (0..shape.sds).map(sds).filter(|name| !ended.contains(name)) {
         let config: SdsConfig = config::read(&dir.config_file(&name))?;
         let process = dir.process(&name).map(|p| p.pid);
         let up = |shard| {
@@ -157,11 +156,10 @@ pub fn unregistered(dir: &StateDir, report: &Report, but: &[String]) -> Result<V
 /// What a server's devices were to replace is replaced: from now on an empty device in their place is refused again.
 pub fn forget_replaced(file: &Path) -> Result<()> {
     let mut config: SdsConfig = config::read(file)?;
-    let mut replaced = config.device.iter_mut().filter(|d| d.replace).peekable();
-    if replaced.peek().is_none() {
+    if config.device.iter().all(|device| !device.replace) {
         return Ok(());
     }
-    replaced.for_each(|device| device.replace = false);
+    config.device.iter_mut().for_each(|device| device.replace = false);
     config::write(file, &config)
 }
 

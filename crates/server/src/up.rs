@@ -463,10 +463,12 @@ impl Starting<'_> {
             let late = cluster::unregistered(dir, &report, ended)?;
             Ok((late.is_empty() || !patient()).then_some(late))
         })?;
-        for name in names.iter().filter(|name| name.starts_with("sds") && late.is_empty()) {
-            if !self.ended.contains(name) {
-                cluster::forget_replaced(&dir.config_file(name))?;
-            }
+        let here = |name: &&String| name.starts_with("sds") && !self.ended.contains(*name);
+        if late.is_empty() {
+            names
+                .iter()
+                .filter(here)
+                .try_for_each(|name| cluster::forget_replaced(&dir.config_file(name)))?;
         }
         let late = late.iter().map(|device| {
             let name = device.split('.').next().unwrap_or_default();
