@@ -3,9 +3,11 @@
 //! Invariants: what it leaves behind lies in its test's folder; its process ends with its value. What it
 //! finds wrong makes it fail; whether it looked at anything is for the test to check.
 
+use crate::cluster::signal;
 use crate::run::{binary, run};
 use crate::{Folder, secs, wait};
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,6 +39,9 @@ pub fn engine() -> Result<String> {
     }
     Ok(run(&mut command)?.ok()?.trim().to_owned())
 }
+
+/// fio's exit code when it was told to end.
+const INTERRUPTED: i32 = 128;
 
 /// A run of fio in the background.
 #[derive(Debug)]
@@ -87,12 +92,27 @@ impl Fio {
         Ok(self.child.try_wait()?.is_none())
     }
 
+    /// Tells it to end, and waits for that: it must have found nothing wrong until then.
+    pub fn stop(self) -> Result<Did> {
+        signal(self.child.id(), Signal::INT)?;
+        self.ended(INTERRUPTED)
+    }
+
     /// Waits for its end, which has to be a good one.
-    pub fn finish(mut self) -> Result<Did> {
+    pub fn finish(self) -> Result<Did> {
+        self.ended(0)
+    }
+
+    fn ended(mut self, code: i32) -> Result<Did> {
         let name = format!("fio {} ends", self.name);
         let status =
             wait(&name, secs(120), || Ok(self.child.try_wait()?)).with_context(|| self.words())?;
-        ensure!(status.success(), "fio {} ended with {status}: {}", self.name, self.words());
+        ensure!(
+            status.code() == Some(code),
+            "fio {} ended with {status}: {}",
+            self.name,
+            self.words()
+        );
         let report = fs::read_to_string(&self.report)?;
         // Behind its warnings.
         let json = report.find('{').map_or("", |at| &report[at..]);
