@@ -83,6 +83,8 @@ pub enum Mutant {
     ForgetHeld,
     /// R15: a write for which there is no space is answered as if it were done.
     AckFull,
+    /// R15: what is kept for copies that replace lost ones is given to thin volumes.
+    SpendSpare,
     /// Store: a job is answered before its record is durable.
     LogUnflushed,
     /// Store: a job is answered before its data is durable.
@@ -246,6 +248,7 @@ impl Mutant {
         Mutant::ScrubLeaders,
         Mutant::ForgetHeld,
         Mutant::AckFull,
+        Mutant::SpendSpare,
         Mutant::DropEarly,
         Mutant::PartAtOnce,
         Mutant::AdmitUncopied,

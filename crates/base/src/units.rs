@@ -18,3 +18,8 @@ pub const GIB: u64 = 1 << 30;
 pub const TIB: u64 = 1 << 40;
 /// The largest volume: unit indices are 32 bits wide.
 pub const MAX_VOLUME_BYTES: u64 = (u32::MAX as u64) * UNIT as u64;
+
+/// Bytes of a device beside its spare, which is so many percent of it, 0 to 100.
+pub fn beside_spare(capacity: u64, percent: u64) -> u64 {
+    (u128::from(capacity) * u128::from(100 - percent.min(100)) / 100) as u64
+}

@@ -13,7 +13,10 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DeviceId, DomainId, FaultSetId, Limits, Mutant, PoolId, SdcId, SdsId, UNIT, mutant};
+use base::{
+    DeviceId, DomainId, FaultSetId, Limits, Mutant, PoolId, SdcId, SdsId, UNIT, beside_spare,
+    mutant,
+};
 use core::net::SocketAddr;
 use placement::Choice;
 use wire::control::{self, Intent, ObjectKind};
@@ -380,10 +383,10 @@ impl State {
         limits: &Limits,
         used: &dyn Fn(DeviceId) -> u64,
     ) -> Result<(), Refused> {
-        let kept = 100 - self.objects.spare(pool, limits).min(100);
+        let spare = self.objects.spare(pool, limits);
         let here = self.devices.iter().filter(|(_, d)| d.pool == pool);
         let here: Vec<_> = here.filter(|(_, d)| d.intent == Intent::Normal).collect();
-        let usable: u64 = here.iter().map(|(_, d)| d.capacity / 100 * kept).sum();
+        let usable: u64 = here.iter().map(|(_, d)| beside_spare(d.capacity, spare)).sum();
         let taken = self.reserved(pool).max(here.iter().map(|(id, _)| used(**id)).sum());
         let (room, needed) = (usable.saturating_sub(taken), size.saturating_mul(2));
         if needed <= room {

@@ -89,7 +89,8 @@ impl Pool {
     /// As the map has it.
     pub(crate) fn info(&self, id: PoolId) -> PoolInfo {
         let policy = |said: Option<Policy>| said.map(PolicyInfo::from);
-        PoolInfo { id: id.0, rebuild: policy(self.rebuild), rebalance: policy(self.rebalance) }
+        let (rebuild, rebalance) = (policy(self.rebuild), policy(self.rebalance));
+        PoolInfo { id: id.0, rebuild, rebalance, spare: self.spare.map(u32::from) }
     }
 }
 

@@ -11,7 +11,7 @@ use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, Limits, PoolId, SdsId};
+use base::{DeviceId, Limits, PoolId, SdsId, beside_spare};
 use wire::control::{Intent, RemoveAsk};
 
 impl State {
@@ -90,9 +90,10 @@ impl State {
             let of_pool = |d: &Device| d.pool == pool;
             let goes = there().filter(|(id, d)| of_pool(d) && goes(id, d));
             let needed: u64 = goes.map(|(id, _)| used(id)).sum();
-            let kept = 100 - self.objects.spare(pool, limits).min(100);
-            let room =
-                |(id, d): &(&DeviceId, &Device)| (d.capacity / 100 * kept).saturating_sub(used(id));
+            let spare = self.objects.spare(pool, limits);
+            let room = |(id, d): &(&DeviceId, &Device)| {
+                beside_spare(d.capacity, spare).saturating_sub(used(id))
+            };
             let room: u64 = stay.iter().filter(|(_, d)| of_pool(d)).map(room).sum();
             if needed > room {
                 return Err(Refused::NoRoom { needed, room });

@@ -212,11 +212,15 @@ fn moves(state: &State, seen: &Observed) -> Option<MovesStatus> {
 /// that is gone is no news.
 fn full(state: &State, seen: &Observed) -> Option<FullStatus> {
     let beat: fn(&Seen) -> Option<&Heartbeat> = |s| s.heartbeat.as_ref().filter(|_| s.connected);
-    let is_full = |id: &&DeviceId| seen.devices.get(id).and_then(beat).is_some_and(|b| b.full);
-    let devices: Vec<u32> = state.devices.keys().filter(is_full).map(|id| id.0).collect();
+    let those = |is: fn(&Heartbeat) -> bool| -> Vec<u32> {
+        let is = |id: &&DeviceId| seen.devices.get(id).and_then(beat).is_some_and(is);
+        state.devices.keys().filter(is).map(|id| id.0).collect()
+    };
+    let devices = those(|b| b.full || b.only_spare);
+    let only_spare = those(|b| b.only_spare && !b.full);
     let held = state.sdcs.keys().filter_map(|id| seen.sdcs.get(id).and_then(beat));
     let held: u64 = held.map(|b| u64::from(b.held)).sum();
-    (held > 0 || !devices.is_empty()).then_some(FullStatus { devices, held })
+    (held > 0 || !devices.is_empty()).then_some(FullStatus { devices, held, only_spare })
 }
 
 fn device(

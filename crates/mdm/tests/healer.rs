@@ -511,7 +511,7 @@ fn a_removal_that_would_break_what_was_promised_is_refused() {
     rig.used(2, 1 << 29);
     rig.used(1, 1 << 29);
     rig.used(3, 1 << 30);
-    let room = (1 << 30) / 100 * 90 - (1 << 29);
+    let room = (1 << 30) * 9 / 10 - (1 << 29);
     assert_eq!(ask(&rig, 2, ""), Err(Refused::NoRoom { needed: 1 << 29, room }));
     rig.used(3, 0);
     rig.intend(1, Intent::Remove);

@@ -167,16 +167,24 @@ fn a_pools_policies_are_kept_told_once_and_refused_if_they_are_none() {
     let ask = control::SetPool { rebuild, ..Default::default() };
     let command = s.set_pool_command(&ask).unwrap();
     assert_eq!(apply(&mut s, &command), Outcome::Changed);
-    let info = control::PoolInfo { id: 1, rebuild, rebalance: None };
+    let info = control::PoolInfo { id: 1, rebuild, rebalance: None, spare: None };
     assert_eq!(told(&s, before), Some(vec![info]));
     assert_eq!(apply(&mut s, &command), Outcome::Unchanged);
+
+    // What is kept of the devices is for their servers, too.
+    let spare = Some(34);
+    let kept = control::SetPool { spare, ..Default::default() };
+    let command = s.set_pool_command(&kept).unwrap();
+    apply(&mut s, &command);
+    let info = control::PoolInfo { id: 1, rebuild, rebalance: None, spare };
+    assert_eq!(told(&s, before), Some(vec![info]));
 
     // What isn't said stays; the rest of the map doesn't tell it again.
     let rebalance = Some(Policy::UNLIMITED.into());
     let both = control::SetPool { rebalance, ..Default::default() };
     let command = s.set_pool_command(&both).unwrap();
     apply(&mut s, &command);
-    let info = control::PoolInfo { id: 1, rebuild, rebalance };
+    let info = control::PoolInfo { id: 1, rebuild, rebalance, spare };
     assert_eq!(told(&s, before), Some(vec![info]));
     let after = s.version;
     let status = s.object_status(&limits(), |_| 0);

@@ -4,24 +4,87 @@
 //! The primary reserves before it acts. A secondary refuses before anything is durable there; then the
 //! write leaves the stream undone, and a joiner that took it gets what is here instead. A joiner without space
 //! starts over later.
+//!
+//! **The spare**: a part of each device is kept for copies that replace lost ones. Once the rest is taken, a client's
+//! write to new space of a thin volume finds none, as if the device were full; copies and repairs do, and so do thick
+//! volumes. A secondary refuses only what its primary can still take back (`flag::FRESH`): who keeps its spare is no
+//! suspect.
 
 use crate::client::PART_DONE;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, OpKind};
 use crate::replica::Members;
-use base::{BlockSet, DeviceId, Duration, Mutant, Time, mutant};
+use alloc::collections::BTreeSet;
+use base::{BlockSet, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
 use seam::{Buf, Effects, Journal, Note};
 use wire::Status;
 
 /// How long a joiner without space is left alone.
 const FULL_AGAIN: Duration = Duration::from_secs(1);
 
+/// Who may take how much of the device.
+#[derive(Debug)]
+pub(crate) struct Usable {
+    /// When so many bytes are taken, the rest is the spare.
+    bytes: u64,
+    /// Volumes that may take of the spare, too.
+    thick: BTreeSet<VolumeId>,
+}
+
+impl Default for Usable {
+    fn default() -> Usable {
+        Usable { bytes: u64::MAX, thick: BTreeSet::new() }
+    }
+}
+
 impl<J: Journal> Mirror<J> {
-    /// The primary has no space for a client's write.
-    pub(crate) fn full_here(&mut self, now: Time, key: u64, out: &mut Effects) {
-        self.stats.full_at = Some(now);
+    /// When `bytes` of the device are taken, the rest is kept for copies that replace lost ones, and for these thick
+    /// volumes. More may be taken already: nothing is given back for that.
+    pub fn keep_spare(&mut self, bytes: u64, thick: BTreeSet<VolumeId>) {
+        self.usable = Usable { bytes, thick };
+    }
+
+    /// Whether a client's write to this volume finds only the spare, if it needs new space.
+    fn has_only_spare(&self, volume: VolumeId) -> bool {
+        let taken = self.journal.used() >= self.usable.bytes;
+        taken && !self.usable.thick.contains(&volume) && !mutant::on(Mutant::SpendSpare)
+    }
+
+    /// Reserves space for a client's write. If there is none, or only the spare, it is noted.
+    pub(crate) fn reserve(
+        &mut self,
+        now: Time,
+        (group, unit, at, len): (GroupId, UnitKey, u32, u32),
+        out: &mut Effects,
+    ) -> bool {
+        let only_spare = self.has_only_spare(unit.volume);
+        let reserved = self.journal.reserve(group, unit, at, len);
+        if reserved && !only_spare {
+            return true;
+        }
+        if reserved {
+            self.journal.release(group, unit, at, len);
+        }
+        let found = match reserved && only_spare {
+            true => &mut self.stats.only_spare_at,
+            false => &mut self.stats.full_at,
+        };
+        *found = Some(now);
         out.note(Note::Full { device: self.me });
-        self.finish_full(key, out);
+        false
+    }
+
+    /// A client's write came that its primary can take back.
+    pub(crate) fn start_fresh(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.ops.get(key).expect("the operation lives");
+        let place @ (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
+        if !self.journal.has_space_for(group, unit, at, len) {
+            if !self.reserve(now, place, out) {
+                return self.refuse(now, key, Status::Full, out);
+            }
+            self.journal.release(group, unit, at, len);
+        }
+        self.start_job(now, key, out);
     }
 
     /// A job without a reservation found no space: only a secondary's.
@@ -81,7 +144,7 @@ impl<J: Journal> Mirror<J> {
 
     /// Tells the client, and whether a part of the write is in the content already: an operation that has
     /// begun keeps its number.
-    fn finish_full(&mut self, key: u64, out: &mut Effects) {
+    pub(crate) fn finish_full(&mut self, key: u64, out: &mut Effects) {
         if mutant::on(Mutant::AckFull) {
             return self.finish_client(key, Status::Ok, out);
         }

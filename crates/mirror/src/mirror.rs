@@ -8,6 +8,7 @@
 //! the old one.
 
 use crate::arrival::{self, Arrivals};
+use crate::full::Usable;
 use crate::lease::{Fate, Leases};
 use crate::lock::Range;
 use crate::marks::{Changes, Waiting};
@@ -56,6 +57,8 @@ pub struct Stats {
     pub moved: u64,
     /// When a write last found no space here.
     pub full_at: Option<Time>,
+    /// When a write to a thin volume last found only the spare here.
+    pub only_spare_at: Option<Time>,
     /// Bytes of damaged blocks that were written anew.
     pub repaired: u64,
     /// Times that damaged blocks were in no other copy that is in sync.
@@ -117,6 +120,7 @@ pub struct Mirror<J> {
     pub(crate) ready_to_admit: bool,
     /// Volumes that exist, and the first id that is not given out: what is below and not in is gone.
     volumes: (BTreeSet<VolumeId>, VolumeId),
+    pub(crate) usable: Usable,
     pub(crate) changes: Changes,
     /// By operation: the blocks that it lacks.
     pub(crate) repairs: BTreeMap<u64, Repair>,
@@ -176,6 +180,7 @@ impl<J: Journal> Mirror<J> {
             suspects: BTreeSet::new(),
             ready_to_admit: false,
             volumes: (BTreeSet::new(), VolumeId(0)),
+            usable: Usable::default(),
             changes: Changes::default(),
             repairs: BTreeMap::new(),
             copied: BTreeMap::new(),
@@ -572,6 +577,9 @@ impl<J: Journal> Mirror<J> {
                     (OpKind::Copy, _) => self.start_copy(now, key, out),
                     (_, Asker::Client { .. }) => self.start_write(now, key, out),
                     (OpKind::Write, _) if arrival::yields(op) => self.arrive(now, key),
+                    (OpKind::Write, _) if op.flags & flag::FRESH != 0 => {
+                        self.start_fresh(now, key, out)
+                    }
                     _ => self.start_job(now, key, out),
                 }
             }

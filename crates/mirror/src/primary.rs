@@ -188,12 +188,9 @@ impl<J: Journal> Mirror<J> {
         let (at, len) = (op.at, op.len);
         let needs_space =
             op.kind == OpKind::Write && !self.journal.has_space_for(group, unit, at, len);
-        let reserved = needs_space && self.journal.reserve(group, unit, at, len);
-        if needs_space && (!reserved || out.chaos("no space")) {
-            if reserved {
-                self.journal.release(group, unit, at, len);
-            }
-            return self.full_here(now, key, out);
+        let place = (group, unit, at, len);
+        if needs_space && (out.chaos("no space") || !self.reserve(now, place, out)) {
+            return self.finish_full(key, out);
         }
         self.ops.get_mut(key).expect("the operation lives").reserved = needs_space;
         // First write to a unit: a secondary without space must be able to refuse before anything is
@@ -285,6 +282,10 @@ impl<J: Journal> Mirror<J> {
             _ => 0,
         };
         h.flags = (op.flags & flag::NO_BODY_CRC) | lost | if zero { flag::ZERO } else { 0 } | copy;
+        // Only where one other has to have it: of two, one may have done it when the other one refuses.
+        let needed = replica.needed();
+        let undone = op.reserved && op.local == Local::NotStarted;
+        let fresh = if undone && needed.is_one() { needed } else { Members::default() };
         (h.body_len, h.body_crc) = ((op.body.len() as u32).into(), op.body_crc.into());
         let skipped = |device| match &replica.role {
             Role::Primary(primary) => primary.skipped(op.lsn, replica.config.member(device)),
@@ -292,12 +293,14 @@ impl<J: Journal> Mirror<J> {
         };
         let mut head = None;
         for device in replica.config.devices(to) {
-            let skipped = skipped(device);
+            let fresh = fresh.intersects(replica.config.member(device));
+            let differs = (skipped(device), if fresh { flag::FRESH } else { 0 });
+            let (skipped, flags) = (differs.0.into(), h.flags | differs.1);
             let sealed = match head {
-                Some((same, sealed)) if same == skipped => sealed,
-                _ => wire::frame::seal(Header { skipped: skipped.into(), ..h }),
+                Some((same, sealed)) if same == differs => sealed,
+                _ => wire::frame::seal(Header { skipped, flags, ..h }),
             };
-            head = Some((skipped, sealed));
+            head = Some((differs, sealed));
             self.send_peer(device, sealed, op.body.clone(), out);
         }
     }

@@ -48,6 +48,10 @@ impl Members {
         self.0 == 0
     }
 
+    pub fn is_one(self) -> bool {
+        self.0.is_power_of_two()
+    }
+
     pub fn intersects(self, other: Members) -> bool {
         self.0 & other.0 != 0
     }

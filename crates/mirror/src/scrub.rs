@@ -124,7 +124,7 @@ impl<J: Journal> Mirror<J> {
         if !self.is_scrubbed() {
             return;
         }
-        let held = self.journal.held_bytes();
+        let held = self.journal.used();
         let scrub = &mut self.scrub;
         // A read that still runs is of the pass before: this one begins when it ends.
         (scrub.cursor, scrub.began, scrub.range, scrub.due) = (0, now, None, Some(now));

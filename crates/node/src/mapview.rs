@@ -39,6 +39,8 @@ pub struct Pool {
     pub rebuild: Option<Policy>,
     /// Those that only move.
     pub rebalance: Option<Policy>,
+    /// In percent, what is kept of each device for copies that replace a lost one.
+    pub spare: Option<u32>,
 }
 
 pub use mirror::GroupConfig as Group;
@@ -52,6 +54,8 @@ pub struct Volume {
     pub size: u64,
     /// Who may use it.
     pub mapping: Mapping,
+    /// Space for all of it is reserved.
+    pub thick: bool,
     /// The groups of its units.
     pub slots: Vec<GroupId>,
 }
@@ -228,7 +232,8 @@ fn device(info: DeviceInfo) -> Device {
 
 fn pool(info: &PoolInfo) -> (PoolId, Pool) {
     let policy = |said: Option<PolicyInfo>| said.map(Policy::from);
-    let pool = Pool { rebuild: policy(info.rebuild), rebalance: policy(info.rebalance) };
+    let (rebuild, rebalance) = (policy(info.rebuild), policy(info.rebalance));
+    let pool = Pool { rebuild, rebalance, spare: info.spare };
     (PoolId(info.id), pool)
 }
 
@@ -248,6 +253,7 @@ fn volume(info: VolumeInfo) -> Volume {
         name: info.name,
         size: info.size,
         mapping: Mapping::of(info.mapping),
+        thick: info.thick,
         slots: info.slots.into_iter().map(GroupId).collect(),
     }
 }

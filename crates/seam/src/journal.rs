@@ -211,7 +211,8 @@ pub trait Journal {
     fn finished(&mut self) -> Option<Finished>;
     /// Ends a batch of calls: writes what was gathered to the log.
     fn flush(&mut self, out: &mut Effects);
-    /// True when a write to this range needs no new space.
+    /// True when a write to this range needs no new space: all of its places hold data. One that is only reserved, or
+    /// on which a job runs, may be given back.
     fn has_space_for(&self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool;
     /// Makes sure that a later write to this range finds space; false when there is none.
     fn reserve(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool;
@@ -235,10 +236,8 @@ pub trait Journal {
     fn walk(&self, _cursor: u64, _most: u32) -> Walk {
         Walk::End
     }
-    /// Bytes of the blocks' places in use, about as many as a walk finds.
-    fn held_bytes(&self) -> u64 {
-        0
-    }
+    /// Bytes of the device that are taken, with what is reserved; about as many as a walk finds.
+    fn used(&self) -> u64;
     /// What the groups remembered when the device was mounted, with all that was changed since.
     fn records(&self) -> Vec<(GroupId, GroupRecord)>;
     /// False for a device that keeps nothing (NULL): nothing needs to be copied or remembered.

@@ -106,7 +106,7 @@ fn tell(note: Note) -> Telling {
         Note::OldSession { link } => {
             told("old sessions", format!("{link}: a frame of an older session was dropped"))
         }
-        Note::Full { device } => told("writes without space", format!("{device} is full")),
+        Note::Full { device } => told("writes without space", format!("{device} is full, or has only its spare left")),
         Note::Grown { device, from, to } => told(
             "devices that have grown",
             format!("{device} has grown from {} to {}", Size(from), Size(to)),

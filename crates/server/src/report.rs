@@ -92,6 +92,8 @@ pub struct Full {
     pub devices: Vec<u32>,
     /// Operations that wait for some.
     pub held: u64,
+    /// Those of the devices that have their spare left, and keep it for copies that replace lost ones.
+    pub only_spare: Vec<u32>,
 }
 
 /// A metadata manager.
@@ -338,7 +340,11 @@ impl Report {
             protection_domains: of_kind(info, ObjectKind::Domain).map(domain).collect(),
             fault_sets: of_kind(info, ObjectKind::FaultSet).map(fault_set).collect(),
             storage_pools: of_kind(info, ObjectKind::Pool).map(pool).collect(),
-            full: info.full.as_ref().map(|f| Full { devices: f.devices.clone(), held: f.held }),
+            full: info.full.clone().map(|f| Full {
+                devices: f.devices,
+                held: f.held,
+                only_spare: f.only_spare,
+            }),
         }
     }
 
@@ -467,7 +473,7 @@ fn device(status: &DeviceStatus) -> Device {
         read_bytes: beat.read_bytes,
         writes: beat.writes,
         written_bytes: beat.written_bytes,
-        full: beat.full,
+        full: beat.full || beat.only_spare,
         storage_pool: status.pool.clone(),
     }
 }

@@ -7,6 +7,7 @@ use crate::table::{right, table};
 use crate::target::Target;
 use anyhow::Result;
 use clap::Args;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// Options of `gabion status`.
@@ -107,11 +108,23 @@ pub fn moves(moves: &Moves) -> Option<String> {
 pub fn space(report: &Report) -> Option<String> {
     let full = report.full.as_ref()?;
     let devices: Vec<String> = full.devices.iter().map(|id| format!("dev{id}")).collect();
-    Some(format!(
-        "FULL      {} writes wait for space on {}: delete volumes, discard (fstrim), or `gabion device grow`",
+    let mut line = format!(
+        "FULL      {} writes wait for space on {}: delete volumes, discard (fstrim), `gabion device add` or `gabion device grow`",
         full.held,
         if devices.is_empty() { "the devices".to_owned() } else { devices.join(", ") }
-    ))
+    );
+    let devices = report.sds.iter().flat_map(|sds| &sds.devices);
+    let those = devices.filter(|d| full.only_spare.contains(&d.id));
+    let pools: BTreeSet<&str> = those.map(|d| d.storage_pool.as_str()).collect();
+    for pool in pools {
+        let spare = report.storage_pools.iter().find(|p| p.name == pool);
+        let percent = spare.map_or(0, |p| p.spare_percent);
+        let _ = write!(
+            line,
+            "\n          {percent} % are kept for lost copies; to use that: `gabion pool set {pool} --spare PERCENT`"
+        );
+    }
+    Some(line)
 }
 
 /// The data servers.

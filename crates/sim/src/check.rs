@@ -8,6 +8,7 @@ pub mod i10_clean;
 pub mod i13_epochs;
 pub mod i14_leaks;
 pub mod pools;
+pub mod r15_spare;
 pub mod register;
 pub mod upkeep;
 

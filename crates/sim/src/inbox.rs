@@ -84,6 +84,8 @@ pub(crate) struct Process {
     pub slow: (Duration, Duration),
     pub pending: BTreeMap<u32, PendingDisk>,
     pub next_pending: u32,
+    /// A frame came to it that copies something, in any of its lives.
+    pub took_copies: bool,
     /// True while a run is in the world's queue.
     pub scheduled: bool,
     pub wake: Option<Time>,
@@ -112,6 +114,7 @@ impl Process {
             disks,
             pending: BTreeMap::new(),
             next_pending: 0,
+            took_copies: false,
             scheduled: false,
             wake: None,
             wake_number: 0,

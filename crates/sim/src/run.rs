@@ -2,7 +2,9 @@
 //! and the verdict.
 
 use crate::admin::{ALL, Order};
-use crate::check::{Failure, agreement, i02_register, i03_mirrors, i10_clean, i14_leaks, pools};
+use crate::check::{
+    Failure, agreement, i02_register, i03_mirrors, i10_clean, i14_leaks, pools, r15_spare,
+};
 use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
 use crate::relief::Relief;
 use crate::stage::{Stage, Volume};
@@ -138,6 +140,7 @@ fn wait(
             continue;
         }
         i10_clean::check(stage)?;
+        r15_spare::check(stage)?;
         relief.look(stage);
         match unmet(stage) {
             // Twice in a row with the same map: it is stable.
@@ -213,6 +216,7 @@ fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
             Some(END) => return Ok(()),
             Some(NEXT) => {
                 i10_clean::check(stage)?;
+                r15_spare::check(stage)?;
                 let now = stage.world.now();
                 while let Some(s) = steps.get(next).filter(|s| start + s.at <= now) {
                     next += 1;

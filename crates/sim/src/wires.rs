@@ -70,6 +70,11 @@ impl World {
         self.procs[id.0].next_pending
     }
 
+    /// True when a frame came to this process, in any of its lives, that copies something.
+    pub fn took_copies(&self, id: ProcId) -> bool {
+        self.procs[id.0].took_copies
+    }
+
     /// True when no path is blocked or clogged, and between these processes nothing is late, no connection is
     /// half gone, and none is about to break.
     pub fn flows(&self, among: &[ProcId]) -> bool {
@@ -326,6 +331,7 @@ impl World {
             result = assembler.piece(framer, &head, &body, out.pool(), &mut frames);
         }
         for (head, body) in frames {
+            self.procs[id.0].took_copies |= is_copy(&head);
             let bytes = (head.as_slice().len() + body.len()) as u64;
             self.deliver(
                 id,
@@ -507,4 +513,10 @@ impl World {
             self.free(index);
         }
     }
+}
+
+fn is_copy(head: &Head) -> bool {
+    let head = head.as_slice();
+    let header = (head.len() == wire::header::HEADER).then(|| wire::parse(head));
+    header.is_some_and(|h| h.kind() == Some(wire::Kind::Replicate) && h.has(flag::COPY))
 }

@@ -377,7 +377,7 @@ impl Journal for Memory {
     fn flush(&mut self, _: &mut Effects) {}
 
     fn has_space_for(&self, group: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
-        !self.keeps || self.unit(group, unit).is_some()
+        !self.keeps || self.unit(group, unit).is_some_and(|u| !u.valid.is_empty())
     }
 
     fn reserve(&mut self, group: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
@@ -388,6 +388,10 @@ impl Journal for Memory {
         if self.keeps {
             self.unpin(group, unit, Blocks::Set(BlockSet::EMPTY));
         }
+    }
+
+    fn used(&self) -> u64 {
+        Memory::used(self)
     }
 
     fn valid(&self, group: GroupId, unit: UnitKey) -> BlockSet {
@@ -618,6 +622,17 @@ mod tests {
         rig.run(key(1), Job::Lose { at: 0, len: BLOCK });
         rig.store.drop_volume(VolumeId(1));
         assert!(rig.run(key(1), Job::Read { at: 0, len: BLOCK }).is_some());
+    }
+
+    #[test]
+    fn a_place_is_one_when_it_holds_data() {
+        let mut rig = Rig::new(2);
+        let holds = |rig: &Rig| rig.store.has_space_for(GROUP, key(0), 0, BLOCK);
+        assert!(rig.store.reserve(GROUP, key(0), 0, BLOCK) && !holds(&rig));
+        rig.store.release(GROUP, key(0), 0, BLOCK);
+        let body = rig.out.copy(&[7; 4096]);
+        rig.run(key(0), Job::Write { at: 0, body, crc: None });
+        assert!(holds(&rig));
     }
 
     #[test]

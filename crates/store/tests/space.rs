@@ -61,7 +61,12 @@ fn a_reservation_is_worth_a_write() {
     let mut world = mounted(false);
     let free = store(&mut world).capacity();
     assert!(store(&mut world).reserve(G, unit(1), 0, 2 * SLOT));
-    assert!(store(&mut world).has_space_for(G, unit(1), SLOT, SLOT));
+    let holds = |world: &mut World| store(world).has_space_for(G, unit(1), SLOT, SLOT);
+    assert!(!holds(&mut world), "it may be given back");
+    world.write(G, unit(1), SLOT, SLOT, true);
+    assert!(!holds(&mut world), "whatever runs there");
+    world.settle();
+    assert!(!holds(&mut world));
     assert_eq!(store(&mut world).used(), 2 * u64::from(SLOT));
     world.write(G, unit(1), 0, SLOT, false);
     store(&mut world).release(G, unit(1), 0, 2 * SLOT);

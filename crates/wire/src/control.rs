@@ -307,6 +307,9 @@ pub struct Heartbeat {
     /// Devices that take long lately (SDS).
     #[prost(message, repeated, tag = "31")]
     pub slow: Vec<SlowDevice>,
+    /// True when a write to a thin volume was refused in the last seconds, as only the spare is left (SDS).
+    #[prost(bool, tag = "32")]
+    pub only_spare: bool,
     /// Volumes that NBD clients have attached (SDC).
     #[prost(uint32, repeated, tag = "50")]
     pub attached: Vec<u32>,

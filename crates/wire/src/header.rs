@@ -192,6 +192,9 @@ pub mod flag {
     pub const ZERO: u8 = 2;
     /// `SyncState`: more of the list follows in another frame. The same bit as `HOLE`.
     pub const MORE: u8 = 1;
+    /// `Replicate`: a client's write to new space that the primary has not begun, and that nobody else has to have: whoever
+    /// receives it may refuse it to keep its spare. The same bit as `HOLE`.
+    pub const FRESH: u8 = 1;
     /// `SyncStart`: tell all that you hold, any block may differ. `SyncState`: this is all that is held, any
     /// block may differ. The same bit as `ZERO`.
     pub const ALL: u8 = 2;

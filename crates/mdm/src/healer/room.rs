@@ -5,7 +5,9 @@ use crate::state::State;
 use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, GroupId, Limits, Mutant, PoolId, SdsId, Time, mutant};
+use base::{
+    DeviceId, Duration, GroupId, Limits, Mutant, PoolId, SdsId, Time, beside_spare, mutant,
+};
 use placement::{Held, Plan};
 use wire::control::Intent;
 
@@ -51,8 +53,7 @@ struct Room {
 
 impl Room {
     fn fits(&self, bytes: u64, spare: bool) -> bool {
-        let kept = if spare { 0 } else { self.spare.min(100) };
-        let usable = (u128::from(self.capacity) * u128::from(100 - kept) / 100) as u64;
+        let usable = beside_spare(self.capacity, if spare { 0 } else { self.spare });
         self.open && self.used.saturating_add(bytes) < usable
     }
 }

@@ -7,7 +7,9 @@ use crate::mapview::Changes;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, Duration, GroupId, Incarnation, LinkId, MapVersion, Time};
+use base::{
+    ClusterId, DeviceId, Duration, GroupId, Incarnation, LinkId, MapVersion, Time, beside_spare,
+};
 use mirror::{Fate, Mirror, ScrubStats};
 use prost::Message;
 use seam::{Buf, Effects, Journal, Note};
@@ -246,6 +248,10 @@ impl Sds {
         let rebalance = pool.rebalance.unwrap_or(limits.rebalance);
         mirror.set_policies(now, rebuild, rebalance, out);
         mirror.set_map(self.map.version, fates);
+        let spare = pool.spare.unwrap_or(limits.spare_percent);
+        let usable = beside_spare(mirror.journal().capacity(), u64::from(spare));
+        let thick = self.map.volumes.iter().filter(|(_, v)| v.thick).map(|(id, _)| *id).collect();
+        mirror.keep_spare(usable, thick);
         let volumes = self.map.volumes.keys().copied().collect();
         mirror.set_volumes(now, volumes, self.map.next_volume, out);
         if known < self.incarnation {
@@ -313,12 +319,14 @@ impl Sds {
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
         let stats = self.stats();
         let slow = self.slow(now);
+        let lately = |at: Option<Time>| at.is_some_and(|at| now.since(at) < FULL_FOR);
         let heartbeat = Heartbeat {
             used: self.device().map_or(0, |d| d.used()),
             resync_remaining: self.mirror.as_ref().map_or(0, |m| m.resync_remaining()),
             resync_moved: stats.moved,
             ops: stats.ops,
-            full: stats.full_at.is_some_and(|at| now.since(at) < FULL_FOR),
+            full: lately(stats.full_at),
+            only_spare: lately(stats.only_spare_at),
             scrub: self.scrub_stats().map(|s| scrub(&s, self.scrub, now)),
             repaired: stats.repaired,
             unreadable: stats.unreadable,

@@ -20,14 +20,6 @@ pub enum Device {
 }
 
 impl Device {
-    /// Bytes in use.
-    pub fn used(&self) -> u64 {
-        match self {
-            Device::Memory(memory) => memory.used(),
-            Device::Durable(durable) => durable.used(),
-        }
-    }
-
     /// Bytes for data.
     pub fn capacity(&self) -> u64 {
         match self {
@@ -134,8 +126,9 @@ impl Journal for Device {
         of!(self, d => d.walk(cursor, most))
     }
 
-    fn held_bytes(&self) -> u64 {
-        of!(self, d => d.held_bytes())
+    #[inline]
+    fn used(&self) -> u64 {
+        of!(self, d => d.used())
     }
 
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {

@@ -184,7 +184,10 @@ fn full(args: &DiskArgs, row: &Row) -> Result<Outcome> {
         let units = room * percent / 100 / u64::from(base::UNIT);
         let device = format!("file:{SMALL}");
         let size = units * u64::from(base::UNIT);
-        Rig::on(&args.folder, &device, size, PAIR, args.backend, args.tcp_only, &[])
+        let rig = Rig::empty(&args.folder, &device, size, PAIR, args.backend, args.tcp_only, &[])?;
+        rig.give_up_spare()?;
+        rig.fill()?;
+        Ok(rig)
     };
     let (half, full) = (filled(50)?, filled(99)?);
     let window = Duration::from_secs_f64(args.seconds);

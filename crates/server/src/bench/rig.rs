@@ -8,7 +8,7 @@ use crate::report::Report;
 use crate::statedir::StateDir;
 use crate::target::Target;
 use crate::{cluster, status};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -89,6 +89,21 @@ impl Rig {
         tcp_only: bool,
         more: &[&str],
     ) -> Result<Rig> {
+        let rig = Rig::empty(folder, device, size, layout, backend, tcp_only, more)?;
+        rig.fill()?;
+        Ok(rig)
+    }
+
+    /// The same, with nothing in the volume yet.
+    pub fn empty(
+        folder: &Path,
+        device: &str,
+        size: u64,
+        layout: Layout,
+        backend: rt::Backend,
+        tcp_only: bool,
+        more: &[&str],
+    ) -> Result<Rig> {
         let name = format!("gabion-bench-{}-{:08x}", std::process::id(), crate::random()? as u32);
         let dir = folder.join(name);
         let cleanup = Cleanup(dir.clone());
@@ -111,8 +126,22 @@ impl Rig {
         let target = Target { dir: dir.clone(), mdm: Vec::new() };
         let report = status::ask(&target)?;
         let volume = Volume { mdm: target.mdms()?, name: VOLUME.into(), size, backend, tcp_only };
-        volume.fill(Data::Shared)?;
         Ok(Rig { dir: cleanup, volume, processes: processes(&report) })
+    }
+
+    /// Writes all of the volume.
+    pub fn fill(&self) -> Result<()> {
+        self.volume.fill(Data::Shared)
+    }
+
+    /// Lets volumes take all of the devices: nothing will be rebuilt here.
+    pub fn give_up_spare(&self) -> Result<()> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["pool", "set", "default", "--spare", "0", "--dir"]).arg(&self.dir.0);
+        let set = interrupt::output(command.env_remove("GABION_MDM"))?;
+        let why = String::from_utf8_lossy(&set.stderr).trim().to_owned();
+        ensure!(set.status.success(), "the spare of the devices can't be used: {why}");
+        Ok(())
     }
 
     /// Where it serves NBD.

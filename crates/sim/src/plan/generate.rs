@@ -155,6 +155,9 @@ impl Plan {
         if !tight && !slow {
             super::pools::draw(&mut plan, &root);
         }
+        if tight {
+            plan.limits.spare_percent = *root.fork("spare").pick(&[0, 0, 34, 50]);
+        }
         plan.steps.sort_by_key(|s| s.at);
         plan
     }

@@ -515,7 +515,8 @@ impl Journal for Durable {
     }
 
     fn has_space_for(&self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
-        Self::chunks(group, unit, at, len).all(|c| self.map.slot(c).is_some())
+        let holds = |slot| self.map.valid(slot) != 0;
+        Self::chunks(group, unit, at, len).all(|c| self.map.slot(c).is_some_and(holds))
     }
 
     fn reserve(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
@@ -564,8 +565,8 @@ impl Journal for Durable {
         self.map.walk(cursor, most)
     }
 
-    fn held_bytes(&self) -> u64 {
-        self.used()
+    fn used(&self) -> u64 {
+        Durable::used(self)
     }
 
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {

@@ -163,6 +163,9 @@ pub struct PoolInfo {
     /// The same for copies that only move.
     #[prost(message, optional, tag = "3")]
     pub rebalance: Option<PolicyInfo>,
+    /// Of each device, in percent, what is kept for copies that replace lost ones; absent: the default.
+    #[prost(uint32, optional, tag = "4")]
+    pub spare: Option<u32>,
 }
 
 /// "Give it another name."

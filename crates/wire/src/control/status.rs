@@ -119,6 +119,9 @@ pub struct FullStatus {
     /// Operations that clients hold.
     #[prost(uint64, tag = "2")]
     pub held: u64,
+    /// Those of the devices that have their spare left, and keep it for copies that replace lost ones.
+    #[prost(uint32, repeated, tag = "3")]
+    pub only_spare: Vec<u32>,
 }
 
 /// A device that takes long, as one device sees it: itself by its own operations, others by their answers.

@@ -1,6 +1,8 @@
-//! Full RAM devices: new data waits, nothing is lost, others are served, and space that comes back is used.
+//! Full devices: new data waits, nothing is lost, others are served, and space that comes back is used. The spare is
+//! for copies of what was lost.
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use system::bytes::Random;
@@ -66,5 +68,78 @@ fn a_full_pool_holds_new_data_and_keeps_the_old() {
         let state = status["state"].as_str().context("a state")?;
         ensure!(state == "healthy", "a full device is no failure: {status:#}");
         Ok(())
+    });
+}
+
+/// Of all devices that are up: used bytes over all bytes, at most.
+fn fullest(cluster: &Cluster) -> Result<f64> {
+    let status = cluster.status()?;
+    let devices = status["sds"].as_array().context("servers")?.iter();
+    let devices = devices.filter_map(|s| s["devices"].as_array()).flatten();
+    let up = devices.filter(|d| d["state"] == "up");
+    let bytes = |d: &Value, what: &str| d[what].as_u64().unwrap_or(0) as f64;
+    Ok(up.map(|d| bytes(d, "used_bytes") / bytes(d, "capacity_bytes")).fold(0.0, f64::max))
+}
+
+#[test]
+fn a_pool_that_is_full_but_for_its_spare_heals_and_keeps_its_word_to_thick_volumes() {
+    case(|| {
+        let cluster = Cluster::start(&Options {
+            sds: 4,
+            device: "file:128MiB",
+            volumes: &["big:512MiB"],
+            more: &["--rebuild-after", "2"],
+        })?;
+        cluster.gabion(&["pool", "set", "default", "--spare", "35"])?.ok()?;
+        cluster.gabion(&["volume", "create", "thick", "4MiB", "--thick"])?.ok()?;
+        let mut random = Random::new(13);
+        let units: Vec<_> = (0..256).map(|_| random.bytes(MIB as usize)).collect();
+        let done = AtomicUsize::new(0);
+        let (mut writer, mut thick) = (cluster.nbd("big")?, cluster.nbd("thick")?);
+        let held = || {
+            let full = &cluster.status()?["full"];
+            let only_spare = full["only_spare"].as_array().is_some_and(|d| !d.is_empty());
+            Ok((only_spare && full["held"].as_u64() > Some(0)).then_some(()))
+        };
+        thread::scope(|scope| {
+            let writing = scope.spawn(|| write_all(&mut writer, &units, &done));
+            wait("writes are held", secs(60), held)?;
+            let before = done.load(Ordering::SeqCst);
+            let used = fullest(&cluster)?;
+            ensure!((0.5..0.68).contains(&used), "{used} of a device is used");
+            let page = cluster.gabion(&["status"])?.stdout;
+            ensure!(page.contains("gabion pool set default --spare"), "{page}");
+            let content = Random::new(14).bytes(4 * MIB as usize);
+            for (at, part) in content.chunks(MIB as usize).enumerate() {
+                thick.write(at as u64 * MIB, part)?;
+            }
+            // All of it finds a place with the others.
+            cluster.kill("sds4")?;
+            cluster.wait_down("sds4")?;
+            wait("the others have it all", secs(120), || {
+                let groups = &cluster.status()?["groups"];
+                Ok((groups["degraded"] == 0 && groups["failed"] == 0).then_some(()))
+            })?;
+            ensure!(fullest(&cluster)? > 0.75, "the spare is in use");
+            ensure!(done.load(Ordering::SeqCst) == before && !writing.is_finished());
+            ensure!(thick.read(0, content.len())? == content);
+            // Who wants to may write there instead.
+            cluster.gabion(&["pool", "set", "default", "--spare", "0"])?.ok()?;
+            wait("writes go on", secs(30), || {
+                Ok((done.load(Ordering::SeqCst) > before + 4).then_some(()))
+            })?;
+            wait("everything is written", secs(60), || {
+                let end = done.load(Ordering::SeqCst).saturating_sub(1);
+                thick.request(cmd::TRIM, 0, 4 * MIB as u32, &[])?;
+                let mut trim = cluster.nbd("big")?;
+                trim.request(cmd::TRIM, 0, (end as u64 * MIB) as u32, &[])?;
+                Ok(writing.is_finished().then_some(()))
+            })?;
+            writing.join().expect("the writer does not panic")
+        })?;
+        let last = units.len() - 1;
+        let mut nbd = cluster.nbd("big")?;
+        ensure!(nbd.read(last as u64 * MIB, MIB as usize)? == units[last]);
+        cluster.stop_and_inspect(3)
     });
 }

@@ -1,0 +1,160 @@
+//! Blocks that can't be read: who has them, and who writes them anew.
+
+use crate::*;
+
+/// Damages these blocks of unit 0 of a device.
+fn damage(pair: &mut Pair, device: usize, blocks: Range<u32>) {
+    pair.mirrors[device].journal_mut().bad.insert(BlockSet::from_range(blocks));
+}
+
+#[test]
+fn what_is_damaged_at_the_primary_is_read_from_the_other_copy_and_written_anew() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7 + b as u8), Some(Status::Ok)));
+    damage(&mut pair, 0, 1..3);
+    let all = 0..4 * BLOCK;
+    assert_eq!(pair.client(0, Kind::Read, 0, all, 0, 0), Some(Status::Ok));
+    let seen: Vec<u8> = pair.bodies.last().unwrap().chunks(BLOCK as usize).map(|b| b[0]).collect();
+    assert_eq!(seen, [7, 8, 9, 10]);
+    assert_eq!(pair.mirrors[0].stats().repaired, 2 * u64::from(BLOCK));
+    assert!(pair.mirrors[0].journal().bad.is_empty());
+    damage(&mut pair, 0, 1..2);
+    let part = BLOCK + 512..BLOCK + 1024;
+    assert_eq!(pair.client(0, Kind::Write, 0, part, 5, 0), Some(Status::Ok));
+    assert!(pair.mirrors[0].journal().bad.is_empty());
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn a_device_that_cannot_read_what_was_just_written_anew_has_failed() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    pair.mirrors[0].journal_mut().worn = true;
+    damage(&mut pair, 0, 1..2);
+    assert_eq!(pair.read(0, 0), Some(7));
+    assert_eq!(
+        pair.client(0, Kind::Read, 0, BLOCK..2 * BLOCK, 0, 0),
+        None,
+        "no error: the other copy has it"
+    );
+    assert!(pair.mirrors[0].failed() && !pair.mirrors[1].failed());
+    assert_eq!(pair.mirrors[0].stats().unreadable, 0);
+}
+
+#[test]
+fn what_is_damaged_at_a_member_is_sent_whole() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    damage(&mut pair, 1, 1..3);
+    let part = BLOCK + 512..2 * BLOCK + 512;
+    assert_eq!(pair.client(0, Kind::Zero, 0, part, 5, 0), Some(Status::Ok));
+    assert!(pair.mirrors[1].journal().bad.is_empty());
+    pair.assert_equal();
+    assert_eq!(pair.write(0, 2, 9), Some(Status::Ok), "the stream goes on");
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+/// A device learns that there are no volumes any more.
+fn delete(pair: &mut Pair, device: usize) {
+    let (mirror, out) = (&mut pair.mirrors[device], &mut pair.outs[device]);
+    mirror.set_volumes(pair.now, [].into(), VolumeId(2), out);
+    pair.run();
+}
+
+#[test]
+fn a_copy_whose_volume_is_gone_has_nothing_to_repair_from() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    damage(&mut pair, 0, 1..3);
+    delete(&mut pair, 1);
+    let block = |b: u32| b * BLOCK..(b + 1) * BLOCK;
+    assert_eq!(pair.client(0, Kind::Read, 0, block(1), 0, 0), None, "no zeros");
+    assert_eq!(pair.client(0, Kind::Write, 0, 2 * BLOCK..2 * BLOCK + 512, 1, 0), None);
+    pair.wait(1500);
+    assert_eq!(pair.replies.len(), 4);
+    delete(&mut pair, 0);
+    let answers = pair.replies[4..].iter().map(|h| Status::from_code(h.status.get()));
+    assert_eq!(answers.collect::<Vec<_>>(), [Some(Status::Ok), Some(Status::NoVolume)]);
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn damage_that_is_met_while_its_volume_goes_asks_nobody() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 1, 7), Some(Status::Ok));
+    damage(&mut pair, 0, 1..2);
+    delete(&mut pair, 1);
+    pair.mirrors[0].journal_mut().late = true;
+    assert_eq!(pair.client(0, Kind::Read, 0, BLOCK..2 * BLOCK, 0, 0), None);
+    delete(&mut pair, 0);
+    pair.mirrors[0].journal_mut().late = false;
+    pair.run();
+    let status = pair.replies.last().map(|h| Status::from_code(h.status.get()));
+    assert_eq!(status, Some(Some(Status::NoVolume)));
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn a_member_is_not_sent_what_a_volume_that_is_gone_had() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    damage(&mut pair, 1, 1..2);
+    pair.connect(false);
+    assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), None);
+    delete(&mut pair, 0);
+    pair.connect(true);
+    pair.wait(500);
+    let answers = pair.replies[4..].iter().map(|h| Status::from_code(h.status.get()));
+    assert_eq!(answers.collect::<Vec<_>>(), [Some(Status::NoVolume)], "it isn't there");
+    assert_eq!(pair.mirrors[1].journal().units[&UNIT0].1[BLOCK as usize], 7);
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn what_nobody_has_is_an_error_until_it_is_written_anew() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    damage(&mut pair, 0, 1..2);
+    damage(&mut pair, 1, 1..2);
+    let block = |b: u32| b * BLOCK..(b + 1) * BLOCK;
+    assert_eq!(pair.client(0, Kind::Read, 0, block(1), 0, 0), Some(Status::Media));
+    assert_eq!(pair.read(0, 2), Some(7));
+    // In parts it can't be written; the other copy has met the damage, too: nothing was changed.
+    assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), Some(Status::Media));
+    assert!(pair.mirrors[0].suspects(pair.now).is_empty());
+    assert_eq!(pair.write(0, 1, 9), Some(Status::Ok));
+    assert_eq!(pair.read(0, 1), Some(9));
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn a_joiner_gets_the_damage_of_the_last_copy_and_is_admitted() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    pair.configure(1, &[1], &[], &[0]);
+    (1..4).for_each(|b| assert_eq!(pair.write(0, b, 8), Some(Status::Ok)));
+    damage(&mut pair, 0, 1..3);
+    assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), Some(Status::Media));
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(500);
+    assert_eq!(pair.mirrors[0].admissions(), [], "it is tried once more");
+    pair.wait(1500);
+    assert_eq!(pair.mirrors[0].admissions().len(), 1);
+    pair.configure(2, &[1, 2], &[], &[0, 1]);
+    pair.wait(1500);
+    let read =
+        |pair: &mut Pair, b: u32| pair.client(1, Kind::Read, 0, b * BLOCK..(b + 1) * BLOCK, 0, 0);
+    assert_eq!(read(&mut pair, 1), Some(Status::Media), "what it had before is never shown");
+    assert_eq!(pair.read(1, 3), Some(8));
+    // The device that had the blocks can read one of them again: it is repaired as any damage.
+    pair.mirrors[0].journal_mut().bad.remove(BlockSet::from_range(1..2));
+    assert_eq!(pair.read(1, 1), Some(8));
+    assert_eq!(pair.write(1, 2, 9), Some(Status::Ok));
+    assert_eq!(pair.read(1, 2), Some(9));
+    assert!(pair.mirrors.iter().all(|m| m.journal().bad.is_empty()));
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}

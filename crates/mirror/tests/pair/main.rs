@@ -1,0 +1,392 @@
+//! Two replicas of one group, wired to each other by hand: the protocol's main road, step by step.
+//! The simulator walks the side roads.
+
+mod damage;
+mod full;
+mod scenes;
+mod scrub;
+
+use base::crc::crc32c;
+use base::{
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, MapVersion, Prng, Time,
+    UNIT, UnitKey, VolumeId,
+};
+use mirror::{GroupConfig, Mirror};
+use seam::{
+    Buf, BufPool, Change, DiskError, DiskOp, Effect, Effects, Finished, GroupRecord, Job, Journal,
+    Marks, Started, Walk,
+};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use wire::{Header, Kind, Status, flag};
+
+const GROUP: GroupId = GroupId(3);
+const CLIENT: LinkId = LinkId(1000);
+const UNIT0: UnitKey = UnitKey { volume: VolumeId(1), index: 0 };
+
+/// Memory that answers at once, with room for `room` units. Blocks of unit 0 can be damaged.
+#[derive(Default)]
+struct Memory {
+    units: BTreeMap<UnitKey, (BlockSet, Vec<u8>)>,
+    room: usize,
+    bad: BlockSet,
+    ended: Vec<Finished>,
+    /// It outlives its process, so it has records and is scrubbed.
+    kept: bool,
+    /// A bit of what is read next flips before it is sent.
+    flips: bool,
+    /// What is damaged stays damaged.
+    worn: bool,
+    /// What has ended is told later.
+    late: bool,
+}
+
+impl Memory {
+    fn room(room: usize) -> Memory {
+        Memory { room, bad: BlockSet::EMPTY, ..Memory::default() }
+    }
+
+    /// The first damaged block that a job would have to read.
+    fn damaged(&self, unit: UnitKey, job: &Job) -> Option<u16> {
+        let (at, len) = match job {
+            Job::Read { at, len } | Job::Zero { at, len } | Job::Lose { at, len } => (*at, *len),
+            Job::Write { at, body, .. } => (*at, body.len() as u32),
+        };
+        let mut read = BlockSet::touching(at, len);
+        if !matches!(job, Job::Read { .. }) {
+            read.remove(BlockSet::within(at, len));
+        }
+        let run = self.bad.and(read).first_run().filter(|_| unit == UNIT0)?;
+        Some(run.start as u16)
+    }
+}
+
+impl Journal for Memory {
+    fn start(
+        &mut self,
+        token: u64,
+        _: GroupId,
+        unit: UnitKey,
+        job: Job,
+        _: Marks,
+        out: &mut Effects,
+    ) -> Started {
+        if let Some(first) = self.damaged(unit, &job) {
+            let result = Err(DiskError::Corrupt { first, blocks: 1 });
+            self.ended.push(Finished { token, result, crc: None });
+            return Started::Pending;
+        }
+        if let Job::Write { body, crc: Some(crc), .. } = &job
+            && crc32c(body) != *crc
+        {
+            return Started::BadBody;
+        }
+        if let Job::Write { .. } | Job::Lose { .. } = job
+            && !self.reserve(GROUP, unit, 0, 0)
+        {
+            return Started::Full;
+        }
+        let Some((valid, data)) = self.units.get_mut(&unit) else {
+            return match job {
+                Job::Read { len, .. } => Started::Done(out.pool().zeroed(len as usize)),
+                _ => Started::Done(Buf::EMPTY),
+            };
+        };
+        match job {
+            Job::Read { at, len } if std::mem::take(&mut self.flips) => {
+                let mut read = data[at as usize..(at + len) as usize].to_vec();
+                let crc = Some(crc32c(&read));
+                read[0] ^= 1;
+                self.ended.push(Finished { token, result: Ok(out.copy(&read)), crc });
+                return Started::Pending;
+            }
+            Job::Read { at, len } => {
+                return Started::Done(out.copy(&data[at as usize..(at + len) as usize]));
+            }
+            Job::Write { at, body, .. } => {
+                data[at as usize..at as usize + body.len()].copy_from_slice(&body);
+                valid.insert(BlockSet::touching(at, body.len() as u32));
+                if !self.worn {
+                    self.bad.remove(BlockSet::touching(at, body.len() as u32));
+                }
+            }
+            Job::Zero { at, len } => {
+                data[at as usize..(at + len) as usize].fill(0);
+                valid.remove(BlockSet::within(at, len));
+            }
+            Job::Lose { at, len } => {
+                valid.insert(BlockSet::within(at, len));
+                self.bad.insert(BlockSet::within(at, len));
+            }
+        }
+        Started::Done(Buf::EMPTY)
+    }
+    fn change(&mut self, token: Option<u64>, _: GroupId, changes: Vec<Change>) {
+        let done = token.filter(|_| self.kept);
+        self.ended.extend(done.map(|token| Finished { token, result: Ok(Buf::EMPTY), crc: None }));
+        if changes.iter().any(|c| matches!(c, Change::Wipe)) {
+            self.units.clear();
+        }
+    }
+    fn disk_done(&mut self, _: DiskOp, _: Result<Buf, DiskError>, _: &mut Effects) {}
+    fn finished(&mut self) -> Option<Finished> {
+        if self.late { None } else { self.ended.pop() }
+    }
+    fn flush(&mut self, _: &mut Effects) {}
+    fn has_space_for(&self, _: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
+        self.units.get(&unit).is_some_and(|(valid, _)| !valid.is_empty())
+    }
+    fn reserve(&mut self, _: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
+        if self.units.len() >= self.room && !self.units.contains_key(&unit) {
+            return false;
+        }
+        self.units.entry(unit).or_insert_with(|| (BlockSet::EMPTY, vec![0; UNIT as usize]));
+        true
+    }
+    fn release(&mut self, _: GroupId, unit: UnitKey, _: u32, _: u32) {
+        if self.units.get(&unit).is_some_and(|(valid, _)| valid.is_empty()) {
+            self.units.remove(&unit);
+        }
+    }
+    fn valid(&self, _: GroupId, unit: UnitKey) -> BlockSet {
+        self.units.get(&unit).map_or(BlockSet::EMPTY, |u| u.0)
+    }
+    fn units(&self, _: GroupId) -> Vec<UnitKey> {
+        self.units.keys().copied().collect()
+    }
+    fn is_empty(&self, _: GroupId) -> bool {
+        self.units.is_empty()
+    }
+    fn volumes(&self) -> Vec<VolumeId> {
+        vec![VolumeId(1)]
+    }
+    fn drop_volume(&mut self, volume: VolumeId) -> u64 {
+        let held = self.used();
+        self.units.retain(|unit, _| unit.volume != volume);
+        self.bad = if volume == UNIT0.volume { BlockSet::EMPTY } else { self.bad };
+        held - self.used()
+    }
+    fn records(&self) -> Vec<(GroupId, GroupRecord)> {
+        Vec::new()
+    }
+    fn survives(&self) -> bool {
+        self.kept
+    }
+    fn used(&self) -> u64 {
+        self.units.values().map(|(valid, _)| u64::from(valid.len() * BLOCK)).sum()
+    }
+    /// 64 KiB at a time.
+    fn walk(&self, cursor: u64, _: u32) -> Walk {
+        let (index, at) = ((cursor >> 4) as usize, (cursor & 15) as u32 * 65536);
+        let Some((unit, (valid, _))) = self.units.iter().nth(index) else { return Walk::End };
+        let held = valid.and(BlockSet::touching(at, 65536)).len() * BLOCK;
+        let next = cursor + 1;
+        if held == 0 {
+            return Walk::Nothing { next };
+        }
+        Walk::Held { group: GROUP, unit: *unit, at, len: 65536, held, next }
+    }
+}
+
+/// Two devices, 1 and 2; device d dials the other on link d * 10.
+struct Pair {
+    mirrors: [Mirror<Memory>; 2],
+    outs: [Effects; 2],
+    now: Time,
+    epoch: u64,
+    /// Frames between the two are delivered.
+    connected: bool,
+    replies: Vec<Header>,
+    bodies: Vec<Buf>,
+    seq: u64,
+    /// A bit of the next write of a client, or of the stream, flips after its arrival.
+    flips: [bool; 2],
+}
+
+impl Pair {
+    fn new(rooms: [usize; 2]) -> Pair {
+        let pool = BufPool::new(1 << 24);
+        let mirror = |i: usize| {
+            let (me, media) = (DeviceId(i as u32 + 1), Memory::room(rooms[i]));
+            Mirror::new(me, Incarnation(7), Limits::TEST_MIN, media, Time::ZERO)
+        };
+        Pair {
+            mirrors: [mirror(0), mirror(1)],
+            outs: [(); 2].map(|()| Effects::new(pool.clone(), Prng::new(1), None)),
+            now: Time(10_000_000_000),
+            epoch: 0,
+            connected: true,
+            replies: Vec::new(),
+            bodies: Vec::new(),
+            seq: 0,
+            flips: [false; 2],
+        }
+    }
+
+    /// A new configuration, learned by the devices in `by`.
+    fn configure(&mut self, primary: u32, in_sync: &[u32], joiners: &[u32], by: &[usize]) {
+        self.epoch += 1;
+        let devices = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>();
+        let config = GroupConfig {
+            epoch: Epoch(self.epoch),
+            primary: Some(DeviceId(primary)),
+            replicas: devices(&[1, 2]),
+            in_sync: devices(in_sync),
+            joiners: devices(joiners),
+            lost: false,
+        };
+        for i in by {
+            let (mirror, out) = (&mut self.mirrors[*i], &mut self.outs[*i]);
+            mirror.set_map(MapVersion(self.epoch), BTreeMap::new());
+            mirror.configure(self.now, GROUP, &config, out);
+            let (needed, courted) = mirror.wanted();
+            mirror.need_leases(self.now, &needed, &courted);
+        }
+        self.run();
+    }
+
+    fn connect(&mut self, connected: bool) {
+        self.connected = connected;
+        for i in 0..2 {
+            let (other, link) = (DeviceId(2 - i as u32), LinkId(10 * (i as u64 + 1)));
+            let (mirror, out) = (&mut self.mirrors[i], &mut self.outs[i]);
+            if connected {
+                mirror.peer_up(self.now, other, link, out);
+            } else {
+                mirror.peer_down(self.now, other, out);
+            }
+        }
+        self.run();
+    }
+
+    /// Lets time pass: ticks and delivers.
+    fn wait(&mut self, ms: u64) {
+        for _ in 0..ms / 50 {
+            self.now = Time(self.now.0 + 50_000_000);
+            for i in 0..2 {
+                self.mirrors[i].tick(self.now, &mut self.outs[i]);
+            }
+            self.run();
+        }
+    }
+
+    fn run(&mut self) {
+        loop {
+            let mut idle = true;
+            for i in 0..2 {
+                self.mirrors[i].flush(self.now, &mut self.outs[i]);
+                for effect in self.outs[i].drain().collect::<Vec<_>>() {
+                    idle = false;
+                    if let Effect::Send { link, head, body } = effect {
+                        let h = wire::parse(head.as_slice());
+                        self.deliver(i, link, &h, body);
+                    }
+                }
+            }
+            if idle {
+                return;
+            }
+        }
+    }
+
+    fn deliver(&mut self, from: usize, link: LinkId, h: &Header, body: Buf) {
+        if link == CLIENT {
+            self.replies.push(*h);
+            return self.bodies.push(body);
+        }
+        if !self.connected {
+            return;
+        }
+        let (now, to, sender) = (self.now, 1 - from, DeviceId(from as u32 + 1));
+        let flips = h.kind() == Some(Kind::Replicate) && std::mem::take(&mut self.flips[1]);
+        let body = if flips { flipped(&body, &mut self.outs[to]) } else { body };
+        let (mirror, out) = (&mut self.mirrors[to], &mut self.outs[to]);
+        mirror.heard(now, sender, MapVersion(h.map.get()), out);
+        match h.kind().unwrap() {
+            Kind::Replicate => mirror.replicate_in(now, link, sender, h, body, out),
+            Kind::Beacon => mirror.beacon_in(now, link, sender, h, out),
+            Kind::Commit => mirror.commit_in(sender, h),
+            Kind::SyncStart => mirror.sync_start_in(link, sender, h, &body, out),
+            Kind::SyncWipe => mirror.sync_wipe_in(now, link, sender, h, out),
+            Kind::Seal => mirror.seal_in(now, link, sender, h, &body, out),
+            Kind::Replicated => mirror.replicated(now, sender, h, out),
+            Kind::Grant => mirror.grant_in(now, sender, h, out),
+            Kind::SyncState => mirror.sync_state_in(now, sender, h, &body, out),
+            Kind::Sealed => mirror.sealed_in(now, sender, h, out),
+            Kind::Damage => mirror.damage_in(now, sender, h, out),
+            Kind::Read => mirror.fetch_in(now, link, sender, h, out),
+            Kind::Reply => mirror.fetched_in(now, sender, h, body, out),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn client(
+        &mut self,
+        to: usize,
+        kind: Kind,
+        unit: u32,
+        range: Range<u32>,
+        fill: u8,
+        flags: u8,
+    ) -> Option<Status> {
+        let before = self.replies.len();
+        self.ask(to, kind, unit, range, fill, flags);
+        self.run();
+        (self.replies.len() > before)
+            .then(|| Status::from_code(self.replies[before].status.get()).unwrap())
+    }
+
+    /// The same, and nothing is delivered yet.
+    fn ask(&mut self, to: usize, kind: Kind, unit: u32, range: Range<u32>, fill: u8, flags: u8) {
+        if flags & flag::RETRY == 0 {
+            self.seq += 1;
+        }
+        let mut h = Header::new(kind);
+        (h.op, h.seq, h.floor, h.sdc, h.incarnation) =
+            (self.seq.into(), self.seq.into(), 1.into(), 5.into(), 1.into());
+        (h.group, h.epoch, h.volume, h.unit) =
+            (GROUP.0.into(), self.epoch.into(), 1.into(), unit.into());
+        let len = range.end - range.start;
+        (h.at, h.len, h.flags) = (range.start.into(), len.into(), flags);
+        let body = if kind == Kind::Write { vec![fill; len as usize] } else { vec![] };
+        let h = wire::parse(wire::frame(h, &body).as_slice());
+        let mut body = self.outs[to].copy(&body);
+        if std::mem::take(&mut self.flips[0]) {
+            body = flipped(&body, &mut self.outs[to]);
+        }
+        self.mirrors[to].client(self.now, CLIENT, &h, body, &mut self.outs[to]);
+    }
+
+    fn write(&mut self, to: usize, block: u32, fill: u8) -> Option<Status> {
+        self.client(to, Kind::Write, 0, block * BLOCK..(block + 1) * BLOCK, fill, 0)
+    }
+
+    fn read(&mut self, to: usize, block: u32) -> Option<u8> {
+        let status = self.client(to, Kind::Read, 0, block * BLOCK..(block + 1) * BLOCK, 0, 0)?;
+        assert_eq!(status, Status::Ok);
+        Some(self.bodies.last().unwrap()[0])
+    }
+
+    fn assert_equal(&self) {
+        let [a, b] = self.mirrors.each_ref().map(|m| &m.journal().units);
+        assert!(a == b, "the copies differ");
+    }
+}
+
+fn flipped(body: &[u8], out: &mut Effects) -> Buf {
+    let mut body = body.to_vec();
+    body[0] ^= 1;
+    out.copy(&body)
+}
+
+fn settled() -> Pair {
+    settle(Pair::new([4, 4]))
+}
+
+fn settle(mut pair: Pair) -> Pair {
+    pair.connect(true);
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(500);
+    assert!(pair.mirrors[0].view(GROUP).unwrap().active);
+    pair
+}

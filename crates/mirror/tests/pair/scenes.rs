@@ -1,0 +1,142 @@
+//! Writes, leases, who returns, who leads.
+
+use crate::*;
+
+#[test]
+fn a_bit_that_flips_after_a_writes_arrival_is_never_kept() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
+    pair.flips[0] = true;
+    assert_eq!(pair.write(0, 0, 8), Some(Status::Damaged), "the client sends it again");
+    pair.assert_equal();
+    assert_eq!((pair.read(0, 0), pair.mirrors[0].in_flight()), (Some(7), 0));
+    pair.flips[1] = true;
+    assert_eq!(pair.write(0, 0, 9), Some(Status::Ok), "the secondary gets the blocks anew");
+    assert_eq!(pair.flips, [false; 2]);
+    pair.assert_equal();
+    assert_eq!(pair.read(0, 0), Some(9));
+    assert!(!pair.mirrors[0].failed() && !pair.mirrors[1].failed());
+}
+
+#[test]
+fn a_bit_that_flips_when_the_secondary_may_have_the_write_ends_the_process() {
+    let mut pair = settled();
+    pair.flips[0] = true;
+    assert_eq!(pair.write(0, 0, 7), None, "a first write goes to the secondary first");
+    assert!(pair.mirrors[0].failed() || pair.mirrors[1].failed());
+}
+
+#[test]
+fn a_bit_that_flips_between_store_and_answer_shows_at_the_reader() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
+    pair.mirrors[0].journal_mut().flips = true;
+    assert_eq!(pair.read(0, 0), Some(6));
+    let (header, body) = (pair.replies.last().unwrap(), pair.bodies.last().unwrap());
+    assert!(!wire::body_ok(header, body));
+    assert_eq!(pair.read(0, 0), Some(7));
+    assert!(wire::body_ok(pair.replies.last().unwrap(), pair.bodies.last().unwrap()));
+}
+
+#[test]
+fn writes_reach_both_copies_and_reads_need_a_lease() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
+    pair.assert_equal();
+    assert_eq!(pair.read(0, 0), Some(7));
+    pair.connected = false;
+    pair.wait(1100);
+    assert_eq!(pair.read(0, 0), None, "no lease, no read");
+    assert_eq!(pair.write(0, 1, 8), None, "no second copy, no answer");
+    pair.wait(1000);
+    assert!(pair.mirrors[0].suspects(pair.now).contains(&DeviceId(2)));
+}
+
+#[test]
+fn a_returning_copy_gets_what_it_missed_and_no_more() {
+    let mut pair = settled();
+    (0..8).for_each(|b| assert_eq!(pair.write(0, b, 1), Some(Status::Ok)));
+    pair.wait(500); // the last commit point is told
+    pair.connect(false);
+    pair.configure(1, &[1], &[], &[0]);
+    assert_eq!(pair.write(0, 3, 2), Some(Status::Ok));
+    assert_eq!(
+        pair.client(0, Kind::Zero, 0, 5 * BLOCK..6 * BLOCK, 0, flag::HOLE),
+        Some(Status::Ok)
+    );
+    assert_eq!(pair.read(0, 3), Some(2));
+    pair.connect(true);
+    let before = pair.mirrors[0].stats().moved;
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(500);
+    assert_eq!(pair.mirrors[0].admissions(), [(GROUP, Epoch(pair.epoch), DeviceId(2))]);
+    assert_eq!(
+        pair.mirrors[0].stats().moved - before,
+        u64::from(BLOCK),
+        "one block of data, one of zeros"
+    );
+    assert_eq!(pair.write(0, 6, 3), Some(Status::Ok), "in limbo");
+    pair.assert_equal();
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(500);
+    assert_eq!(pair.mirrors[0].view(GROUP).unwrap().dirty_bytes, 0);
+    assert_eq!((pair.read(0, 3), pair.read(0, 5)), (Some(2), Some(0)));
+    pair.assert_equal();
+}
+
+#[test]
+fn a_promoted_secondary_waits_out_its_promises_and_dedupes_retries() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
+    pair.wait(200);
+    pair.connect(false);
+    pair.configure(2, &[2], &[], &[1]);
+    assert_eq!(
+        pair.client(1, Kind::Write, 0, 0..BLOCK, 7, flag::RETRY),
+        None,
+        "held: a lease still runs"
+    );
+    pair.wait(1300);
+    assert_eq!(pair.replies.last().unwrap().status.get(), Status::Ok as u16);
+    assert_eq!(pair.write(1, 0, 8), Some(Status::Ok));
+    let seq = std::mem::replace(&mut pair.seq, 1);
+    assert_eq!(pair.client(1, Kind::Write, 0, 0..BLOCK, 7, flag::RETRY), Some(Status::Ok));
+    pair.seq = seq;
+    assert_eq!(pair.read(1, 0), Some(8), "the retry was not executed again");
+    assert_ne!(pair.write(0, 0, 9), Some(Status::Ok), "the old leader can't answer");
+}
+
+#[test]
+fn an_empty_joiner_gets_everything_and_a_stranger_is_wiped_first() {
+    let mut pair = settled();
+    (0..5).for_each(|b| assert_eq!(pair.write(0, b, 1), Some(Status::Ok)));
+    pair.connect(false);
+    pair.configure(1, &[1], &[], &[0]);
+    // Device 2 comes back with foreign content, and without a record.
+    let media = Memory::room(4);
+    pair.mirrors[1] = Mirror::new(DeviceId(2), Incarnation(8), Limits::TEST_MIN, media, pair.now);
+    pair.connect(true);
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(500);
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(500);
+    pair.assert_equal();
+    assert_eq!(pair.read(0, 4), Some(1));
+}
+
+#[test]
+fn the_new_leader_overwrites_what_was_never_acknowledged() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
+    pair.connected = false;
+    assert_eq!(pair.write(0, 0, 2), None, "written at the primary only");
+    pair.connect(false);
+    pair.configure(2, &[2], &[], &[1]);
+    pair.wait(1300);
+    assert_eq!(pair.read(1, 0), Some(1));
+    pair.connect(true);
+    pair.configure(2, &[2], &[1], &[0, 1]);
+    pair.wait(500);
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].journal().units[&UNIT0].1[0], 1);
+}
