@@ -135,13 +135,13 @@ Examples:
     /// Find out what a device promises, how fast it is, and whether its flushes can be true
     #[command(after_help = "\
 Examples:
-  gabion device probe disk1      the file system that disk1 lies on, with a scratch file beside it
+  gabion device probe disk1      the file system that disk1 lies on, or would, with a scratch file beside it
   gabion device probe /dev/sdb   a block device; it is written to only when it is empty
 
 Exit code 1 when its flushes can't be true: data would not survive a power loss.
 docs/reference/probe.md says what can be found out and what can't.")]
     Probe {
-        /// A file, a folder or a block device
+        /// A file, there or yet to be made, a folder or a block device
         path: PathBuf,
         /// Write to a block device that is not empty: what is overwritten is put back at the end
         #[arg(long)]

@@ -1,7 +1,7 @@
 //! Measures a device for about a second, and says what is to be thought of it.
 
 use super::medium::{self, Cache, Kind, Medium};
-use super::scratch::{BYTES, Scratch};
+use super::scratch::{BYTES, Scratch, folder};
 use super::verdict::{self, Timings, Trust, Verdict};
 use crate::bench::progress::Line;
 use crate::size::Size;
@@ -26,6 +26,8 @@ const LARGE: usize = 4 << 20;
 pub struct Found {
     pub schema: u32,
     pub path: String,
+    /// Nothing is at the path if not: what was measured is the file system that a file there would lie on.
+    pub exists: bool,
     pub medium: Medium,
     /// The file system allows I/O past the page cache.
     pub direct: bool,
@@ -60,9 +62,8 @@ impl Latency {
 /// Looks at what is beneath a path, and measures it.
 pub fn probe(path: &Path, force: bool) -> Result<Found> {
     let scratch = Scratch::new(path, force)?;
-    let at = if path.exists() { path } else { path.parent().unwrap_or(path) };
-    let at = if at.as_os_str().is_empty() { Path::new(".") } else { at };
-    let medium = medium::beneath(at)?;
+    let exists = path.exists();
+    let medium = medium::beneath(&if exists { path.to_owned() } else { folder(path) })?;
     let line = Line::new("probing");
     let failed = || format!("{} failed while it was measured", path.display());
     let mut latencies = Vec::new();
@@ -77,7 +78,7 @@ pub fn probe(path: &Path, force: bool) -> Result<Found> {
     latencies.push(Latency::of("read 4 KiB", &reads(&scratch).with_context(failed)?));
     let verdict = verdict::judge(&medium, timings);
     let (schema, direct, path) = (1, scratch.direct, path.display().to_string());
-    Ok(Found { schema, path, medium, direct, latencies, verdict })
+    Ok(Found { schema, path, exists, medium, direct, latencies, verdict })
 }
 
 fn histogram() -> Histogram<u64> {
@@ -169,10 +170,18 @@ impl Found {
         };
         let fua = m.fua.map_or("unknown", |f| if f { "yes" } else { "no" });
         let direct = if self.direct { "yes" } else { "no: put devices on ext4 or XFS" };
+        let place = folder(self.path.as_ref());
+        let path = match self.exists {
+            true => self.path.clone(),
+            false => format!(
+                "There is no {}; this is the file system that a file there would lie on.\n\n{}",
+                self.path,
+                place.canonicalize().unwrap_or(place).display()
+            ),
+        };
         let mut text = format!(
-            "{}, on {}\n\nMedium          {kind}\nWrite cache     {cache}\nDurable writes  {fua} (FUA)\n\
+            "{path}, on {}\n\nMedium          {kind}\nWrite cache     {cache}\nDurable writes  {fua} (FUA)\n\
              Blocks          {} logical, {} physical\nAtomic writes   {atomic}\nDirect I/O      {direct}\n\n",
-            self.path,
             m.name.as_deref().unwrap_or("a device that the kernel doesn't name"),
             bytes(m.logical_block),
             bytes(m.physical_block),

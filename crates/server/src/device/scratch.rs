@@ -31,13 +31,16 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// For a file or folder: a file beside or in it. For a block device: itself; to be written only if it is
+    /// For a file, there or yet to be made, or a folder: a file beside or in it. For a block device: itself; to be written only if it is
     /// empty, or with `force`.
     pub fn new(path: &Path, force: bool) -> Result<Scratch> {
         let kind = stat(path).map(|s| FileType::from_raw_mode(s.st_mode));
         match kind {
             Ok(FileType::BlockDevice) => Scratch::block(path, force),
             Ok(FileType::Directory) => Scratch::file(path),
+            Err(Errno::NOENT) if !folder(path).is_dir() => {
+                bail!("there is no {}, nor a folder that it could lie in", path.display())
+            }
             Ok(FileType::RegularFile) | Err(Errno::NOENT) => Scratch::file(&folder(path)),
             Ok(_) => bail!("{} is neither a file, a folder nor a block device", path.display()),
             Err(e) => Err(e).with_context(|| path.display().to_string()),
@@ -186,7 +189,8 @@ impl Drop for Scratch {
     }
 }
 
-fn folder(path: &Path) -> PathBuf {
+/// The folder that a path lies in.
+pub fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
