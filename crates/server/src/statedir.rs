@@ -80,6 +80,27 @@ impl StateDir {
         Ok(dir)
     }
 
+    /// No cluster was started in it yet, or none came to its end.
+    pub fn is_blank(&self) -> Result<bool> {
+        let mut devices = fs::read_dir(self.root.join("devices"))?;
+        Ok(!self.cluster_file().exists() && devices.next().is_none())
+    }
+
+    /// Takes away what the first start of a cluster has made, if that failed; the logs stay, as they say why.
+    pub fn make_blank(&self) -> Result<()> {
+        let mut all = vec![self.cluster_file()];
+        for name in self.configured()? {
+            all.extend([self.config_file(&name), self.mdm_log(&name)]);
+        }
+        for device in fs::read_dir(self.root.join("devices"))? {
+            all.push(device?.path());
+        }
+        for file in all.iter().filter(|file| file.exists()) {
+            fs::remove_file(file).with_context(|| format!("can't remove {}", file.display()))?;
+        }
+        Ok(())
+    }
+
     /// False when there is no format file; an error when it is another build's.
     fn check_format(&self) -> Result<bool> {
         match fs::read_to_string(self.root.join("format")) {
@@ -158,10 +179,20 @@ impl StateDir {
 
     /// Names with a pid file, whether the process lives or not.
     pub fn recorded(&self) -> Result<Vec<String>> {
+        self.names("run", "pid")
+    }
+
+    /// Names with a configuration: all that `up` runs.
+    pub fn configured(&self) -> Result<Vec<String>> {
+        self.names("config", "toml")
+    }
+
+    /// Names that have a file of a kind.
+    fn names(&self, part: &str, kind: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(self.root.join("run"))? {
+        for entry in fs::read_dir(self.root.join(part))? {
             let path = entry?.path();
-            if path.extension().is_some_and(|e| e == "pid")
+            if path.extension().is_some_and(|e| e == kind)
                 && let Some(name) = path.file_stem()
             {
                 names.push(name.to_string_lossy().into_owned());
@@ -204,6 +235,24 @@ mod tests {
         assert!(error.contains("another version"), "{error}");
         fs::remove_file(path.join("format")).unwrap();
         assert!(StateDir::create(&path).unwrap_err().to_string().contains("something else"));
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn a_first_start_that_failed_leaves_only_its_logs() {
+        let path = temp("blank");
+        let dir = StateDir::create(&path).unwrap();
+        assert!(dir.is_blank().unwrap());
+        let made = [dir.cluster_file(), dir.config_file("mdm"), dir.mdm_log("mdm")];
+        let made = made.into_iter().chain([dir.config_file("sds1"), dir.device_file("sds1", 0)]);
+        let made: Vec<_> = made.collect();
+        for file in made.iter().chain([&dir.output_file("sds1"), &path.join("mine")]) {
+            fs::write(file, "").unwrap();
+        }
+        assert!(!dir.is_blank().unwrap());
+        dir.make_blank().unwrap();
+        assert!(dir.is_blank().unwrap() && made.iter().all(|file| !file.exists()));
+        assert!(dir.output_file("sds1").exists() && path.join("mine").exists());
         fs::remove_dir_all(&path).unwrap();
     }
 

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const SDS_DEFAULT: u32 = 3;
 const FILE_DEFAULT: Size = Size(base::GIB);
 /// More processes than that are no use on one machine.
-const MAX_SDS: i64 = 512;
+const MAX_SDS: u32 = 512;
 /// What an NBD server says first.
 const NBD_GREETING: &[u8; 8] = b"NBDMAGIC";
 
@@ -50,8 +50,9 @@ Devices are sparse files in the directory (--dir): the same command starts the s
 its data, also after a crash of everything. RAM and NULL devices are empty once their process has died:
 a cluster that has only those starts anew, empty.")]
 pub struct UpArgs {
-    /// How many data servers (SDSs) to run [default: 3, or as many as the directory's cluster has]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_SDS))]
+    /// How many data servers (SDSs) to run, at least 2; more than the directory's cluster has: it grows
+    /// [default: 3, or as many as that one has]
+    #[arg(long, value_name = "N", value_parser = servers)]
     sds: Option<u32>,
 
     /// How many metadata managers (MDMs) to run: 1; 3, of which one is a tie-breaker; or 5, of which two are
@@ -60,7 +61,7 @@ pub struct UpArgs {
     mdms: Option<String>,
 
     /// SDSs that share a process and its one thread; they end together when it is killed
-    #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=MAX_SDS))]
+    #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SDS)))]
     sds_per_process: u32,
 
     /// A device of each SDS: file:SIZE, ram:SIZE or null:SIZE; may be given several times [default:
@@ -99,6 +100,12 @@ pub struct UpArgs {
     /// Serve NBD at this TCP address too
     #[arg(long, value_name = "IP:PORT")]
     nbd_tcp: Option<SocketAddr>,
+}
+
+/// Reads a number of servers.
+fn servers(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|n| (2..=MAX_SDS).contains(n));
+    number.ok_or_else(|| format!("two copies need two servers: write a number from 2 to {MAX_SDS}"))
 }
 
 /// What `cluster.toml` records: what was asked for, so that the next `up` finds the same cluster.
@@ -200,6 +207,7 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     if let Some(mdm) = target.mdm.first() {
         bail!("`up` makes a cluster of its own on this machine: leave out --mdm {mdm}");
     }
+    check_names(&args.volumes)?;
     let dir = StateDir::create(&target.dir)?;
     let lock = dir.lock()?;
     refuse_second(&dir, target)?;
@@ -207,10 +215,9 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, interrupted.clone()).context("can't handle signals")?;
     }
+    let first = dir.is_blank()?;
     let mut plan = Plan::new(&dir, args)?;
-    check_names(&plan.volumes)?;
     clear_earlier_run(&dir, plan.again)?;
-    let names = write_configs(&dir, &plan, args)?;
     let mut starting = Starting {
         dir: &dir,
         again: plan.again,
@@ -219,10 +226,14 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
         missing: Vec::new(),
         interrupted: &interrupted,
     };
-    let report = match starting.start(&names, &plan.volumes) {
+    let names = write_configs(&dir, &plan, args);
+    let report = match names.and_then(|names| starting.start(&names, &plan.volumes)) {
         Ok(report) => report,
         Err(error) => {
             cluster::stop(&dir.live()?)?;
+            if first {
+                dir.make_blank()?;
+            }
             return Err(error);
         }
     };

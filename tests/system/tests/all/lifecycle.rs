@@ -180,6 +180,8 @@ fn a_used_address_is_named() {
         let dir = dir.to_str().context("text")?;
         gabion(["up", "--detach", "--dir", dir, "--nbd-tcp", &address])?
             .fails(6, &[&address, "in use"])?;
+        ensure!(!folder.join("c/cluster.toml").exists(), "the next start would find a cluster");
+        ensure!(fs::read_dir(folder.join("c/devices"))?.next().is_none(), "its devices are there");
         ensure!(pids(&folder)?.iter().all(|pid| !is_running(*pid)), "something still runs");
         Ok(())
     });
@@ -242,7 +244,7 @@ fn directories_of_others_are_left_alone() {
 #[test]
 fn wrong_usage_says_what_is_right() {
     case(|| {
-        gabion(["up", "--sds", "0"])?.fails(2, &["--sds"])?;
+        gabion(["up", "--sds", "1"])?.fails(2, &["--sds", "two servers"])?;
         gabion(["up", "--device", "floppy:1M"])?.fails(2, &["ram:SIZE"])?;
         gabion(["up", "--volume", "x"])?.fails(2, &["NAME:SIZE"])?;
         gabion(["sds", "run"])?.fails(2, &["--config"])?;
