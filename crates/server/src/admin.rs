@@ -85,8 +85,8 @@ impl Admin {
             coded(
                 Exit::Unreachable,
                 format!(
-                    "no MDM answers at {mdm} ({why}). Volumes are served without it; to change or \
-                     see the cluster, start it again, or name another one with --mdm or --dir"
+                    "no MDM answers at {mdm} ({why}). Servers and clients that run serve volumes without it; \
+                     to change or see the cluster, start it again, or name another one with --mdm or --dir"
                 ),
             )
         };

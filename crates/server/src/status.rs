@@ -1,7 +1,7 @@
 //! `gabion status`: how everything is, for people and for programs.
 
 use crate::exit::Exit;
-use crate::report::{Mapped, Moves, Report, Resync, UpDown};
+use crate::report::{Device, Mapped, Moves, Report, Resync, UpDown};
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
@@ -58,6 +58,7 @@ fn page(report: &Report) -> String {
     let _ = writeln!(page, "\n{}\n\n{}\n", servers(report), volumes(report));
     let _ = writeln!(page, "{}\n{}", capacity(report), resync(&report.resync));
     moves(&report.moves).into_iter().for_each(|line| page += &format!("{line}\n"));
+    repairs(report).into_iter().for_each(|line| page += &format!("{line}\n"));
     space(report).into_iter().for_each(|line| page += &format!("{line}\n"));
     page
 }
@@ -65,9 +66,12 @@ fn page(report: &Report) -> String {
 /// One line: state, servers, groups.
 pub fn headline(report: &Report) -> String {
     let groups = report.groups;
+    let cluster = match report.name.as_str() {
+        "" => report.cluster.clone(),
+        name => format!("{name} ({})", report.cluster),
+    };
     let mut line = format!(
-        "Cluster {}: {}, {} of {} SDSs up, {} groups",
-        report.cluster,
+        "Cluster {cluster}: {}, {} of {} SDSs up, {} groups",
         report.state,
         report.sds_up(),
         report.sds.len(),
@@ -99,6 +103,21 @@ pub fn moves(moves: &Moves) -> Option<String> {
         );
         if let Some(seconds) = moves.eta_seconds {
             let _ = write!(line, ", about {seconds} s");
+        }
+        line
+    })
+}
+
+/// One line: damage that was found since the servers started, if there was any.
+fn repairs(report: &Report) -> Option<String> {
+    let sum = |of: fn(&Device) -> u64| -> u64 {
+        report.sds.iter().flat_map(|sds| &sds.devices).map(of).sum()
+    };
+    let (bytes, unreadable) = (sum(|d| d.repaired_bytes), sum(|d| d.unreadable));
+    (bytes + unreadable > 0).then(|| {
+        let mut line = format!("Repaired  {} that was damaged, from other copies", Size(bytes));
+        if unreadable > 0 {
+            let _ = write!(line, "; {unreadable} times NO GOOD COPY was there");
         }
         line
     })

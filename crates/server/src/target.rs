@@ -3,7 +3,7 @@
 use crate::admin::Admin;
 use crate::cluster;
 use crate::config::{self, MdmConfig};
-use crate::exit::{Exit, coded};
+use crate::exit::{self, Exit, coded};
 use crate::statedir::StateDir;
 use anyhow::Result;
 use clap::Args;
@@ -44,7 +44,39 @@ impl Target {
 
     /// A connection to the MDM that leads.
     pub fn connect(&self) -> Result<Admin> {
-        Admin::find(&self.mdms()?)
+        Admin::find(&self.mdms()?).map_err(|error| match self.absent() {
+            Ok(Some(text)) if exit::of(&error) == Exit::Unreachable => {
+                coded(Exit::Unreachable, text)
+            }
+            _ => error,
+        })
+    }
+
+    /// What doesn't run of a cluster whose processes are known here, and what to do about that, if it is why no MDM
+    /// answers.
+    fn absent(&self) -> Result<Option<String>> {
+        if !self.mdm.is_empty() {
+            return Ok(None);
+        }
+        let dir = StateDir::open(&self.dir)?;
+        let (place, option) = (dir.root().display(), self.dir_option());
+        let (runs, absent): (Vec<_>, Vec<_>) =
+            dir.configured()?.into_iter().partition(|name| dir.process(name).is_some());
+        if runs.is_empty() {
+            return Ok(Some(format!(
+                "no MDM answers, as nothing of the cluster in {place} runs, and no volume is served: \
+                 `gabion up{option}` starts it"
+            )));
+        }
+        let mdm = absent.iter().find(|name| name.starts_with("mdm"));
+        Ok(mdm.map(|mdm| {
+            format!(
+                "no MDM answers, as these of the cluster in {place} don't run: {}. Those that do serve volumes \
+                 meanwhile: {}. To change or see the cluster, bring an MDM back: `gabion mdm start {mdm}{option}`",
+                absent.join(", "),
+                runs.join(", ")
+            )
+        }))
     }
 
     /// The directory, for commands that need processes on this machine.

@@ -48,7 +48,7 @@ fn down_stops_everything_and_up_starts_anew() {
         cluster.gabion(&["down"])?.ok()?;
         ensure!(running.iter().all(|pid| !is_running(*pid)), "something still runs");
         cluster.gabion(&["down"])?.ok()?;
-        cluster.gabion(&["status"])?.code(5)?;
+        cluster.gabion(&["status"])?.fails(5, &["nothing of the cluster", "gabion up"])?;
         let said = cluster.gabion(&["up", "--detach", "--volume", "v:8MiB"])?.ok()?;
         ensure!(said.contains("its data") && said.contains("mdm.log.1"), "{said}");
         let status = cluster.wait_state("healthy", secs(5))?;

@@ -19,7 +19,7 @@ fn io_goes_on_while_the_mdm_is_away() {
         while start.elapsed() < Duration::from_secs(6) {
             probe.wait_ops(500)?;
         }
-        cluster.gabion(&["status"])?.fails(5, &["no MDM answers"])?;
+        cluster.gabion(&["status"])?.fails(5, &["no MDM answers", "sds3", "gabion mdm start"])?;
         // New clients come in, too.
         tool("nbdinfo", ["--size", &cluster.uri("keep")])?.ok()?;
         cluster.gabion(&["mdm", "start"])?.ok()?;
