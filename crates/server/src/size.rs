@@ -13,7 +13,12 @@ impl std::str::FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        let wrong = || format!("`{text}` is not a size: write it as 1GiB, 64M, 1.5T or 4096");
+        let wrong = || {
+            format!(
+                "`{text}` is not a size: write it as 1GiB, 64M, 1.5T or 4096 (K, M, G, T and P are powers of \
+                 1024, and so are KiB, MiB, ...; KB, MB, ... are powers of 1000)"
+            )
+        };
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, suffix) = text.split_at(digits);
         let suffix = suffix.trim().to_ascii_uppercase();
@@ -34,6 +39,19 @@ impl std::str::FromStr for Size {
             }
         };
         bytes.map(Size).ok_or_else(|| format!("`{text}` is more than 8 EiB"))
+    }
+}
+
+impl Size {
+    /// Exact and in one word, as command lines and files have it: `1GiB`, `1536MiB`, `1000`.
+    pub fn word(self) -> String {
+        let power = (self.0.trailing_zeros() / 10).min(UNITS.len() as u32);
+        match UNITS.as_bytes()[..power as usize].last() {
+            Some(unit) if self.0 > 0 => {
+                format!("{}{}iB", self.0 >> (10 * power), *unit as char)
+            }
+            _ => self.0.to_string(),
+        }
     }
 }
 
@@ -82,6 +100,15 @@ mod tests {
             [(0, "0 B"), (1023, "1023 B"), (3 << 20, "3 MiB"), (3 << 29, "1.50 GiB")]
         {
             assert_eq!(Size(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_word_is_exact() {
+        for (bytes, word) in [(0, "0"), (1000, "1000"), (3 << 29, "1536MiB"), (1 << 60, "1024PiB")]
+        {
+            assert_eq!(Size(bytes).word(), word);
+            assert_eq!(word.parse(), Ok(Size(bytes)));
         }
     }
 }

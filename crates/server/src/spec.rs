@@ -85,11 +85,13 @@ fn memory(text: &str, size: &str) -> Result<Size, String> {
 impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DeviceSpec::File(path, Some(size)) => write!(f, "file:{}:{}", path.display(), size.0),
+            DeviceSpec::File(path, Some(size)) => {
+                write!(f, "file:{}:{}", path.display(), size.word())
+            }
             DeviceSpec::File(path, None) => write!(f, "file:{}", path.display()),
             DeviceSpec::Block(path) => write!(f, "block:{}", path.display()),
-            DeviceSpec::Ram(size) => write!(f, "ram:{}", size.0),
-            DeviceSpec::Null(size) => write!(f, "null:{}", size.0),
+            DeviceSpec::Ram(size) => write!(f, "ram:{}", size.word()),
+            DeviceSpec::Null(size) => write!(f, "null:{}", size.word()),
         }
     }
 }
@@ -153,7 +155,7 @@ impl FromStr for UpDevice {
 impl fmt::Display for UpDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            UpDevice::File(size) => write!(f, "file:{}", size.0),
+            UpDevice::File(size) => write!(f, "file:{}", size.word()),
             UpDevice::Memory(memory) => memory.fmt(f),
         }
     }
@@ -170,7 +172,7 @@ pub struct VolumeSpec {
 
 impl fmt::Display for VolumeSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.name, self.size.0)
+        write!(f, "{}:{}", self.name, self.size.word())
     }
 }
 
@@ -220,7 +222,7 @@ mod tests {
         assert_eq!("file:disk1:1GiB".parse(), file("disk1", Some(Size(1 << 30))));
         assert_eq!("file:/a:b/c".parse(), file("/a:b/c", None));
         assert_eq!("block:/dev/sdb".parse(), Ok(DeviceSpec::Block("/dev/sdb".into())));
-        for text in ["file:/a b/c:4096", "file:x", "block:/dev/x", "ram:1048576"] {
+        for text in ["file:/a b/c:4097", "file:x", "block:/dev/x", "ram:1536MiB"] {
             assert_eq!(text.parse::<DeviceSpec>().unwrap().to_string(), text);
         }
         assert_eq!("file:1G".parse(), Ok(UpDevice::File(Size(1 << 30))));

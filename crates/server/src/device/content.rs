@@ -72,10 +72,15 @@ pub fn check_place(spec: &DeviceSpec) -> Result<()> {
     let bytes = match spec {
         _ if there > 0 => there,
         DeviceSpec::File(_, Some(size)) => size.0,
-        DeviceSpec::File(path, None) => bail!(
-            "there is no file {0}: give it a size, as in file:{0}:100GiB, and it is made",
-            path.display()
-        ),
+        DeviceSpec::File(path, None) => {
+            if let Some(why) = no_size(path) {
+                bail!("there is no file {}, and {why}", path.display());
+            }
+            bail!(
+                "there is no file {0}: give it a size, as in file:{0}:100GiB, and it is made",
+                path.display()
+            )
+        }
         _ => return Ok(()),
     };
     if bytes < SMALLEST {
@@ -87,6 +92,12 @@ pub fn check_place(spec: &DeviceSpec) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// What was probably meant as a size, at the end of a path, and why it is none.
+fn no_size(path: &Path) -> Option<String> {
+    let (_, size) = path.file_name()?.to_str()?.rsplit_once(':')?;
+    size.parse::<Size>().err()
 }
 
 /// The device that is there, as its superblocks tell of it, also while a server uses it; `None`: there is none

@@ -77,6 +77,7 @@ fn what_is_no_empty_device_is_refused() {
         add(format!("file:{}", path("photo")))?.fails(1, &["not Gabion's", "--force"])?;
         ensure!(fs::read(path("photo"))? == vec![9; 64 << 20], "it was touched");
         add(format!("file:{}:1MiB", path("tiny")))?.fails(1, &["too small"])?;
+        add(format!("file:{}:64XB", path("odd")))?.fails(1, &["`64XB` is not a size", "MiB"])?;
         add(format!("file:{}:64MiB", path("devices/sds2.0")))?.fails(1, &["in use"])?;
         add(format!("file:{}/x:64MiB", path("nowhere")))?.fails(1, &["nowhere"])?;
         add("block:/dev/nowhere".into())?.fails(1, &["there is no /dev/nowhere"])?;

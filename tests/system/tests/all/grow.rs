@@ -72,7 +72,7 @@ fn writes_that_wait_for_space_go_on_when_devices_have_grown() {
         let status = cluster.wait_state("healthy", secs(60))?;
         ensure!(status["full"].is_null(), "{status:#}");
         let list = cluster.gabion(&["device", "list"])?.ok()?;
-        ensure!(list.matches(&(160 * MIB).to_string()).count() == 3, "{list}");
+        ensure!(list.matches(":160MiB").count() == 3, "{list}");
         cluster.stop_and_inspect(3)?;
         // The next start finds all of it, also by the command that made the cluster.
         cluster.gabion(&["up", "--detach", "--device", "file:40MiB"])?.ok()?;
@@ -133,8 +133,8 @@ fn a_larger_file_and_a_larger_size_in_the_configuration_count_as_well() {
             })
         };
         // By hand, while it runs: the configuration, and a signal.
-        let (old, new) = ((40 * MIB).to_string(), (80 * MIB).to_string());
-        replace(&configuration(&cluster, 1), &old, &new)?;
+        let (old, new) = (":40MiB", ":80MiB");
+        replace(&configuration(&cluster, 1), old, new)?;
         signal(cluster.pid("sds1")?, Signal::HUP)?;
         larger(1)?;
         // The file, whatever the configuration says, and the next start.
@@ -146,7 +146,7 @@ fn a_larger_file_and_a_larger_size_in_the_configuration_count_as_well() {
         // The configuration, and the next start.
         cluster.wait_state("healthy", secs(60))?;
         cluster.kill("sds3")?;
-        replace(&configuration(&cluster, 3), &old, &new)?;
+        replace(&configuration(&cluster, 3), old, new)?;
         cluster.start_sds(3)?;
         larger(3)?;
         ensure!(fs::metadata(cluster.device(3))?.len() == 80 * MIB);
