@@ -93,7 +93,9 @@ impl Spaces {
 
     /// True when something of it is left in the kernel.
     pub fn is_there(&self) -> Result<bool> {
-        Ok(tool("ip", ["netns"])?.ok()?.contains(&self.prefix))
+        let cable = format!(" {}.", self.prefix.trim_end_matches('-').replace("gabion", "gab"));
+        let spaces = tool("ip", ["netns"])?.ok()?.contains(&self.prefix);
+        Ok(spaces || tool("ip", ["-o", "link"])?.ok()?.contains(&cable))
     }
 
     /// Where the MDM of a host listens.

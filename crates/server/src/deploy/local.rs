@@ -96,6 +96,11 @@ impl Local {
         format!("gabion{}", self.network)
     }
 
+    /// The near end of a host's cable.
+    fn cable(&self, number: usize) -> String {
+        format!("gab{}.{number}", self.network)
+    }
+
     /// Makes the namespaces.
     pub fn make(&self, folder: &Path) -> Result<()> {
         if !rustix::process::geteuid().is_root() {
@@ -116,7 +121,7 @@ impl Local {
 
     fn add(&self, number: usize, host: &Host) -> Result<()> {
         let (space, bridge) = (self.space(host), self.bridge());
-        let cable = format!("gab{}.{number}", self.network);
+        let cable = self.cable(number);
         let address = format!("{}/24", host.address);
         ip(&["netns", "add", &space])?;
         ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", &space])?;
@@ -141,10 +146,13 @@ impl Local {
         for process in &running {
             if !process.wait_gone(PATIENCE) {
                 process.signal(Signal::KILL)?;
+                process.wait_gone(PATIENCE);
             }
         }
-        for host in &self.topology.hosts {
-            // What isn't there any more needs not be taken away.
+        for (number, host) in self.topology.hosts.iter().enumerate() {
+            // What isn't there any more needs not be taken away. The kernel takes its time to clear a namespace
+            // away after it is gone by name: a cable that were left to that would be there for as long.
+            let _ = ip(&["link", "del", &self.cable(number)]);
             let _ = ip(&["netns", "del", &self.space(host)]);
         }
         let _ = ip(&["link", "del", &self.bridge()]);

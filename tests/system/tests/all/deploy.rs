@@ -34,7 +34,7 @@ fn hosts_in_namespaces_lose_their_cable_and_their_server_and_nothing_else() {
         drop(nbd);
         spaces.deploy(&["--down"])?.ok()?;
         spaces.deploy(&["--down"])?.fails(1, &["no cluster"])?;
-        ensure!(!spaces.is_there()?, "a namespace is left");
+        ensure!(!spaces.is_there()?, "a namespace or a cable is left");
         // The same files, the same cluster.
         spaces.up()?;
         spaces.wait_state("healthy")?;
