@@ -115,7 +115,7 @@ Example:
     Delete {
         /// Which volume
         name: String,
-        /// Don't ask
+        /// Don't ask; needed where there is no terminal to ask at
         #[arg(long)]
         yes: bool,
         /// Also if it is mapped to SDCs by name, or attached somewhere

@@ -310,7 +310,7 @@ pub fn add(
         Size(device.capacity_bytes),
         match replaced {
             Some(_) => "It is filled from the other copies now: see `gabion status`.",
-            None => "New volumes will use it.",
+            None => "It gets its share of the data now, bit by bit: see `gabion status`.",
         }
     );
     Ok(Exit::Ok)
