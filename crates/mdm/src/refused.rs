@@ -1,8 +1,8 @@
 //! Why an order of a person or program is refused, and what to do about it.
 
 use alloc::string::String;
-use base::MAX_VOLUME_BYTES;
 use base::policy::NoPolicy;
+use base::{MAX_VOLUME_BYTES, MIB};
 use thiserror::Error;
 use wire::control::{AdminError, ObjectKind};
 
@@ -95,8 +95,9 @@ pub enum Refused {
     },
     /// The other devices are too small.
     #[error(
-        "{needed} bytes would have to move, and the others have room for {room} beside their spare: add a device, \
-         or delete volumes, first"
+        "{} MiB would have to move, and the others have room for {} MiB beside their spare: add a device, \
+         or delete volumes, first",
+        needed.div_ceil(MIB), room / MIB
     )]
     NoRoom {
         /// Bytes that would move.
@@ -116,7 +117,8 @@ pub enum Refused {
     },
     /// Two in maintenance.
     #[error(
-        "`{0}` is in maintenance already, and both copies of some data may be on these two: end that first, or          use --protected"
+        "`{0}` is in maintenance already, and both copies of some data may be on these two: end that first, or \
+         use --protected"
     )]
     Maintained(String),
     /// It is not in maintenance.
@@ -133,7 +135,8 @@ pub enum Refused {
     Leaves(String),
     /// What it has nobody else has.
     #[error(
-        "{groups} groups have their only good copy on `{server}`: wait until `gabion status` shows everything as          protected"
+        "{groups} groups have their only good copy on `{server}`: wait until `gabion status` shows everything as \
+         protected"
     )]
     OnlyHere {
         /// The server.
@@ -257,8 +260,9 @@ pub enum Refused {
     },
     /// A pool has too little space.
     #[error(
-        "a thick volume of {size} bytes needs {needed}, with both copies, and the storage pool `{pool}` has {room} \
-         left beside its spare and what is reserved: add a device, remove volumes, or make it thin (--thin)"
+        "a thick volume of {} MiB needs {} MiB, with both copies, and the storage pool `{pool}` has {} MiB \
+         left beside its spare and what is reserved: add a device, remove volumes, or make it thin (--thin)",
+        size.div_ceil(MIB), needed.div_ceil(MIB), room / MIB
     )]
     NoSpace {
         /// The pool.

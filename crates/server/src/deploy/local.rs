@@ -151,7 +151,7 @@ impl Local {
         }
         for (number, host) in self.topology.hosts.iter().enumerate() {
             // What isn't there any more needs not be taken away. The kernel takes its time to clear a namespace
-            // away after it is gone by name: a cable that were left to that would be there for as long.
+            // away after it is gone by name: a cable left to that would be there for as long.
             let _ = ip(&["link", "del", &self.cable(number)]);
             let _ = ip(&["netns", "del", &self.space(host)]);
         }
