@@ -1,7 +1,7 @@
 //! `gabion domain|fault-set|pool create|list|rename|remove`, `gabion pool set`, `gabion system rename`.
 
 use crate::exit::Exit;
-use crate::report::Report;
+use crate::report::{Pool, Report};
 use crate::size::Size;
 use crate::status;
 use crate::table::{right, table};
@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use base::Policy;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use wire::control::{Ask, CreateObject, Media, ObjectKind, PolicyInfo, RemoveObject, SetPool};
 
 /// What to do with protection domains.
@@ -343,5 +344,31 @@ fn list(report: &Report, kind: ObjectKind) -> String {
             }
         }
     }
-    t.to_string()
+    let mut page = t.to_string();
+    if kind == ObjectKind::Pool {
+        report.storage_pools.iter().filter_map(|p| short_spare(report, p)).for_each(|s| page += &s);
+    }
+    page
+}
+
+/// What to do about a pool that keeps less than its largest fault unit has.
+fn short_spare(report: &Report, pool: &Pool) -> Option<String> {
+    let mut units: BTreeMap<&str, u64> = BTreeMap::new();
+    for sds in &report.sds {
+        let unit = sds.fault_set.as_deref().unwrap_or(&sds.name);
+        for device in sds.devices.iter().filter(|d| d.storage_pool == pool.name) {
+            *units.entry(unit).or_default() += device.capacity_bytes;
+        }
+    }
+    let (unit, most) = units.iter().max_by_key(|(_, bytes)| **bytes)?;
+    let part = 100 * most / units.values().sum::<u64>().max(1);
+    let enough = part + 1;
+    let (name, spare) = (&pool.name, pool.spare_percent);
+    // With two units there is no third one to make copies anew on.
+    (units.len() > 2 && u64::from(spare) < enough && enough <= 90).then(|| {
+        format!(
+            "\n`{name}` keeps {spare} % of its devices for copies of what is lost, and `{unit}` has {part} % of it: \
+             filled up, it could not make good the loss of that. `gabion pool set {name} --spare {enough}` keeps enough."
+        )
+    })
 }

@@ -121,7 +121,7 @@ impl Bench<'_> {
         let raw = raw.then(|| RawFile::new(&args.folder, size)).transpose()?;
         let layout = Layout::apart(SDS);
         let start = |device: &str| {
-            Rig::on(&args.folder, device, size, layout, args.backend, args.tcp_only, &[])
+            Rig::on(&args.folder, device, size, layout, args.backend, args.tcp_only, &[])?.filled()
         };
         let null = all.iter().any(|r| matches!(r.kind, Kind::Cpu(_)));
         let null = null.then(|| start("null:1TiB")).transpose()?;
@@ -184,10 +184,8 @@ fn full(args: &DiskArgs, row: &Row) -> Result<Outcome> {
         let units = room * percent / 100 / u64::from(base::UNIT);
         let device = format!("file:{SMALL}");
         let size = units * u64::from(base::UNIT);
-        let rig = Rig::empty(&args.folder, &device, size, PAIR, args.backend, args.tcp_only, &[])?;
-        rig.give_up_spare()?;
-        rig.fill()?;
-        Ok(rig)
+        let rig = Rig::on(&args.folder, &device, size, PAIR, args.backend, args.tcp_only, &[])?;
+        rig.without_spare()?.filled()
     };
     let (half, full) = (filled(50)?, filled(99)?);
     let window = Duration::from_secs_f64(args.seconds);

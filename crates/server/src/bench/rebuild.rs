@@ -165,7 +165,8 @@ impl Stand {
         let device = format!("file:{}", args.data.0 * 2 + ROOM);
         let more = ["--rebuild-after", REBUILD_AFTER];
         let layout = Layout::apart(servers);
-        let rig = Rig::on(&args.folder, &device, size, layout, args.backend, false, &more)?;
+        let rig =
+            Rig::on(&args.folder, &device, size, layout, args.backend, false, &more)?.filled()?;
         let dir = StateDir::open(rig.dir())?;
         let cluster = Cluster { dir: rig.dir().to_owned(), mdm: Vec::new() };
         if let Some(rebuild) = args.rebuild.map(PolicyInfo::from) {

@@ -75,27 +75,12 @@ impl Rig {
     /// hosts do, which is what the floor is the floor of.
     pub fn start(layout: Layout, backend: rt::Backend, tcp_only: bool) -> Result<Rig> {
         let size = (u64::from(layout.servers) * VOLUME_PER_SDS).max(VOLUME_MIN);
-        Rig::on(&std::env::temp_dir(), "null:1TiB", size, layout, backend, tcp_only, &[])
+        Rig::on(&std::env::temp_dir(), "null:1TiB", size, layout, backend, tcp_only, &[])?.filled()
     }
 
-    /// Starts a cluster in a new directory within `folder`, each server with this device, and fills its
-    /// volume of `size` bytes. `more` are further arguments of `gabion up`.
+    /// Starts a cluster in a new directory within `folder`, each server with this device, and a volume of `size`
+    /// bytes with nothing in it. `more` are further arguments of `gabion up`.
     pub fn on(
-        folder: &Path,
-        device: &str,
-        size: u64,
-        layout: Layout,
-        backend: rt::Backend,
-        tcp_only: bool,
-        more: &[&str],
-    ) -> Result<Rig> {
-        let rig = Rig::empty(folder, device, size, layout, backend, tcp_only, more)?;
-        rig.fill()?;
-        Ok(rig)
-    }
-
-    /// The same, with nothing in the volume yet.
-    pub fn empty(
         folder: &Path,
         device: &str,
         size: u64,
@@ -130,18 +115,19 @@ impl Rig {
     }
 
     /// Writes all of the volume.
-    pub fn fill(&self) -> Result<()> {
-        self.volume.fill(Data::Shared)
+    pub fn filled(self) -> Result<Rig> {
+        self.volume.fill(Data::Shared)?;
+        Ok(self)
     }
 
     /// Lets volumes take all of the devices: nothing will be rebuilt here.
-    pub fn give_up_spare(&self) -> Result<()> {
+    pub fn without_spare(self) -> Result<Rig> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["pool", "set", "default", "--spare", "0", "--dir"]).arg(&self.dir.0);
         let set = interrupt::output(command.env_remove("GABION_MDM"))?;
         let why = String::from_utf8_lossy(&set.stderr).trim().to_owned();
         ensure!(set.status.success(), "the spare of the devices can't be used: {why}");
-        Ok(())
+        Ok(self)
     }
 
     /// Where it serves NBD.

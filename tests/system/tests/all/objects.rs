@@ -250,6 +250,9 @@ fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
             list.contains("ssd") && list.contains("20 %") && list.contains("128 MiB"),
             "{list}"
         );
+        // Its two fault sets have nowhere else to go; three servers do.
+        let short = list.contains("`gabion pool set default --spare 34`");
+        ensure!(short && !list.contains("pool set fast"), "{list}");
         say("pool rename fast gold")?.ok()?;
         say("sds rename f1 node1")?.ok()?;
         say("sds rename f2 node1")?.fails(1, &["server `node1` already"])?;
