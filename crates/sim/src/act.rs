@@ -68,7 +68,7 @@ impl Stage {
             }
             Action::Return(i) => self.order(Order::Return(self.plan.server(i))),
             Action::Policies(rebuild, rebalance) => {
-                let pools = if self.plan.pools() == 1 { 0..=0 } else { 1..=2 };
+                let pools = self.plan.all_pools();
                 pools.for_each(|pool| self.order(Order::Policies(pool, rebuild, rebalance)));
             }
             Action::Switch => self.order(Order::SwitchMdm),
@@ -113,6 +113,7 @@ impl Stage {
             | Order::FaultSet(_)
             | Order::Pool(_)
             | Order::Policies(..)
+            | Order::GiveUpSpare(_)
             | Order::SwitchMdm => None,
         };
         self.desk.borrow().orders.iter().any(|o| of(o) == Some(v) && kind(o))

@@ -50,6 +50,8 @@ pub enum Order {
     SwitchMdm,
     /// Tell this storage pool how copies give way to clients: those that replace a lost one, and those that move.
     Policies(u8, Policy, Policy),
+    /// Let volumes have the spare of this storage pool.
+    GiveUpSpare(u8),
 }
 
 /// All clients.
@@ -204,6 +206,11 @@ impl Admin {
                 rebalance: Some(rebalance.into()),
                 ..SetPool::default()
             }),
+            Order::GiveUpSpare(pool) => Ask::SetPool(SetPool {
+                pool: pool_name(pool).into(),
+                spare: Some(0),
+                ..SetPool::default()
+            }),
         };
         Admin::send(link, Kind::Admin, &AdminRequest { ask: Some(ask) }, out);
         self.state = State::Asking(link, look);
@@ -285,7 +292,9 @@ impl Admin {
             | (Order::FaultSet(_) | Order::Pool(_), AdminError::None | AdminError::NameTaken, _) => {
                 self.finish(Done::Other);
             }
-            (Order::Scrub | Order::Policies(..), AdminError::None, _) => self.finish(Done::Other),
+            (Order::Scrub | Order::Policies(..) | Order::GiveUpSpare(_), AdminError::None, _) => {
+                self.finish(Done::Other);
+            }
             (
                 Order::Remove(..) | Order::RemoveDevice(_) | Order::Maintain(..) | Order::Return(_),
                 error,

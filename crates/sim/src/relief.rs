@@ -3,8 +3,10 @@
 //! writes must end.
 //!
 //! One discard of everything may not be enough: what gets in takes the space again. So this goes on as
-//! long as writes are held.
+//! long as writes are held. What is lost can't be discarded, and may leave nothing but the spare of a device: that is
+//! given up at last.
 
+use crate::admin::Order;
 use crate::plan::{Death, IoKind, Who};
 use crate::stage::Stage;
 use base::{SECTOR, Time, UNIT};
@@ -12,6 +14,8 @@ use std::time::Duration;
 
 /// How long writes wait until space is made for them; longer than a client waits to ask again.
 const PATIENCE: Duration = Duration::from_millis(600);
+/// How often everything is discarded before the spare is given up.
+const ROUNDS: u32 = 8;
 
 /// Since when writes are held without a break, or since when space was made.
 #[derive(Debug, Default)]
@@ -20,6 +24,8 @@ pub struct Relief {
     first: usize,
     /// Servers whose devices have grown.
     grown: u8,
+    /// How often everything was discarded.
+    rounds: u32,
 }
 
 impl Relief {
@@ -36,6 +42,12 @@ impl Relief {
         self.since = Some(now);
         if self.grow(stage) {
             return;
+        }
+        self.rounds += 1;
+        if self.rounds > ROUNDS && stage.spare_percent > 0 {
+            stage.spare_percent = 0;
+            stage.marks.meet("sim: the spare was given up");
+            stage.plan.all_pools().for_each(|pool| stage.order(Order::GiveUpSpare(pool)));
         }
         stage.marks.meet("sim: space was made for held writes");
         // Unit by unit, as some may be lost; others first each time, as not all may get in at once.

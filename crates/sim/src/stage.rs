@@ -63,6 +63,8 @@ pub struct Stage {
     pub desk: Rc<RefCell<Desk>>,
     /// The map, watched from outside.
     pub observer: Observer,
+    /// What devices keep for copies of what was lost, in percent.
+    pub spare_percent: u32,
     /// What the MDMs agree on.
     pub agreement: Agreement,
     /// What became of servers in maintenance.
@@ -158,6 +160,7 @@ impl Stage {
             world,
             desk: Rc::default(),
             observer: Observer::new(Places::new(plan)),
+            spare_percent: plan.limits.spare_percent,
             agreement: Agreement::default(),
             upkeep: Upkeep::default(),
             removed: BTreeSet::new(),

@@ -11,7 +11,7 @@ use seam::Journal;
 
 /// Looks at all devices.
 pub fn check(stage: &mut Stage) -> Result<(), Failure> {
-    let (plan, spare) = (&stage.plan, u64::from(stage.plan.limits.spare_percent));
+    let (plan, spare) = (&stage.plan, u64::from(stage.spare_percent));
     let moved = plan.steps.iter().any(|s| matches!(s.action, Action::Tamper(..)));
     if spare == 0 || plan.sds > 2 || plan.memory != 0 || moved {
         return Ok(());

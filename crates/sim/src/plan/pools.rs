@@ -8,6 +8,7 @@ use super::{Action, Death, Plan, Timed, Who};
 use crate::tamper::Tamper;
 use base::Prng;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Devices of a plan at most: they make runs long.
@@ -35,6 +36,11 @@ impl Plan {
     pub fn unit(&self, device: u8) -> u8 {
         let server = self.server(device);
         if self.fault_sets == 0 { server } else { server % self.fault_sets }
+    }
+
+    /// The storage pools, as orders name them: the only one has no name.
+    pub fn all_pools(&self) -> RangeInclusive<u8> {
+        if self.pools() == 1 { 0..=0 } else { 1..=2 }
     }
 
     /// How many storage pools there are.
