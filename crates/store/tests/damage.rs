@@ -286,3 +286,26 @@ fn a_page_of_checksums_with_one_unreadable_copy_is_lost_only_with_the_one_that_c
     }
     assert_eq!(lost, 1);
 }
+
+#[test]
+fn a_write_at_the_logs_end_whose_data_cannot_be_read_is_damage_and_no_reason_to_refuse_the_device() {
+    let mut world = written();
+    world.mount(None).unwrap();
+    let group = World::group(unit(9));
+    world.write(group, unit(9), 0, 4 * BLOCK, false);
+    world.settle();
+    let at = world.store.as_ref().unwrap().place(group, unit(9), 2).expect("it is written");
+    world.store = None;
+    world.unreadable = (at..at + u64::from(BLOCK), u32::MAX);
+    world.mount(None).unwrap();
+    world.may_be_damaged = true;
+    world.read(group, unit(9), 0, 4 * BLOCK);
+    world.settle();
+    assert!(!world.corrupt.is_empty(), "somebody was told that it is there");
+    // Written anew it is as good as before.
+    world.unreadable.1 = 0;
+    world.corrupt.clear();
+    world.write(group, unit(9), 2 * BLOCK, BLOCK, false);
+    world.settle();
+    world.compare_content();
+}

@@ -442,9 +442,8 @@ impl Mount {
         out: &mut Effects,
     ) -> Result<bool, MountError> {
         let Step::Replay(replay) = &mut self.step else { unreachable!("checked by the caller") };
-        let what = "reading the log";
-        let data = result.map_err(|error| MountError::Device { what, error })?;
-        if let Some((at, len)) = replay.go_on(&data, out)? {
+        let data = result.as_deref().map_err(|error| *error);
+        if let Some((at, len)) = replay.go_on(data, out)? {
             self.read(at, len, out);
             return Ok(false);
         }

@@ -5,7 +5,8 @@
 //!
 //! A record counts when it is settled (a later batch says so), when a later record shows that its job
 //! had ended (the caller starts nothing on the same blocks before), or when the data that it put into
-//! fresh space is there. Others are dropped: nobody was told of them.
+//! fresh space is there. Others are dropped: nobody was told of them. Data that can't be read may be there, and somebody
+//! may have been told: it counts, and whoever reads it finds damage.
 
 use super::format::{BATCH_MAGIC, BatchHead, NO_SLOT, batch_crc, block_sum};
 use super::layout::{PAGE, SLOT_BLOCKS};
@@ -21,7 +22,7 @@ use super::unitmap::Chunk;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{BLOCK, Mutant, mutant};
-use seam::{Change, Effects};
+use seam::{Change, DiskError, Effects};
 use zerocopy::FromBytes;
 
 /// The longest read, in bytes.
@@ -77,13 +78,15 @@ impl Replay {
     /// everything was read.
     pub fn go_on(
         &mut self,
-        data: &[u8],
+        data: Result<&[u8], DiskError>,
         out: &mut Effects,
     ) -> Result<Option<(u64, u64)>, MountError> {
         if self.checking {
-            return Ok(self.check(data));
+            self.check(data);
+            return Ok(self.next_check());
         }
-        self.bytes.extend_from_slice(data);
+        let what = "reading the log";
+        self.bytes.extend_from_slice(data.map_err(|error| MountError::Device { what, error })?);
         if !self.ended {
             if let Some(read) = self.take_batches(out)? {
                 return Ok(Some(read));
@@ -226,8 +229,9 @@ impl Replay {
         Some((at, u64::from((end - first) * BLOCK)))
     }
 
-    fn check(&mut self, data: &[u8]) -> Option<(u64, u64)> {
-        let check = self.checks.pop_front()?;
+    fn check(&mut self, data: Result<&[u8], DiskError>) {
+        let Some(check) = self.checks.pop_front() else { return };
+        let Ok(data) = data else { return };
         let (write, part) = self.part(check);
         let first = part.blocks.trailing_zeros();
         let good = part.each().all(|b| {
@@ -238,7 +242,6 @@ impl Replay {
         if !good {
             self.bad.push(check.0);
         }
-        self.next_check()
     }
 
     // ---- what records leave ----
