@@ -133,10 +133,11 @@ impl<J: Journal> Mirror<J> {
             op.reserved = false;
             let lsn = op.lsn;
             self.finish_full(key, out);
-            self.leave_stream(now, group, lsn, out);
+            // Before it leaves the stream: when that is empty, the joiner may be sealed.
             if !others.is_empty() {
                 self.copy_anew(now, group, unit, BlockSet::touching(at, len), out);
             }
+            self.leave_stream(now, group, lsn, out);
             return;
         }
         self.suspects.insert(from);

@@ -288,7 +288,7 @@ fn a_page_of_checksums_with_one_unreadable_copy_is_lost_only_with_the_one_that_c
 }
 
 #[test]
-fn a_write_at_the_logs_end_whose_data_cannot_be_read_is_damage_and_no_reason_to_refuse_the_device() {
+fn data_at_the_logs_end_that_cannot_be_read_is_damage_and_no_reason_to_refuse() {
     let mut world = written();
     world.mount(None).unwrap();
     let group = World::group(unit(9));
