@@ -283,18 +283,18 @@ impl<J: Journal> Mirror<J> {
         };
         h.flags = (op.flags & flag::NO_BODY_CRC) | lost | if zero { flag::ZERO } else { 0 } | copy;
         // Only where one other has to have it: of two, one may have done it when the other one refuses.
-        let needed = replica.needed();
         let undone = op.reserved && op.local == Local::NotStarted;
-        let fresh = if undone && needed.is_one() { needed } else { Members::default() };
+        let fresh = undone.then(|| replica.needed()).filter(|n| n.is_one()).unwrap_or_default();
         (h.body_len, h.body_crc) = ((op.body.len() as u32).into(), op.body_crc.into());
-        let skipped = |device| match &replica.role {
-            Role::Primary(primary) => primary.skipped(op.lsn, replica.config.member(device)),
+        let skipped = |member| match &replica.role {
+            Role::Primary(primary) => primary.skipped(op.lsn, member),
             _ => 0,
         };
         let mut head = None;
         for device in replica.config.devices(to) {
-            let fresh = fresh.intersects(replica.config.member(device));
-            let differs = (skipped(device), if fresh { flag::FRESH } else { 0 });
+            let member = replica.config.member(device);
+            let fresh = if fresh.intersects(member) { flag::FRESH } else { 0 };
+            let differs = (skipped(member), fresh);
             let (skipped, flags) = (differs.0.into(), h.flags | differs.1);
             let sealed = match head {
                 Some((same, sealed)) if same == differs => sealed,

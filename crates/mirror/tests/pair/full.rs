@@ -107,10 +107,7 @@ fn a_thick_volume_has_its_space_also_when_only_the_spare_is_left() {
 fn copies_take_the_spare_and_so_does_what_a_joiner_gets() {
     let mut pair = settled();
     (0..3).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
-    pair.connect(false);
-    pair.configure(1, &[1], &[], &[0]);
-    let media = Memory::room(4);
-    pair.mirrors[1] = Mirror::new(DeviceId(2), Incarnation(8), Limits::TEST_MIN, media, pair.now);
+    pair.replace_second();
     keep(&mut pair, 1, 0, &[]);
     pair.connect(true);
     pair.configure(1, &[1], &[2], &[0, 1]);

@@ -245,6 +245,14 @@ impl Pair {
         self.run();
     }
 
+    /// Device 2 is cut off; who comes in its place has an empty device.
+    fn replace_second(&mut self) {
+        self.connect(false);
+        self.configure(1, &[1], &[], &[0]);
+        let (media, limits) = (Memory::room(4), Limits::TEST_MIN);
+        self.mirrors[1] = Mirror::new(DeviceId(2), Incarnation(8), limits, media, self.now);
+    }
+
     fn connect(&mut self, connected: bool) {
         self.connected = connected;
         for i in 0..2 {

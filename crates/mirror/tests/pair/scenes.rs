@@ -110,11 +110,8 @@ fn a_promoted_secondary_waits_out_its_promises_and_dedupes_retries() {
 fn an_empty_joiner_gets_everything_and_a_stranger_is_wiped_first() {
     let mut pair = settled();
     (0..5).for_each(|b| assert_eq!(pair.write(0, b, 1), Some(Status::Ok)));
-    pair.connect(false);
-    pair.configure(1, &[1], &[], &[0]);
     // Device 2 comes back with foreign content, and without a record.
-    let media = Memory::room(4);
-    pair.mirrors[1] = Mirror::new(DeviceId(2), Incarnation(8), Limits::TEST_MIN, media, pair.now);
+    pair.replace_second();
     pair.connect(true);
     pair.configure(1, &[1], &[2], &[0, 1]);
     pair.wait(500);
