@@ -28,7 +28,7 @@ use base::Policy;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use wire::control::{Ask, PolicyInfo, SetPool};
+use wire::control::{PolicyInfo, SetPool};
 
 /// A rebuild reaches this part of what the devices allow, at least.
 const RATE: Target = Target { must: 0.8, aim: None, higher_is_better: true };
@@ -170,8 +170,7 @@ impl Stand {
         let dir = StateDir::open(rig.dir())?;
         let cluster = Cluster { dir: rig.dir().to_owned(), mdm: Vec::new() };
         if let Some(rebuild) = args.rebuild.map(PolicyInfo::from) {
-            let set = SetPool { rebuild: Some(rebuild), ..SetPool::default() };
-            cluster.connect()?.order(Ask::SetPool(set))?;
+            rig.set_pool(SetPool { rebuild: Some(rebuild), ..SetPool::default() })?;
         }
         let (mut groups, id) = (Vec::new(), std::process::id());
         for number in 0..servers {

@@ -8,11 +8,12 @@ use crate::report::Report;
 use crate::statedir::StateDir;
 use crate::target::Target;
 use crate::{cluster, status};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use wire::control::{Ask, SetPool};
 
 /// The volume of a temporary cluster.
 const VOLUME: &str = "bench";
@@ -122,12 +123,14 @@ impl Rig {
 
     /// Lets volumes take all of the devices: nothing will be rebuilt here.
     pub fn without_spare(self) -> Result<Rig> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["pool", "set", "default", "--spare", "0", "--dir"]).arg(&self.dir.0);
-        let set = interrupt::output(command.env_remove("GABION_MDM"))?;
-        let why = String::from_utf8_lossy(&set.stderr).trim().to_owned();
-        ensure!(set.status.success(), "the spare of the devices can't be used: {why}");
+        self.set_pool(SetPool { spare: Some(0), ..SetPool::default() })?;
         Ok(self)
+    }
+
+    /// Sets what can be set of its storage pool.
+    pub fn set_pool(&self, set: SetPool) -> Result<()> {
+        let target = Target { dir: self.dir.0.clone(), mdm: Vec::new() };
+        target.connect()?.order(Ask::SetPool(set))
     }
 
     /// Where it serves NBD.
