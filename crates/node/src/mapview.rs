@@ -9,7 +9,9 @@ use base::{
 };
 use core::net::SocketAddr;
 use mdm::mapping::{Grant, Mapping};
-use wire::control::{DeviceInfo, DeviceKind, GroupInfo, MapPage, PolicyInfo, PoolInfo, VolumeInfo};
+use wire::control::{
+    DeviceInfo, DeviceKind, GroupInfo, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
+};
 
 /// A device as the map has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub struct Device {
     pub up: bool,
     /// Known to be dead.
     pub dead: bool,
+    /// It belongs to the cluster no more, and won't again.
+    pub removed: bool,
     /// What it is.
     pub kind: DeviceKind,
     /// How often it was asked to be scrubbed.
@@ -224,6 +228,7 @@ fn device(info: DeviceInfo) -> Device {
         incarnation: Incarnation(info.incarnation),
         up: info.up,
         dead: info.dead,
+        removed: info.intent() == Intent::Removed,
         kind: info.kind(),
         scrub: info.scrub,
         pool: PoolId(info.pool),

@@ -10,7 +10,7 @@ use wire::{Header, Kind};
 /// One wanted link.
 #[derive(Debug)]
 struct Server {
-    /// `None` as long as the map doesn't say where it is.
+    /// `None` as long as the map doesn't say where it is, and when it was removed.
     dialer: Option<Dialer>,
     /// The attempt that counts.
     dial: Option<DialId>,
@@ -50,7 +50,7 @@ impl Sdc {
     /// Looks at what the map says about a device: it may have moved, or begun a new life.
     fn locate_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
         let Some(entry) = self.map.devices.get(&device) else { return };
-        let (address, up) = (entry.address, entry.up);
+        let (address, up) = (entry.address.filter(|_| !entry.removed), entry.up);
         let Some(server) = self.servers.servers.get(device) else { return };
         let moved = server.dialer.as_ref().map(Dialer::address) != address;
         let known = server.life != Incarnation(0) && self.servers.up(device).is_some();

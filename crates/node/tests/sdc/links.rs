@@ -4,7 +4,7 @@ use crate::cluster::{Cluster, VOLUME, Who, device};
 use base::{Limits, MapVersion};
 use core::time::Duration;
 use seam::{BlockError, BlockKind, Note};
-use wire::control::{Refusal, RefusalCode, Registered, Role};
+use wire::control::{Intent, Refusal, RefusalCode, Registered, Role};
 use wire::{Header, Kind, Status, flag};
 
 const MIB: u64 = 1 << 20;
@@ -195,6 +195,26 @@ fn a_new_life_in_the_map_ends_the_link_to_the_old_one() {
     c.pass(ms(50));
     assert_ne!(c.link_of(Who::Server(1)), Some(old));
     assert!(c.log.replies[0].1.is_ok());
+}
+
+#[test]
+fn a_removed_device_is_not_dialled_any_more() {
+    let mut c = Cluster::ready();
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    assert!(c.link_of(Who::Server(1)).is_some());
+    c.change(|map| {
+        map.devices[0].up = false;
+        map.devices[0].intent = Intent::Removed as i32;
+        (map.groups[0].epoch, map.groups[0].primary) = (14, 2);
+    });
+    c.ask(2, BlockKind::Read, 0, 512, &[]);
+    c.pass(ms(2000));
+    assert_eq!(c.link_of(Who::Server(1)), None);
+    let greeted = |c: &Cluster| c.log.hellos.iter().filter(|(to, _)| *to == Who::Server(1)).count();
+    let before = greeted(&c);
+    c.pass(ms(5000));
+    assert_eq!(greeted(&c), before);
+    assert!(c.log.replies[1].1.is_ok());
 }
 
 #[test]
