@@ -86,6 +86,8 @@ pub(crate) struct Process {
     pub next_pending: u32,
     /// A frame came to it that copies something, in any of its lives.
     pub took_copies: bool,
+    /// So many writes came to it, in all its lives.
+    pub writes_asked: u32,
     /// True while a run is in the world's queue.
     pub scheduled: bool,
     pub wake: Option<Time>,
@@ -115,6 +117,7 @@ impl Process {
             pending: BTreeMap::new(),
             next_pending: 0,
             took_copies: false,
+            writes_asked: 0,
             scheduled: false,
             wake: None,
             wake_number: 0,

@@ -331,27 +331,34 @@ fn without_slow(
     let id = stage.proc(Who::Sds(i));
     stage.world.slow_down(id, net, disk);
     stage.marks.meet("sim: a server was slow");
-    let before = stage.world.disk_jobs(id);
-    let jobs = |s: &Stage| s.world.disk_jobs(id) - before;
     // What is seen of it is forgotten after ten heartbeats: it has something to do twice in that time.
-    let seen = stage.plan.limits.heartbeat_every * 5;
-    let busy = (CALM.as_nanos() / seen.as_nanos()) as u32;
+    let turn = stage.plan.limits.heartbeat_every * 5;
     let end = stage.world.now() + CALM;
-    for turn in 0.. {
-        ask_everything(stage, turn);
+    // Since when it has something to do in each turn.
+    let (mut asked, mut busy_since) = (stage.world.writes_asked(id), stage.world.now());
+    for n in 0.. {
+        ask_everything(stage, n);
         let unmet =
             |s: &Stage| s.sent_away.is_none().then(|| format!("sds{i} is slow, and is borne"));
-        match wait(stage, "R12", CALM / 600, unmet) {
-            Err(failure) if failure.name == "R12" && stage.world.now() < end => {}
+        let over = wait(stage, "R12", turn, unmet);
+        let now = stage.world.now();
+        let before = std::mem::replace(&mut asked, stage.world.writes_asked(id));
+        if asked == before {
+            busy_since = now;
+        }
+        match over {
             // Groups have other leaders by now.
             Err(failure)
                 if failure.name == "R12" && !stage.can_be_found_slow(i, disk > Duration::ZERO) =>
             {
                 return Ok(());
             }
+            Err(failure) if failure.name == "R12" && now < end => {}
             // Nobody has asked it for anything to speak of: so nobody waits for it.
             Err(failure)
-                if failure.name == "R12" && disk > Duration::ZERO && jobs(stage) < busy =>
+                if failure.name == "R12"
+                    && disk > Duration::ZERO
+                    && now.since(busy_since) < CALM / 2 =>
             {
                 return Ok(());
             }

@@ -8,7 +8,7 @@ use base::{LinkId, Time};
 use seam::{Buf, DialError, DialId, DownReason, Effects, Head, Note, Port};
 use std::net::SocketAddr;
 use std::time::Duration;
-use wire::flag;
+use wire::{Header, Kind, flag};
 
 /// How long a dial tries.
 const DIAL_TIME: Duration = Duration::from_secs(2);
@@ -65,9 +65,9 @@ impl World {
         self.procs[id.0].slow = (net, disk);
     }
 
-    /// How many operations this process has asked its disks for.
-    pub fn disk_jobs(&self, id: ProcId) -> u32 {
-        self.procs[id.0].next_pending
+    /// How many writes this process was asked for, by clients and by primaries.
+    pub fn writes_asked(&self, id: ProcId) -> u32 {
+        self.procs[id.0].writes_asked
     }
 
     /// True when a frame came to this process, in any of its lives, that copies something.
@@ -332,6 +332,7 @@ impl World {
         }
         for (head, body) in frames {
             self.procs[id.0].took_copies |= is_copy(&head);
+            self.procs[id.0].writes_asked += u32::from(is_write(&head));
             let bytes = (head.as_slice().len() + body.len()) as u64;
             self.deliver(
                 id,
@@ -516,7 +517,16 @@ impl World {
 }
 
 fn is_copy(head: &Head) -> bool {
+    header(head).is_some_and(|h| h.kind() == Some(Kind::Replicate) && h.has(flag::COPY))
+}
+
+fn is_write(head: &Head) -> bool {
+    let kind = header(head).and_then(|h| h.kind());
+    matches!(kind, Some(Kind::Write | Kind::Replicate))
+}
+
+/// The header of a data frame.
+fn header(head: &Head) -> Option<Header> {
     let head = head.as_slice();
-    let header = (head.len() == wire::header::HEADER).then(|| wire::parse(head));
-    header.is_some_and(|h| h.kind() == Some(wire::Kind::Replicate) && h.has(flag::COPY))
+    (head.len() == wire::header::HEADER).then(|| wire::parse(head))
 }
