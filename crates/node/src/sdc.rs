@@ -289,7 +289,10 @@ fn refusal_note(header: &Header, body: &[u8]) -> &'static str {
     match decode::<Refusal>(header, body).map(|r| r.code()) {
         Some(Code::WrongCluster) => "refused: it belongs to another cluster",
         Some(Code::WrongVersion) => "refused: it speaks another protocol version",
-        Some(Code::Superseded) => "refused: a newer process has this client's name",
+        Some(Code::Superseded) => {
+            "refused: a newer process has this client's name. Give one of the two another `name`, and start this one \
+             again"
+        }
         Some(Code::NotLeader) => "another MDM leads",
         Some(Code::NotMe) => "refused: another process listens at this address",
         _ => "refused",

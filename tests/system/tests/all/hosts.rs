@@ -106,6 +106,13 @@ fn roles_run_from_their_files_and_a_later_process_takes_over() {
         for (i, unit) in content.chunks(MIB as usize).enumerate() {
             ensure!(nbd.read(i as u64 * MIB, unit.len())? == unit, "unit {i}");
         }
+        // The same client again, at another socket: the first one can't know which of them was meant.
+        let other = format!("[\"unix:{}\"]", hosts.folder.join("nbd-again.sock").display());
+        hosts.run("sdc", "sdc-again", &[("mdm", format!("[{mdm:?}]")), ("nbd", other)], "")?;
+        wait("the earlier client says what to do", secs(10), || {
+            let said = fs::read_to_string(hosts.folder.join("sdc.log"))?;
+            Ok(said.contains("Give one of the two another `name`").then_some(()))
+        })?;
         // SIGTERM ends each cleanly.
         for (i, child) in hosts.running.iter_mut().enumerate().filter(|(i, _)| *i != 1) {
             signal(child.id(), Signal::TERM)?;
