@@ -89,7 +89,6 @@ pub fn show(target: &Target, children: &mut [(String, Child)], stop: &AtomicBool
                 draw(&view, &mut drawn)?;
             } else if view != last {
                 print!("{view}");
-                stdout().flush()?;
             }
             last = view;
         }

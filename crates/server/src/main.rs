@@ -1,10 +1,13 @@
 //! The one binary `gabion`: every role, and the command line for all of them.
 //!
 //! One file per subcommand (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`, `sdc`, `device`, `objects` (domains, fault sets, pools), `inspect`, `demo`, `bench`); what
-//! they share is below them: `target` finds the cluster, `admin` talks to its MDM, `cluster`,
+//! they share is below them: `output` prints, `target` finds the cluster, `admin` talks to its MDM, `cluster`,
 //! `statedir` and `process` keep the processes of a cluster on this machine, `service` and the
 //! `role_*` files run a node. Nothing here decides about data: that is the nodes' work.
 #![forbid(unsafe_code)]
+
+#[macro_use]
+mod output;
 
 mod admin;
 mod bench;
@@ -123,7 +126,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(&cli) {
+    match output::run(|| run(&cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("error: {error:#}");

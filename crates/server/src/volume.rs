@@ -7,7 +7,7 @@ use crate::target::Target;
 use crate::{report, spec, status};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use std::io::{IsTerminal, Write, stdin, stdout};
+use std::io::{IsTerminal, stdin};
 use wire::control::{Access, Ask, CreateVolume, MapAsk, MapTo, ObjectKind, UnmapAsk, VolumeStatus};
 
 /// What to do with volumes.
@@ -242,7 +242,6 @@ fn confirm(name: &str) -> Result<()> {
         bail!("deleting {name} destroys its data: say so with --yes");
     }
     print!("This destroys all data of {name}. Type its name to go on: ");
-    stdout().flush()?;
     let mut answer = String::new();
     stdin().read_line(&mut answer)?;
     if answer.trim() != name {

@@ -22,6 +22,7 @@ mod mdm_parted;
 mod mdm_restart;
 mod objects;
 mod outage;
+mod output;
 mod scale;
 mod storm;
 mod top;
