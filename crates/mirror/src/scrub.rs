@@ -28,26 +28,26 @@ const TRIES: u32 = 100;
 /// And before a group is passed over.
 const WAITS: u32 = 30;
 
-/// What came of scrubbing since the process started. All but the counts and times in bytes.
+/// What came of scrubbing in this pass, or the last one. All but the counts and times in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStats {
     /// A pass runs.
     pub running: bool,
-    /// What this pass, or the last one, has read.
+    /// What it has read.
     pub done: u64,
     /// What it had to read, as of its beginning.
     pub held: u64,
-    /// Passes that came to their end.
+    /// Passes that came to their end since the process started.
     pub passes: u64,
     /// When the last one did.
     pub ended: Option<Time>,
-    /// What was found damaged.
+    /// What it found damaged.
     pub damaged: u64,
     /// Of that, what was written anew.
     pub repaired: u64,
     /// Of that, what nobody else had.
     pub unrepairable: u64,
-    /// What this pass, or the last one, has not read, as this device is not in sync in its group.
+    /// What it has not read, as this device is not in sync in its group.
     pub skipped: u64,
 }
 
@@ -126,10 +126,11 @@ impl<J: Journal> Mirror<J> {
         }
         let held = self.journal.used();
         let scrub = &mut self.scrub;
-        // A read that still runs is of the pass before: this one begins when it ends.
+        // A read that still runs is of the pass before, and has no range to count for: this one begins when it ends.
         (scrub.cursor, scrub.began, scrub.range, scrub.due) = (0, now, None, Some(now));
         scrub.unready.clear();
-        scrub.stats = ScrubStats { running: true, done: 0, skipped: 0, held, ..scrub.stats };
+        let ScrubStats { passes, ended, .. } = scrub.stats;
+        scrub.stats = ScrubStats { running: true, held, passes, ended, ..ScrubStats::default() };
     }
 
     /// Goes on, when it is time to.
@@ -255,9 +256,9 @@ impl<J: Journal> Mirror<J> {
         let (group, unit) = (op.group, op.unit);
         let mine = self.scrub.op == Some(key);
         let secondary = self.replicas.get_mut(group).is_some_and(|r| r.secondary().is_some());
-        let told = self.scrub.range.and_then(|r| r.told);
-        if mine && told != Some((first, blocks)) {
-            self.scrub_mended(group, told, out);
+        let range = self.scrub.range.filter(|r| mine && r.told != Some((first, blocks)));
+        if let Some(range) = range {
+            self.scrub_mended(group, range.told, out);
             self.scrub.stats.damaged += u64::from(blocks) * u64::from(BLOCK);
         }
         if !secondary {
@@ -309,7 +310,9 @@ impl<J: Journal> Mirror<J> {
 
     /// A primary has the blocks again: from a member.
     pub(crate) fn scrub_repaired(&mut self, bytes: u32) {
-        self.scrub.stats.repaired += u64::from(bytes);
+        if self.scrub.range.is_some() {
+            self.scrub.stats.repaired += u64::from(bytes);
+        }
     }
 
     /// No copy that is in sync has the blocks: the range goes on behind them.
@@ -323,9 +326,9 @@ impl<J: Journal> Mirror<J> {
     }
 
     fn scrub_past(&mut self, now: Time, first: u16, blocks: u16) {
-        self.scrub.stats.unrepairable += u64::from(blocks) * u64::from(BLOCK);
         self.scrub.due = Some(now);
         let Some(range) = &mut self.scrub.range else { return };
+        self.scrub.stats.unrepairable += u64::from(blocks) * u64::from(BLOCK);
         range.at = range.at.max((u32::from(first) + u32::from(blocks)) * BLOCK);
         (range.tries, range.told) = (0, None);
         if range.at >= range.end {

@@ -62,14 +62,15 @@ pub struct Report {
     pub full: Option<Full>,
 }
 
-/// The scrubber of a device, since its process started.
+/// The scrubber of a device: its pass, or the last one.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Scrub {
     pub running: bool,
-    /// What this pass, or the last one, has read.
+    /// What it has read.
     pub done_bytes: u64,
     /// What it has to read.
     pub held_bytes: u64,
+    /// That ended since the process started.
     pub passes: u64,
     /// Since the last pass ended.
     pub ended_seconds_ago: Option<u64>,
@@ -77,7 +78,7 @@ pub struct Scrub {
     pub repaired_bytes: u64,
     /// Damaged, and no other copy was there.
     pub unrepairable_bytes: u64,
-    /// What this pass, or the last one, has not read, as this copy is not up to date.
+    /// What it has not read, as this copy is not up to date.
     pub skipped_bytes: u64,
     /// How often a pass was asked for, ever.
     pub asked: u32,

@@ -329,25 +329,25 @@ pub struct MoveStatus {
     pub missed: u64,
 }
 
-/// The scrubber of one device: it reads what the device holds, and has damage repaired. Since the process started.
+/// The scrubber of one device: it reads what the device holds, and has damage repaired. Its pass, or the last one.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ScrubStatus {
     /// A pass runs.
     #[prost(bool, tag = "1")]
     pub running: bool,
-    /// Bytes that this pass, or the last one, has read.
+    /// Bytes that it has read.
     #[prost(uint64, tag = "2")]
     pub done: u64,
     /// Bytes that it had to read, as of its beginning.
     #[prost(uint64, tag = "3")]
     pub held: u64,
-    /// Passes that came to their end.
+    /// Passes that came to their end since the process started.
     #[prost(uint64, tag = "4")]
     pub passes: u64,
     /// Milliseconds since the last one ended; 0 when there was none.
     #[prost(uint64, tag = "5")]
     pub ended_ms_ago: u64,
-    /// Bytes that were found damaged.
+    /// Bytes that it found damaged.
     #[prost(uint64, tag = "6")]
     pub damaged: u64,
     /// Of these, those that were written anew.
@@ -356,7 +356,7 @@ pub struct ScrubStatus {
     /// Those for which no other copy was there.
     #[prost(uint64, tag = "8")]
     pub unrepairable: u64,
-    /// Bytes that this pass has not read, as their group had no copy here that is in sync.
+    /// Bytes that it has not read, as their group had no copy here that is in sync.
     #[prost(uint64, tag = "9")]
     pub skipped: u64,
     /// The last pass that was asked for and is known here: what [`DeviceInfo::scrub`] counts. It runs, or has ended.

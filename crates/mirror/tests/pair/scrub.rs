@@ -51,6 +51,22 @@ fn a_scrub_gives_up_what_both_copies_have_lost_and_comes_to_its_end() {
 }
 
 #[test]
+fn each_pass_tells_what_it_found_itself() {
+    let mut pair = scrubbed([&[6], &[6, 8]]);
+    let pass = |pair: &mut Pair| {
+        let now = pair.now;
+        pair.mirrors.iter_mut().for_each(|m| m.begin_scrub(now));
+        pair.wait(20_000);
+        let stats = pair.mirrors.each_ref().map(|m| m.scrub_stats().unwrap());
+        stats.map(|s| [s.damaged, s.repaired, s.unrepairable].map(|n| n / u64::from(BLOCK)))
+    };
+    assert_eq!(pass(&mut pair), [[1, 0, 1], [2, 1, 1]]);
+    assert_eq!(pass(&mut pair), [[1, 0, 1]; 2], "what is still damaged is told again");
+    assert_eq!(pair.write(0, 6, 9), Some(Status::Ok));
+    assert_eq!(pass(&mut pair), [[0; 3]; 2], "what was written anew is not");
+}
+
+#[test]
 fn a_scrub_keeps_to_its_rate_and_begins_anew_by_the_clock_or_when_asked() {
     let mut pair = scrubbed([&[], &[]]);
     pair.mirrors = pair.mirrors.map(|m| {

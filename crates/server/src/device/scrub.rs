@@ -1,7 +1,7 @@
 //! `gabion device scrub`: begins a pass, and follows it to its end.
 
 use crate::bench::progress::Line;
-use crate::exit::{Exit, coded};
+use crate::exit::Exit;
 use crate::report::{Device, Report, Scrub, UpDown};
 use crate::size::Size;
 use crate::status;
@@ -53,15 +53,18 @@ fn tell(report: &Report, id: Option<u32>, left: &[u32]) -> Result<Exit> {
     let (done, damaged) = (sum(|s| s.done_bytes), sum(|s| s.damaged_bytes));
     let (repaired, lost) = (sum(|s| s.repaired_bytes), sum(|s| s.unrepairable_bytes));
     println!(
-        "Read {} on {} devices: {} damaged since their servers started, {} repaired.",
+        "Read {} on {} devices: {} damaged, {} repaired.",
         Size(done),
         scrubbed(report, id).count(),
         Size(damaged),
         Size(repaired)
     );
     if lost > 0 {
-        let text = format!("{} are damaged, and no other good copy was there", Size(lost));
-        return Err(coded(Exit::Failed, text));
+        bail!(
+            "{} stay damaged, as no other good copy was there. With the device's server stopped, `gabion inspect \
+             DEVICE verify` tells where; what clients write there anew is whole again",
+            Size(lost)
+        );
     }
     if let Some(first) = left.first() {
         let names: Vec<String> = left.iter().map(|id| format!("dev{id}")).collect();

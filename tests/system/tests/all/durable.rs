@@ -141,6 +141,26 @@ fn flipped_bits_are_found_repaired_and_counted_and_never_served() {
 }
 
 #[test]
+fn what_no_copy_has_is_told_by_every_scrub_until_it_is_written_anew() {
+    case(|| {
+        let cluster = Cluster::start(&OPTIONS)?;
+        let data = Random::new(4).bytes(32 * MIB as usize);
+        cluster.fill("vol1", &data)?;
+        let block = &data[5 * MIB as usize..][..4096];
+        for n in 1..=3 {
+            flip(&cluster.device(n), &[block], usize::MAX)?;
+        }
+        for _ in 0..2 {
+            cluster.gabion(&["device", "scrub"])?.fails(1, &["8 KiB stay damaged"])?;
+        }
+        cluster.nbd("vol1")?.write(5 * MIB, block)?;
+        let said = cluster.gabion(&["device", "scrub"])?.ok()?;
+        ensure!(said.contains(": 0 B damaged, 0 B repaired."), "{said}");
+        cluster.verify("vol1", &data)
+    });
+}
+
+#[test]
 fn a_scrub_is_followed_to_its_end_by_an_mdm_that_knows_of_no_pass_before() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
