@@ -394,7 +394,11 @@ impl<'a> Round<'a> {
     fn level(&mut self) -> Level {
         let state = self.state;
         let busy = |(id, g): (&GroupId, &Group)| !g.is_whole() && (!g.lost || state.is_used(*id));
-        let away = state.devices.values().any(|d| !d.up && d.intent == Intent::Normal);
+        // Who is away and has nothing any more isn't waited for: that may take for ever.
+        let waits = |id: &DeviceId| !state.groups_of(*id).is_empty();
+        let missed =
+            |(id, d): (&DeviceId, &Device)| !d.up && d.intent == Intent::Normal && waits(id);
+        let away = state.devices.iter().any(missed);
         let stays = |d: &Device| matches!(d.intent, Intent::Normal | Intent::Removed);
         let leaves = !state.devices.values().all(stays);
         let begun = self.shapes.values().any(|shape| shape.leaving != 0);

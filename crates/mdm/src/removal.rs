@@ -88,7 +88,9 @@ impl State {
         };
         for pool in pools {
             let of_pool = |d: &Device| d.pool == pool;
-            let goes = there().filter(|(id, d)| of_pool(d) && goes(id, d));
+            // One whose copies were made anew while it was away has nothing that would move, whatever it used.
+            let holds = |id: &DeviceId| !self.groups_of(*id).is_empty();
+            let goes = there().filter(|(id, d)| of_pool(d) && goes(id, d) && holds(id));
             let needed: u64 = goes.map(|(id, _)| used(id)).sum();
             let spare = self.objects.spare(pool, limits);
             let room = |(id, d): &(&DeviceId, &Device)| {

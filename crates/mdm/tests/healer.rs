@@ -173,6 +173,25 @@ fn a_device_that_stays_away_is_rebuilt_on_all_others() {
 }
 
 #[test]
+fn who_stays_away_and_has_nothing_any_more_keeps_nobody_from_a_share() {
+    let mut rig = Rig::new(4);
+    rig.down(2);
+    rig.beats();
+    rig.round(rig.limits.rebuild_after);
+    rig.settle();
+    assert!(rig.state.groups_of(DeviceId(2)).is_empty());
+    rig.add(5, 0);
+    rig.settle();
+    let share = rig.shares()[&1].0;
+    assert!((rig.shares()[&5].0 - share).abs() <= 1, "{:?}", rig.shares());
+    // It gets its own when it is back.
+    rig.back(2);
+    rig.settle();
+    let share = rig.shares()[&1].0;
+    assert!((rig.shares()[&2].0 - share).abs() <= 1, "{:?}", rig.shares());
+}
+
+#[test]
 fn a_bounded_number_of_groups_moves_at_a_time() {
     let mut rig = Rig::new(5);
     (rig.limits.moves, rig.limits.moves_per_device) = (5, 2);
@@ -516,6 +535,15 @@ fn a_removal_that_would_break_what_was_promised_is_refused() {
     rig.used(3, 0);
     rig.intend(1, Intent::Remove);
     assert_eq!(ask(&rig, 2, ""), Err(Refused::TooFewLeft { left: 1 }));
+    // What it used doesn't count once its copies are elsewhere.
+    let mut rig = Rig::new(4);
+    rig.down(2);
+    rig.beats();
+    rig.round(rig.limits.rebuild_after);
+    rig.settle();
+    (1..=4).for_each(|n| rig.used(n, 1 << 30));
+    assert_eq!(ask(&rig, 1, ""), Err(Refused::NoRoom { needed: 1 << 30, room: 0 }));
+    assert!(ask(&rig, 2, "").is_ok());
     let mut rig = Rig::new(4);
     let used = rig.state.groups.iter().find(|(id, _)| rig.state.is_used(**id)).unwrap();
     let [a, b] = used.1.pair().unwrap();

@@ -218,12 +218,14 @@ impl Rooms {
         all
     }
 
-    /// What would make all level, each pool by itself.
+    /// What would make all level that is up, each pool by itself.
     pub fn level(state: &State) -> Plan {
         let mut all = Plan::default();
         let pools = state.objects.pools.keys();
         for pool in pools.take(if mutant::on(Mutant::LevelFirstPool) { 1 } else { usize::MAX }) {
-            let plan = placement::balance(&devices_of(state, *pool), &held(state, *pool));
+            let mut devices = devices_of(state, *pool);
+            devices.retain(|d| state.is_up(d.id));
+            let plan = placement::balance(&devices, &held(state, *pool));
             let plan = plan.unwrap_or_default();
             all.moves.extend(plan.moves);
             all.swaps.extend(plan.swaps);
