@@ -68,14 +68,20 @@ impl Members {
         Ok(control::MdmInfo { id, name, address, tie_breaker: m.tie_breaker })
     }
 
-    /// Takes one out. `works` says who was heard lately, and counts or may count.
+    /// Takes one out. `vote` says whether who has a vote was heard lately. Who has none yet, as it was never there, is
+    /// neither needed nor any help.
     pub fn remove_command(
         &self,
         name: &str,
-        works: impl Fn(u32) -> bool,
+        vote: impl Fn(u32) -> Option<bool>,
     ) -> Result<RemoveMdm, Refused> {
         let (id, gone) = self.find(name)?;
-        let rest: Vec<(&u32, &Member)> = self.list.iter().filter(|(i, _)| **i != id).collect();
+        if vote(id).is_none() {
+            return Ok(RemoveMdm { id });
+        }
+        let all: Vec<(&u32, &Member)> =
+            self.list.iter().filter(|(i, _)| vote(**i).is_some()).collect();
+        let rest: Vec<(&u32, &Member)> = all.iter().copied().filter(|(i, _)| **i != id).collect();
         let managers = rest.iter().filter(|(_, m)| !m.tie_breaker).count();
         if managers == 0 {
             return Err(Refused::LastManager(gone.name.clone()));
@@ -84,8 +90,8 @@ impl Members {
             return Err(Refused::LastTieBreaker(gone.name.clone()));
         }
         // Before and after: the step itself needs a majority of all.
-        let alive = |list: &[(&u32, &Member)]| list.iter().filter(|(i, _)| works(**i)).count();
-        let all: Vec<_> = self.list.iter().collect();
+        let alive =
+            |list: &[(&u32, &Member)]| list.iter().filter(|(i, _)| vote(**i) == Some(true)).count();
         let enough = 2 * alive(&all) > all.len() && 2 * alive(&rest) > rest.len();
         match enough {
             true => Ok(RemoveMdm { id }),
@@ -185,16 +191,29 @@ mod tests {
     #[test]
     fn nobody_is_removed_whom_the_others_need() {
         let m = members(&[("a", false), ("b", false), ("t", true)]);
-        let all = |_| true;
+        let all = |_| Some(true);
         assert_eq!(m.remove_command("x", all), Err(Refused::NoMdm("x".into())));
         assert!(matches!(m.remove_command("t", all), Err(Refused::LastTieBreaker(_))));
         assert_eq!(m.remove_command("b", all), Ok(RemoveMdm { id: 2 }));
         // One is dead: it can go, but nobody else.
-        let but_b = |id| id != 2;
+        let but_b = |id| Some(id != 2);
         assert_eq!(m.remove_command("b", but_b), Ok(RemoveMdm { id: 2 }));
         assert!(matches!(m.remove_command("a", but_b), Err(Refused::Majority { .. })));
         let m = members(&[("a", false), ("t", true)]);
         assert!(matches!(m.remove_command("a", all), Err(Refused::LastManager(_))));
         assert_eq!(m.remove_command("t", all), Ok(RemoveMdm { id: 2 }), "nobody is tied with it");
+    }
+
+    #[test]
+    fn who_never_came_goes_again_and_helps_nobody() {
+        let m = members(&[("a", false), ("gone", false)]);
+        let only_a = |id| (id == 1).then_some(true);
+        assert_eq!(m.remove_command("gone", only_a), Ok(RemoveMdm { id: 2 }));
+        assert!(matches!(m.remove_command("a", only_a), Err(Refused::LastManager(_))));
+        let m = members(&[("a", false), ("b", false), ("t", true), ("gone", false)]);
+        let but_gone = |id| (id < 4).then_some(true);
+        assert_eq!(m.remove_command("gone", but_gone), Ok(RemoveMdm { id: 4 }));
+        assert_eq!(m.remove_command("b", but_gone), Ok(RemoveMdm { id: 2 }));
+        assert!(matches!(m.remove_command("t", but_gone), Err(Refused::LastTieBreaker(_))));
     }
 }

@@ -388,8 +388,7 @@ impl Mdm {
                 self.state.members.add_command(m).map(Command::AddMdm).map(Some)
             }
             Some(Ask::RemoveMdm(m)) => {
-                let works = |id| self.works(id);
-                let made = self.state.members.remove_command(&m.name, works);
+                let made = self.state.members.remove_command(&m.name, |id| self.vote(id));
                 made.map(Command::RemoveMdm).map(Some)
             }
             Some(Ask::SwitchMdm(m)) => self.switch(m).map(|()| None),

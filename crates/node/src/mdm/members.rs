@@ -104,10 +104,10 @@ impl Mdm {
         !now.outgoing.is_empty() || !now.all().iter().all(listed)
     }
 
-    /// True for a member that was heard lately.
-    pub(super) fn works(&self, id: u32) -> bool {
-        let peers = self.consensus.as_ref().map(|c| c.peers()).unwrap_or_default();
-        peers.iter().any(|p| p.id == u64::from(id) && p.heard)
+    /// Whether a member that has a vote was heard lately.
+    pub(super) fn vote(&self, id: u32) -> Option<bool> {
+        let peers = self.consensus.as_ref()?.peers();
+        peers.iter().find(|p| p.id == u64::from(id) && p.voter).map(|p| p.heard)
     }
 
     /// Hands over, if that was ordered.
