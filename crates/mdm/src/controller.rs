@@ -32,6 +32,8 @@ pub enum Registration<Id> {
     Superseded(String),
     /// It can't be registered; the text says what to do.
     Bad(String),
+    /// It has no home here; the text says what to do.
+    WrongPlace(String),
     /// The device is not this server's; the text says what to do.
     WrongDevice(String),
 }
@@ -53,7 +55,7 @@ impl State {
         let known = self.reporter(m);
         let home = match self.home(m, known.map(|(_, d)| d)) {
             Ok(home) => home,
-            Err(text) => return Registration::Bad(text),
+            Err(text) => return Registration::WrongPlace(text),
         };
         let (device, incarnation) = match known {
             Some((id, d)) if d.nonce == m.nonce => (id, d.incarnation),

@@ -74,7 +74,7 @@ fn register(
             assert_eq!(apply(state, &command), Outcome::Changed);
             Ok(id)
         }
-        Registration::Bad(text) => Err(text),
+        Registration::WrongPlace(text) => Err(text),
         other => panic!("{other:?}"),
     }
 }

@@ -75,12 +75,22 @@ impl Dialer {
         send_control(link, Header::new(Kind::Hello), hello, out);
     }
 
-    /// The other side answered `Welcome`.
+    /// The other side answered `Welcome`, and all is well.
     pub fn welcomed(&mut self) {
+        self.admitted();
+        self.settled();
+    }
+
+    /// The other side answered `Welcome`, and may still refuse what comes next: then the delay goes on growing.
+    pub fn admitted(&mut self) {
         if let State::Greeting(link) = self.state {
             self.state = State::Up(link);
-            self.delay = self.min;
         }
+    }
+
+    /// Nothing was refused: when this link is lost, it is tried again soon.
+    pub fn settled(&mut self) {
+        self.delay = self.min;
     }
 
     /// The dial failed, or the link is down: tries again later. The delay doubles each time and is

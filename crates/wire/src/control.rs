@@ -142,6 +142,10 @@ pub enum RefusalCode {
     NotLeader = 7,
     /// The sender is no member (any more), or not the one that it says: it ends.
     WrongMember = 8,
+    /// Its protection domain, fault set or storage pool is not there, or it has to say which: it may ask again.
+    WrongPlace = 9,
+    /// Its device, or another one in its place, counts as up, and was not heard: it may ask again.
+    Occupied = 10,
 }
 
 /// The answer to a hello that is not welcome.

@@ -75,6 +75,10 @@ impl Mdm {
             RefusalCode::WrongVersion => "wrong version",
             RefusalCode::NotLeader => "another MDM leads",
             RefusalCode::WrongMember => "a wrong MDM",
+            RefusalCode::WrongPlace => "a server's domain, fault set or storage pool",
+            RefusalCode::Occupied => {
+                "a device that counts as up elsewhere, or whose place is taken"
+            }
             _ => "unexpected",
         };
         out.note(Note::Refused { link, why: note });

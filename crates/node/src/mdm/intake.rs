@@ -293,12 +293,21 @@ impl Mdm {
             Registration::Bad(text) => {
                 return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
             }
+            Registration::WrongPlace(text) => {
+                return self.refuse(link, &refusal(RefusalCode::WrongPlace, text), out);
+            }
             Registration::WrongDevice(text) => {
                 // Who is in the way may have died unnoticed: another process may have listened in its place at once.
                 let mut silent = self.state.in_the_way(m);
                 silent.retain(|device| !self.devices.contains_key(device));
-                silent.into_iter().for_each(|device| self.probe(device, out));
-                return self.expel(link, refusal(RefusalCode::WrongDevice, text), out);
+                silent.iter().for_each(|device| self.probe(*device, out));
+                if silent.is_empty() {
+                    return self.expel(link, refusal(RefusalCode::WrongDevice, text), out);
+                }
+                let text = alloc::format!(
+                    "{text}. It was not heard lately: if it is off, start this one again"
+                );
+                return self.refuse(link, &refusal(RefusalCode::Occupied, text), out);
             }
         };
         let incarnation = self.state.devices[&device].incarnation;
@@ -330,7 +339,9 @@ impl Mdm {
                 Registration::Superseded(text) => {
                     return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
                 }
-                Registration::Bad(text) | Registration::WrongDevice(text) => {
+                Registration::Bad(text)
+                | Registration::WrongPlace(text)
+                | Registration::WrongDevice(text) => {
                     return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
                 }
             };

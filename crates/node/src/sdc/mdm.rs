@@ -170,7 +170,7 @@ impl Sdc {
         if welcome.role() != Role::Mdm || !ours {
             return self.refuse(now, link, "welcomed by something else than our MDM", out);
         }
-        self.mdm.finder.dialer_mut().welcomed();
+        self.mdm.finder.dialer_mut().admitted();
         let register = RegisterSdc {
             name: self.config.name.clone(),
             nonce: self.config.nonce,
@@ -191,6 +191,7 @@ impl Sdc {
             self.client.named(me.0, me.1);
             self.map.me = Some(me.0);
         }
+        self.mdm.finder.dialer_mut().settled();
         self.cluster = ClusterId(registered.cluster);
         self.mdm.registered = Some(link);
         self.mdm.known_at = self.mdm.known_at.max(MapVersion(registered.map));

@@ -5,7 +5,7 @@ use super::{Sds, Trouble, Who};
 use crate::links::{hello, send_control};
 use crate::mapview::Changes;
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use base::{
     ClusterId, DeviceId, Duration, GroupId, Incarnation, LinkId, MapVersion, Time, beside_spare,
@@ -55,10 +55,11 @@ impl Sds {
                 MapPage::decode(&body[..]).map(|p| self.map_page(now, link, p, out))
             }
             Some(Kind::Refusal) => Refusal::decode(&body[..]).map(|r| {
-                let other = r.code() == RefusalCode::NotLeader;
-                match r.code() {
+                let code = r.code();
+                match code {
                     RefusalCode::Superseded => self.end(Note::Superseded, out),
                     RefusalCode::WrongDevice => self.give_up(Trouble::Refused(r.text), out),
+                    RefusalCode::Occupied => self.wait_for_place(now, r.text, out),
                     RefusalCode::WrongCluster
                         if self.config.device.kind() == DeviceKind::Durable =>
                     {
@@ -66,14 +67,9 @@ impl Sds {
                     }
                     _ => {}
                 }
-                out.note(Note::Refused {
-                    link,
-                    why: match other {
-                        true => "another MDM leads",
-                        false => "the MDM refused this server: see its log",
-                    },
-                });
+                out.note(Note::Refused { link, why: refused(code) });
                 self.drop_link(now, link, out);
+                let other = code == RefusalCode::NotLeader;
                 if let Some(leader) = r.leader.parse().ok().filter(|_| other) {
                     self.mdm.go_to(leader);
                 }
@@ -85,12 +81,21 @@ impl Sds {
         }
     }
 
+    /// Who is in the way may be found to be silent, or dead. While this process lives nobody can know that a former one
+    /// at its address doesn't: so it ends when that takes too long, and the next start is the proof.
+    fn wait_for_place(&mut self, now: Time, text: String, out: &mut Effects) {
+        let since = *self.occupied.get_or_insert(now);
+        if now.since(since) > self.config.limits.suspect_after * 3 {
+            self.give_up(Trouble::Refused(text), out);
+        }
+    }
+
     fn welcomed_by_mdm(&mut self, now: Time, link: LinkId, welcome: &Welcome, out: &mut Effects) {
         if welcome.role() != Role::Mdm {
             out.note(Note::Refused { link, why: "the MDM address is not an MDM's" });
             return self.drop_link(now, link, out);
         }
-        self.mdm.dialer_mut().welcomed();
+        self.mdm.dialer_mut().admitted();
         self.mdm_life = Incarnation(welcome.incarnation);
         let Some(register) = self.register() else { return };
         send_control(link, Header::new(Kind::Register), &register, out);
@@ -153,6 +158,8 @@ impl Sds {
 
     /// The MDM has named this life.
     fn registered(&mut self, now: Time, link: LinkId, registered: &Registered, out: &mut Effects) {
+        self.mdm.dialer_mut().settled();
+        self.occupied = None;
         self.cluster = ClusterId(registered.cluster);
         let (id, incarnation) = (DeviceId(registered.id), Incarnation(registered.incarnation));
         if self.me == DeviceId(0) {
@@ -397,6 +404,22 @@ impl Sds {
         let empty =
             proposal.suspects.is_empty() && proposal.join.is_empty() && proposal.admit.is_empty();
         (!empty).then_some(proposal)
+    }
+}
+
+/// What a refusal of the MDM means, and what to do.
+fn refused(code: RefusalCode) -> &'static str {
+    match code {
+        RefusalCode::NotLeader => "another MDM leads",
+        RefusalCode::WrongPlace => {
+            "the MDM does not know where this server belongs: compare `domain`, `fault_set` and `pool` of its \
+             configuration with `gabion domain list`, `gabion fault-set list` and `gabion pool list`. Where there are \
+             several, it has to say which"
+        }
+        RefusalCode::Occupied => {
+            "its device counts as up elsewhere, or another one in its place: it waits for what the MDM finds there"
+        }
+        _ => "the MDM refused this server: see its log",
     }
 }
 

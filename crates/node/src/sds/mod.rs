@@ -153,6 +153,8 @@ pub struct Sds {
     mdm: Finder,
     /// The life of the MDM that welcomed it last.
     mdm_life: Incarnation,
+    /// Since when the MDM refuses it, as somebody who was not heard counts as up in its place.
+    occupied: Option<Time>,
     links: Map<LinkId, Who>,
     clients: BTreeMap<SdcId, Session>,
     leaders: BTreeMap<DeviceId, Session>,
@@ -189,6 +191,7 @@ impl Sds {
             named: false,
             mdm,
             mdm_life: Incarnation(0),
+            occupied: None,
             links: Map::default(),
             clients: BTreeMap::new(),
             leaders: BTreeMap::new(),

@@ -234,6 +234,23 @@ pub(super) fn device<'a>(report: &'a Report, sds: &str, id: u32) -> Result<&'a D
     device.with_context(|| format!("{sds} has no device {id}: `gabion device list` names them"))
 }
 
+/// A new device's storage pool is there, and is said where there are several; one that takes another one's place is of
+/// that one's.
+fn check_pool(report: &Report, sds: &str, pool: Option<&str>, replaces: bool) -> Result<()> {
+    if let Some(pool) = pool.filter(|name| report.storage_pools.iter().all(|p| p.name != *name)) {
+        bail!("there is no storage pool `{pool}`: `gabion pool list` shows those that exist");
+    }
+    let server = report.sds.iter().find(|s| s.process_name == sds);
+    let domain = server.map(|s| s.protection_domain.as_str());
+    let pools =
+        report.storage_pools.iter().filter(|p| domain.is_none_or(|d| p.protection_domain == d));
+    let names: Vec<&str> = pools.map(|p| p.name.as_str()).collect();
+    if pool.is_none() && !replaces && names.len() > 1 {
+        bail!("there are several storage pools ({}): say which, with --pool", names.join(", "));
+    }
+    Ok(())
+}
+
 /// `gabion device add`.
 pub fn add(
     target: &Target,
@@ -250,10 +267,7 @@ pub fn add(
     };
     let spec = spec.clone().absolute()?;
     let report = status::ask(&found.target)?;
-    if let Some(pool) = pool.as_ref().filter(|p| report.storage_pools.iter().all(|q| q.name != **p))
-    {
-        bail!("there is no storage pool `{pool}`: `gabion pool list` shows those that exist");
-    }
+    check_pool(&report, &found.config.name, pool.as_deref(), replace.is_some())?;
     let replaced =
         replace.map(|id| given_up(&report, &found.config.name, id, force)).transpose()?;
     refuse_twice(&found.config, &spec, replaced)?;

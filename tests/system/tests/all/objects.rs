@@ -220,13 +220,14 @@ fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
         say("domain remove default")?.fails(1, &["still has 3 servers"])?;
         say("volume create v 64MiB")?.fails(1, &["several storage pools", "--pool"])?;
         say("volume create v 64MiB --pool fast")?.fails(1, &["two fault units", "`fast` has 0"])?;
+        say("device add ram:64MiB --sds 1")?.fails(1, &["pools (default, fast)", "--pool"])?;
 
         let mut servers = Vec::new();
         for (name, set) in [("f1", "r1"), ("f2", "r1"), ("f3", "r2"), ("f4", "r2")] {
             let home = format!("fault_set = \"{set}\"");
             servers.push(Extra::sds(&cluster, name, &home, "fast")?);
         }
-        let _lost = Extra::sds(&cluster, "f5", "fault_set = \"r9\"", "fast")?;
+        let lost = Extra::sds(&cluster, "f5", "fault_set = \"r9\"", "fast")?;
         wait("the pool has four devices", secs(20), || {
             let pools: Value = serde_json::from_str(&say("pool list --json")?.ok()?)?;
             let all = pools.as_array().context("a list")?;
@@ -234,6 +235,10 @@ fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
             ensure!(fast["zero_padding"] == true && fast["spare_percent"] == 20, "{fast:#}");
             Ok((fast["devices"] == 4).then_some(()))
         })?;
+        let log = fs::read_to_string(cluster.folder.join("f5.log"))?;
+        let said = log.contains("compare `domain`, `fault_set` and `pool`");
+        ensure!(said && log.lines().count() < 30, "{log}");
+        drop(lost);
         say("volume create v 64MiB --pool fast")?.ok()?;
         let by_name = groups(&cluster, &["f1", "f2", "f3", "f4"])?;
         ensure!(by_name[0] + by_name[1] == by_name[2] + by_name[3], "{by_name:?}");

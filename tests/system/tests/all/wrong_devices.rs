@@ -143,6 +143,23 @@ fn what_lies_in_the_place_of_a_device_is_told_and_never_served() {
 }
 
 #[test]
+fn devices_that_two_servers_have_exchanged_serve_where_they_are() {
+    case(|| {
+        let cluster = Cluster::start(&OPTIONS)?;
+        let data = fill(&cluster, "vol1", 3, 24 * MIB)?;
+        cluster.gabion(&["down"])?.ok()?;
+        let (one, two) = (cluster.device(1), cluster.device(2));
+        let aside = cluster.folder.join("aside");
+        fs::rename(&one, &aside)?;
+        fs::rename(&two, &one)?;
+        fs::rename(&aside, &two)?;
+        cluster.start_again()?;
+        cluster.wait_state("healthy", secs(30))?;
+        cluster.verify("vol1", &data)
+    });
+}
+
+#[test]
 fn a_device_of_another_cluster_is_refused_and_stays_as_it_was() {
     case(|| {
         let (cluster, other) = (Cluster::start(&OPTIONS)?, Cluster::start(&OPTIONS)?);
