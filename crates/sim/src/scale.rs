@@ -30,6 +30,8 @@ use wire::control::{Ask, CreateObject, CreateVolume, ObjectKind};
 
 /// Nobody wants to wait for a minute; how long it is doesn't change what follows.
 pub const REBUILD_AFTER: Duration = Duration::from_secs(5);
+/// The MDM has nothing to do when it has decided nothing for so long.
+const LEVEL: Duration = Duration::from_secs(1);
 /// A crash must be noticed within this time.
 const CRASH: Duration = Duration::from_secs(1);
 /// A silence must.
@@ -63,6 +65,7 @@ impl Shape {
         scale.register()?;
         scale.volumes()?;
         scale.figures.crash = scale.fails(2 * self.domains, false).context("a server dies")?;
+        scale.until_level()?;
         scale.figures.silence =
             scale.fails(3 * self.domains, true).context("a server is cut off")?;
         scale.read_all()?;
@@ -283,6 +286,18 @@ impl Scale {
             };
             state.groups.values().all(whole)
         })
+    }
+
+    /// Until nothing was decided for a while: what was made anew is levelled, too, and that is nobody's failure.
+    fn until_level(&mut self) -> Result<()> {
+        for _ in 0..60 {
+            let (before, end) = (self.entries, self.world.now() + LEVEL);
+            self.until("time", LEVEL * 2, |s| s.world.now() >= end)?;
+            if self.entries == before {
+                return self.until_whole().map(drop);
+            }
+        }
+        bail!("levelling never ends")
     }
 
     /// A server dies, or is cut off, and what it held is made anew elsewhere.
