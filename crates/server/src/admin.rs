@@ -33,6 +33,16 @@ struct NotLeader {
     text: String,
 }
 
+fn refused(mdm: SocketAddr, why: &Refusal) -> anyhow::Error {
+    match why.code() {
+        RefusalCode::NotLeader => {
+            let leader = why.leader.parse().ok();
+            NotLeader { leader, text: format!("{mdm}: {}", why.text) }.into()
+        }
+        _ => anyhow!("{mdm} refused us: {}", why.text),
+    }
+}
+
 /// A connection to an MDM that has welcomed us.
 #[derive(Debug)]
 pub struct Admin {
@@ -110,14 +120,7 @@ impl Admin {
         match header.kind() {
             Some(Kind::Welcome) if Welcome::decode(&body[..])?.role() == Role::Mdm => Ok(admin),
             Some(Kind::Welcome) => bail!("{mdm} belongs to Gabion, but is no MDM"),
-            Some(Kind::Refusal) => {
-                let why = Refusal::decode(&body[..])?;
-                if why.code() == RefusalCode::NotLeader {
-                    let leader = why.leader.parse().ok();
-                    return Err(NotLeader { leader, text: format!("{mdm}: {}", why.text) }.into());
-                }
-                bail!("{mdm} refused us: {}", why.text)
-            }
+            Some(Kind::Refusal) => Err(refused(mdm, &Refusal::decode(&body[..])?)),
             _ => bail!("{mdm} does not greet as an MDM does: is it the right address?"),
         }
     }
@@ -201,7 +204,32 @@ impl Admin {
         self.ask(Ask::SwitchMdm(SwitchMdm { name })).map(drop)
     }
 
+    /// Asks; and asks who leads now, if this MDM stops leading meanwhile. What was asked first may be carried out all
+    /// the same: an error of the second time says so.
     fn ask(&mut self, ask: Ask) -> Result<AdminReply> {
+        let deadline = Instant::now() + ELECTION;
+        let mut again = false;
+        loop {
+            let error = match self.ask_this(ask.clone()) {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
+            match error.downcast_ref::<NotLeader>() {
+                Some(follower) if Instant::now() < deadline => {
+                    *self = Admin::find(&[follower.leader.unwrap_or(self.mdm)])?;
+                    again = true;
+                }
+                _ if again => {
+                    return Err(error.context(
+                        "asked again, as another MDM leads now; the first one may have done it already",
+                    ));
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+
+    fn ask_this(&mut self, ask: Ask) -> Result<AdminReply> {
         let op = self.next_op;
         self.next_op += 1;
         let mut header = Header::new(Kind::Admin);
@@ -210,6 +238,9 @@ impl Admin {
         let (header, body) = self.receive().map_err(|e| {
             coded(Exit::Unreachable, format!("the MDM at {} gave no answer: {e:#}", self.mdm))
         })?;
+        if header.kind() == Some(Kind::Refusal) {
+            return Err(refused(self.mdm, &Refusal::decode(&body[..])?));
+        }
         if header.kind() != Some(Kind::AdminReply) || header.op.get() != op {
             bail!("the MDM at {} answered something else than was asked", self.mdm);
         }
@@ -239,5 +270,50 @@ impl Admin {
             bail!("its answer arrived damaged");
         }
         Ok((header, bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::thread::{JoinHandle, spawn};
+
+    /// An MDM that welcomes one guest, and answers the first question with this.
+    fn mdm(
+        answer: impl FnOnce(Header) -> (Header, Vec<u8>) + Send + 'static,
+    ) -> (SocketAddr, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let serve = move || {
+            let stream = listener.accept().unwrap().0;
+            let mut side = Admin { stream, mdm: address, next_op: 1 };
+            side.receive().unwrap();
+            let welcome = Welcome { role: Role::Mdm as i32, ..Welcome::default() };
+            side.send(Header::new(Kind::Welcome), &welcome).unwrap();
+            let (header, body) = answer(side.receive().unwrap().0);
+            let head = wire::frame(header, &body);
+            side.stream.write_all(&[head.as_slice(), &body].concat()).unwrap();
+        };
+        (address, spawn(serve))
+    }
+
+    #[test]
+    fn who_stops_leading_in_the_middle_sends_us_to_who_does() {
+        let (leader, second) = mdm(|asked| {
+            let mut header = Header::new(Kind::AdminReply);
+            header.op = asked.op;
+            (header, AdminReply::default().encode_to_vec())
+        });
+        let (old, first) = mdm(move |_| {
+            let code = RefusalCode::NotLeader as i32;
+            let refusal = Refusal { code, leader: leader.to_string(), ..Refusal::default() };
+            (Header::new(Kind::Refusal), refusal.encode_to_vec())
+        });
+        let mut admin = Admin::connect(old).unwrap();
+        admin.scrub(None).unwrap();
+        assert_eq!(admin.mdm(), leader);
+        first.join().unwrap();
+        second.join().unwrap();
     }
 }
