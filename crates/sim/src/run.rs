@@ -101,9 +101,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     i03_mirrors::mended(stage)?;
     stage.heal();
     if !stage.plan.allow_loss {
-        // The scrub has mended them. Memory is not scrubbed: there they are until somebody reads or writes them.
-        let plan = &stage.plan;
-        stage.lost_copies.retain(|(i, ..)| !plan.keeps(Who::Sds(*i)));
+        stage.forget_mended();
     }
     wait(stage, "I14", CALM, i14_leaks::unmet)?;
     wait(stage, "I12", CALM, i03_mirrors::undeleted)?;

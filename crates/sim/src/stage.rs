@@ -493,10 +493,22 @@ impl Stage {
             let own = first..first + BLOCK / SECTOR;
             unit.volume == record.volume && own.start < sectors.end && sectors.start < own.end
         };
-        let twice = |(i, unit, block): &(u8, UnitKey, u32)| {
-            (0..*i).any(|other| self.lost_copies.contains(&(other, *unit, *block)))
-        };
-        self.lost_copies.iter().any(|copy| touched(copy) && twice(copy))
+        self.lost_copies.iter().any(|copy| touched(copy) && self.has_twin(copy))
+    }
+
+    /// True when another server was told that this block is lost, too.
+    fn has_twin(&self, (i, unit, block): &(u8, UnitKey, u32)) -> bool {
+        let told = |other: u8| self.lost_copies.contains(&(other, *unit, *block));
+        (0..self.plan.sds).any(|other| other != *i && told(other))
+    }
+
+    /// The scrub has mended what one server was told is lost. Memory is not scrubbed: there it is until somebody
+    /// reads or writes it. And of two servers that were told neither may be able to mend the other: who could have
+    /// was away when the second one was made.
+    pub fn forget_mended(&mut self) {
+        let stays =
+            |copy: &&(u8, UnitKey, u32)| !self.plan.keeps(Who::Sds(copy.0)) || self.has_twin(copy);
+        self.lost_copies = self.lost_copies.iter().filter(stays).copied().collect();
     }
 
     /// True while somebody has told a joiner that blocks can't be read: who is left when one more server goes might
