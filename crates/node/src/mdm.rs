@@ -6,7 +6,7 @@
 //!
 //! One of the cluster's MDMs leads ([`office`]); only it works on wishes. The others apply what was
 //! committed, and tell whoever comes where the leader is ([`peers`]: how they talk to each other;
-//! [`memory`]: what is written, and when).
+//! [`memory`]: what is written, and when; [`moved`]: what the only one asks first if its log names another place).
 //!
 //! Invariants:
 //! - Nothing that isn't committed leaves: between proposal and commit no answer and no page is sent. One
@@ -28,6 +28,7 @@ mod greet;
 mod intake;
 mod members;
 mod memory;
+mod moved;
 mod office;
 mod outlet;
 mod peers;
@@ -51,6 +52,7 @@ use wire::{Header, Kind, PeerFramer};
 
 use gather::Gathered;
 use intake::Input;
+use moved::Moved;
 use office::Office;
 use outlet::{Answer, Pages};
 use peers::Peers;
@@ -137,6 +139,8 @@ pub struct Mdm {
     consensus: Option<Consensus>,
     /// What it will begin with when that is durable.
     beginning: Option<Image>,
+    /// It asks whether another one has its log.
+    moved: Option<Moved>,
     /// It leads.
     office: Option<Office>,
     /// When time passes for the consensus next.
@@ -192,6 +196,7 @@ impl Mdm {
             chain: 0,
             consensus: None,
             beginning: None,
+            moved: None,
             office: None,
             tick_at: Time::ZERO,
             peers: Peers::default(),
@@ -253,7 +258,9 @@ impl Mdm {
     }
 
     fn link_up(&mut self, link: LinkId, dial: Option<DialId>, out: &mut Effects) {
-        if let Some(member) = dial.and_then(|d| self.peers.dialled(d)) {
+        if dial.is_some_and(|d| self.asks_by(d)) {
+            self.ask_whether_it_serves(link, out);
+        } else if let Some(member) = dial.and_then(|d| self.peers.dialled(d)) {
             self.greet_member(link, member, out);
         } else if let Some(dial) = dial {
             // Somebody listens; that was the question.
@@ -328,6 +335,9 @@ impl Mdm {
     }
 
     fn dial_failed(&mut self, now: Time, dial: DialId, why: DialError, out: &mut Effects) {
+        if self.asks_by(dial) {
+            return self.go_on(now, out);
+        }
         if let Some(member) = self.peers.dialled(dial) {
             return self.member_lost(now, member, out);
         }
@@ -395,6 +405,7 @@ impl Node for Mdm {
                 }
             }
             Event::LinkUp { link, dial, .. } => self.link_up(link, dial, out),
+            Event::LinkDown { link, .. } if self.asks_on(link) => self.go_on(now, out),
             Event::LinkDown { link, .. } if self.peers.has(link) => {
                 if let Some(member) = self.peers.lost(link) {
                     self.member_lost(now, member, out);

@@ -496,6 +496,84 @@ fn a_log_of_another_cluster_or_none_at_all_is_refused_with_words() {
     assert!(again.refusal(sds).1.contains("not an MDM's log"));
 }
 
+/// An MDM with a copy of this one's log, at another address, which has asked at this one's.
+fn copy_of(original: &Bench) -> (Bench, LinkId) {
+    let moved = Config { address: "10.0.0.9:7000".parse().unwrap(), ..config(Limits::TEST_MIN) };
+    let mut copy = Bench::on_disk(original.disk.clone(), moved);
+    copy.settle();
+    let early = copy.say_hello(Role::Sds);
+    assert!(copy.inbox.is_empty() && !copy.mdm.is_ready(), "nobody is answered before it knows");
+    assert_eq!(copy.dials.last().unwrap().1, "10.0.0.1:7000");
+    (copy, early)
+}
+
+impl Bench {
+    /// Somebody listens at the dialled address: the link, and the hello that went out on it.
+    fn dial_up(&mut self) -> (LinkId, Hello) {
+        let (dial, _) = self.dials.pop().expect("a dial");
+        self.links += 1;
+        let link = LinkId(self.links);
+        let up = Event::LinkUp { link, port: Port::Peer, dial: Some(dial) };
+        self.mdm.on(self.now, up, &mut self.out);
+        self.settle();
+        (link, self.take::<Hello>(link, Kind::Hello).remove(0))
+    }
+
+    fn leads_at(&self, address: &str) -> bool {
+        self.mdm.is_settled() && self.mdm.state().members.list[&1].address == address
+    }
+}
+
+#[test]
+fn a_copy_of_the_only_mdms_log_does_not_lead_beside_it() {
+    let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
+    let (mut copy, early) = copy_of(&b);
+    let (asking, question) = copy.dial_up();
+    let asked = b.connect();
+    b.send(asked, Header::new(Kind::Hello), &question);
+    let (code, text) = b.refusal(asked);
+    assert_eq!(code, RefusalCode::WrongMember);
+    copy.send(asking, Header::new(Kind::Refusal), &node::links::refusal(code, text.clone()));
+    assert!(text.contains("stop the one there first"), "{text}");
+    assert_eq!(copy.mdm.failed(), Some(&text[..]));
+    assert_eq!(copy.refusal(early).1, text, "servers are told, too");
+    assert!(b.leads_at("10.0.0.1:7000"));
+}
+
+#[test]
+fn an_mdm_that_was_moved_leads_where_it_is_now() {
+    let (b, _, _) = Bench::with_volume(DeviceKind::Ram);
+    let here = "10.0.0.9:7000";
+    for why in [DialError::Refused, DialError::Unreachable] {
+        let (mut moved, early) = copy_of(&b);
+        moved.dial_failed(why);
+        assert!(moved.leads_at(here), "nobody listens there");
+        assert_eq!(moved.take::<Welcome>(early, Kind::Welcome).len(), 1);
+    }
+    let (mut moved, _) = copy_of(&b);
+    let (asking, _) = moved.dial_up();
+    moved.pass(10_000, &[]);
+    assert!(!moved.mdm.is_ready(), "who says nothing may be the one, standing still");
+    moved.drop_link(asking);
+    assert!(moved.leads_at(here), "no MDM ends such a link without a word");
+    let (mut moved, _) = copy_of(&b);
+    let (asking, _) = moved.dial_up();
+    let other = node::links::refusal(RefusalCode::WrongCluster, "this is cluster 8");
+    moved.send(asking, Header::new(Kind::Refusal), &other);
+    assert!(moved.leads_at(here), "an MDM of another cluster is there now");
+    let (mut moved, _) = copy_of(&b);
+    let (_, question) = moved.dial_up();
+    let own = moved.connect();
+    moved.send(own, Header::new(Kind::Hello), &question);
+    assert!(moved.leads_at(here), "it listens there as well");
+    let mut again = Bench::on_disk(
+        std::mem::take(&mut moved.disk),
+        Config { address: here.parse().unwrap(), ..config(Limits::TEST_MIN) },
+    );
+    again.settle();
+    assert!(again.leads_at(here), "from then on that is where it is");
+}
+
 #[test]
 fn a_disk_error_stops_everything_with_a_clear_error() {
     let (mut b, one, two) = Bench::with_volume(DeviceKind::Ram);

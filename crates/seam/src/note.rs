@@ -3,6 +3,7 @@
 
 use crate::framer::FrameError;
 use base::{DeviceId, Duration, Epoch, GroupId, LinkId, Lsn, MapVersion, UnitKey, VolumeId};
+use core::net::SocketAddr;
 
 /// One thing worth knowing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -230,6 +231,11 @@ pub enum Note {
     },
     /// This MDM belongs to no cluster, and waits to be taken into one.
     Waiting,
+    /// This MDM's log names another address than its own: it asks there whether another one serves.
+    Moved {
+        /// That address.
+        from: SocketAddr,
+    },
     /// This MDM leads from now on.
     Leading {
         /// Since which term.

@@ -194,6 +194,10 @@ fn tell(note: Note) -> Telling {
             "waits",
             "belongs to no cluster yet: `gabion mdm add` takes it into one".to_owned(),
         ),
+        Note::Moved { from } => told(
+            "moves",
+            format!("was at {from}, says its log: asks there whether an MDM with this log still serves"),
+        ),
         Note::Leading { term } => told("offices", format!("leads the MDMs (term {term})")),
         Note::Resigned => told("offices lost", "does not lead the MDMs any more".to_owned()),
         Note::Decided { .. } => counted("entries decided"),

@@ -30,6 +30,9 @@ impl Mdm {
         body: &[u8],
         out: &mut Effects,
     ) {
+        if self.asks_on(link) {
+            return self.answered(now, &wire::parse(head), body, out);
+        }
         let ours = self.peers.has(link);
         if !ours && !self.links.contains_key(&link) {
             return; // closed by us; this was on its way
@@ -109,7 +112,13 @@ impl Mdm {
             Peer::Mdm(_) => Some(Role::Mdm),
         };
         match (header.kind(), role) {
-            (Some(Kind::Hello), None) => self.hello(link, decode(body)?, out),
+            (Some(Kind::Hello), None) => match decode::<Hello>(body)? {
+                own if self.is_own(&own) => {
+                    self.go_on(now, out);
+                    Ok(())
+                }
+                hello => self.hello(link, hello, out),
+            },
             (_, None) => Err(unexpected("the first frame must be a hello")),
             (Some(Kind::Register), Some(Role::Sds)) => {
                 self.queue(link, Input::Register(link, decode::<Register>(body)?));
@@ -159,7 +168,7 @@ impl Mdm {
         }
         let member = hello.role() == Role::Mdm;
         let wait = match member {
-            true => self.log.is_recovering(),
+            true => self.log.is_recovering() || self.moved.is_some(),
             false => self.is_undecided(),
         };
         if wait {

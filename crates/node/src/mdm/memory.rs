@@ -8,6 +8,7 @@ use super::intake::Input;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use base::Time;
 use consensus::{Consensus, Image, Record};
 use mdm::State;
@@ -70,16 +71,19 @@ impl Mdm {
                 self.begin_with(Image::first(1, data));
             }
             Some(image) => match read(&image, &found.records) {
-                Ok((image, cluster)) => match self.config.cluster {
-                    Some(want) if cluster != 0 && want.0 != cluster => {
+                Ok((image, whole)) => match self.config.cluster {
+                    Some(want) if whole.state.cluster.0 != 0 && want != whole.state.cluster => {
                         let text = format!(
-                            "this log belongs to cluster {cluster:016x}, and cluster {:016x} is \
+                            "this log belongs to cluster {:016x}, and cluster {:016x} is \
                              configured: check which file the MDM was given",
-                            want.0
+                            whole.state.cluster.0, want.0
                         );
                         self.fail(text, out);
                     }
-                    _ => self.start(now, image, out),
+                    _ => match self.former_address(image.me as u32, &whole.state) {
+                        Some(at) => self.ask_at(at, image, whole.state.cluster, out),
+                        None => self.start(now, image, out),
+                    },
                 },
                 Err(what) => {
                     self.log.reject(what);
@@ -96,7 +100,7 @@ impl Mdm {
     }
 
     /// Goes on with what is durable.
-    fn start(&mut self, now: Time, image: Image, out: &mut Effects) {
+    pub(super) fn start(&mut self, now: Time, image: Image, out: &mut Effects) {
         let decided = match image.base.data.is_empty() {
             true => Decided::nothing(),
             false => Decided::from_bytes(&image.base.data).expect("it was read, or made, before"),
@@ -155,8 +159,8 @@ impl Mdm {
     }
 }
 
-/// What the log held, and its cluster.
-fn read(image: &[u8], records: &[alloc::vec::Vec<u8>]) -> Result<(Image, u64), String> {
+/// What the log held, and the state that all of it makes.
+fn read(image: &[u8], records: &[Vec<u8>]) -> Result<(Image, Box<Decided>), String> {
     let mut image = Image::decode(image).map_err(|e| e.to_string())?;
     for record in records {
         let record = Record::decode(&record[..]).map_err(|e| e.to_string())?;
@@ -174,5 +178,5 @@ fn read(image: &[u8], records: &[alloc::vec::Vec<u8>]) -> Result<(Image, u64), S
             return Err(format!("entry {}", e.index));
         }
     }
-    Ok((image, scratch.state.cluster.0))
+    Ok((image, scratch))
 }

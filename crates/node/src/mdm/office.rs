@@ -199,7 +199,7 @@ impl Mdm {
     /// True when who comes has to wait a moment: it will be known soon whether this MDM leads.
     pub(super) fn is_undecided(&self) -> bool {
         let Some(consensus) = &self.consensus else {
-            return self.log.is_recovering() || self.beginning.is_some();
+            return self.log.is_recovering() || self.beginning.is_some() || self.moved.is_some();
         };
         let alone = consensus.membership().voters == [consensus.id()];
         !self.ready && (consensus.role().leads || alone)

@@ -234,9 +234,12 @@ impl Mdm {
         let known = self.state.members.list.get(&id);
         if id == me || known.is_some_and(|m| m.address != hello.address) {
             let there = known.map_or("", |m| &m.address);
+            let how = match self.state.members.list.len() {
+                1 => "to move the MDM, stop the one there first",
+                _ => "to move an MDM, remove it and add it anew",
+            };
             return wrong(format!(
-                "MDM {id} is the one at {there}: this one, at {}, has a copy of its log. Stop it; to move an MDM, \
-                 remove it and add it anew",
+                "MDM {id} is the one at {there}: this one, at {}, has a copy of its log. Stop it; {how}",
                 hello.address
             ));
         }

@@ -1,9 +1,45 @@
 //! Without the MDM I/O goes on; when it is back, nothing of the configuration is missing.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use system::probe::Probe;
-use system::{Cluster, Options, case, secs, tool, wait};
+use system::run::binary;
+use system::{Cluster, Options, case, free_port, secs, tool, wait};
+
+/// An MDM that is not the cluster's own, with a copy of its log. It ends with the test.
+struct Copy {
+    child: Child,
+    address: String,
+}
+
+impl Copy {
+    fn start(cluster: &Cluster, name: &str) -> Result<Copy> {
+        let (log, said) = (cluster.folder.join(name), cluster.folder.join(&format!("{name}.said")));
+        tool(
+            "cp",
+            ["--sparse=always".as_ref(), cluster.file("mdm.log").as_os_str(), log.as_os_str()],
+        )?
+        .ok()?;
+        let address = format!("127.0.0.1:{}", free_port()?);
+        let config = cluster.folder.join(&format!("{name}.toml"));
+        let text = format!("name = \"mdm\"\nlisten = \"{address}\"\nlog = \"{}\"\n", log.display());
+        fs::write(&config, text)?;
+        let said = fs::File::create(said)?;
+        let mut command = Command::new(binary());
+        command.args(["mdm", "run", "--config"]).arg(&config).stdin(Stdio::null());
+        let child = command.stdout(said.try_clone()?).stderr(said).spawn()?;
+        Ok(Copy { child, address })
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
 
 #[test]
 fn io_goes_on_while_the_mdm_is_away() {
@@ -55,6 +91,38 @@ fn many_restarts_keep_every_volume() {
         }
         let status = cluster.wait_state("healthy", secs(20))?;
         ensure!(status["volumes"].as_array().map(Vec::len) == Some(6), "{status:#}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_copy_of_the_only_mdms_log_leads_only_when_that_one_is_gone() {
+    case(|| {
+        let cluster = Cluster::start(&Options::default())?;
+        let probe = Probe::start(&cluster, "vol1", 2, 256 << 20)?;
+        let copy = Copy::start(&cluster, "copy")?;
+        let said = cluster.folder.join("copy.said");
+        wait("the copy says what is wrong", secs(10), || {
+            Ok(fs::read_to_string(&said)?.contains("stop the one there first").then_some(()))
+        })?;
+        cluster.gabion(&["status", "--mdm", &copy.address])?.fails(1, &["copy of its log"])?;
+        cluster.gabion(&["volume", "create", "later", "5MiB"])?.ok()?;
+        probe.wait_ops(500)?;
+        ensure!(cluster.status()?["state"] == "healthy");
+        drop(copy);
+        cluster.kill("mdm")?;
+        let moved = Copy::start(&cluster, "moved")?;
+        wait("it leads where it is now", secs(10), || {
+            let ran = cluster.gabion(&["status", "--mdm", &moved.address, "--json"])?;
+            if ran.code != 0 {
+                return Ok(None);
+            }
+            let status: serde_json::Value = serde_json::from_str(&ran.ok()?)?;
+            let volumes = status["volumes"].as_array().context("a list")?.len();
+            Ok((volumes == 2 && status["state"] == "healthy").then_some(()))
+        })?;
+        probe.wait_ops(500)?;
+        probe.finish()?;
         Ok(())
     });
 }
