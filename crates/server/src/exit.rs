@@ -12,7 +12,7 @@ pub enum Exit {
     Failed = 1,
     /// `status`: everything is served, some of it from fewer copies than wanted.
     Degraded = 3,
-    /// `status`: some data has no copy that may serve.
+    /// `status`, `up --detach`: some data has no copy that may serve.
     Lost = 4,
     /// No MDM answers.
     Unreachable = 5,

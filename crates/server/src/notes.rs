@@ -1,7 +1,8 @@
 //! What a role's process says: one line per notable note, one line per second for the many.
 //!
 //! A failure changes hundreds of groups at once. Such notes are counted and told once a second;
-//! the others are told as they come, up to a limit per second, so that no fault fills a disk.
+//! the others are told as they come, up to a limit per second, so that no fault fills a disk. What may go on for days is
+//! told once a minute.
 
 use crate::size::Size;
 use seam::Note;
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 const WINDOW: Duration = Duration::from_secs(1);
 /// Lines of one sort in a window.
 const LINES: u32 = 10;
+/// How often it is said that something goes on.
+const REMINDER: Duration = Duration::from_secs(60);
 
 /// How a note is told.
 struct Telling {
@@ -22,6 +25,8 @@ struct Telling {
     bytes: u64,
     /// How many things it counts for.
     count: u64,
+    /// It goes on until somebody does something about it.
+    lasts: bool,
 }
 
 /// Counts of the present second.
@@ -29,6 +34,8 @@ struct Telling {
 pub struct Notes {
     since: Option<Instant>,
     tally: Vec<Tally>,
+    /// When what lasts was told.
+    told: Vec<(String, Instant)>,
 }
 
 #[derive(Debug)]
@@ -43,6 +50,9 @@ impl Notes {
     /// Takes one note of a shard; returns the line to write at once, if any.
     pub fn take(&mut self, note: Note) -> Option<String> {
         let telling = tell(note);
+        if telling.lasts {
+            return telling.line.filter(|line| self.is_due(line, Instant::now()));
+        }
         self.since.get_or_insert_with(Instant::now);
         let tally = match self.tally.iter_mut().find(|t| t.sort == telling.sort) {
             Some(tally) => tally,
@@ -58,6 +68,16 @@ impl Notes {
         tally.untold += telling.count;
         tally.bytes += telling.bytes;
         None
+    }
+
+    /// True when this lasting thing is to be told (again).
+    fn is_due(&mut self, line: &str, now: Instant) -> bool {
+        self.told.retain(|(_, at)| now.duration_since(*at) < REMINDER);
+        let due = self.told.iter().all(|(told, _)| told != line);
+        if due {
+            self.told.push((line.to_owned(), now));
+        }
+        due
     }
 
     /// How long until [`Notes::sum_up`] has something to say.
@@ -81,8 +101,8 @@ impl Notes {
 }
 
 fn tell(note: Note) -> Telling {
-    let counted = |sort| Telling { sort, line: None, bytes: 0, count: 1 };
-    let told = |sort, line: String| Telling { sort, line: Some(line), bytes: 0, count: 1 };
+    let counted = |sort| Telling { sort, line: None, bytes: 0, count: 1, lasts: false };
+    let told = |sort, line: String| Telling { line: Some(line), ..counted(sort) };
     match note {
         Note::Refused { link, why } => told("links refused", format!("{link} closed: {why}")),
         Note::Garbage { link, why } => told("links with garbage", format!("{link} closed: {why}")),
@@ -106,7 +126,16 @@ fn tell(note: Note) -> Telling {
         Note::OldSession { link } => {
             told("old sessions", format!("{link}: a frame of an older session was dropped"))
         }
-        Note::Full { device } => told("writes without space", format!("{device} is full, or has only its spare left")),
+        Note::Full { device } => Telling {
+            lasts: true,
+            ..told(
+                "writes without space",
+                format!(
+                    "{device} is full, or has only its spare left: writes wait for space (`gabion status` says what \
+                     to do)"
+                ),
+            )
+        },
         Note::Grown { device, from, to } => told(
             "devices that have grown",
             format!("{device} has grown from {} to {}", Size(from), Size(to)),
@@ -232,8 +261,21 @@ mod tests {
     #[test]
     fn a_flood_is_cut_and_counted() {
         let mut notes = Notes::default();
-        let lines = (0..100).filter_map(|_| notes.take(Note::Full { device: DeviceId(1) })).count();
+        let up = Note::DeviceUp { device: DeviceId(1) };
+        let lines = (0..100).filter_map(|_| notes.take(up)).count();
         assert_eq!(lines, LINES as usize);
-        assert_eq!(notes.sum_up().as_deref(), Some("writes without space: 90"));
+        assert_eq!(notes.sum_up().as_deref(), Some("devices up: 90"));
+    }
+
+    #[test]
+    fn what_lasts_is_told_once_a_minute() {
+        let mut notes = Notes::default();
+        let full = Note::Full { device: DeviceId(1) };
+        let lines: Vec<String> = (0..100).filter_map(|_| notes.take(full)).collect();
+        assert_eq!(lines.len(), 1);
+        assert_eq!((notes.sum_up(), notes.take(full)), (None, None));
+        let told = Instant::now();
+        assert!(!notes.is_due(&lines[0], told + REMINDER / 2));
+        assert!(notes.is_due(&lines[0], told + REMINDER));
     }
 }

@@ -243,7 +243,7 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     starting.missing.iter().for_each(|missing| println!("{missing}"));
     print!("{}", live::how_to_use(&report, &target.dir_option(), args.detach));
     if args.detach {
-        return Ok(Exit::Ok);
+        return Ok(if report.exit() == Exit::Lost { Exit::Lost } else { Exit::Ok });
     }
     let mut children = starting.children;
     live::show(target, &mut children, &interrupted)?;
