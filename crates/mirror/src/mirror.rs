@@ -540,11 +540,11 @@ impl<J: Journal> Mirror<J> {
     /// Puts an operation in line for its range.
     pub(crate) fn queue(&mut self, key: u64) {
         let op = self.ops.get(key).expect("queued operations live");
-        let exclusive = !matches!(op.kind, OpKind::Read | OpKind::Extents);
+        let exclusive = op.alone || !op.kind.shares();
         let mutant = match op.kind {
-            OpKind::Read | OpKind::Extents => Some(Mutant::ReadInFlight),
+            OpKind::Read | OpKind::Extents if !op.alone => Some(Mutant::ReadInFlight),
             OpKind::Copy => Some(Mutant::CopyUnlocked),
-            OpKind::Write | OpKind::Zero | OpKind::Amend => None,
+            _ => None,
         };
         if mutant.is_some_and(mutant::on) {
             return self.ready.push_back(key);

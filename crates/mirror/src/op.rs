@@ -26,6 +26,11 @@ impl OpKind {
     pub fn changes_data(self) -> bool {
         matches!(self, OpKind::Write | OpKind::Zero)
     }
+
+    /// True when others of its sort may be at work on the same blocks.
+    pub fn shares(self) -> bool {
+        matches!(self, OpKind::Read | OpKind::Extents)
+    }
 }
 
 /// True for a range that is not empty, lies within a unit, and has both ends at multiples of `GRAIN` bytes.
@@ -80,6 +85,8 @@ pub(crate) struct Op {
     pub from_client: bool,
     /// When it came, if it is a client's.
     pub since: Time,
+    /// It has its range to itself, as if it wrote: a read that has met damage.
+    pub alone: bool,
     /// The asker has its answer, and the range is free.
     pub answered: bool,
     /// A retry of which a part is in the content: what is left of it is done.
@@ -122,6 +129,7 @@ impl Op {
             acked: Members::default(),
             from_client: matches!(asker, Asker::Client { .. }),
             since: Time::ZERO,
+            alone: false,
             answered: false,
             in_part: false,
             damaged: Members::default(),

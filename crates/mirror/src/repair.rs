@@ -2,8 +2,8 @@
 //!
 //! The primary asks a member for the blocks, writes them whole, and starts over what had met the damage.
 //! A member that can't complete a write in parts says so, and gets the blocks whole, as another write of
-//! the stream in the name of the same client write. Both while the operation holds its range: nothing
-//! overlapping is in flight, so any copy that is in sync has what the blocks should hold, or what they held before
+//! the stream in the name of the same client write. Both while the operation has its range to itself (a read that
+//! met damage waits for that, and reads again): nothing overlapping is in flight, so any copy that is in sync has what the blocks should hold, or what they held before
 //! this very write, which is done over then; in settling either copy's content will do, with its list of executed
 //! writes. For a joiner that nobody waits for no range is held: the sync copies it the blocks.
 //!
@@ -16,7 +16,7 @@
 use crate::executed::ExecutedList;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, Op, OpKind, fits};
-use crate::replica::Members;
+use crate::replica::{Members, Role};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Mutant, Time, VolumeId, mutant};
@@ -67,8 +67,12 @@ impl<J: Journal> Mirror<J> {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
         let (asker, changes, volume) = (op.asker, op.kind.changes_data(), op.unit.volume);
+        let (group, shares) = (op.group, op.kind.shares() && !op.alone);
         if self.is_over(key) || self.is_gone(volume) {
             return self.start_over(now, key, out);
+        }
+        if shares && matches!(self.replicas[group].role, Role::Primary(_)) {
+            return self.read_alone(key);
         }
         match asker {
             Asker::Primary { .. } if changes => self.refuse(now, key, Status::Damaged, out),
@@ -80,6 +84,16 @@ impl<J: Journal> Mirror<J> {
             Asker::Amend { of } => self.write_over(now, key, of, (first, blocks), out),
             _ => self.ask_other(now, key, first, blocks, out),
         }
+    }
+
+    /// A read that shares its range has met damage: it starts over when it has the range to itself. Others may have
+    /// met it as well, and no two may write the blocks at once.
+    fn read_alone(&mut self, key: u64) {
+        let op = self.ops.get_mut(key).expect("the caller has it");
+        op.alone = true;
+        let group = op.group;
+        self.unlock(group, key);
+        self.queue(key);
     }
 
     /// The body of a write has changed in memory since it came. Whoever sent it sends it again, unless

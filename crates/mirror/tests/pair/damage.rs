@@ -27,6 +27,30 @@ fn what_is_damaged_at_the_primary_is_read_from_the_other_copy_and_written_anew()
 }
 
 #[test]
+fn who_meets_the_same_damage_at_once_does_not_mend_it_at_once() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7 + b as u8), Some(Status::Ok)));
+    damage(&mut pair, 0, 1..3);
+    pair.mirrors[0].journal_mut().late = true;
+    for _ in 0..3 {
+        assert_eq!(pair.client(0, Kind::Read, 0, 0..4 * BLOCK, 0, 0), None);
+    }
+    assert_eq!(
+        pair.client(0, Kind::Write, 0, BLOCK..2 * BLOCK, 9, 0),
+        None,
+        "it waits behind them"
+    );
+    pair.mirrors[0].journal_mut().late = false;
+    pair.run();
+    let ok = |h: &Header| Status::from_code(h.status.get()) == Some(Status::Ok);
+    assert!(pair.replies.len() == 8 && pair.replies.iter().all(ok), "{:?}", pair.replies);
+    assert!(pair.mirrors[0].stats().repaired <= 2 * u64::from(BLOCK), "once, not by each");
+    assert!(pair.mirrors[0].journal().bad.is_empty());
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
 fn a_device_that_cannot_read_what_was_just_written_anew_has_failed() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
