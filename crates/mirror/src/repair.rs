@@ -3,9 +3,10 @@
 //! The primary asks a member for the blocks, writes them whole, and starts over what had met the damage.
 //! A member that can't complete a write in parts says so, and gets the blocks whole, as another write of
 //! the stream in the name of the same client write. Both while the operation has its range to itself (a read that
-//! met damage waits for that, and reads again): nothing overlapping is in flight, so any copy that is in sync has what the blocks should hold, or what they held before
-//! this very write, which is done over then; in settling either copy's content will do, with its list of executed
-//! writes. For a joiner that nobody waits for no range is held: the sync copies it the blocks.
+//! met damage waits for that, and reads again): nothing overlapping is in flight, so any copy that is in sync has
+//! what the blocks should hold, or what they held before this very write, which is done over then; in settling
+//! either copy's content will do, with its list of executed writes. For a joiner that nobody waits for no range is
+//! held: the sync copies it the blocks.
 //!
 //! If no copy that is in sync has the blocks, a read ends in a media error, a write as well, without
 //! having changed anything. A sync copies the damage as it copies all else: it can't keep a joiner out for

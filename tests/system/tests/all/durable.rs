@@ -141,6 +141,26 @@ fn flipped_bits_are_found_repaired_and_counted_and_never_served() {
 }
 
 #[test]
+fn a_region_that_is_gone_is_mended_however_many_read_it_at_once() {
+    case(|| {
+        let cluster = Cluster::start(&Options { sds: 2, ..OPTIONS })?;
+        let data = Random::new(4).bytes(4 * MIB as usize);
+        cluster.fill("vol1", &data)?;
+        let blocks: Vec<&[u8]> = data.chunks(4096).collect();
+        let flipped = flip(&cluster.device(1), &blocks, usize::MAX)?;
+        ensure!(flipped >= blocks.len(), "sds1 has only {flipped} of {} blocks", blocks.len());
+        std::thread::scope(|scope| {
+            let readers = [(); 8].map(|()| scope.spawn(|| cluster.verify("vol1", &data)));
+            readers.into_iter().try_for_each(|r| r.join().expect("a reader doesn't panic"))
+        })?;
+        cluster.gabion(&["device", "scrub"])?.ok()?;
+        ensure!(cluster.status()?["state"] == "healthy", "nobody has died of it");
+        cluster.verify("vol1", &data)?;
+        cluster.stop_and_inspect(2)
+    });
+}
+
+#[test]
 fn what_no_copy_has_is_told_by_every_scrub_until_it_is_written_anew() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
