@@ -125,14 +125,14 @@ impl Stage {
     }
 
     /// A fault while a wiped server is not replaced, or is yet to die, may take the last copy away.
-    fn fault(&mut self, action: Action) {
+    pub(crate) fn fault(&mut self, what: impl std::fmt::Display) {
         if !self.exposure.exposed {
             return;
         }
         if self.is_whole() && self.dying.iter().all(Option::is_none) {
             self.exposure.exposed = false;
         } else if self.exposure.excuse.is_none() {
-            self.exposure.excuse = Some(format!("{action} while a server was being replaced"));
+            self.exposure.excuse = Some(format!("{what} while a server was being replaced"));
         }
     }
 

@@ -84,7 +84,7 @@ pub(crate) struct Process {
     pub slow: (Duration, Duration),
     pub pending: BTreeMap<u32, PendingDisk>,
     pub next_pending: u32,
-    /// A frame came to it that copies something, in any of its lives.
+    /// A frame came to it that copies something, or is to, in any of its lives.
     pub took_copies: bool,
     /// So many writes came to it, in all its lives.
     pub writes_asked: u32,

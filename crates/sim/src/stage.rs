@@ -538,6 +538,7 @@ impl Stage {
             }
         }
         self.marks.meet("sim: a device failed");
+        self.fault(format_args!("{who}'s device failed"));
         self.spare(who);
         self.kill(who, death);
         if let Some(i) = refuses {

@@ -70,7 +70,7 @@ impl World {
         self.procs[id.0].writes_asked
     }
 
-    /// True when a frame came to this process, in any of its lives, that copies something.
+    /// True when a frame came to this process, in any of its lives, that copies something, or is to.
     pub fn took_copies(&self, id: ProcId) -> bool {
         self.procs[id.0].took_copies
     }
@@ -516,8 +516,13 @@ impl World {
     }
 }
 
+/// Part of a copy, or the beginning of one: who joins is sent what its primary took alone.
 fn is_copy(head: &Head) -> bool {
-    header(head).is_some_and(|h| h.kind() == Some(Kind::Replicate) && h.has(flag::COPY))
+    header(head).is_some_and(|h| match h.kind() {
+        Some(Kind::Replicate) => h.has(flag::COPY),
+        Some(Kind::SyncStart) => h.has(flag::JOINER),
+        _ => false,
+    })
 }
 
 fn is_write(head: &Head) -> bool {

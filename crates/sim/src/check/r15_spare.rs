@@ -1,6 +1,7 @@
 //! R15: clients' writes to thin volumes leave the spare of a device alone. What can't be refused any more may take it, so
-//! only devices are judged that never got a copy, in clusters of two servers and one kind of device (a place on RAM is
-//! as large as sixteen on a file); and one place more is let pass, for a write that the primary had a place for.
+//! only devices are judged that never joined a group, or got a copy, in clusters of two servers and one kind of device (a
+//! place on RAM is as large as sixteen on a file); and one place more is let pass, for a write that the primary had a
+//! place for.
 
 use super::Failure;
 use crate::plan::{Action, Who};
