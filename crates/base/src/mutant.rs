@@ -73,6 +73,8 @@ pub enum Mutant {
     NoWriteOver,
     /// R13: blocks that nobody can read are copied to a joiner as zeros.
     LossAsZeros,
+    /// R13: two reads that met the same damage mend it at once.
+    MendShared,
     /// R15: the first write to a place does not wait until the other copy has space for it.
     ActBeforeReserve,
     /// Not a rule: a frame's body is not checked.
@@ -232,6 +234,7 @@ impl Mutant {
         Mutant::NoRewrite,
         Mutant::NoWriteOver,
         Mutant::LossAsZeros,
+        Mutant::MendShared,
         Mutant::ActBeforeReserve,
         Mutant::LogUnflushed,
         Mutant::DataUnflushed,

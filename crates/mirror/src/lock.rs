@@ -1,8 +1,11 @@
 //! Range locks of one group: operations on overlapping blocks run one after the other, in the order in
 //! which they came; reads share.
 
+use crate::mirror::Mirror;
+use crate::op::Local;
 use alloc::vec::Vec;
-use base::{BLOCK, UnitKey};
+use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
+use seam::Journal;
 
 /// Blocks of one unit, shared or exclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +77,29 @@ impl Locks {
     /// True when nobody holds or wants anything.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+}
+
+impl<J: Journal> Mirror<J> {
+    /// What the journal relies on: no other job is at work on these blocks, unless both only read. Looks at every
+    /// operation, so only builds that check everything ask.
+    pub(crate) fn is_apart(
+        &self,
+        key: u64,
+        group: GroupId,
+        (unit, at, len): (UnitKey, u32, u32),
+        changes: bool,
+    ) -> bool {
+        if mutant::on(Mutant::ReadInFlight) || mutant::on(Mutant::CopyUnlocked) {
+            return true; // these have judges of their own
+        }
+        let blocks = BlockSet::touching(at, len);
+        self.ops.iter().all(|(other, op)| {
+            let works = matches!(op.local, Local::Running | Local::Mending);
+            let writes = changes || op.kind.changes_data() || op.local == Local::Mending;
+            let apart = BlockSet::touching(op.at, op.len).and(blocks).is_empty();
+            other == key || !works || (op.group, op.unit) != (group, unit) || apart || !writes
+        })
     }
 }
 

@@ -72,7 +72,8 @@ impl<J: Journal> Mirror<J> {
         if self.is_over(key) || self.is_gone(volume) {
             return self.start_over(now, key, out);
         }
-        if shares && matches!(self.replicas[group].role, Role::Primary(_)) {
+        let leads = matches!(self.replicas[group].role, Role::Primary(_));
+        if shares && leads && !mutant::on(Mutant::MendShared) {
             return self.read_alone(key);
         }
         match asker {
@@ -226,6 +227,8 @@ impl<J: Journal> Mirror<J> {
         if mutant::on(Mutant::NoRewrite) {
             return self.job_done(now, key, Ok(Buf::EMPTY), None, out);
         }
+        let place = (unit, repair.at(), repair.len());
+        debug_assert!(self.is_apart(key, group, place, true), "jobs overlap");
         let job = Job::Write { at: repair.at(), body: body.slice(0..len), crc: None };
         let marks = Marks { dirty: false, origin: Origin::Copied(list) };
         match self.journal.start(key, group, unit, job, marks, out) {
