@@ -3,11 +3,15 @@
 //! Everything that shrinking may want to remove is an explicit action, faults and workload alike.
 //! What remains random at run time (delays, ties, batches) comes from the plan's seed.
 
+mod conditions;
+mod episode;
 mod generate;
+mod orders;
 mod policies;
 pub mod pools;
 mod slow;
 mod text;
+mod workload;
 
 use crate::disk::Damage;
 use crate::tamper::Tamper;

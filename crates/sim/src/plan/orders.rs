@@ -1,0 +1,127 @@
+//! What an operator does in a plan: servers go, are maintained, or get larger devices; volumes change hands; MDMs come and
+//! go. With it comes what strikes at those moments.
+
+use super::episode::{Episode, while_away};
+use super::{Action, Plan, Timed, Who};
+use crate::admin::ALL;
+use crate::tamper::Tamper;
+use base::Prng;
+use std::time::Duration;
+
+/// Servers are removed, and others come in their places; now and then one stays after all.
+pub(super) fn removal(plan: &mut Plan, r: &mut Prng) {
+    for _ in 0..r.range(1, 4) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let i = r.below(u64::from(plan.sds)) as u8;
+        plan.steps.push(Timed { at, action: Action::Remove(i) });
+        if r.chance(0.3) {
+            let at = at + Duration::from_micros(r.below(1_000_000));
+            plan.steps.push(Timed { at, action: Action::Keep(i) });
+        }
+    }
+}
+
+/// What strikes a cluster of MDMs: one or more of them are away or apart, somebody else is to lead, or one is
+/// replaced.
+pub(super) fn among_mdms(plan: &mut Plan, r: &mut Prng) {
+    let busy = *r.pick(&[0.0, 0.5, 2.0, 6.0]);
+    let count = (plan.length.as_secs_f64() * busy).ceil() as u64;
+    for _ in 0..count {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let mut e = Episode { plan, at, careful: true };
+        let (who, time) = (e.mdm(r), while_away(r));
+        match r.below(10) {
+            0..=3 => e.crash(who, true, time, r),
+            4 => {
+                e.push(Duration::ZERO, Action::Pause(who, r.chance(0.5)));
+                e.push(time, Action::Resume(who));
+            }
+            5 | 6 => {
+                let ways = [(true, true), (true, true), (true, false), (false, true)];
+                let (inward, outward) = *r.pick(&ways);
+                e.apart(who, inward, outward, time, r.chance(0.5));
+            }
+            7 => {
+                let other = Who::Mdm(r.below(u64::from(e.plan.mdms)) as u8);
+                e.push(Duration::ZERO, Action::Reset(who, other));
+            }
+            8 => e.push(Duration::ZERO, Action::Switch),
+            _ => {
+                let Who::Mdm(i) = who else { continue };
+                e.push(Duration::ZERO, Action::Replace(i));
+            }
+        }
+    }
+}
+
+/// Servers are put into maintenance, mostly turned off for a while, and mostly put back to work before the end.
+pub(super) fn maintenance(plan: &mut Plan, r: &mut Prng) {
+    for _ in 0..r.range(1, 4) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let i = r.below(u64::from(plan.sds)) as u8;
+        plan.steps.push(Timed { at, action: Action::Maintain(i, r.chance(0.4)) });
+        let soon = Duration::from_micros(r.range(500, 300_000));
+        let away = Duration::from_micros(r.range(1000, 3_000_000));
+        if r.chance(0.8) && plan.keeps(Who::Sds(i)) {
+            Episode { plan, at: at + soon, careful: true }.crash(Who::Sds(i), true, away, r);
+        }
+        if r.chance(0.8) {
+            plan.steps.push(Timed { at: at + soon + away, action: Action::Return(i) });
+        }
+    }
+}
+
+/// Now and then a server's device becomes larger, mostly a moment before its next life.
+pub(super) fn grow(plan: &mut Plan, r: &mut Prng) {
+    for _ in 0..r.range(0, 4) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let i = r.below(u64::from(plan.sds)) as u8;
+        plan.steps.push(Timed { at, action: Action::Grow(i, r.range(8, 40) as u32) });
+        let mut e =
+            Episode { plan, at: at + Duration::from_micros(r.below(50_000)), careful: true };
+        if r.chance(0.8) && e.plan.keeps(Who::Sds(i)) {
+            let away = Duration::from_micros(r.range(50, 30_000));
+            e.crash(Who::Sds(i), true, away, r);
+            // Often once more, while it is on the way.
+            e.at += away + Duration::from_micros(r.range(100, 30_000));
+            if r.chance(0.5) {
+                e.crash(Who::Sds(i), true, away, r);
+            }
+        }
+    }
+}
+
+/// A few times somebody does something to a server's device.
+pub(super) fn tamper(plan: &mut Plan, r: &mut Prng) {
+    for _ in 0..r.range(1, 4) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let i = r.below(u64::from(plan.sds)) as u8;
+        let other = (i + r.range(1, u64::from(plan.sds)) as u8) % plan.sds;
+        let all = [Tamper::Superblock, Tamper::Superblocks, Tamper::Shrunk, Tamper::Swapped(other)];
+        plan.steps.push(Timed { at, action: Action::Tamper(i, *r.pick(&all)) });
+    }
+}
+
+/// Volumes are taken from clients under load, and given back, soon or late.
+pub(super) fn mapping(plan: &mut Plan, r: &mut Prng) {
+    let length = plan.length.as_micros() as u64;
+    for _ in 0..r.range(1, 8) {
+        let v = r.below(plan.volumes.len() as u64) as u8;
+        let mut at = Duration::from_micros(r.below(length));
+        for _ in 0..r.range(1, 4) {
+            let some = r.below(1 << plan.clients) as u8;
+            let clients = if r.chance(0.3) { ALL } else { some };
+            if r.chance(0.4) {
+                // A server that hears of it late.
+                let i = Who::Sds(r.below(u64::from(plan.sds)) as u8);
+                let ms = r.range(10, 400) as u32;
+                let at = at.saturating_sub(Duration::from_micros(200));
+                let mdm = Who::Mdm(r.below(u64::from(plan.mdms)) as u8);
+                plan.steps.push(Timed { at, action: Action::Clog(mdm, i, ms) });
+            }
+            plan.steps.push(Timed { at, action: Action::Map(v, clients) });
+            at += Duration::from_micros(r.range(500, 150_000));
+        }
+    }
+    plan.steps.sort_by_key(|s| s.at);
+}
