@@ -43,6 +43,8 @@ pub enum Mutant {
     NoSettle,
     /// R6: settling forgets the secondary's own uncertain writes.
     IgnorePeerDirty,
+    /// R6: of several members one is told that it is equal before the next one is asked.
+    SealOneByOne,
     /// R7: the target answers a flush or a FUA write before the write is durable.
     AckBeforeReply,
     /// R8: an I/O of an older session is executed.

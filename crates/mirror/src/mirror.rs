@@ -275,8 +275,10 @@ impl<J: Journal> Mirror<J> {
         let told = |group: &GroupId| {
             let (group, r) = (*group, self.replicas.get(*group)?);
             let Role::Primary(Primary { sync: Some(sync), .. }) = &r.role else { return None };
-            let begun =
-                sync.joiner && sync.has_begun() && r.is_solo() && r.config.replicas.len() > 2;
+            let begun = sync.joiner.is_some()
+                && sync.has_begun()
+                && r.is_solo()
+                && r.config.replicas.len() > 2;
             let missed = if r.record.all_dirty { u64::MAX } else { r.record.dirty.bytes() };
             begun.then(|| (group, sync.todo.bytes(), missed))
         };
@@ -384,7 +386,8 @@ impl<J: Journal> Mirror<J> {
     fn fold_admitted(&mut self, group: GroupId, next: &GroupConfig) -> bool {
         let Some(replica) = self.replicas.get_mut(group) else { return false };
         let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role else { return false };
-        let both = next.in_sync.contains(&sync.peer) && next.in_sync.contains(&self.me);
+        let joined = sync.joiner.is_some_and(|joiner| next.in_sync.contains(&joiner));
+        let both = joined && next.in_sync.contains(&self.me);
         if sync.in_limbo() && both {
             replica.record.clean();
             replica.record.base = replica.config.epoch;

@@ -449,12 +449,12 @@ impl<J: Journal> Mirror<J> {
 
     /// A new epoch under my lead: settles with the other in-sync members, then serves.
     pub(crate) fn begin(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let me = self.me;
         let replica = self.replicas.get(group).expect("the caller has it");
-        let peer = replica.config.in_sync.iter().copied().find(|d| *d != me);
-        match peer {
-            Some(peer) => self.ask(now, group, peer, false, out),
-            _ => self.activate(now, group, out),
+        let first =
+            replica.next_in_sync(None, self.me).filter(|_| mutant::on(Mutant::SealOneByOne));
+        match first.unwrap_or(replica.others) {
+            others if others.is_empty() => self.activate(now, group, out),
+            others => self.ask_members(now, group, others, out),
         }
     }
 
@@ -483,7 +483,7 @@ impl<J: Journal> Mirror<J> {
             self.queue(key);
         }
         if let Some(joiner) = joiner {
-            self.ask(now, group, joiner, true, out);
+            self.ask_joiner(now, group, joiner, out);
         }
         self.pump(now, out);
     }

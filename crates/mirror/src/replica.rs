@@ -44,6 +44,10 @@ impl Members {
         self.0 &= !other.0;
     }
 
+    pub fn without(self, other: Members) -> Members {
+        Members(self.0 & !other.0)
+    }
+
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -262,13 +266,20 @@ impl Replica {
         self.config.in_sync.len() < self.config.replicas.len().min(2)
     }
 
+    /// The in-sync member after this one, or the first, but for `me`. (A mutant's way to settle.)
+    pub fn next_in_sync(&self, after: Option<DeviceId>, me: DeviceId) -> Option<Members> {
+        let in_sync = &self.config.in_sync;
+        let place = in_sync.iter().position(|d| Some(*d) == after).map_or(0, |i| i + 1);
+        in_sync[place..].iter().find(|d| **d != me).map(|d| self.config.member(*d))
+    }
+
     /// The members whose answer an acknowledgement needs, and whose lease a read needs.
     pub fn needed(&self) -> Members {
         let mut needed = self.others;
         if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
             && sync.in_limbo()
         {
-            needed.insert(sync.member);
+            needed.insert(sync.members);
         }
         needed
     }
@@ -279,7 +290,7 @@ impl Replica {
         if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
             && sync.streaming
         {
-            to.insert(sync.member);
+            to.insert(sync.members);
         }
         to
     }
@@ -308,7 +319,7 @@ mod tests {
     #[test]
     fn a_seal_names_the_last_that_went_to_the_joiner() {
         let (second, joiner) = (Members(2), Members(4));
-        let sync = Sync::new(DeviceId(3), joiner, true, Lsn(0));
+        let sync = Sync::new(joiner, Some(DeviceId(3)), Lsn(0));
         let mut primary = Primary { sync: Some(sync), ..Primary::default() };
         let write = primary.enter(1, Members(second.0 | joiner.0));
         let whole = primary.enter(2, second); // its copy was damaged

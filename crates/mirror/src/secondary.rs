@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 /// Why a link is refused whose stream lacks something: the primary sends again what was not answered.
 pub const GAP: &str = "a gap in the stream of replicated writes";
 
-/// A joiner's uncertain writes beyond this number are kept as dirty blocks instead.
+/// Before the seal, uncertain writes beyond this number are kept as dirty blocks instead.
 const UNCERTAIN_MAX: usize = 256;
 
 /// A follower's state in one epoch.
@@ -32,7 +32,7 @@ pub(crate) struct Secondary {
     started: bool,
     /// The last lsn that came.
     last: Lsn,
-    /// Writes above the commit point, in order.
+    /// Writes above the commit point, in order; before the seal, all.
     uncertain: VecDeque<(Lsn, UnitKey, BlockSet)>,
     /// Writes that are not durable yet.
     running: Vec<(Lsn, u64)>,
@@ -79,14 +79,14 @@ impl Secondary {
         self.uncertain.drain(..).for_each(|(_, unit, blocks)| dirty.insert(unit, blocks));
     }
 
-    /// Everything up to `commit` is on every member; `tidy`: the journal is to hear of it. True when there
-    /// is something to be heard.
+    /// Everything up to `commit` is on every member that it was sent to; `tidy`: the journal is to hear of it.
+    /// True when there is something to be heard. Before the seal a member may lack what another one has.
     fn commit(&mut self, commit: Lsn, tidy: bool) -> bool {
-        if self.joiner {
+        if self.sealed.is_none() {
             return false;
         }
         while let Some((_, unit, blocks)) = self.uncertain.front().filter(|u| u.0 <= commit) {
-            if tidy && self.sealed.is_some() {
+            if tidy {
                 self.clean.insert(*unit, *blocks);
             }
             self.uncertain.pop_front();
@@ -177,7 +177,7 @@ impl<J: Journal> Mirror<J> {
         let replica = self.replicas.get_mut(group).expect("checked");
         let secondary = replica.secondary().expect("checked");
         secondary.running.push((lsn, key));
-        if secondary.joiner && secondary.uncertain.len() > UNCERTAIN_MAX {
+        if secondary.sealed.is_none() && secondary.uncertain.len() > UNCERTAIN_MAX {
             let Role::Secondary(secondary) = &mut replica.role else { unreachable!() };
             secondary.fold(&mut replica.record.dirty);
         }

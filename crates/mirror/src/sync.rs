@@ -1,8 +1,11 @@
 //! Settling and resync: one machine that makes a peer equal (rules R6 and R11).
 //!
-//! The primary asks the peer what it holds, copies what may differ as writes of its own stream, and
-//! seals. Settling does it with an in-sync member before the epoch is served; a join does it while
-//! clients write, and ends in limbo: acknowledgements need the joiner although it isn't in the set yet.
+//! The primary asks its peers what may differ, copies that to all of them as writes of its own stream, and
+//! seals. Settling does it with all other in-sync members before the epoch is served; a join does it with one
+//! device while clients write, and ends in limbo: acknowledgements need the joiner although it isn't in the set yet.
+//!
+//! Invariant: of any two in-sync members whose content differs in a block, one has the block in its dirty set. So
+//! nobody is sealed, and forgets its dirty set, before every peer has everything.
 
 use crate::dirty::Dirty;
 use crate::mirror::Mirror;
@@ -29,35 +32,38 @@ const ASK_AT_LAST: Duration = Duration::from_secs(1);
 /// How far a sync is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// The peer was asked for its state.
+    /// The peers were asked for their state.
     Ask,
-    /// The peer was asked to forget everything.
+    /// The joiner was asked to forget everything.
     Wipe,
     /// Blocks are being copied.
     Copy,
     /// All is sent; waiting until all of it is there. New writes wait.
     Drain,
-    /// "You are equal": waiting for the peer to have noted it. New writes wait.
+    /// "You are equal": waiting until all peers have noted it. New writes wait.
     Seal(Lsn),
     /// A joiner's admission is asked for: limbo.
     Admit,
 }
 
-/// One sync with one peer.
+/// One sync: with a joiner, or, in settling, with all other in-sync members at once.
 #[derive(Debug)]
 pub(crate) struct Sync {
-    pub peer: DeviceId,
-    /// The peer, as a member of the group.
-    pub member: Members,
-    pub joiner: bool,
+    /// The peers.
+    pub members: Members,
+    /// The peer is a joiner: this one.
+    pub joiner: Option<DeviceId>,
     pub phase: Phase,
-    /// All is copied, not only what the peer missed.
+    /// All is copied, not only what may differ.
     pub full: bool,
-    /// The peer gets every new write.
+    /// The peers get every new write.
     pub streaming: bool,
-    /// The last lsn when the peer was asked: its stream begins behind it.
+    /// Peers that have told their state, and those that have noted that they are equal.
+    told: Members,
+    sealed: Members,
+    /// The last lsn when the peers were asked: their stream begins behind it.
     asked: Lsn,
-    /// The last one that went to the peer. Others may have gone to other members since.
+    /// The last one that went to the peers. Others may have gone to other members since.
     pub sent: Lsn,
     /// How long the answer is waited for.
     patience: Duration,
@@ -65,7 +71,7 @@ pub(crate) struct Sync {
     pub todo: Dirty,
     /// What can't be read here, while nobody in sync has it: tried once more.
     pub unreadable: Dirty,
-    /// What was tried once more: the next time, the peer is told that it is lost.
+    /// What was tried once more: the next time, the peers are told that it is lost.
     pub tried: Dirty,
     /// Copies in flight.
     copying: u32,
@@ -73,15 +79,16 @@ pub(crate) struct Sync {
 }
 
 impl Sync {
-    /// One with a peer, which is this member of the group; `last` is the stream's last operation.
-    pub fn new(peer: DeviceId, member: Members, joiner: bool, last: Lsn) -> Sync {
+    /// One with these members of the group; `last` is the stream's last operation.
+    pub fn new(members: Members, joiner: Option<DeviceId>, last: Lsn) -> Sync {
         Sync {
-            peer,
-            member,
+            members,
             joiner,
             phase: Phase::Ask,
             full: false,
-            streaming: false,
+            streaming: joiner.is_none(),
+            told: Members::default(),
+            sealed: Members::default(),
             asked: last,
             sent: last,
             patience: ASK_AGAIN,
@@ -95,7 +102,17 @@ impl Sync {
 
     /// Acknowledgements and reads need the joiner.
     pub fn in_limbo(&self) -> bool {
-        self.joiner && self.phase == Phase::Admit
+        self.joiner.is_some() && self.phase == Phase::Admit
+    }
+
+    /// Peers whose answer the present phase waits for.
+    fn unanswered(&self) -> Members {
+        let answered = match self.phase {
+            Phase::Ask => self.told,
+            Phase::Seal(_) => self.sealed,
+            _ => Members::default(),
+        };
+        self.members.without(answered)
     }
 
     /// What is to be copied is known.
@@ -105,7 +122,7 @@ impl Sync {
 
     /// An operation of the stream goes to these members.
     pub fn enters(&mut self, lsn: Lsn, to: Members) {
-        if to.intersects(self.member) {
+        if to.intersects(self.members) {
             self.sent = lsn;
         }
     }
@@ -121,37 +138,48 @@ impl<J: Journal> Mirror<J> {
         self.replicas.get_mut(group)?.primary()?.sync.as_mut()
     }
 
-    /// Starts a sync, or starts it over.
-    pub(crate) fn ask(
+    /// Starts to bring a joiner up to date, or starts it over.
+    pub(crate) fn ask_joiner(
         &mut self,
         now: Time,
         group: GroupId,
-        peer: DeviceId,
-        joiner: bool,
+        joiner: DeviceId,
         out: &mut Effects,
     ) {
-        let streaming = self.peers.contains_key(&peer);
+        let streaming = self.peers.contains_key(&joiner);
         let Some(replica) = self.replicas.get_mut(group) else { return };
-        let member = replica.config.member(peer);
+        let member = replica.config.member(joiner);
         let Some(primary) = replica.primary() else { return };
-        let sync = Sync::new(peer, member, joiner, primary.last);
+        let sync = Sync::new(member, Some(joiner), primary.last);
         primary.sync = Some(Sync { streaming, ..sync });
-        if joiner {
-            self.joining.insert(group);
-        }
+        self.joining.insert(group);
         self.asking.insert(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }
 
-    /// Sends, or sends again, what the present phase waits for.
+    /// Starts to settle with these in-sync members.
+    pub(crate) fn ask_members(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        members: Members,
+        out: &mut Effects,
+    ) {
+        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
+        primary.sync = Some(Sync::new(members, None, primary.last));
+        self.asking.insert(group, now + ASK_AGAIN);
+        self.send_question(group, out);
+    }
+
+    /// Sends, or sends again, what the present phase waits for, to those who have not answered.
     fn send_question(&mut self, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get(group) else { return };
         let Role::Primary(Primary { sync: Some(sync), last, .. }) = &replica.role else { return };
-        let (peer, last) = (sync.peer, *last);
+        let last = *last;
         let (mut header, body) = match sync.phase {
             Phase::Ask => {
                 let mut header = self.header(Kind::SyncStart, group);
-                header.flags = if sync.joiner { flag::JOINER } else { 0 }
+                header.flags = if sync.joiner.is_some() { flag::JOINER } else { 0 }
                     | if replica.record.all_dirty { flag::ALL } else { 0 };
                 header.lsn = last.0.into();
                 let records = replica.record.executed.to_records();
@@ -167,7 +195,10 @@ impl<J: Journal> Mirror<J> {
             Phase::Copy | Phase::Drain | Phase::Admit => return,
         };
         header.op = last.0.into();
-        self.send_peer(peer, wire::frame(header, &body), body, out);
+        let head = wire::frame(header, &body);
+        for peer in replica.config.devices(sync.unanswered()) {
+            self.send_peer(peer, head, body.clone(), out);
+        }
     }
 
     /// The joiner can't follow: from now on it gets nothing, and everything that it misses is dirty.
@@ -176,12 +207,12 @@ impl<J: Journal> Mirror<J> {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = &mut primary.sync else { return };
-        if !sync.joiner || sync.phase == Phase::Admit || !sync.streaming {
+        if sync.joiner.is_none() || sync.phase == Phase::Admit || !sync.streaming {
             return;
         }
-        let member = sync.member;
-        sync.streaming = false;
-        sync.phase = Phase::Ask;
+        let member = sync.members;
+        (sync.streaming, sync.phase) = (false, Phase::Ask);
+        (sync.told, sync.sealed) = (Members::default(), Members::default());
         let pending: Vec<u64> = primary.stream.iter().filter(|e| !e.done).map(|e| e.op).collect();
         for key in pending {
             let op = self.ops.get_mut(key).expect("an operation of the stream lives");
@@ -202,16 +233,22 @@ impl<J: Journal> Mirror<J> {
                 self.asking.remove(&group);
                 continue;
             };
-            let (phase, peer, joiner, idle) =
-                (sync.phase, sync.peer, sync.joiner, sync.copying == 0);
+            let (phase, joiner, idle) = (sync.phase, sync.joiner, sync.copying == 0);
             let patience = (sync.patience * 2).min(ASK_AT_LAST);
-            if !self.peers.contains_key(&peer) {
+            let asked = sync.unanswered();
+            let connected = |peer| self.peers.contains_key(&peer);
+            if !self.replicas[group].config.devices(asked).any(connected) {
                 continue;
             }
             match phase {
                 Phase::Ask if idle => {
-                    self.cut(now, group, out);
-                    self.ask(now, group, peer, joiner, out);
+                    match joiner {
+                        Some(joiner) => {
+                            self.cut(now, group, out);
+                            self.ask_joiner(now, group, joiner, out);
+                        }
+                        None => self.send_question(group, out),
+                    }
                     self.wait_for_answer(now, group, patience);
                 }
                 Phase::Ask => {}
@@ -229,7 +266,7 @@ impl<J: Journal> Mirror<J> {
         self.asking.insert(group, now + patience);
     }
 
-    /// The peer told its state.
+    /// A peer told its state.
     pub fn sync_state_in(
         &mut self,
         now: Time,
@@ -245,12 +282,15 @@ impl<J: Journal> Mirror<J> {
         if replica.config.epoch.0 != h.epoch.get() {
             return;
         }
+        let member = replica.config.member(from);
         let Role::Primary(primary) = &mut replica.role else { return };
-        let Some(sync) = primary.sync.as_mut().filter(|s| s.peer == from) else { return };
+        let Some(sync) = primary.sync.as_mut().filter(|s| s.unanswered().intersects(member)) else {
+            return;
+        };
         let Some(list) = records::read::<UnitBlocks>(body) else { return };
         if h.status.get() != Status::Ok as u16 {
             let present = sync.phase == Phase::Ask && h.op.get() == sync.asked.0;
-            if sync.joiner {
+            if sync.joiner.is_some() {
                 self.cut(now, group, out);
             }
             if present {
@@ -261,18 +301,14 @@ impl<J: Journal> Mirror<J> {
         // It follows me in this epoch, so it serves by no lease of an older one (rule R4, case b).
         replica.promises.retain(|(device, _)| *device != from);
         match sync.phase {
-            Phase::Wipe => {
-                let (peer, joiner) = (sync.peer, sync.joiner);
-                return self.ask(now, group, peer, joiner, out);
-            }
+            Phase::Wipe => return self.ask_joiner(now, group, from, out),
             // An answer to an older question says nothing of this stream.
             Phase::Ask if sync.streaming && h.op.get() == sync.asked.0 => {}
             _ => return,
         }
-        let forget = mutant::on(if sync.joiner {
-            Mutant::IgnoreJoinerDirty
-        } else {
-            Mutant::IgnorePeerDirty
+        let forget = mutant::on(match sync.joiner {
+            Some(_) => Mutant::IgnoreJoinerDirty,
+            None => Mutant::IgnorePeerDirty,
         });
         for entry in list.iter().filter(|e| !forget && !gone.contains(&e.key().volume)) {
             sync.todo.insert(entry.key(), entry.set());
@@ -282,7 +318,7 @@ impl<J: Journal> Mirror<J> {
         }
         let empty = h.has(flag::FULL);
         let all = replica.record.all_dirty || h.has(flag::ALL);
-        let reaches = !sync.joiner
+        let reaches = sync.joiner.is_none()
             || (Epoch(h.lsn.get()) >= replica.record.base && !all)
             || mutant::on(Mutant::IgnoreBase);
         if !reaches && !empty {
@@ -292,27 +328,31 @@ impl<J: Journal> Mirror<J> {
             }
             return self.send_question(group, out);
         }
-        (sync.phase, sync.full) = (Phase::Copy, !reaches || all);
+        sync.told.insert(member);
+        sync.full |= !reaches || all;
+        out.note(Note::SyncStart { group, peer: from, bytes: sync.todo.bytes(), full: !reaches });
+        if sync.told != sync.members {
+            return; // what any of them may lack goes to all
+        }
+        sync.phase = Phase::Copy;
         if reaches {
             sync.todo.extend(&replica.record.dirty);
         }
-        if !reaches || all {
+        if sync.full {
             for unit in self.journal.units(group) {
                 sync.todo.insert(unit, self.journal.valid(group, unit));
             }
         }
-        if mutant::on(Mutant::NoSettle) && !sync.joiner {
+        if mutant::on(Mutant::NoSettle) && sync.joiner.is_none() {
             sync.todo.clear();
         }
         // What is in flight and was not sent to the peer is in no dirty set yet.
-        let member = replica.config.member(from);
         for entry in primary.stream.iter().filter(|e| !e.done) {
             let op = self.ops.get(entry.op).expect("an operation of the stream lives");
             if !op.sent.intersects(member) {
                 sync.todo.insert(op.unit, BlockSet::touching(op.at, op.len));
             }
         }
-        out.note(Note::SyncStart { group, peer: from, bytes: sync.todo.bytes(), full: !reaches });
         self.asking.remove(&group);
         self.advance(now, group, out);
         self.pump(now, out);
@@ -335,7 +375,7 @@ impl<J: Journal> Mirror<J> {
         if !sync.unreadable.is_empty() {
             return;
         }
-        if mutant::on(Mutant::NoDrain) && sync.joiner {
+        if mutant::on(Mutant::NoDrain) && sync.joiner.is_some() {
             sync.phase = Phase::Admit;
             return;
         }
@@ -348,7 +388,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Everything that was sent is there.
+    /// Everything that was sent is there: all peers are equal.
     pub(crate) fn seal(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         let Some(sync) = &mut primary.sync else { return };
@@ -357,32 +397,38 @@ impl<J: Journal> Mirror<J> {
         self.send_question(group, out);
     }
 
-    /// The peer has noted that it is equal.
+    /// A peer has noted that it is equal. When all have, so does this one.
     pub fn sealed_in(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
         let group = GroupId(h.group.get());
-        let me = self.me;
         let Some(replica) = self.replicas.get_mut(group) else { return };
+        let member = replica.config.member(from);
         if replica.config.epoch.0 != h.epoch.get() || h.status.get() != Status::Ok as u16 {
             return;
         }
         let Role::Primary(primary) = &mut replica.role else { return };
-        let Some(sync) = primary.sync.as_mut().filter(|s| s.peer == from) else { return };
+        let Some(sync) = primary.sync.as_mut().filter(|s| s.unanswered().intersects(member)) else {
+            return;
+        };
         if sync.phase != Phase::Seal(Lsn(h.lsn.get())) {
             return;
         }
-        self.asking.remove(&group);
+        sync.sealed.insert(member);
         out.note(Note::Sealed { group, peer: from, lsn: Lsn(h.lsn.get()) });
-        if sync.joiner {
+        if sync.sealed != sync.members {
+            return;
+        }
+        self.asking.remove(&group);
+        if sync.joiner.is_some() {
             sync.phase = Phase::Admit;
             self.ready_to_admit = true;
             self.unpark(group);
             return self.pump(now, out);
         }
         primary.sync = None;
-        let place = replica.config.in_sync.iter().position(|d| *d == from).map_or(0, |i| i + 1);
-        let next = replica.config.in_sync.iter().copied().skip(place).find(|d| *d != me);
-        if let Some(next) = next {
-            return self.ask(now, group, next, false, out);
+        if mutant::on(Mutant::SealOneByOne)
+            && let Some(next) = replica.next_in_sync(Some(from), self.me)
+        {
+            return self.ask_members(now, group, next, out);
         }
         replica.record.base = replica.config.epoch;
         replica.record.clean();
@@ -394,7 +440,7 @@ impl<J: Journal> Mirror<J> {
     pub fn admissions(&self) -> Vec<(GroupId, Epoch, DeviceId)> {
         let limbo = |r: &crate::replica::Replica| match &r.role {
             Role::Primary(Primary { sync: Some(sync), .. }) if sync.in_limbo() => {
-                Some((r.config.epoch, sync.peer))
+                sync.joiner.map(|joiner| (r.config.epoch, joiner))
             }
             _ => None,
         };
@@ -431,11 +477,13 @@ impl<J: Journal> Mirror<J> {
     fn purpose(&self, group: GroupId) -> Purpose {
         let Some(replica) = self.replicas.get(group) else { return Purpose::Settle };
         match &replica.role {
-            Role::Primary(Primary { sync: Some(sync), .. }) if sync.joiner => match sync.full {
-                _ if !replica.is_solo() => Purpose::Move,
-                true => Purpose::Rebuild,
-                false => Purpose::Return,
-            },
+            Role::Primary(Primary { sync: Some(sync), .. }) if sync.joiner.is_some() => {
+                match sync.full {
+                    _ if !replica.is_solo() => Purpose::Move,
+                    true => Purpose::Rebuild,
+                    false => Purpose::Return,
+                }
+            }
             _ => Purpose::Settle,
         }
     }
@@ -542,7 +590,7 @@ impl<J: Journal> Mirror<J> {
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = &primary.sync else { return };
-        let to = if sync.streaming { sync.member } else { Members::default() };
+        let to = if sync.streaming { sync.members } else { Members::default() };
         if to.is_empty() {
             // Cut off while the data was read: start over with the next question.
             return self.drop_copy(key);
@@ -567,7 +615,7 @@ impl<J: Journal> Mirror<J> {
         if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {
             return;
         }
-        let (group, lsn, moved) = (op.group, op.lsn, op.body.len() as u64);
+        let (group, lsn, sent, moved) = (op.group, op.lsn, op.sent, op.body.len() as u64);
         if let Asker::Sync { since, read } = op.asker {
             let (purpose, len) = (self.purpose(group), op.len);
             // Where the other end keeps its own pace, what passes there says nothing of this device.
@@ -575,10 +623,8 @@ impl<J: Journal> Mirror<J> {
             let took = if paced { read } else { now.since(since) };
             self.pace.ended(now, End::Source, purpose, took, len);
         }
-        let arrived = !op.sent.is_empty();
         self.drop_copy(key);
-        let peer = self.sync_mut(group).map(|s| s.peer);
-        if let Some(peer) = peer.filter(|_| arrived && moved > 0) {
+        for peer in self.replicas[group].config.devices(sent).filter(|_| moved > 0) {
             self.stats.moved += moved;
             out.note(Note::Copied { group, peer, bytes: moved });
         }
@@ -597,7 +643,7 @@ impl<J: Journal> Mirror<J> {
             let replica = self.replicas.get(group).expect("listed");
             let member = replica.config.member(device);
             let Role::Primary(primary) = &replica.role else { continue };
-            let mine = primary.sync.as_ref().is_some_and(|s| s.peer == device);
+            let mine = primary.sync.as_ref().is_some_and(|s| s.members.intersects(member));
             if mine {
                 let asks = primary.sync.as_ref().is_some_and(|s| s.phase == Phase::Ask);
                 self.asking.insert(group, now);
@@ -624,7 +670,7 @@ impl<J: Journal> Mirror<J> {
     pub fn peer_down(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
         self.peers.remove(&device);
         for group in self.led() {
-            if self.sync_mut(group).is_some_and(|s| s.peer == device && s.joiner) {
+            if self.sync_mut(group).is_some_and(|s| s.joiner == Some(device)) {
                 self.cut(now, group, out);
             }
         }

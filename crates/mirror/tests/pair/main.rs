@@ -5,6 +5,7 @@ mod damage;
 mod full;
 mod scenes;
 mod scrub;
+mod trio;
 
 use base::crc::crc32c;
 use base::{
@@ -308,24 +309,7 @@ impl Pair {
         let (now, to, sender) = (self.now, 1 - from, DeviceId(from as u32 + 1));
         let flips = h.kind() == Some(Kind::Replicate) && std::mem::take(&mut self.flips[1]);
         let body = if flips { flipped(&body, &mut self.outs[to]) } else { body };
-        let (mirror, out) = (&mut self.mirrors[to], &mut self.outs[to]);
-        mirror.heard(now, sender, MapVersion(h.map.get()), out);
-        match h.kind().unwrap() {
-            Kind::Replicate => mirror.replicate_in(now, link, sender, h, body, out),
-            Kind::Beacon => mirror.beacon_in(now, link, sender, h, out),
-            Kind::Commit => mirror.commit_in(sender, h),
-            Kind::SyncStart => mirror.sync_start_in(link, sender, h, &body, out),
-            Kind::SyncWipe => mirror.sync_wipe_in(now, link, sender, h, out),
-            Kind::Seal => mirror.seal_in(now, link, sender, h, &body, out),
-            Kind::Replicated => mirror.replicated(now, sender, h, out),
-            Kind::Grant => mirror.grant_in(now, sender, h, out),
-            Kind::SyncState => mirror.sync_state_in(now, sender, h, &body, out),
-            Kind::Sealed => mirror.sealed_in(now, sender, h, out),
-            Kind::Damage => mirror.damage_in(now, sender, h, out),
-            Kind::Read => mirror.fetch_in(now, link, sender, h, out),
-            Kind::Reply => mirror.fetched_in(now, sender, h, body, out),
-            other => panic!("{other:?}"),
-        }
+        deliver_to(&mut self.mirrors[to], now, link, sender, h, body, &mut self.outs[to]);
     }
 
     fn client(
@@ -378,6 +362,35 @@ impl Pair {
     fn assert_equal(&self) {
         let [a, b] = self.mirrors.each_ref().map(|m| &m.journal().units);
         assert!(a == b, "the copies differ");
+    }
+}
+
+/// Hands a frame to the device that it was sent to.
+fn deliver_to(
+    mirror: &mut Mirror<Memory>,
+    now: Time,
+    link: LinkId,
+    sender: DeviceId,
+    h: &Header,
+    body: Buf,
+    out: &mut Effects,
+) {
+    mirror.heard(now, sender, MapVersion(h.map.get()), out);
+    match h.kind().unwrap() {
+        Kind::Replicate => mirror.replicate_in(now, link, sender, h, body, out),
+        Kind::Beacon => mirror.beacon_in(now, link, sender, h, out),
+        Kind::Commit => mirror.commit_in(sender, h),
+        Kind::SyncStart => mirror.sync_start_in(link, sender, h, &body, out),
+        Kind::SyncWipe => mirror.sync_wipe_in(now, link, sender, h, out),
+        Kind::Seal => mirror.seal_in(now, link, sender, h, &body, out),
+        Kind::Replicated => mirror.replicated(now, sender, h, out),
+        Kind::Grant => mirror.grant_in(now, sender, h, out),
+        Kind::SyncState => mirror.sync_state_in(now, sender, h, &body, out),
+        Kind::Sealed => mirror.sealed_in(now, sender, h, out),
+        Kind::Damage => mirror.damage_in(now, sender, h, out),
+        Kind::Read => mirror.fetch_in(now, link, sender, h, out),
+        Kind::Reply => mirror.fetched_in(now, sender, h, body, out),
+        other => panic!("{other:?}"),
     }
 }
 

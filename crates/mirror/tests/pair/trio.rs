@@ -1,0 +1,333 @@
+//! Three replicas of one group, whose pipes keep their order, can be stalled, and can stop before any frame.
+//!
+//! While a group moves, three members are in sync. A settle of three may break off anywhere, and again: no
+//! acknowledged write may be lost by it, no two members may differ afterwards, and what the list of executed
+//! writes says is there has to be there.
+
+use crate::*;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Blocks that stories write to.
+const BLOCKS: u32 = 4;
+
+struct Frame {
+    link: LinkId,
+    from: usize,
+    to: usize,
+    header: Header,
+    body: Buf,
+}
+
+/// Three devices; the one with index i dials the one with index j on link `10 * (i + 1) + j + 1`.
+struct Trio {
+    mirrors: [Option<Mirror<Memory>>; 3],
+    outs: [Effects; 3],
+    wire: VecDeque<Frame>,
+    /// Nothing of what one sends to another is delivered.
+    stalled: BTreeSet<(usize, usize)>,
+    now: Time,
+    epoch: u64,
+    seq: u64,
+    replies: Vec<Header>,
+}
+
+impl Trio {
+    /// Devices 1 and 2 are in sync; device 3 has everything and waits for its admission.
+    fn in_limbo() -> Trio {
+        let pool = BufPool::new(1 << 24);
+        let mirror = |i: u32| {
+            let media = Memory::room(4);
+            Mirror::new(DeviceId(i), Incarnation(7), Limits::TEST_MIN, media, Time::ZERO)
+        };
+        let mut trio = Trio {
+            mirrors: [1, 2, 3].map(|i| Some(mirror(i))),
+            outs: [(); 3].map(|()| Effects::new(pool.clone(), Prng::new(1), None)),
+            wire: VecDeque::new(),
+            stalled: BTreeSet::new(),
+            now: Time(10_000_000_000),
+            epoch: 0,
+            seq: 0,
+            replies: Vec::new(),
+        };
+        trio.dial(true);
+        trio.configure(1, &[1, 2], &[]);
+        trio.pass(3000);
+        (0..BLOCKS).for_each(|block| trio.write(0, block, 1, 0));
+        trio.run(usize::MAX);
+        assert_eq!(trio.replies.len(), BLOCKS as usize);
+        trio.configure(1, &[1, 2], &[3]);
+        trio.pass(100);
+        assert_eq!(trio.admissions().len(), 1);
+        trio
+    }
+
+    fn admissions(&self) -> Vec<(GroupId, Epoch, DeviceId)> {
+        self.mirrors[0].as_ref().unwrap().admissions()
+    }
+
+    fn dial(&mut self, up: bool) {
+        for (from, to) in (0..9).map(|n| (n / 3, n % 3)).filter(|(a, b)| a != b) {
+            let (peer, link) = (DeviceId(to as u32 + 1), LinkId((10 * (from + 1) + to + 1) as u64));
+            let alive = self.mirrors[to].is_some();
+            let Some(mirror) = &mut self.mirrors[from] else { continue };
+            if up && alive {
+                mirror.peer_up(self.now, peer, link, &mut self.outs[from]);
+            } else {
+                mirror.peer_down(self.now, peer, &mut self.outs[from]);
+            }
+        }
+    }
+
+    /// All that live learn the next configuration; nothing is delivered yet.
+    fn configure(&mut self, primary: u32, in_sync: &[u32], joiners: &[u32]) {
+        self.epoch += 1;
+        let devices = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>();
+        let config = GroupConfig {
+            epoch: Epoch(self.epoch),
+            primary: Some(DeviceId(primary)),
+            replicas: devices(&[1, 2, 3]),
+            in_sync: devices(in_sync),
+            joiners: devices(joiners),
+            lost: false,
+        };
+        for (mirror, out) in self.mirrors.iter_mut().zip(&mut self.outs) {
+            let Some(mirror) = mirror else { continue };
+            mirror.set_map(MapVersion(self.epoch), BTreeMap::new());
+            mirror.configure(self.now, GROUP, &config, out);
+            let (needed, courted) = mirror.wanted();
+            mirror.need_leases(self.now, &needed, &courted);
+        }
+    }
+
+    /// A device loses what it has and is not seen again; nor is what it has sent.
+    fn kill(&mut self, index: usize) {
+        self.mirrors[index] = None;
+        self.wire.retain(|f| f.from != index && f.to != index);
+        self.dial(false);
+        self.wire.retain(|f| f.from != index && f.to != index);
+        self.dial(true);
+    }
+
+    /// Takes what was sent onto the wire.
+    fn collect(&mut self) {
+        for from in 0..3 {
+            let Some(mirror) = &mut self.mirrors[from] else { continue };
+            mirror.flush(self.now, &mut self.outs[from]);
+            for effect in self.outs[from].drain().collect::<Vec<_>>() {
+                let Effect::Send { link, head, body } = effect else { continue };
+                let header = wire::parse(head.as_slice());
+                if link == CLIENT {
+                    self.replies.push(header);
+                    continue;
+                }
+                let (dialler, other) = (link.0 as usize / 10 - 1, link.0 as usize % 10 - 1);
+                let to = if dialler == from { other } else { dialler };
+                self.wire.push_back(Frame { link, from, to, header, body });
+            }
+        }
+    }
+
+    /// Delivers this many frames at most, the oldest first. How many it were.
+    fn run(&mut self, most: usize) -> usize {
+        for done in 0..most {
+            self.collect();
+            let moves = |f: &Frame| !self.stalled.contains(&(f.from, f.to));
+            let Some(place) = self.wire.iter().position(moves) else { return done };
+            let frame = self.wire.remove(place).expect("it was found");
+            self.deliver(frame);
+        }
+        most
+    }
+
+    /// Delivers what is on its way from one to another.
+    fn deliver_between(&mut self, from: usize, to: usize) {
+        self.collect();
+        while let Some(place) = self.wire.iter().position(|f| (f.from, f.to) == (from, to)) {
+            let frame = self.wire.remove(place).expect("it was found");
+            self.deliver(frame);
+        }
+    }
+
+    fn deliver(&mut self, Frame { link, from, to, header: h, body }: Frame) {
+        let (now, sender) = (self.now, DeviceId(from as u32 + 1));
+        let Some(mirror) = &mut self.mirrors[to] else { return };
+        deliver_to(mirror, now, link, sender, &h, body, &mut self.outs[to]);
+    }
+
+    /// Time passes, and everything is delivered.
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..2 {
+            self.run(usize::MAX);
+            self.now = Time(self.now.0 + ms * 1_000_000);
+            for (mirror, out) in self.mirrors.iter_mut().zip(&mut self.outs) {
+                mirror.iter_mut().for_each(|mirror| mirror.tick(self.now, out));
+            }
+            self.run(usize::MAX);
+        }
+    }
+
+    /// A client writes a block; again with the same number if `flags` say so.
+    fn write(&mut self, to: usize, block: u32, fill: u8, flags: u8) {
+        self.seq += u64::from(flags & flag::RETRY == 0);
+        let mut h = Header::new(Kind::Write);
+        (h.op, h.seq, h.floor) = (self.seq.into(), self.seq.into(), 1.into());
+        (h.sdc, h.incarnation, h.volume) = (5.into(), 1.into(), 1.into());
+        (h.group, h.epoch) = (GROUP.0.into(), self.epoch.into());
+        (h.at, h.len, h.flags) = ((block * BLOCK).into(), BLOCK.into(), flags);
+        let body = vec![fill; BLOCK as usize];
+        let h = wire::parse(wire::frame(h, &body).as_slice());
+        let body = self.outs[to].copy(&body);
+        let mirror = self.mirrors[to].as_mut().expect("clients ask who lives");
+        mirror.client(self.now, CLIENT, &h, body, &mut self.outs[to]);
+    }
+
+    /// What the first bytes of the blocks are at a device.
+    fn content(&self, index: usize) -> Option<Vec<u8>> {
+        let (_, data) = &self.mirrors[index].as_ref()?.journal().units[&UNIT0];
+        Some((0..BLOCKS).map(|block| data[(block * BLOCK) as usize]).collect())
+    }
+}
+
+/// How a settle breaks off, and what comes then.
+#[derive(Clone, Copy, Debug)]
+struct Break {
+    /// How many frames are delivered before.
+    frames: usize,
+    /// What the leader sends to this device is not.
+    stalled: Option<u32>,
+    /// The leader dies.
+    dies: bool,
+    /// Who leads then.
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Story {
+    /// The in-sync members in order, and who settles them first.
+    order: [u32; 3],
+    leader: u32,
+    /// Who has the write, beside the leader of before.
+    reached: &'static [u32],
+    breaks: Vec<Break>,
+}
+
+impl Story {
+    /// Plays it: how many frames the last settle took before it broke off, and what went wrong.
+    fn play(&self) -> (usize, Result<(), String>) {
+        let mut trio = Trio::in_limbo();
+        trio.write(0, 0, 2, 0);
+        trio.collect();
+        self.reached.iter().for_each(|d| trio.deliver_between(0, *d as usize - 1));
+        let (mut in_sync, mut leader, mut frames) = (self.order.to_vec(), self.leader, 0);
+        trio.configure(leader, &in_sync, &[]);
+        for Break { frames: most, stalled, dies, next } in &self.breaks {
+            trio.stalled =
+                stalled.map(|d| (leader as usize - 1, d as usize - 1)).into_iter().collect();
+            frames = trio.run(*most);
+            trio.stalled.clear();
+            if *dies {
+                trio.kill(leader as usize - 1);
+                in_sync.retain(|d| *d != leader);
+            }
+            leader = *next;
+            trio.configure(leader, &in_sync, &[]);
+        }
+        trio.pass(3000);
+        (frames, self.judge(&mut trio, leader))
+    }
+
+    /// The client asks again. Then all have what was answered, and no two differ.
+    fn judge(&self, trio: &mut Trio, leader: u32) -> Result<(), String> {
+        let index = leader as usize - 1;
+        let view = trio.mirrors[index].as_ref().and_then(|m| m.view(GROUP)).expect("it leads");
+        if !view.active {
+            return Err("it does not serve".into());
+        }
+        let settled: Vec<_> = (0..3).filter_map(|i| trio.content(i)).collect();
+        if settled.iter().any(|c| *c != settled[0]) {
+            return Err(format!("members differ: {settled:?}"));
+        }
+        trio.replies.clear();
+        trio.write(index, 0, 2, flag::RETRY);
+        trio.pass(1000);
+        let answer = trio.replies.last().and_then(|h| Status::from_code(h.status.get()));
+        if answer != Some(Status::Ok) {
+            return Err(format!("the write was answered {answer:?}"));
+        }
+        let after: Vec<_> = (0..3).filter_map(|i| trio.content(i)).collect();
+        let lost = after.iter().any(|c| *c != [2, 1, 1, 1]);
+        if lost { Err(format!("the write is not on all: {after:?}")) } else { Ok(()) }
+    }
+}
+
+const ORDERS: [[u32; 3]; 6] = [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]];
+const REACHED: [&[u32]; 4] = [&[], &[2], &[3], &[2, 3]];
+
+/// Who may lead when the one that did dies, and when it lives.
+fn successors(leader: u32) -> impl Iterator<Item = (bool, u32)> {
+    let all = [true, false].into_iter().flat_map(|dies| (1..=3).map(move |next| (dies, next)));
+    all.filter(move |(dies, next)| !dies || *next != leader)
+}
+
+/// All stories that differ in these.
+fn beginnings() -> impl Iterator<Item = ([u32; 3], u32, &'static [u32])> {
+    let leaders = ORDERS.into_iter().flat_map(|order| (1..=3).map(move |leader| (order, leader)));
+    leaders.flat_map(|(order, leader)| REACHED.map(|reached| (order, leader, reached)))
+}
+
+fn fail(broken: &[(Story, String)], told: usize) {
+    let few: Vec<_> = broken.iter().take(3).collect();
+    assert!(broken.is_empty(), "{} of {told} stories: {few:#?}", broken.len());
+}
+
+#[test]
+fn a_settle_of_three_that_breaks_off_anywhere_loses_nothing() {
+    let (mut told, mut broken) = (0, Vec::new());
+    for (order, leader, reached) in beginnings() {
+        let others = order.iter().copied().filter(|d| *d != leader).map(Some);
+        for (stalled, (dies, next)) in std::iter::once(None)
+            .chain(others)
+            .flat_map(|stalled| successors(leader).map(move |then| (stalled, then)))
+        {
+            for frames in 0.. {
+                let breaks = vec![Break { frames, stalled, dies, next }];
+                let story = Story { order, leader, reached, breaks };
+                told += 1;
+                let (delivered, judged) = story.play();
+                broken.extend(judged.err().map(|why| (story, why)));
+                if delivered < frames {
+                    break;
+                }
+            }
+        }
+    }
+    println!("{told} stories");
+    fail(&broken, told);
+}
+
+#[test]
+fn a_settle_of_three_that_breaks_off_twice_loses_nothing() {
+    let mut random = Prng::new(22);
+    let mut broken = Vec::new();
+    let starts: Vec<_> = beginnings().collect();
+    const TOLD: usize = 12_000;
+    for _ in 0..TOLD {
+        let (order, leader, reached) = starts[random.below(starts.len() as u64) as usize];
+        let (mut leads, mut dead, mut breaks) = (leader, Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let mut then: Vec<_> =
+                successors(leads).filter(|(_, next)| !dead.contains(next)).collect();
+            // One has to be left to be equal to.
+            then.retain(|(dies, _)| !dies || dead.is_empty());
+            let (dies, next) = then[random.below(then.len() as u64) as usize];
+            let stalled = Some(1 + random.below(3) as u32).filter(|_| random.below(3) == 0);
+            breaks.push(Break { frames: random.below(24) as usize, stalled, dies, next });
+            dead.extend(dies.then_some(leads));
+            leads = next;
+        }
+        let story = Story { order, leader, reached, breaks };
+        let judged = story.play().1;
+        broken.extend(judged.err().map(|why| (story, why)));
+    }
+    fail(&broken, TOLD);
+}
