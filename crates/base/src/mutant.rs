@@ -171,6 +171,8 @@ pub enum Mutant {
     MdmStaleState,
     /// Mdm: a leader answers questions without asking the others whether it still leads.
     MdmStaleAnswer,
+    /// R16: what was asked for an NBD connection that is gone is asked again.
+    OrphansLive,
     /// Pace: copies that give way to clients wait until no client asks for anything.
     NoFloor,
     /// Pace: a copy that has to wait where it comes to is forgotten.

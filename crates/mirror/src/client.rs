@@ -16,6 +16,7 @@
 //! - At most `Limits::sdc_requests` requests, and three times as many operations; no allocation per
 //!   request once the tables have grown. Writes leave a quarter of the requests to others.
 //! - A write that finds no space is held, for as long as it takes.
+//! - What was asked for somebody who is gone is never sent again (rule R16).
 //!
 //! Overlapping requests are not ordered here: the primary does that.
 //!
@@ -27,11 +28,13 @@
 //! | `outstanding` | which numbers are out: the floor |
 //! | `route` | where an operation goes, and when again |
 //! | `hold` | writes for which there is no space |
+//! | `orphan` | what was asked for somebody who is gone |
 //! | `reply` | what each answer means |
 
 mod device;
 mod hold;
 mod op;
+mod orphan;
 mod outstanding;
 mod reply;
 mod request;

@@ -33,13 +33,13 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// A client has a new session (rule R8): what its older ones asked for and was not begun is never
-    /// done. What was begun holds its range, so whatever the new session asks for comes after it.
+    /// A client's session is over, or it has a new one (rule R8): what was asked before and was not begun is
+    /// never done. What was begun holds its range, so whatever a new session asks for comes after it.
     ///
     /// Else a write that waited here could be executed when the client, or its next life, has long
     /// overwritten it; and the list of executed writes, which knows the newest life only, would not
     /// recognise a retry.
-    pub fn new_session(&mut self, sdc: SdcId) {
+    pub fn session_over(&mut self, sdc: SdcId) {
         for op in self.ops.values_mut() {
             let begun = op.local != Local::NotStarted || op.lsn != Lsn(0);
             if matches!(op.asker, Asker::Client { .. }) && op.client.sdc == sdc && !begun {

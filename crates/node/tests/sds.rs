@@ -1,11 +1,12 @@
 //! A shard of a data server as a node, driven by hand: its link to the MDM.
 
 use base::{ClusterId, Limits, LinkId, Prng, Time};
+use core::time::Duration;
 use node::links::hello;
 use node::sds::{DeviceConfig, Sds, SdsConfig};
 use prost::Message;
-use seam::{Buf, BufPool, DialId, Effect, Effects, Event, Node, Port};
-use wire::control::{Hello, Registered, Role, Welcome};
+use seam::{Buf, BufPool, DialId, DownReason, Effect, Effects, Event, Node, Port};
+use wire::control::{DeviceInfo, GroupInfo, Hello, MapPage, Registered, Role, VolumeInfo, Welcome};
 use wire::{Header, Kind, control_frame, parse};
 
 const MDM: &str = "10.0.0.1:7000";
@@ -18,6 +19,12 @@ struct Bench {
     links: u64,
     dials: Vec<(DialId, String)>,
     sent: Vec<(LinkId, Kind)>,
+    /// The headers of what was sent, oldest last.
+    asked: Vec<Header>,
+    /// How many answers clients got.
+    replies: u32,
+    /// The clients whose writes were sent to the other copy.
+    begun: Vec<u32>,
     /// The map's version in the last frame that was sent.
     map: u64,
     closed: Vec<LinkId>,
@@ -43,6 +50,9 @@ impl Bench {
             links: 0,
             dials: Vec::new(),
             sent: Vec::new(),
+            asked: Vec::new(),
+            replies: 0,
+            begun: Vec::new(),
             map: 0,
             closed: Vec::new(),
         };
@@ -58,6 +68,12 @@ impl Bench {
                     let header = parse(head.as_slice());
                     self.sent.push((link, header.kind().unwrap()));
                     self.map = header.map.get();
+                    self.asked.insert(0, header);
+                    match header.kind() {
+                        Some(Kind::Reply) => self.replies += 1,
+                        Some(Kind::Replicate) => self.begun.push(header.sdc.get()),
+                        _ => {}
+                    }
                 }
                 Effect::Close { link } => self.closed.push(link),
                 Effect::Dial { dial, to, .. } => self.dials.push((dial, to.to_string())),
@@ -142,4 +158,122 @@ fn an_mdm_of_another_cluster_changes_nothing() {
     let link = b.join_mdm(1);
     b.is_asked(8, 2);
     assert!(!b.closed.contains(&link) && b.dials.is_empty());
+}
+
+impl Bench {
+    /// Device 3 leads the only group, and these are in sync.
+    fn map(&mut self, mdm: LinkId, epoch: u64, in_sync: &[u32]) {
+        let device = |id: u32, incarnation| DeviceInfo {
+            id,
+            sds: id,
+            address: format!("10.0.1.{id}:7000"),
+            incarnation,
+            up: true,
+            ..DeviceInfo::default()
+        };
+        let group = GroupInfo {
+            id: 1,
+            epoch,
+            primary: 3,
+            replicas: vec![3, 4],
+            in_sync: in_sync.to_vec(),
+            ..GroupInfo::default()
+        };
+        let volume = VolumeInfo {
+            id: 1,
+            name: "v".into(),
+            size: 1 << 20,
+            slots: vec![1],
+            ..VolumeInfo::default()
+        };
+        let page = MapPage {
+            version: 20 + epoch,
+            last: true,
+            cluster: 7,
+            devices: vec![device(3, 9), device(4, 2)],
+            groups: vec![group],
+            volumes: vec![volume],
+            live: vec![1],
+            next_volume: 2,
+            ..MapPage::default()
+        };
+        self.frame(mdm, Kind::MapPage, &page);
+    }
+
+    fn client(&mut self, id: u32) -> LinkId {
+        let link = self.link(None);
+        let hello = hello(ClusterId(7), Role::Sdc, "c");
+        self.frame(link, Kind::Hello, &Hello { id, incarnation: 8, session: 1, ..hello });
+        link
+    }
+
+    fn io(&mut self, link: LinkId, kind: Kind, op: u64, at: u32, body: &[u8]) {
+        let mut h = Header::new(kind);
+        (h.op, h.group, h.volume, h.epoch) = (op.into(), 1.into(), 1.into(), 1.into());
+        h.at = at.into();
+        (h.seq, h.floor, h.len) = (op.into(), op.into(), 512.into());
+        let (head, body) = (wire::frame(h, body), self.out.pool().copy(body));
+        self.sds.on(self.now, Event::Frame { link, head: head.as_slice(), body }, &mut self.out);
+        self.settle();
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.sds.wake_at().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.sds.on(self.now, Event::Tick, &mut self.out);
+            self.settle();
+        }
+        self.now = end;
+    }
+}
+
+impl Bench {
+    /// Device 4 begins to listen, and answers everything with Ok.
+    fn peer_comes(&mut self) {
+        while self.dials.is_empty() {
+            self.pass(Duration::from_millis(100));
+        }
+        let (dial, to) = self.dials.remove(0);
+        assert_eq!(to, "10.0.1.4:7000");
+        let link = self.link(Some(dial));
+        self.asked.clear();
+        let role = Role::Sds as i32;
+        let welcome = Welcome { cluster: 7, role, id: 4, incarnation: 2, ..Welcome::default() };
+        self.frame(link, Kind::Welcome, &welcome);
+        while let Some(asked) = self.asked.pop() {
+            let mut h = match asked.kind() {
+                Some(Kind::SyncStart) => Header::new(Kind::SyncState),
+                Some(Kind::Seal) => Header::new(Kind::Sealed),
+                Some(Kind::Replicate) => Header::new(Kind::Replicated),
+                Some(Kind::Beacon) => Header::new(Kind::Grant),
+                _ => continue,
+            };
+            (h.op, h.group, h.epoch, h.lsn) = (asked.op, asked.group, asked.epoch, asked.lsn);
+            (h.sent, h.map) = (asked.sent, asked.map);
+            let head = wire::frame(h, &[]);
+            let event = Event::Frame { link, head: head.as_slice(), body: Buf::EMPTY };
+            self.sds.on(self.now, event, &mut self.out);
+            self.settle();
+            self.pass(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_a_client_that_is_cut_off_is_not_done_later() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    b.map(mdm, 1, &[3, 4]);
+    // Device 4 is not there, so the group can't settle, and the writes wait.
+    let (gone, stays) = (b.client(5), b.client(6));
+    b.io(gone, Kind::Write, 1, 0, &[0xaa; 512]);
+    b.io(stays, Kind::Write, 2, 4096, &[0xbb; 512]);
+    b.pass(Duration::from_secs(3));
+    assert_eq!((b.replies, b.begun.len()), (0, 0));
+    let down = Event::LinkDown { link: gone, why: DownReason::Broken };
+    b.sds.on(b.now, down, &mut b.out);
+    b.settle();
+    b.peer_comes();
+    assert_eq!(b.begun, [6], "of which clients a write was begun");
 }

@@ -13,13 +13,12 @@
 //!   so what is bounded is all writes, when they come and nothing of them was tried, and not held ones.
 //! - **Asking again is bounded as well**: every 250 ms, and more seldom when many bytes are held.
 
+use super::Client;
 use super::op::Op;
-use super::{Client, Topology, Turn};
 use base::Time;
 use base::mutant::{self, Mutant};
 use base::prng::mix;
 use base::time::Duration;
-use seam::BlockError;
 
 /// `Header::len` of a `Full` answer to a write of which a part is in the content already.
 pub const PART_DONE: u32 = 1;
@@ -81,28 +80,5 @@ impl<T: Copy> Client<T> {
         }
         let slower = 1 + (self.held.bytes / BURST).min(u64::from(SLOWEST) - 1) as u32;
         self.wait(key, now + AGAIN * slower + jitter);
-    }
-
-    /// Nobody wants the answers to these any more: writes of them that are held are not asked again. Of a
-    /// write that is not sent, and has no number, nothing can be done later, so this is as if it had
-    /// never been asked.
-    pub fn forget_held<M: Topology>(
-        &mut self,
-        gone: impl Fn(T) -> bool,
-        turn: &mut Turn<'_, M, T>,
-    ) {
-        if self.held.ops == 0 {
-            return;
-        }
-        for key in self.keys(|op| op.held) {
-            let Some(op) = self.ops.get(key) else { continue };
-            let request = op.request;
-            let Some(entry) = self.requests.get_mut(request) else { continue };
-            if gone(entry.origin) && entry.error.is_none() {
-                entry.error = Some(BlockError::Busy);
-                self.drop_unsent(request);
-                self.proceed(request, turn);
-            }
-        }
     }
 }

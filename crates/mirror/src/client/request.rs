@@ -1,7 +1,7 @@
 //! One block request: is it in order, what are its pieces, and how do their answers make one.
 
 use super::{Op, Topology};
-use base::{BLOCK, SECTOR, UNIT, UnitKey};
+use base::{BLOCK, SECTOR, Time, UNIT, UnitKey};
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
 
 /// Operations of one request that are under way at once.
@@ -23,6 +23,8 @@ pub(super) struct Request<T> {
     data: Buf,
     /// It has failed, and waits for the rest of its operations.
     pub(super) error: Option<BlockError>,
+    /// Since when nobody wants its answer any more: nothing of it is sent again.
+    pub(super) gone: Option<Time>,
     /// Bytes that were sent, and whether that was answered already: for the mutant of rule R7.
     pub(super) sent: u32,
     pub(super) answered: bool,
@@ -79,6 +81,7 @@ impl<T> Request<T> {
             live: 0,
             data,
             error,
+            gone: None,
             sent: 0,
             answered: false,
         }

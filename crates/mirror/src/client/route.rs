@@ -105,7 +105,7 @@ impl<T: Copy> Client<T> {
         self.proceed(op.request, turn);
     }
 
-    fn remove(&mut self, key: u64) -> Option<Op> {
+    pub(super) fn remove(&mut self, key: u64) -> Option<Op> {
         let op = self.ops.remove(key)?;
         self.held.forget(&op);
         Some(op)
@@ -381,6 +381,7 @@ impl<T: Copy> Client<T> {
                 _ => {}
             }
         }
+        self.end_orphans(turn);
         self.sweep_at = (!self.ops.is_empty()).then(|| turn.now + self.stuck_after / 2);
     }
 }

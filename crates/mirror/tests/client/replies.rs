@@ -144,7 +144,7 @@ fn writes_leave_places_to_what_makes_space() {
     assert_eq!(rig.sent.len(), 2);
     rig.sent.clear();
     // Whoever asked for writes 0 to 2 is gone.
-    rig.forget_held(|origin| origin < 3);
+    rig.forget(|origin| origin < 3);
     assert_eq!((rig.done.len(), rig.client.held()), (3, 3));
     rig.pass(Duration::from_millis(300));
     let at: Vec<u32> = rig.sent.iter().map(|s| s.header.at.get()).collect();

@@ -126,8 +126,8 @@ impl Rig {
         self.turn(|c, t| c.request(origin, request, t));
     }
 
-    pub fn forget_held(&mut self, gone: impl Fn(u64) -> bool) {
-        self.turn(|c, t| c.forget_held(gone, t));
+    pub fn forget(&mut self, gone: impl Fn(u64) -> bool) {
+        self.turn(|c, t| c.forget(gone, t));
     }
 
     pub fn read(&mut self, origin: u64, at: u64, len: u32) {

@@ -1,9 +1,9 @@
 //! The NBD sessions of an SDC: one per link.
 //!
 //! Requests go to the client core under the name (link, tag). When a link is gone its session is
-//! dropped; what it had asked for is done nevertheless, and the answers find nobody. Only writes that
-//! are held for lack of space are given up: the client will ask again, and the old ones must neither
-//! take its place nor come after what it has written since.
+//! dropped, and nothing that it had asked for is asked again: the client will connect and repeat it, or
+//! write something else, and an old write must not come after that (rule R16). What a primary has already
+//! is done, or not; the answers find nobody.
 
 use super::{Origin, Peer, Sdc};
 use alloc::collections::BTreeSet;
@@ -65,7 +65,7 @@ impl Sdc {
         self.nbd.remove(link);
         self.mdm.heartbeat_soon(now);
         let gone = |origin| matches!(origin, Origin::Nbd { link: of, .. } if of == link);
-        self.client(now, out, |client, turn| client.forget_held(gone, turn));
+        self.client(now, out, |client, turn| client.forget(gone, turn));
     }
 
     pub(super) fn nbd_frame(

@@ -19,7 +19,9 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, Incarnation, Limits, LinkId, Map, MapVersion, SdcId, Time};
+use base::{
+    ClusterId, DeviceId, Incarnation, Limits, LinkId, Map, MapVersion, Mutant, SdcId, Time, mutant,
+};
 use core::net::SocketAddr;
 use followers::Followers;
 use mirror::{GroupView, Mirror, ScrubStats, Stats};
@@ -376,9 +378,22 @@ impl Sds {
                 }
             }
             Some(Who::Leader(device)) => forget_link(self.leaders.get_mut(&device), link),
-            Some(Who::Client(sdc)) => forget_link(self.clients.get_mut(&sdc), link),
+            Some(Who::Client(sdc)) => self.client_lost(sdc, link),
             Some(Who::Stranger) | None => {}
         }
+    }
+
+    /// A client's link is gone. If it was the newest, what was asked on it and is not begun is not done: the
+    /// client asks again for what it still wants (rule R16).
+    fn client_lost(&mut self, sdc: SdcId, link: LinkId) {
+        let newest = self.clients.get(&sdc).is_some_and(|s| s.link == Some(link));
+        if newest
+            && !mutant::on(Mutant::NoSession)
+            && let Some(mirror) = &mut self.mirror
+        {
+            mirror.session_over(sdc);
+        }
+        forget_link(self.clients.get_mut(&sdc), link);
     }
 
     /// A link of ours that turned out to be wrong: closed, and dialled again later.

@@ -117,7 +117,7 @@ impl Sds {
                 let old = self.clients.get(&sdc).copied();
                 let session = newer(old, incarnation, hello, link)?;
                 if !mutant::on(Mutant::NoSession) {
-                    mirror.new_session(sdc);
+                    mirror.session_over(sdc);
                 }
                 self.clients.insert(sdc, session);
                 self.links.insert(link, Who::Client(sdc));

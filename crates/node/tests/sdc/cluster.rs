@@ -65,6 +65,8 @@ pub struct Cluster {
     held: VecDeque<(LinkId, Header, Buf)>,
     /// The next I/O is answered with this.
     pub next_status: Option<Status>,
+    /// So is every I/O while this is set.
+    pub every_status: Option<Status>,
     /// The next answer's body is damaged on the way.
     pub damage: bool,
     /// What each NBD client has received.
@@ -118,6 +120,7 @@ impl Cluster {
             hold: false,
             held: VecDeque::new(),
             next_status: None,
+            every_status: None,
             damage: false,
             received: BTreeMap::new(),
             log: Log::default(),
@@ -288,8 +291,8 @@ impl Cluster {
             let leads = self.map.groups.iter().any(|g| {
                 (g.id, g.epoch, g.primary) == (header.group.get(), header.epoch.get(), device)
             });
-            let status =
-                self.next_status.take().unwrap_or(if leads { Status::Ok } else { Status::Stale });
+            let status = self.next_status.take().or(self.every_status);
+            let status = status.unwrap_or(if leads { Status::Ok } else { Status::Stale });
             let answer = if status == Status::Ok { self.io(&header, &body) } else { Vec::new() };
             let mut reply = Header::new(Kind::Reply);
             (reply.op, reply.group, reply.epoch) = (header.op, header.group, header.epoch);
@@ -369,6 +372,12 @@ impl Cluster {
             self.parked.take_if(|(l, _)| *l == link);
             self.on(Event::LinkDown { link, why: DownReason::Broken });
         }
+    }
+
+    /// This one link breaks.
+    pub fn cut_link(&mut self, link: LinkId) {
+        self.links.remove(&link);
+        self.on(Event::LinkDown { link, why: DownReason::Broken });
     }
 
     pub fn accept(&mut self) -> LinkId {

@@ -3,3 +3,5 @@
 mod cluster;
 mod links;
 mod nbd;
+mod nbd_client;
+mod orphans;

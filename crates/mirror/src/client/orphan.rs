@@ -1,0 +1,83 @@
+//! Requests whose asker is gone: an NBD connection that broke, say. Whoever connects next may repeat
+//! them, or write something else, and nothing of the old ones may appear after that (rule R16).
+//!
+//! An **orphan** is an operation of such a request that a primary has, and has not answered.
+//!
+//! - What no primary has ends at once: it was never sent, or was answered that nothing of it is done.
+//! - **An orphan is never sent again.** Any answer ends it, the end of the session, and another leader.
+//! - So all that is left is one frame. What is asked later comes after it: on the same session by the
+//!   order of arrival at the primary's range lock; in a later session, as its hello ends what was not
+//!   begun before it; at another leader, as the frame names an epoch that is over, and the new leader
+//!   has settled what was begun in it (rules R2, R6, R8).
+//! - A primary that doesn't answer an orphan for [`PATIENCE`] loses the session. A client that is cut
+//!   off does so, too, long before its path heals.
+
+use super::op::Place;
+use super::{Client, Hangup, Topology, Turn};
+use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
+use base::time::Duration;
+use base::{DeviceId, Time};
+use seam::{BlockError, Buf};
+
+/// How long a primary may keep an orphan without an answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl<T: Copy> Client<T> {
+    /// Nobody wants the answers to these requests any more: nothing of them is asked again.
+    pub fn forget<M: Topology>(&mut self, gone: impl Fn(T) -> bool, turn: &mut Turn<'_, M, T>) {
+        let mut over = Vec::new();
+        for (key, request) in self.requests.iter() {
+            if gone(request.origin) && request.gone.is_none() {
+                over.push(key);
+            }
+        }
+        if mutant::on(Mutant::OrphansLive) {
+            let held = |key: &u64| self.ops.iter().any(|(_, op)| op.held && op.request == *key);
+            over.retain(held);
+        }
+        if over.is_empty() {
+            return;
+        }
+        for key in &over {
+            let request = self.requests.get_mut(*key).expect("just seen");
+            request.gone = Some(turn.now);
+            request.error.get_or_insert(BlockError::Busy);
+            request.request.body = Buf::EMPTY; // A frame that is out has its own share of it.
+        }
+        self.drop_unsent_of_orphans();
+        for key in over {
+            self.proceed(key, turn);
+        }
+    }
+
+    fn drop_unsent_of_orphans(&mut self) {
+        let requests = &self.requests;
+        let orphan = |request| requests.get(request).is_some_and(|r| r.gone.is_some());
+        let here = |op: &super::Op| !matches!(op.place, Place::Sent(_)) && orphan(op.request);
+        for key in self.keys(here) {
+            let Some(op) = self.remove(key) else { continue };
+            if let Some(request) = self.requests.get_mut(op.request) {
+                request.live -= 1;
+            }
+        }
+    }
+
+    /// Ends the sessions in which a write was left without an answer for too long.
+    pub(super) fn end_orphans<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
+        let late = |gone: Time| turn.now.since(gone) >= PATIENCE;
+        let mut devices: Vec<DeviceId> = Vec::new();
+        for (_, op) in self.ops.iter().filter(|(_, op)| op.writes) {
+            let gone = self.requests.get(op.request).and_then(|r| r.gone);
+            if let Place::Sent(device) = op.place
+                && gone.is_some_and(late)
+                && !devices.contains(&device)
+            {
+                devices.push(device);
+            }
+        }
+        for device in devices {
+            self.hang_up(device, Hangup::Unanswered, turn);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What a connection that is gone had asked for: it never appears after what came later.
+
+use crate::cluster::{Cluster, Who};
+use crate::nbd_client::Client;
+use base::Limits;
+use core::time::Duration;
+use target::nbd::proto::*;
+use wire::Status;
+
+const LEN: u32 = 4096;
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn write(c: &mut Cluster, nbd: &mut Client, cookie: u64, value: u8) {
+    nbd.request(c, NBD_CMD_WRITE, cookie, 0, LEN, &[value; LEN as usize]);
+}
+
+#[test]
+fn a_write_that_is_asked_again_ends_with_its_connection() {
+    let mut c = Cluster::ready();
+    let mut first = Client::attached(&mut c, &Limits::SHIPPED);
+    c.every_status = Some(Status::Behind);
+    write(&mut c, &mut first, 1, 0xaa);
+    c.pass(ms(150)); // Six tries: the next one comes 50 ms after the last.
+    assert!(c.log.ios.len() >= 6, "{}", c.log.ios.len());
+    c.cut_link(first.link);
+    c.every_status = None;
+    let mut second = Client::attached(&mut c, &Limits::SHIPPED);
+    write(&mut c, &mut second, 1, 0xbb);
+    assert_eq!(second.reply(&mut c, 1).0, 0);
+    let asked = c.log.ios.len();
+    c.pass(ms(60));
+    assert_eq!(c.data[..LEN as usize], [0xbb; LEN as usize], "the old write lies over the new one");
+    assert_eq!((c.log.ios.len(), c.sdc.outstanding()), (asked, 0));
+}
+
+#[test]
+fn a_write_that_was_sent_is_not_sent_again_after_its_connection_is_gone() {
+    let mut c = Cluster::ready();
+    let mut first = Client::attached(&mut c, &Limits::SHIPPED);
+    c.hold = true;
+    write(&mut c, &mut first, 1, 0xaa);
+    c.cut_link(first.link);
+    // The server's link breaks, and what it had read goes with the session.
+    c.cut(Who::Server(1));
+    c.hold = false;
+    let mut second = Client::attached(&mut c, &Limits::SHIPPED);
+    write(&mut c, &mut second, 1, 0xbb);
+    c.pass(ms(600));
+    assert_eq!(second.reply(&mut c, 1).0, 0);
+    assert_eq!(c.data[..LEN as usize], [0xbb; LEN as usize]);
+    assert_eq!(c.log.ios.len(), 2, "{:?}", c.log.ios);
+}
+
+#[test]
+fn a_client_that_is_cut_off_writes_nothing_an_hour_later_for_a_program_that_is_gone() {
+    let mut c = Cluster::ready();
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.hold = true;
+    write(&mut c, &mut nbd, 1, 0xaa);
+    [Who::Server(1), Who::Server(2), Who::Mdm].into_iter().for_each(|who| c.kill(who));
+    nbd.request(&mut c, NBD_CMD_WRITE, 2, 1 << 20, LEN, &[0xaa; LEN as usize]);
+    nbd.request(&mut c, NBD_CMD_READ, 3, 0, LEN, &[]);
+    c.cut_link(nbd.link);
+    c.hold = false;
+    c.pass(Duration::from_secs(3600));
+    c.alive = [1, 101, 102].into();
+    c.pass(Duration::from_secs(2));
+    assert_eq!((c.log.ios.len(), c.sdc.outstanding()), (1, 0));
+    assert!(c.data.iter().all(|b| *b == 0), "it was written for nobody");
+}
+
+#[test]
+fn a_server_that_keeps_a_write_for_a_connection_that_is_gone_loses_the_session() {
+    let mut c = Cluster::ready();
+    let mut first = Client::attached(&mut c, &Limits::SHIPPED);
+    c.hold = true;
+    write(&mut c, &mut first, 1, 0xaa);
+    c.cut_link(first.link);
+    c.pass(ms(900));
+    assert_eq!(c.log.closed, []);
+    c.pass(ms(400));
+    assert_eq!((c.log.closed.as_slice(), c.sdc.outstanding()), (&[Who::Server(1)][..], 0));
+    c.hold = false;
+    c.pass(Duration::from_secs(2));
+    assert!(c.data.iter().all(|b| *b == 0));
+}
