@@ -28,6 +28,9 @@ pub const SYSTEM: &[Tool] = &[
     ("sshd", "openssh-server"),
 ];
 
+/// What tests do without, with a word: there is none for some processors.
+pub const OPTIONAL: &[Tool] = &[("linux.uml", "user-mode-linux")];
+
 /// What counts instructions.
 pub const GATE: &[Tool] = &[("valgrind", "valgrind")];
 

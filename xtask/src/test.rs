@@ -135,6 +135,7 @@ fn system(steps: &mut Steps) -> Result<()> {
     if !steps.check("third-party programs", || packages::ensure(packages::SYSTEM))? {
         return Ok(());
     }
+    packages::ensure(packages::OPTIONAL)?;
     let mut build = cargo(&["build", "--profile", "ci"]);
     build.args(["--package", "gabion-server", "--package", "gabion-capi"]);
     if !steps.command("build gabion and its library", &mut build)? {

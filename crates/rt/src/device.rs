@@ -83,6 +83,7 @@ impl Device {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let fd = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed(path))?;
         lock(&fd, FlockOperation::NonBlockingLockExclusive, path, OWN_PATIENCE)?;
+        settle(path)?;
         Ok(Device::of(fd))
     }
 
@@ -111,6 +112,7 @@ impl Device {
             make(&fd, path, size)?;
             bytes = size;
         }
+        settle(path)?;
         Device { bytes: Some(bytes), write_through, ..Device::of(fd) }.go_direct(path)
     }
 
@@ -269,12 +271,22 @@ fn lock(fd: &OwnedFd, how: FlockOperation, path: &Path, patience: Duration) -> R
     })
 }
 
-/// Gives a new file its size, so that it is still there after a power loss.
+/// Gives a new file its size, so that it still has it after a power loss.
 fn make(fd: &OwnedFd, path: &Path, size: u64) -> Result<(), RtError> {
     let failed = |e: Errno| RtError::Make { path: path.to_owned(), bytes: size, source: e.into() };
     ftruncate(fd, size).map_err(failed)?;
-    fsync(fd).map_err(failed)?;
+    fsync(fd).map_err(failed)
+}
+
+/// A file that is open is still found by its name after a power loss. Also one that was there: who made it may have
+/// died before this.
+fn settle(path: &Path) -> Result<(), RtError> {
+    let failed = failed(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = open(folder(path), flags, Mode::empty()).map_err(failed)?;
-    fsync(folder).map_err(failed)
+    let folder = open(folder(path), flags, Mode::empty()).map_err(&failed)?;
+    match fsync(folder) {
+        // Some file systems have nothing to flush in a folder.
+        Err(Errno::INVAL) => Ok(()),
+        outcome => outcome.map_err(failed),
+    }
 }

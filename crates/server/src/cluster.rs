@@ -6,12 +6,13 @@
 //! and end together, and the log is the first one's.
 
 use crate::config::{self, SdsConfig};
+use crate::files;
 use crate::process::Process;
 use crate::report::{Device, Report, UpDown};
 use crate::statedir::StateDir;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -66,11 +67,7 @@ pub fn sds(index: u32) -> String {
 pub fn spawn(dir: &StateDir, name: &str) -> Result<Child> {
     let names = mates(dir, name)?;
     let output = dir.output_file(&names[0]);
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(&output)
-        .with_context(|| format!("can't write {}", output.display()))?;
+    let log = files::log(&output).with_context(|| format!("can't write {}", output.display()))?;
     let binary = std::env::current_exe().context("this binary can't be found")?;
     for other in &names[1..] {
         let link = dir.output_file(other);

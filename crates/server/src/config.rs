@@ -1,5 +1,6 @@
 //! The files that `mdm run`, `sds run` and `sdc run` take.
 
+use crate::files;
 use crate::spec::DeviceSpec;
 use anyhow::{Context, Result};
 use serde::de::{DeserializeOwned, Error as _};
@@ -227,6 +228,9 @@ pub fn spin(spin_us: Option<u32>) -> Duration {
 pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
     let text =
         fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
+    if files::is_emptied(file) {
+        return Err(files::emptied(file).into());
+    }
     toml::from_str(&text).with_context(|| {
         format!("{} is no configuration of this role (--example-config prints one)", file.display())
     })
@@ -234,10 +238,7 @@ pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
 
 /// Writes a role's file.
 pub fn write(file: &Path, config: &impl Serialize) -> Result<()> {
-    // Never half a file, whatever happens meanwhile.
-    let draft = file.with_extension("toml.new");
-    fs::write(&draft, toml::to_string(config)?)
-        .and_then(|()| fs::rename(&draft, file))
+    files::write(file, toml::to_string(config)?)
         .with_context(|| format!("can't write {}", file.display()))
 }
 

@@ -3,6 +3,7 @@
 //! A pid file holds `PID START BOOT`: the process's start time in clock ticks and the boot's id tell
 //! a process from a later one with a recycled pid, which is never signalled.
 
+use crate::files;
 use anyhow::{Context, Result};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::fs;
@@ -39,9 +40,8 @@ impl Process {
 
     /// Writes the pid file, at once and whole.
     pub fn write(&self, file: &Path) -> Result<()> {
-        let draft = file.with_extension("pid.new");
-        fs::write(&draft, format!("{} {} {}\n", self.pid, self.start, self.boot))
-            .and_then(|()| fs::rename(&draft, file))
+        let content = format!("{} {} {}\n", self.pid, self.start, self.boot);
+        files::write_for_this_boot(file, content)
             .with_context(|| format!("can't write {}", file.display()))
     }
 

@@ -1,6 +1,7 @@
 //! Runs a metadata manager: one shard, with its log as the only device.
 
 use crate::config::{self, MdmConfig};
+use crate::files;
 use crate::service::{self, Job};
 use anyhow::{Context, Result};
 use base::Limits;
@@ -12,8 +13,7 @@ use std::time::Duration;
 /// Runs until it is told to stop.
 pub fn run(config: MdmConfig) -> Result<()> {
     if let Some(folder) = config.log.parent() {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("can't make {}", folder.display()))?;
+        files::make_folder(folder).with_context(|| format!("can't make {}", folder.display()))?;
     }
     let shard = rt::Config {
         backend: config.backend.0,

@@ -13,6 +13,7 @@
 //! ```
 
 use crate::exit::{Exit, coded};
+use crate::files;
 use crate::process::Process;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File, TryLockError};
@@ -27,6 +28,17 @@ const SOCKET_PATH_MAX: usize = 107;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StateDir {
     root: PathBuf,
+}
+
+/// What the file `format` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Format {
+    /// This build reads the directory.
+    Ours,
+    /// There is no such file.
+    Missing,
+    /// It has no content any more: a power cut came before it was flushed.
+    Emptied,
 }
 
 /// Held by one command at a time.
@@ -46,8 +58,16 @@ impl StateDir {
             )
         })?;
         let dir = StateDir { root };
-        if !dir.check_format()? {
-            bail!("{} is not the directory of a cluster that `gabion up` made", dir.root.display());
+        let place = dir.root.display();
+        match dir.read_format()? {
+            Format::Ours => {}
+            Format::Missing => {
+                bail!("{place} is not the directory of a cluster that `gabion up` made");
+            }
+            Format::Emptied => bail!(
+                "a power cut has emptied the file `format` in {place}: `gabion up --dir {place}` writes it anew, \
+                 and starts the cluster with its data"
+            ),
         }
         Ok(dir)
     }
@@ -55,19 +75,20 @@ impl StateDir {
     /// Opens the directory, or makes a new one.
     pub fn create(path: &Path) -> Result<StateDir> {
         let failed = || format!("can't make the directory {}", path.display());
-        fs::create_dir_all(path).with_context(failed)?;
+        files::make_folder(path).with_context(failed)?;
         let dir = StateDir { root: path.canonicalize().with_context(failed)? };
-        if !dir.check_format()? {
-            if fs::read_dir(&dir.root)?.next().is_some() {
-                bail!(
-                    "{} holds something else than a Gabion cluster: choose another --dir",
-                    dir.root.display()
-                );
-            }
-            fs::write(dir.root.join("format"), format!("{FORMAT}\n"))?;
+        let format = dir.read_format()?;
+        if format == Format::Missing && !dir.is_unused()? {
+            bail!(
+                "{} holds something else than a Gabion cluster: choose another --dir",
+                dir.root.display()
+            );
+        }
+        if format != Format::Ours {
+            files::write(&dir.root.join("format"), format!("{FORMAT}\n")).with_context(failed)?;
         }
         for part in ["config", "devices", "run", "logs"] {
-            fs::create_dir_all(dir.root.join(part))?;
+            files::make_folder(&dir.root.join(part)).with_context(failed)?;
         }
         let socket = dir.nbd_socket();
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
@@ -95,34 +116,44 @@ impl StateDir {
         for device in fs::read_dir(self.root.join("devices"))? {
             all.push(device?.path());
         }
-        for file in all.iter().filter(|file| file.exists()) {
-            fs::remove_file(file).with_context(|| format!("can't remove {}", file.display()))?;
+        for file in &all {
+            files::remove(file).with_context(|| format!("can't remove {}", file.display()))?;
         }
         Ok(())
     }
 
-    /// False when there is no format file; an error when it is another build's.
-    fn check_format(&self) -> Result<bool> {
-        match fs::read_to_string(self.root.join("format")) {
-            Ok(text) if text.trim() == FORMAT => Ok(true),
+    /// Nothing is in it, or what a power cut has left of its very first file.
+    fn is_unused(&self) -> Result<bool> {
+        for entry in fs::read_dir(&self.root)? {
+            if entry?.file_name() != *format!("format{}", files::DRAFT) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// An error when it is another build's.
+    fn read_format(&self) -> Result<Format> {
+        let file = self.root.join("format");
+        if files::is_emptied(&file) {
+            return Ok(Format::Emptied);
+        }
+        match fs::read_to_string(file) {
+            Ok(text) if text.trim() == FORMAT => Ok(Format::Ours),
             Ok(text) => bail!(
                 "{} was made by another version of gabion (its format is `{}`, this build reads \
                  `{FORMAT}`): use the gabion that made it, or choose another --dir",
                 self.root.display(),
                 text.trim()
             ),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Format::Missing),
             Err(e) => Err(e).with_context(|| format!("can't read {}", self.root.display())),
         }
     }
 
     /// Waits for nobody: two commands that change the same cluster are a mistake.
     pub fn lock(&self) -> Result<Lock> {
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(self.root.join("lock"))
+        let file = files::lock(&self.root.join("lock"))
             .with_context(|| format!("can't open the lock in {}", self.root.display()))?;
         match file.try_lock() {
             Ok(()) => Ok(Lock { _file: file }),
@@ -233,8 +264,16 @@ mod tests {
         fs::write(path.join("format"), "gabion-up 2\n").unwrap();
         let error = StateDir::create(&path).unwrap_err().to_string();
         assert!(error.contains("another version"), "{error}");
+        fs::write(path.join("format"), "").unwrap();
+        assert!(StateDir::open(&path).unwrap_err().to_string().contains("power cut"));
+        assert_eq!(StateDir::create(&path).unwrap(), dir, "and `up` writes it anew");
+        assert_eq!(StateDir::open(&path).unwrap(), dir);
         fs::remove_file(path.join("format")).unwrap();
         assert!(StateDir::create(&path).unwrap_err().to_string().contains("something else"));
+        fs::remove_dir_all(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("format.new"), "gab").unwrap();
+        assert_eq!(StateDir::create(&path).unwrap(), dir, "a power cut came with its first file");
         fs::remove_dir_all(&path).unwrap();
     }
 

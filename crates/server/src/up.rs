@@ -2,13 +2,14 @@
 
 use crate::config::{self, Backend, DeviceConfig, MdmConfig, NbdAddress, SdcConfig, SdsConfig};
 use crate::exit::{Exit, coded};
+use crate::files;
 use crate::gather::{self, Member};
 use crate::report::{Report, UpDown};
 use crate::size::Size;
 use crate::spec::{DeviceSpec, UpDevice, VolumeSpec};
 use crate::statedir::StateDir;
 use crate::target::Target;
-use crate::{cluster, live, ports};
+use crate::{cluster, live, ports, salvage};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -127,6 +128,23 @@ fn one() -> u32 {
     1
 }
 
+impl Asked {
+    /// What was asked for, as far as the files that are left tell.
+    fn left(dir: &StateDir) -> Result<Asked> {
+        let devices = salvage::devices(dir, &cluster::sds(0))?;
+        Ok(Asked {
+            mdms: salvage::mdms(dir),
+            sds: salvage::servers(dir)?,
+            sds_per_process: 1,
+            devices: devices.into_iter().map(|(_, size)| UpDevice::File(size)).collect(),
+            backend: Backend::default(),
+            tcp_only: false,
+            // Nobody knows whether its first volume was made, or deleted since.
+            served: true,
+        })
+    }
+}
+
 /// What is to be run.
 struct Plan {
     asked: Asked,
@@ -171,10 +189,15 @@ impl Plan {
 
 /// The cluster whose data is in the directory.
 fn kept(dir: &StateDir) -> Result<Option<Asked>> {
-    if !dir.cluster_file().exists() || !dir.mdm_log("mdm").exists() {
+    let file = dir.cluster_file();
+    if !dir.mdm_log("mdm").exists() {
         return Ok(None);
     }
-    let before: Asked = config::read(&dir.cluster_file())?;
+    let before = match (file.exists(), files::is_emptied(&file)) {
+        (true, false) => config::read(&file)?,
+        _ if salvage::has_devices(dir)? => Asked::left(dir)?,
+        _ => return Ok(None),
+    };
     Ok(before.devices.iter().any(UpDevice::survives).then_some(before))
 }
 
@@ -226,6 +249,9 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
         missing: Vec::new(),
         interrupted: &interrupted,
     };
+    if plan.again {
+        tell_what_was_emptied(&dir)?;
+    }
     let names = write_configs(&dir, &plan, args);
     let report = match names.and_then(|names| starting.start(&names, &plan.volumes)) {
         Ok(report) => report,
@@ -310,7 +336,7 @@ fn clear_earlier_run(dir: &StateDir, again: bool) -> Result<()> {
     for index in (0..).take_while(|i| dir.mdm_log(&cluster::mdm(*i)).exists()) {
         let log = dir.mdm_log(&cluster::mdm(index));
         let kept = log.with_extension("log.1");
-        fs::rename(&log, &kept).with_context(|| format!("can't keep {}", log.display()))?;
+        files::rename(&log, &kept).with_context(|| format!("can't keep {}", log.display()))?;
         if index > 0 {
             continue;
         }
@@ -324,9 +350,25 @@ fn clear_earlier_run(dir: &StateDir, again: bool) -> Result<()> {
     }
     for part in ["config", "logs"] {
         for entry in fs::read_dir(dir.root().join(part))? {
-            fs::remove_file(entry?.path())?;
+            files::remove(&entry?.path())?;
         }
     }
+    Ok(())
+}
+
+/// Says which files a power cut has emptied, and what can't be found out any more.
+fn tell_what_was_emptied(dir: &StateDir) -> Result<()> {
+    let emptied = salvage::emptied(dir)?;
+    if emptied.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = emptied.iter().map(|file| file.display().to_string()).collect();
+    println!(
+        "A power cut has emptied these files, which are written anew: {}. Devices that `gabion device add` has put \
+         elsewhere than into {} come back with `gabion device import`.",
+        names.join(", "),
+        dir.root().join("devices").display()
+    );
     Ok(())
 }
 
@@ -340,8 +382,12 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
     let listens = servers.iter().flat_map(|(_, devices)| devices).map(|device| device.listen);
     let earlier = listens.map(|at| Some(at).filter(|at| at.port() != 0));
     let managers: Vec<String> = (0..plan.asked.mdms).map(cluster::mdm).collect();
-    let before = managers.iter().map(|name| earlier_mdm(dir, plan, name));
-    let earlier: Vec<_> = before.chain(earlier).collect();
+    let mut addresses = Vec::new();
+    for index in (0..plan.asked.mdms).filter(|_| plan.again) {
+        addresses.push(salvage::listened(dir, index)?);
+    }
+    addresses.resize(managers.len(), None);
+    let earlier: Vec<_> = addresses.into_iter().chain(earlier).collect();
     let mut addresses = ports::again(&earlier)?.into_iter();
     let mut next = || addresses.next().context("ran out of ports");
     let mdm: Vec<SocketAddr> = managers.iter().map(|_| next()).collect::<Result<_>>()?;
@@ -407,24 +453,18 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
     Ok(names)
 }
 
-/// Where an MDM listened before.
-fn earlier_mdm(dir: &StateDir, plan: &Plan, name: &str) -> Option<SocketAddr> {
-    let file = dir.config_file(name);
-    let before = || config::read::<MdmConfig>(&file).ok().map(|before| before.listen);
-    plan.again.then(before).flatten()
-}
-
 /// The devices of a server: those of its file, if it has one already.
 fn devices(dir: &StateDir, plan: &Plan, name: String) -> Result<(String, Vec<DeviceConfig>)> {
     let file = dir.config_file(&name);
-    if plan.again && file.exists() {
+    if plan.again && file.exists() && !files::is_emptied(&file) {
         let before: SdsConfig = config::read(&file)?;
         return Ok((name, before.device));
     }
-    let device = |(shard, device): (u32, &UpDevice)| {
+    let left = if plan.again { salvage::devices(dir, &name)? } else { Vec::new() };
+    let device = |(shard, device): (u32, UpDevice)| {
         let spec = match device {
-            UpDevice::File(size) => DeviceSpec::File(dir.device_file(&name, shard), Some(*size)),
-            UpDevice::Memory(memory) => memory.clone(),
+            UpDevice::File(size) => DeviceSpec::File(dir.device_file(&name, shard), Some(size)),
+            UpDevice::Memory(memory) => memory,
         };
         let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
         DeviceConfig {
@@ -437,7 +477,10 @@ fn devices(dir: &StateDir, plan: &Plan, name: String) -> Result<(String, Vec<Dev
             pin: None,
         }
     };
-    let devices = (0..).zip(&plan.asked.devices).map(device).collect();
+    let devices = match left.is_empty() {
+        true => (0..).zip(plan.asked.devices.iter().cloned()).map(device).collect(),
+        false => left.into_iter().map(|(n, size)| (n, UpDevice::File(size))).map(device).collect(),
+    };
     Ok((name, devices))
 }
 

@@ -44,29 +44,48 @@ impl Ledger {
 
     /// Writes until told to stop, or until the connection breaks; counts what was answered.
     pub fn write(&mut self, mut nbd: Nbd, stop: &AtomicBool, count: &AtomicU64) {
-        while !stop.load(Ordering::Relaxed) {
-            let sectors = self.place();
-            let command = match self.random.below(16) {
-                0 => cmd::TRIM,
-                1 => cmd::WRITE_ZEROES,
-                _ => cmd::WRITE,
-            };
-            let number = if command == cmd::WRITE { self.next } else { 0 };
-            self.next += 1;
-            let at = (self.part.start + sectors.start) * SECTOR;
-            let len = (sectors.end - sectors.start) * SECTOR;
-            let data = match command {
-                cmd::WRITE => (at..at + len).step_by(16).flat_map(|w| words(w, number)).collect(),
-                _ => Vec::new(),
-            };
-            self.doubtful = Some((sectors.clone(), number));
-            if nbd.request(command, at, len as u32, &data).is_err() {
-                return;
-            }
-            self.answered[sectors.start as usize..sectors.end as usize].fill(number);
-            self.doubtful = None;
+        while !stop.load(Ordering::Relaxed) && self.write_one(&mut nbd).is_ok() {
             count.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Does the next write; in doubt until it is answered.
+    pub fn write_one(&mut self, nbd: &mut Nbd) -> Result<()> {
+        let (command, sectors, number) = self.draw();
+        let at = (self.part.start + sectors.start) * SECTOR;
+        let len = (sectors.end - sectors.start) * SECTOR;
+        let data = match command {
+            cmd::WRITE => (at..at + len).step_by(16).flat_map(|w| words(w, number)).collect(),
+            _ => Vec::new(),
+        };
+        self.doubtful = Some((sectors.clone(), number));
+        nbd.request(command, at, len as u32, &data)?;
+        self.answered[sectors.start as usize..sectors.end as usize].fill(number);
+        self.doubtful = None;
+        Ok(())
+    }
+
+    /// The same writer somewhere else has done so many writes, and maybe one more.
+    pub fn take_over(&mut self, count: u64) {
+        for _ in 0..count {
+            let (_, sectors, number) = self.draw();
+            self.answered[sectors.start as usize..sectors.end as usize].fill(number);
+        }
+        let (_, sectors, number) = self.draw();
+        self.doubtful = Some((sectors, number));
+    }
+
+    /// The next write: its command, its sectors, and what they tell afterwards.
+    fn draw(&mut self) -> (u16, Range<u64>, u64) {
+        let sectors = self.place();
+        let command = match self.random.below(16) {
+            0 => cmd::TRIM,
+            1 => cmd::WRITE_ZEROES,
+            _ => cmd::WRITE,
+        };
+        let number = if command == cmd::WRITE { self.next } else { 0 };
+        self.next += 1;
+        (command, sectors, number)
     }
 
     /// Where the next write goes: half of them one block, some of them less.

@@ -11,6 +11,7 @@ pub mod failing;
 pub mod fio;
 pub mod folder;
 pub mod ledger;
+pub mod machine;
 pub mod nbd;
 pub mod probe;
 pub mod replicas;

@@ -19,6 +19,30 @@ const NO_STD: &[&str] =
 const UNFINISHED: &[&str] =
     &[concat!("to", "do!("), concat!("db", "g!("), concat!("unimple", "mented!(")];
 
+/// What makes, replaces or renames a file, and leaves its name or its content to a power cut. Taken apart like those.
+const WRITES: &[&str] = &[
+    concat!("fs::wr", "ite("),
+    concat!("fs::ren", "ame("),
+    concat!("fs::co", "py("),
+    concat!("File::cre", "ate("),
+    concat!("create_", "dir"),
+    concat!(".cre", "ate(true)"),
+    concat!(".create_", "new(true)"),
+    concat!("OFlags::CRE", "ATE"),
+];
+
+/// The place for that, and those that write no files of a cluster's: devices with flushes of their own, the kernel's
+/// switches, scratch files of measurements, and the developers' tools.
+const WRITERS: &[&str] = &[
+    "crates/server/src/files.rs",
+    "crates/rt/src/device.rs",
+    "crates/server/src/limits.rs",
+    "crates/server/src/device/scratch.rs",
+    "crates/server/src/bench/device.rs",
+    "crates/server/src/bench/disk/fio.rs",
+    "crates/sim/src/main.rs",
+];
+
 /// Checks all files.
 pub fn check(files: &[File]) -> Vec<String> {
     files.iter().flat_map(check_file).collect()
@@ -53,11 +77,27 @@ fn check_file(file: &File) -> Vec<String> {
                 find(i + 1, "unfinished work: finish it, or say in an issue what is missing");
             }
         }
+        if is_shipped(&file.path) && !WRITERS.iter().any(|w| file.path == Path::new(w)) {
+            let tests = concat!("#[cfg(te", "st)]");
+            let shipped = file.text.lines().take_while(|line| !line.contains(tests));
+            for (i, _) in shipped.enumerate().filter(|(_, l)| WRITES.iter().any(|w| l.contains(w)))
+            {
+                find(
+                    i + 1,
+                    "files are written by `crates/server/src/files.rs`: others would not survive a power cut",
+                );
+            }
+        }
         if is_crate_root(&file.path) {
             check_crate_root(file, &mut find);
         }
     }
     found
+}
+
+/// True for the source of a package that ships.
+fn is_shipped(path: &Path) -> bool {
+    path.starts_with("crates") && path.iter().nth(2).is_some_and(|part| part == "src")
 }
 
 /// True for the `lib.rs` and `main.rs` of a package that ships.
@@ -115,5 +155,13 @@ mod tests {
             findings("crates/rt/src/x.rs", &format!("//! X.\nfn f() {{ {}) }}\n", UNFINISHED[0])),
             1
         );
+        for write in WRITES {
+            let text = format!("//! X.\nfn f() {{ {write} }}\n");
+            assert_eq!(findings("crates/server/src/x.rs", &text), 1, "{write}");
+            assert_eq!(findings("crates/server/src/files.rs", &text), 0, "{write}");
+            assert_eq!(findings("crates/server/tests/x.rs", &text), 0, "{write}");
+            let test = format!("//! X.\n#[cfg(test)]\nmod tests {{ {write} }}\n");
+            assert_eq!(findings("crates/server/src/x.rs", &test), 0, "{write}");
+        }
     }
 }

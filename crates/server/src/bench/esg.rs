@@ -15,11 +15,11 @@ use super::io::seconds;
 use super::ratio::rows::{self, DEPTH_PER_SDS};
 use super::rig::{Layout, Rig};
 use crate::exit::Exit;
+use crate::files;
 use anyhow::{Context, Result};
 use clap::Args;
 use published::Kind;
 use report::{Arithmetic, Machine, Measured, Point, Published, Report};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub struct EsgArgs {
 
 /// Runs `gabion bench esg`.
 pub fn run(args: &EsgArgs) -> Result<Exit> {
-    fs::create_dir_all(&args.out)
+    files::make_folder(&args.out)
         .with_context(|| format!("can't make the directory {}", args.out.display()))?;
     let machine = Machine::this(args.backend);
     let mut scaling = Vec::new();
@@ -108,7 +108,7 @@ pub fn run(args: &EsgArgs) -> Result<Exit> {
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {
-    fs::write(file, text).with_context(|| format!("can't write {}", file.display()))
+    files::write(file, text).with_context(|| format!("can't write {}", file.display()))
 }
 
 /// What to measure, in order, with the layouts' names.

@@ -128,8 +128,8 @@ pub fn run(target: &Target, args: &ExaforgeArgs) -> Result<Exit> {
     let _ = std::fs::remove_dir_all(&folder);
     if let Some(out) = &out {
         let json = serde_json::to_string_pretty(&document)?;
-        std::fs::write(out.join("report.json"), json).context("can't write the report")?;
-        std::fs::write(out.join("report.html"), page::html(&document))?;
+        crate::files::write(&out.join("report.json"), json).context("can't write the report")?;
+        crate::files::write(&out.join("report.html"), page::html(&document))?;
     }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&document)?);

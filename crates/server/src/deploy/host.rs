@@ -11,6 +11,12 @@ use std::process::{Command, Stdio};
 /// How long a host may take to answer at all, in seconds.
 const SSH_PATIENCE: u32 = 10;
 
+/// A command that makes a folder durable, and all that it lies in. An old `sync` takes no names, and flushes everything.
+pub fn flush_above(folder: &Path) -> String {
+    let all: Vec<String> = folder.ancestors().map(|f| format!("'{}'", f.display())).collect();
+    format!("(sync {} || sync)", all.join(" "))
+}
+
 /// How a host is reached.
 #[derive(Clone, Debug)]
 pub enum Way {
@@ -33,12 +39,14 @@ impl Remote<'_> {
         self.pipe("sh -eu -s", script.as_bytes())
     }
 
-    /// Writes a file, at once and whole, with its folder.
+    /// Writes a file, at once and whole, with its folder. It survives a power cut of the host when this returns.
     pub fn put(&self, path: &Path, content: &[u8], mode: u32) -> Result<()> {
         let (folder, path) = (path.parent().unwrap_or(Path::new("/")), path.display());
         let command = format!(
-            "mkdir -p '{}' && cat > '{path}.new' && chmod {mode:o} '{path}.new' && mv '{path}.new' '{path}'",
+            "mkdir -p '{}' && cat > '{path}.new' && chmod {mode:o} '{path}.new' && \
+             (sync '{path}.new' || sync) && mv '{path}.new' '{path}' && {}",
             folder.display(),
+            flush_above(folder),
         );
         self.pipe(&command, content).map(drop)
     }

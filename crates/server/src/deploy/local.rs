@@ -3,6 +3,7 @@
 //! What was made is written down before it is made, so that it can be taken away whatever happened.
 
 use super::topology::{Host, Topology};
+use crate::files;
 use crate::process::Process;
 use crate::spec::DeviceSpec;
 use anyhow::{Context, Result, bail};
@@ -30,7 +31,7 @@ pub struct Local {
 /// Held while a network is chosen and made: two deployments at once would choose the same.
 pub fn lock() -> Result<File> {
     let path = std::env::temp_dir().join("gabion-deploy.lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = files::lock(&path);
     let file = file.with_context(|| format!("can't open {}", path.display()))?;
     file.lock().with_context(|| format!("can't lock {}", path.display()))?;
     Ok(file)
@@ -60,7 +61,7 @@ impl Local {
         if topology.hosts.len() > 200 {
             bail!("at most 200 hosts fit into one network");
         }
-        fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
+        files::make_folder(folder).with_context(|| format!("can't make {}", folder.display()))?;
         let folder = folder.canonicalize()?;
         // The same folder gets the same network, unless somebody has it: several MDMs find each other only where they were.
         let first = base::crc::crc32c(folder.as_os_str().as_encoded_bytes()) as u8;

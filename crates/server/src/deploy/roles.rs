@@ -1,7 +1,7 @@
 //! The roles of a host: their files, and how they are started.
 
 use super::check::Findings;
-use super::host::{Remote, Way};
+use super::host::{Remote, Way, flush_above};
 use super::topology::{Host, InPool, Topology};
 use crate::config::{DeviceConfig, MdmConfig, SdcConfig, SdsConfig};
 use crate::spec::DeviceSpec;
@@ -133,8 +133,10 @@ impl Role {
         let command = format!("{} {name} run --config {}", binary.display(), file.display());
         let (run, state) = (host.path("run/gabion"), host.path("var/lib/gabion"));
         let mut folders = format!("mkdir -p '{}' '{}'\n", run.display(), state.display());
+        folders += &format!("{}\n", flush_above(&state));
         for file in host.devices.iter().filter_map(|d| d.spec.path().filter(|_| name == "sds")) {
-            folders += &format!("mkdir -p \"$(dirname '{}')\"\n", file.display());
+            let folder = file.parent().unwrap_or(file);
+            folders += &format!("mkdir -p '{}'\n{}\n", folder.display(), flush_above(folder));
         }
         let whole = host.root.as_os_str() == "/" && matches!(remote.way, Way::Ssh { .. });
         if findings.systemd && whole {

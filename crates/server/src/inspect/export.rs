@@ -6,6 +6,7 @@
 use super::report::{set_bytes, volumes};
 use super::slots;
 use crate::exit::Exit;
+use crate::files;
 use crate::offline::Offline;
 use crate::size::Size;
 use anyhow::{Context, Result, bail};
@@ -62,7 +63,7 @@ pub fn run(device: &mut Offline, volume: VolumeId, out: &Path, json: bool) -> Re
     let failed = || format!("can't write {}", out.display());
     file.set_len(length_bytes).with_context(failed)?;
     let (written_bytes, damaged) = copy(device, volume, &file).with_context(failed)?;
-    file.sync_all().with_context(failed)?;
+    file.sync_all().and_then(|()| files::settle(out)).with_context(failed)?;
     let exported = Exported {
         schema: 1,
         volume: volume.0,
@@ -82,7 +83,7 @@ pub fn run(device: &mut Offline, volume: VolumeId, out: &Path, json: bool) -> Re
 }
 
 fn create(out: &Path) -> Result<File> {
-    File::options().write(true).create_new(true).open(out).map_err(|e| match e.kind() {
+    files::create(out).map_err(|e| match e.kind() {
         ErrorKind::AlreadyExists => {
             anyhow::anyhow!("{} is there already: name another file, or remove it", out.display())
         }

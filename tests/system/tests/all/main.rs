@@ -23,6 +23,7 @@ mod mdm_restart;
 mod objects;
 mod outage;
 mod output;
+mod power;
 mod scale;
 mod storm;
 mod top;

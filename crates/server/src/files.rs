@@ -1,0 +1,156 @@
+//! The only place that makes, replaces and renames files that are not devices.
+//!
+//! A file system may keep a new name for half a minute in memory alone, and its content for longer: after a power cut
+//! a file is gone, empty, or as it was. So a file is written aside, flushed, and renamed, and then its folder is
+//! flushed: a reader finds the old content or the new one, and what a command has told is still there after the cut.
+
+use std::fs::{self, File};
+use std::io::{Error, ErrorKind, Result, Write};
+use std::path::{Path, PathBuf};
+
+/// How the name of a file ends that is being written. One that a power cut has left means nothing.
+pub const DRAFT: &str = ".new";
+
+/// Writes a whole file, in the place of the one that was there. It is durable when this returns.
+pub fn write(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    let draft = aside(file, content, File::sync_all)?;
+    rename(&draft, file)
+}
+
+/// Writes a whole file that is of no use after a power cut, as one that names a process: it is replaced at once,
+/// and not flushed.
+pub fn write_for_this_boot(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    let draft = aside(file, content, |_| Ok(()))?;
+    fs::rename(draft, file)
+}
+
+fn aside(
+    file: &Path,
+    content: impl AsRef<[u8]>,
+    flush: impl FnOnce(&File) -> Result<()>,
+) -> Result<PathBuf> {
+    let mut name = file.file_name().ok_or(ErrorKind::InvalidInput)?.to_owned();
+    name.push(DRAFT);
+    let draft = file.with_file_name(name);
+    let mut to = File::create(&draft)?;
+    // A draft in a full file system would be in the way of what is to make room.
+    if let Err(error) = to.write_all(content.as_ref()).and_then(|()| flush(&to)) {
+        let _ = fs::remove_file(&draft);
+        return Err(error);
+    }
+    Ok(draft)
+}
+
+/// Makes a file that isn't there yet. Who has written it calls [`File::sync_all`] and [`settle`].
+pub fn create(file: &Path) -> Result<File> {
+    File::options().write(true).create_new(true).open(file)
+}
+
+/// Opens a file to be locked; it has no content.
+pub fn lock(file: &Path) -> Result<File> {
+    File::options().create(true).truncate(false).write(true).open(file)
+}
+
+/// Opens a log to be continued. Its lines are not flushed: they are about what was, and nothing rests on them.
+pub fn log(file: &Path) -> Result<File> {
+    File::options().create(true).append(true).open(file)
+}
+
+/// Renames a file. The new name is durable when this returns.
+pub fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to)?;
+    settle(to)
+}
+
+/// Removes a file, if it is there. It stays away after a power cut.
+pub fn remove(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Ok(()) => settle(file),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Makes a folder and those that it lies in. They are durable when this returns.
+pub fn make_folder(folder: &Path) -> Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = above(folder);
+    if parent != folder {
+        make_folder(parent)?;
+    }
+    match fs::create_dir(folder) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists || !folder.is_dir() => Err(e),
+        _ => settle(folder),
+    }
+}
+
+/// Makes durable that there is something of this name, or nothing.
+pub fn settle(file: &Path) -> Result<()> {
+    match File::open(above(file))?.sync_all() {
+        // Some file systems have nothing to flush in a folder.
+        Err(e) if e.kind() == ErrorKind::InvalidInput => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// The folder in which something lies.
+fn above(file: &Path) -> &Path {
+    match file.parent() {
+        Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
+        Some(folder) => folder,
+        None => file,
+    }
+}
+
+/// True when a file is there and has no content any more, as a power cut leaves one that was never flushed.
+pub fn is_emptied(file: &Path) -> bool {
+    fs::read(file).is_ok_and(|content| content.iter().all(|byte| *byte == 0))
+}
+
+/// For a file that has been emptied: what to tell who wants to read it.
+pub fn emptied(file: &Path) -> Error {
+    Error::other(format!(
+        "{} is empty, as a power cut may leave a file: `gabion up` and `gabion deploy` write theirs anew, \
+         others have to be written again by hand",
+        file.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_leaves_no_draft() {
+        let folder = std::env::temp_dir().join(format!("gabion-files-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        make_folder(&folder.join("a/b")).unwrap();
+        make_folder(&folder.join("a/b")).unwrap();
+        let file = folder.join("a/b/x.toml");
+        write(&file, "one").unwrap();
+        write(&file, "two").unwrap();
+        write_for_this_boot(&file, "three").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "three");
+        rename(&file, &file.with_extension("log")).unwrap();
+        let names = || fs::read_dir(folder.join("a/b")).unwrap().count();
+        assert_eq!(names(), 1, "no draft is left");
+        remove(&file).unwrap();
+        remove(&file.with_extension("log")).unwrap();
+        assert_eq!(names(), 0);
+        assert!(write(&folder.join("no/folder"), "x").is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn emptied_is_what_has_no_content() {
+        let file = std::env::temp_dir().join(format!("gabion-emptied-{}", std::process::id()));
+        assert!(!is_emptied(&file), "it is not there");
+        for (content, is) in [("", true), ("\0\0\0", true), ("x", false), ("\n", false)] {
+            write(&file, content).unwrap();
+            assert_eq!(is_emptied(&file), is, "{content:?}");
+        }
+        remove(&file).unwrap();
+    }
+}

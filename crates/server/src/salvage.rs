@@ -1,0 +1,91 @@
+//! What is left of a cluster's directory when a power cut has emptied the files that `up` wrote.
+//!
+//! Builds before `files` flushed none of them. The devices and the MDMs' logs were flushed, and they are all that
+//! counts: from their names and sizes, and from the files that are whole, the rest is made anew.
+
+use crate::config::{self, SdcConfig, SdsConfig};
+use crate::device::content::{self, Content};
+use crate::files;
+use crate::size::Size;
+use crate::statedir::StateDir;
+use crate::{cluster, config::MdmConfig};
+use anyhow::{Result, bail};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// The files that have no content any more.
+pub fn emptied(dir: &StateDir) -> Result<Vec<PathBuf>> {
+    let configs = dir.configured()?.into_iter().map(|name| dir.config_file(&name));
+    let all = std::iter::once(dir.cluster_file()).chain(configs);
+    Ok(all.filter(|file| files::is_emptied(file)).collect())
+}
+
+/// How many MDMs the directory has logs of.
+pub fn mdms(dir: &StateDir) -> u32 {
+    (0..).take_while(|i| dir.mdm_log(&cluster::mdm(*i)).exists()).count() as u32
+}
+
+/// How many servers it has files of.
+pub fn servers(dir: &StateDir) -> Result<u32> {
+    let number = |name: &str| name.strip_prefix("sds")?.parse::<u32>().ok();
+    let devices = file_names(dir)?;
+    let devices = devices.iter().filter_map(|name| number(name.split_once('.')?.0));
+    let configs: Vec<u32> = dir.configured()?.iter().filter_map(|name| number(name)).collect();
+    Ok(devices.chain(configs).max().unwrap_or(0))
+}
+
+/// The devices of a server that lie in the directory: their numbers and sizes.
+pub fn devices(dir: &StateDir, name: &str) -> Result<Vec<(u32, Size)>> {
+    let shard = |file: &String| file.strip_prefix(name)?.strip_prefix('.')?.parse().ok();
+    let mut found = Vec::new();
+    for shard in file_names(dir)?.iter().filter_map(shard) {
+        found.push((shard, Size(content::bytes(&dir.device_file(name, shard))?)));
+    }
+    found.sort_unstable_by_key(|(shard, _)| *shard);
+    Ok(found)
+}
+
+/// True when a file in the directory's `devices` holds a device of a cluster.
+pub fn has_devices(dir: &StateDir) -> Result<bool> {
+    for name in file_names(dir)? {
+        let path = dir.root().join("devices").join(name);
+        if matches!(content::of(&path), Ok(Content::Device { .. })) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn file_names(dir: &StateDir) -> Result<Vec<String>> {
+    let entries = fs::read_dir(dir.root().join("devices"))?;
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+/// Where an MDM listened: its own file says so, or that of a server or client, which names all MDMs in their order.
+pub fn listened(dir: &StateDir, index: u32) -> Result<Option<SocketAddr>> {
+    let own = config::read::<MdmConfig>(&dir.config_file(&cluster::mdm(index)));
+    if let Ok(own) = own {
+        return Ok(Some(own.listen));
+    }
+    for name in dir.configured()? {
+        let file = dir.config_file(&name);
+        let server = config::read::<SdsConfig>(&file).map(|server| server.mdm);
+        let named = server.or_else(|_| config::read::<SdcConfig>(&file).map(|client| client.mdm));
+        if let Some(at) = named.ok().and_then(|all| all.get(index as usize).copied()) {
+            return Ok(Some(at));
+        }
+    }
+    if index == 0 && mdms(dir) < 2 {
+        return Ok(None);
+    }
+    bail!(
+        "a power cut has emptied the files in {}, and with them the addresses of the MDMs, at which they look for each \
+         other. Write the last lines that say `listens on` in {} and in those of the other MDMs into their files, as \
+         in `name = \"{}\"`, `listen = \"127.0.0.1:7001\"`, `log = \"{}\"`, and start it again",
+        dir.root().join("config").display(),
+        dir.output_file(&cluster::mdm(index)).display(),
+        cluster::mdm(index),
+        dir.mdm_log(&cluster::mdm(index)).display()
+    )
+}

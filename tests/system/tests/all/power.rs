@@ -1,0 +1,249 @@
+//! True power cuts: what was in the page cache is gone, and the same `up` brings everything back.
+//!
+//! The cluster runs in a machine of its own (`system::machine`). Without User Mode Linux these tests say so and pass.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::thread;
+use std::time::Duration;
+use system::bytes::Random;
+use system::ledger::Ledger;
+use system::machine::Machine;
+use system::nbd::Nbd;
+use system::{Cluster, MIB, Options, case, run, secs, setting};
+
+/// What makes the cluster.
+const FIRST: &str = "--device file:256MiB --volume vol1:64MiB";
+/// How long a start may take in there, where each system call costs much.
+const PATIENCE: Duration = secs(120);
+/// Which part of a test this program plays in the machine.
+const PART: &str = "GABION_POWER_PART";
+/// Parts of the volume; each round writes one.
+const PARTS: u64 = 24;
+
+fn machine(file_system: &'static str) -> Result<Option<Machine>> {
+    let machine = Machine::new(file_system)?;
+    if machine.is_none() {
+        println!("not tested: there is no linux.uml (Debian's package user-mode-linux)");
+    }
+    Ok(machine)
+}
+
+/// The command line of `gabion` in there.
+fn gabion(machine: &Machine) -> String {
+    format!("{} --dir {}", run::binary().display(), machine.mount().join("c").display())
+}
+
+/// Lines that start the cluster, and say what came of it.
+fn up(machine: &Machine, options: &str) -> String {
+    let gabion = gabion(machine);
+    format!(
+        "if {gabion} up --detach {options}; then echo '=== up'; else echo '=== failed'; fi\n\
+         for n in $(seq 50); do {gabion} status --json > /run/s && break; sleep 0.2; done\n\
+         grep -q '\"state\": \"healthy\"' /run/s && echo '=== healthy' || cat /run/s\n\
+         {gabion} volume list --json | grep -q vol1 && echo '=== vol1'\n"
+    )
+}
+
+/// Cuts the power so long after the first `up`, or in its midst, and starts everything again by the same command.
+fn cut(machine: &Machine, after: Duration, whole: bool) -> Result<()> {
+    let when =
+        format!("{after:?} after the {} of the first `up`", if whole { "end" } else { "begin" });
+    let first = machine.boot(&format!("echo '=== begin'\n{}sleep 1000", up(machine, FIRST)))?;
+    first.wait(if whole { "up" } else { "begin" }, PATIENCE)?;
+    thread::sleep(after);
+    first.cut()?;
+    let said = machine.boot(&up(machine, FIRST))?.end(PATIENCE)?;
+    for wanted in ["=== up", "=== healthy", "=== vol1"] {
+        ensure!(said.contains(wanted), "no `{wanted}` after a power cut {when}:\n{said}");
+    }
+    Ok(())
+}
+
+/// Each cut in a machine of its own, side by side.
+fn cuts(all: &[(&'static str, Duration, bool)]) -> Result<()> {
+    let mut machines = Vec::new();
+    for (file_system, after, whole) in all {
+        let Some(machine) = machine(file_system)? else { return Ok(()) };
+        machines.push((machine, *after, *whole));
+    }
+    thread::scope(|scope| {
+        let cuts: Vec<_> = machines
+            .iter()
+            .map(|(machine, after, whole)| scope.spawn(|| cut(machine, *after, *whole)))
+            .collect();
+        cuts.into_iter().try_for_each(|cut| cut.join().expect("it doesn't panic"))
+    })
+}
+
+#[test]
+fn a_power_cut_after_the_first_up_leaves_a_cluster_that_starts_again() {
+    case(|| {
+        cuts(&[
+            ("ext4", secs(1), true),
+            ("ext4", secs(10), true),
+            ("xfs", secs(1), true),
+            ("xfs", secs(25), true),
+        ])
+    });
+}
+
+#[test]
+fn a_power_cut_in_the_midst_of_the_first_up_leaves_what_the_same_command_completes() {
+    case(|| {
+        let rounds = setting("GABION_ROUNDS", 2);
+        for round in 0..rounds {
+            let at = |n| Duration::from_millis(50 + (round * 4 + n) * 1600 / (rounds * 4));
+            cuts(&[
+                ("ext4", at(0), false),
+                ("xfs", at(1), false),
+                ("ext4", at(2), false),
+                ("xfs", at(3), false),
+            ])?;
+        }
+        Ok(())
+    });
+}
+
+/// Runs in the machine: writes, and says after each write how many were answered; or compares what is there.
+#[test]
+#[ignore = "the test below runs it in the machine"]
+fn in_the_machine() {
+    case(|| {
+        let part = std::env::var(PART).context("the test below sets it")?;
+        let mut words = part.split_whitespace();
+        let (what, socket) = (words.next().context("what")?, words.next().context("where")?);
+        let mut nbd = Nbd::connect(socket.as_ref(), "vol1")?;
+        for (round, count) in (0..).zip(words) {
+            let mut ledger = Ledger::new(round, PARTS, 60 * MIB);
+            match (what, count.parse::<u64>()) {
+                ("verify", Ok(count)) => {
+                    ledger.take_over(count);
+                    ledger.verify(&mut nbd).with_context(|| format!("round {round}"))?;
+                }
+                ("write", Ok(_)) => {}
+                ("write", Err(_)) => {
+                    for n in 1.. {
+                        ledger.write_one(&mut nbd)?;
+                        println!("\n=== answered {n}");
+                    }
+                }
+                _ => bail!("{part}"),
+            }
+        }
+        println!("\n=== whole");
+        Ok(())
+    });
+}
+
+#[test]
+fn what_was_answered_survives_power_cuts_under_load() {
+    case(|| {
+        let Some(machine) = machine("ext4")? else { return Ok(()) };
+        let (gabion, mut random) = (gabion(&machine), Random::new(11));
+        let (test, socket) = (std::env::current_exe()?, machine.mount().join("c/nbd.sock"));
+        let play = |what: &str, counts: &str| {
+            format!(
+                "{PART}='{what} {} {counts}' {} --exact power::in_the_machine --ignored --nocapture\n",
+                socket.display(),
+                test.display()
+            )
+        };
+        let mut counts = String::new();
+        for round in 0..=setting("GABION_ROUNDS", 3).min(PARTS) {
+            let verify = up(&machine, FIRST) + &play("verify", &counts);
+            let earlier = (1..=round)
+                .map(|n| format!("{gabion} volume list | grep -q ' made{n} ' || exit\n"));
+            let write = format!(
+                "({gabion} volume create made{} 1MiB && echo '=== made') &\n{}",
+                round + 1,
+                play("write", &format!("{counts} go"))
+            );
+            let on = machine
+                .boot(&(verify + &earlier.collect::<String>() + "echo '=== there'\n" + &write))?;
+            on.wait("there", PATIENCE)
+                .with_context(|| format!("after {round} power cuts under load"))?;
+            ensure!(on.marked("whole").is_some(), "something is lost:\n{}", on.said());
+            on.wait("made", PATIENCE)?;
+            on.wait("answered 30", PATIENCE)?;
+            thread::sleep(Duration::from_millis(random.below(1500)));
+            let answered = on.marked("answered").context("some are")?;
+            // What comes between these lines may be answered, too: the last word counts.
+            let said = on.cut()?;
+            let last = said.iter().rev().find_map(|l| l.strip_prefix("=== answered "));
+            counts += &format!(" {}", last.unwrap_or(&answered));
+        }
+        Ok(())
+    });
+}
+
+/// Empties files as a power cut emptied those of a build that did not flush them.
+fn empty(cluster: &Cluster, names: &[&str]) -> Result<()> {
+    names.iter().try_for_each(|name| {
+        let file = cluster.file(name);
+        fs::File::options()
+            .write(true)
+            .truncate(true)
+            .open(&file)
+            .map(drop)
+            .with_context(|| format!("no {}", file.display()))
+    })
+}
+
+#[test]
+fn a_directory_whose_files_were_emptied_is_brought_back() {
+    case(|| {
+        let options = Options {
+            device: "file:256MiB",
+            volumes: &["vol1:64MiB", "more:16MiB"],
+            ..Options::default()
+        };
+        let cluster = Cluster::start(&options)?;
+        let data = Random::new(4).bytes(8 * MIB as usize);
+        cluster.fill("vol1", &data)?;
+        let id = cluster.status()?["cluster"].clone();
+        let all = ["mdm", "sds1", "sds2", "sds3", "sdc"].map(|name| format!("config/{name}.toml"));
+        let all: Vec<&str> =
+            all.iter().map(String::as_str).chain(["format", "cluster.toml"]).collect();
+        for emptied in
+            [&all[..], &["config/sds2.toml"], &["format"], &["cluster.toml", "config/mdm.toml"]]
+        {
+            cluster.gabion(&["down"])?.ok()?;
+            empty(&cluster, emptied)?;
+            cluster
+                .gabion(&["status"])?
+                .fails(1, &["gabion up"])
+                .or_else(|_| cluster.gabion(&["status"])?.fails(5, &["gabion up"]))?;
+            cluster.start_again().with_context(|| format!("{emptied:?}"))?;
+            let status = cluster.wait_state("healthy", secs(30))?;
+            ensure!(status["cluster"] == id, "another cluster: {status:#}");
+            ensure!(status["volumes"].as_array().map(Vec::len) == Some(2), "{status:#}");
+            cluster.verify("vol1", &data)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn three_mdms_find_each_other_again_when_their_files_were_emptied() {
+    case(|| {
+        let options =
+            Options { device: "file:256MiB", more: &["--mdms", "3"], ..Options::default() };
+        let cluster = Cluster::start(&options)?;
+        let data = Random::new(4).bytes(MIB as usize);
+        cluster.fill("vol1", &data)?;
+        let configs = ["mdm", "mdm2", "mdm3", "sds1", "sds2", "sds3"];
+        let configs = configs.map(|name| format!("config/{name}.toml"));
+        let configs: Vec<&str> = configs.iter().map(String::as_str).collect();
+        cluster.gabion(&["down"])?.ok()?;
+        empty(&cluster, &configs)?;
+        cluster.start_again()?;
+        cluster.wait_state("healthy", secs(30))?;
+        cluster.verify("vol1", &data)?;
+        // When nothing tells their addresses any more, the command says where to find them.
+        cluster.gabion(&["down"])?.ok()?;
+        empty(&cluster, &configs)?;
+        empty(&cluster, &["config/sdc.toml"])?;
+        cluster.gabion(&["up", "--detach"])?.fails(1, &["power cut", "listens on", "mdm.log"])
+    });
+}
