@@ -1,5 +1,6 @@
 //! One member: the library, its memory, and what waits for the disk.
 
+use crate::check::Wrong;
 use crate::memory::Memory;
 use crate::outbox::Outbox;
 use crate::records::{
@@ -26,15 +27,6 @@ const SNAPSHOT_TICKS: u32 = 40;
 const MESSAGE_BYTES: u64 = 1 << 20;
 /// Messages with entries that one member is sent without an answer.
 const IN_FLIGHT: usize = 64;
-
-/// This member's log lacks entries that it had said to have: it was set back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Behind {
-    /// Its last entry.
-    pub last: u64,
-    /// What the leader knows to be there.
-    pub known: u64,
-}
 
 /// Who leads, as far as this member knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -97,7 +89,7 @@ pub struct Peer {
 
 /// One member.
 pub struct Consensus {
-    raw: RawNode<Memory>,
+    pub(crate) raw: RawNode<Memory>,
     outbox: Outbox,
     membership: Membership,
     applied: u64,
@@ -276,8 +268,12 @@ impl Consensus {
         self.draw();
     }
 
-    /// Takes a message in. What makes no sense (any more) is ignored.
-    pub fn step(&mut self, message: Message) -> Result<(), Behind> {
+    /// Takes a message in. What makes no sense any more is ignored.
+    ///
+    /// # Errors
+    /// Nothing has changed, and whoever sent it is no honest member, or this one is none ([`Wrong::Behind`]).
+    pub fn step(&mut self, mut message: Message) -> Result<(), Wrong> {
+        self.check(&message)?;
         let last = self.last();
         // Who has nothing yet, not even a configuration, is no voter: maybe it was one, and has forgotten all.
         let asked = [MessageType::MsgRequestVote, MessageType::MsgRequestPreVote];
@@ -288,9 +284,14 @@ impl Consensus {
             return Ok(()); // whoever hands over tries again, or goes on
         }
         let told = message.kind == MessageType::MsgHeartbeat as i32;
-        // A heartbeat's commit index is at most what this member is known to have.
-        if told && message.term >= self.raw.raft.term && message.commit > last {
-            return Err(Behind { last, known: message.commit });
+        // A heartbeat's commit index is at most what its leader knows this member to have. Of somebody who is not
+        // known to lead yet it says nothing.
+        if told && message.commit > last {
+            let raft = &self.raw.raft;
+            if (message.from, message.term) == (raft.leader_id, raft.term) {
+                return Err(Wrong::Behind { last, known: message.commit });
+            }
+            message.commit = last;
         }
         let _ = self.raw.step(message_to(message));
         self.draw();

@@ -12,9 +12,11 @@
 
 pub mod records;
 
+mod check;
 mod engine;
 mod memory;
 mod outbox;
 
-pub use engine::{Behind, Committed, Consensus, Meaning, Peer, Role, Turn};
+pub use check::Wrong;
+pub use engine::{Committed, Consensus, Meaning, Peer, Role, Turn};
 pub use records::{Base, Entry, HardState, Image, Membership, Message, Record};

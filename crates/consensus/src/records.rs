@@ -201,28 +201,39 @@ pub struct Message {
     /// The sender's term.
     #[prost(uint64, tag = "4")]
     pub term: u64,
+    /// The term of the entry at `index`.
     #[prost(uint64, tag = "5")]
-    pub(crate) log_term: u64,
+    pub log_term: u64,
+    /// The entry that others follow, the last one of a candidate, or the one that an answer is about.
     #[prost(uint64, tag = "6")]
-    pub(crate) index: u64,
+    pub index: u64,
+    /// Entries behind `index`; of a question, its name.
     #[prost(message, repeated, tag = "7")]
-    pub(crate) entries: Vec<Entry>,
+    pub entries: Vec<Entry>,
+    /// Up to here the sender knows entries to be committed.
     #[prost(uint64, tag = "8")]
-    pub(crate) commit: u64,
+    pub commit: u64,
+    /// A whole state.
     #[prost(message, optional, tag = "9")]
-    pub(crate) base: Option<Base>,
+    pub base: Option<Base>,
+    /// A refusal.
     #[prost(bool, tag = "10")]
-    pub(crate) reject: bool,
+    pub reject: bool,
+    /// With a refusal: where the sender can go on.
     #[prost(uint64, tag = "11")]
-    pub(crate) reject_hint: u64,
+    pub reject_hint: u64,
+    /// The name of a question, or why somebody stands for election.
     #[prost(bytes = "vec", tag = "12")]
-    pub(crate) context: Vec<u8>,
+    pub context: Vec<u8>,
+    /// The sender wants a state of at least this entry.
     #[prost(uint64, tag = "13")]
-    pub(crate) request_snapshot: u64,
+    pub request_snapshot: u64,
+    /// The term of the entry at `commit`.
     #[prost(uint64, tag = "15")]
-    pub(crate) commit_term: u64,
+    pub commit_term: u64,
+    /// A candidate's rank.
     #[prost(sint64, tag = "16")]
-    pub(crate) priority: i64,
+    pub priority: i64,
 }
 
 impl Message {

@@ -3,7 +3,7 @@
 
 use base::Prng;
 use consensus::records::Change;
-use consensus::{Behind, Consensus, Image, Meaning, Message, Record};
+use consensus::{Base, Consensus, Entry, Image, Meaning, Membership, Message, Record, Wrong};
 use prost::Message as _;
 
 /// A member and what its disk holds.
@@ -64,7 +64,7 @@ impl Node {
 }
 
 /// Lets time pass and carries messages between those that live.
-fn run(nodes: &mut [Node], alive: &[u64], ticks: usize) -> Option<Behind> {
+fn run(nodes: &mut [Node], alive: &[u64], ticks: usize) -> Option<Wrong> {
     for _ in 0..ticks {
         for node in nodes.iter_mut().filter(|n| alive.contains(&n.image.me)) {
             node.consensus.tick();
@@ -78,8 +78,8 @@ fn run(nodes: &mut [Node], alive: &[u64], ticks: usize) -> Option<Behind> {
                 let bytes = message.encode_to_vec();
                 let there = nodes.iter_mut().find(|n| n.image.me == message.to);
                 let Some(node) = there.filter(|n| alive.contains(&n.image.me)) else { continue };
-                if let Err(behind) = node.consensus.step(Message::from_bytes(&bytes).unwrap()) {
-                    return Some(behind);
+                if let Err(wrong) = node.consensus.step(Message::from_bytes(&bytes).unwrap()) {
+                    return Some(wrong);
                 }
             }
         }
@@ -202,7 +202,7 @@ fn a_member_that_was_set_back_is_noticed() {
         run(&mut nodes, &[1, 2, 3], 5);
     }
     nodes[back] = Node::new(old);
-    assert!(run(&mut nodes, &[1, 2, 3], 10).is_some());
+    assert!(matches!(run(&mut nodes, &[1, 2, 3], 10), Some(Wrong::Behind { .. })));
 }
 
 #[test]
@@ -214,4 +214,113 @@ fn the_leadership_goes_where_it_is_sent() {
     nodes[leads].consensus.transfer(id);
     run(&mut nodes, &[1, 2, 3], 5);
     assert!(nodes[to].consensus.role().leads && !nodes[leads].consensus.role().leads);
+}
+
+const APPEND: i32 = 3;
+const APPENDED: i32 = 4;
+const VOTE: i32 = 5;
+const SNAPSHOT: i32 = 7;
+const HEARTBEAT: i32 = 8;
+const HEARD: i32 = 9;
+const READ_INDEX: i32 = 15;
+
+/// Messages that no honest member sends, in the name of `from`; all that `to` has is known.
+fn forged(from: u64, to: &Node) -> Vec<Message> {
+    let (term, last) = (to.consensus.role().term, to.consensus.last());
+    let plain = |kind| Message { kind, from, to: to.image.me, term, ..Message::default() };
+    let entry = |index, term| Entry { index, term, ..Entry::default() };
+    let membership = Membership { voters: vec![1, 1], ..Membership::default() };
+    let base = |index, term| Base { index, term, membership: membership.clone(), data: vec![] };
+    let far = u64::MAX;
+    let mut list: Vec<Message> = [APPEND, APPENDED, VOTE, HEARTBEAT, HEARD]
+        .map(|kind| Message { term: far, ..plain(kind) })
+        .to_vec();
+    list.extend([APPEND, APPENDED, HEARTBEAT].map(|kind| Message { term: 0, ..plain(kind) }));
+    list.extend([
+        Message { index: far, ..plain(APPENDED) },
+        Message { index: last + 1, ..plain(APPENDED) },
+        Message { index: far, reject: true, reject_hint: far, ..plain(APPENDED) },
+        Message { commit: far, ..plain(HEARD) },
+        Message { index: far, log_term: far, ..plain(VOTE) },
+        Message { commit: far, ..plain(HEARTBEAT) },
+        Message { from: to.image.me, ..plain(HEARTBEAT) },
+        Message { base: Some(base(far, 1)), term: term + 1, ..plain(SNAPSHOT) },
+        Message { base: Some(base(last + 9, 1)), term: term + 1, ..plain(SNAPSHOT) },
+        Message { term: term + 1, ..plain(SNAPSHOT) },
+        plain(READ_INDEX),
+    ]);
+    let (index, log_term) = (last, to.image.last().1);
+    let follow = Message { index, log_term, term: term + 1, ..plain(APPEND) };
+    for entries in [
+        vec![entry(last + 2, term)],
+        vec![entry(last + 1, term), entry(last + 1, term)],
+        vec![entry(last + 1, term + 2)],
+        vec![entry(last + 1, term - 1)],
+        vec![entry(far, term)],
+    ] {
+        list.push(Message { entries, ..follow.clone() });
+    }
+    let decided = entry(last, term + 1);
+    list.push(Message { index: last - 1, log_term, entries: vec![decided], ..follow });
+    list
+}
+
+#[test]
+fn what_no_member_says_is_refused_and_changes_nothing() {
+    for victim in 0..3 {
+        let mut nodes = three();
+        let leads = leader(&nodes, &[1, 2, 3]);
+        nodes[leads].consensus.propose(b"before".to_vec()).unwrap();
+        run(&mut nodes, &[1, 2, 3], 10);
+        let from = nodes[(victim + 1) % 3].image.me;
+        for message in forged(from, &nodes[victim]) {
+            let before = (nodes[victim].consensus.hard(), nodes[victim].consensus.last());
+            let wrong = nodes[victim].consensus.step(message.clone());
+            let set_back = victim != leads && from == nodes[leads].image.me;
+            match wrong {
+                Err(Wrong::Nonsense(_)) => {}
+                Ok(()) if victim != leads && [APPENDED, HEARD].contains(&message.kind) => {}
+                other => panic!("{set_back} {message:?}: {other:?}"),
+            }
+            nodes[victim].work();
+            let after = (nodes[victim].consensus.hard(), nodes[victim].consensus.last());
+            assert_eq!(after, before, "{message:?}");
+        }
+        let leads = leader(&nodes, &[1, 2, 3]);
+        nodes[leads].consensus.propose(b"after".to_vec()).unwrap();
+        assert_eq!(run(&mut nodes, &[1, 2, 3], 10), None);
+        assert!(nodes.iter().all(|n| n.last_applied() == Some(b"after")));
+    }
+}
+
+#[test]
+fn who_does_not_lead_can_tell_nobody_that_its_log_was_longer() {
+    let mut nodes = three();
+    let leads = leader(&nodes, &[1, 2, 3]);
+    let (victim, other) = ((leads + 1) % 3, (leads + 2) % 3);
+    let (term, last) = (nodes[victim].consensus.role().term, nodes[victim].consensus.last());
+    let heartbeat = |from: usize, term| Message {
+        kind: HEARTBEAT,
+        from: nodes[from].image.me,
+        to: nodes[victim].image.me,
+        term,
+        commit: last + 5,
+        ..Message::default()
+    };
+    let (of_other, newer) = (heartbeat(other, term), heartbeat(other, term + 1));
+    let of_leader = heartbeat(leads, term);
+    let known = last + 5;
+    let v = &mut nodes[victim].consensus;
+    assert_eq!(v.step(of_leader), Err(Wrong::Behind { last, known }));
+    assert_eq!(v.step(of_other), Ok(()));
+    assert_eq!(v.step(newer), Ok(()), "maybe it leads since this moment");
+    assert_eq!(v.committed(), last);
+}
+
+#[test]
+fn a_log_with_a_number_that_nobody_can_count_on_from_is_no_beginning() {
+    let mut image = three()[0].image.clone();
+    assert_eq!(image.implausible(), None);
+    image.hard.term = u64::MAX;
+    assert_eq!(image.implausible(), Some(("term", u64::MAX)));
 }

@@ -118,6 +118,8 @@ struct Link {
     queued: u32,
     /// What came of a message of several parts.
     parts: Vec<u8>,
+    /// What another MDM wants to read in front of each message to it.
+    secret: u64,
 }
 
 /// The link on which the present life of a process registered.
@@ -283,6 +285,7 @@ impl Mdm {
                 have: MapVersion(0),
                 queued: 0,
                 parts: Vec::new(),
+                secret: 0,
             };
             self.links.insert(link, link_state);
         }

@@ -86,6 +86,10 @@ pub struct Hello {
     /// place. Who is a voter and knows nothing has forgotten what it promised.
     #[prost(bool, tag = "23")]
     pub newcomer: bool,
+    /// MDM to MDM: what `to` has to say in front of each message to the sender ([`Header::op`](crate::Header)). Only
+    /// who listens at the address that the sender dialled knows it.
+    #[prost(uint64, tag = "24")]
+    pub secret: u64,
 }
 
 /// The answer to a hello.
@@ -118,6 +122,9 @@ pub struct Welcome {
     /// For authentication; empty for now.
     #[prost(bytes = "vec", tag = "9")]
     pub auth: Vec<u8>,
+    /// From an MDM to another one: the cluster's MDMs. Said again when they change.
+    #[prost(message, repeated, tag = "20")]
+    pub mdms: Vec<MdmInfo>,
 }
 
 /// Why a link is refused.

@@ -25,6 +25,9 @@ pub fn seal(head: &mut [u8]) {
 /// The kind of a hello.
 pub const HELLO: u8 = 1;
 
+/// The kind of the answer "yes".
+pub const WELCOME: u8 = 2;
+
 /// The kind of the answer "no".
 pub const REFUSAL: u8 = 3;
 
@@ -40,6 +43,26 @@ pub fn hello_of(cluster: u8, version: u8) -> Vec<u8> {
         body.extend([0x08, cluster]);
     }
     [header(HELLO, 1, &body), body].concat()
+}
+
+/// A number as a field of a message.
+pub fn number(tag: u8, value: u64) -> Vec<u8> {
+    [varint(u64::from(tag) << 3), varint(value)].concat()
+}
+
+/// Text as a field of a message.
+pub fn text(tag: u8, text: &str) -> Vec<u8> {
+    [varint(u64::from(tag) << 3 | 2), varint(text.len() as u64), text.into()].concat()
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value > 127 {
+        bytes.push(value as u8 | 128);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
 }
 
 /// Reads one frame: its kind and its body as text, as far as it is any.

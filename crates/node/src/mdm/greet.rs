@@ -6,7 +6,6 @@ use super::{INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
 use crate::links::{check_hello, refusal, refuse, send_control, welcome};
 use alloc::format;
 use alloc::string::String;
-use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, LinkId, MapVersion, SdcId, Time};
 use mdm::controller::superseded;
@@ -84,6 +83,11 @@ impl Mdm {
             }
             _ => "unexpected",
         };
+        self.refuse_for(link, why, note, out);
+    }
+
+    /// Ends a link with a reason for the other side, and one for the log.
+    fn refuse_for(&mut self, link: LinkId, why: &Refusal, note: &'static str, out: &mut Effects) {
         out.note(Note::Refused { link, why: note });
         refuse(link, why, out);
         self.forget(link, out);
@@ -99,7 +103,10 @@ impl Mdm {
     ) -> Result<(), Refusal> {
         let peer = self.links[&link].peer;
         if let (Some(Kind::Raft), Peer::Mdm(member)) = (header.kind(), peer) {
-            return self.part(link, member, header, body, out);
+            if let Err((why, note)) = self.part(link, member, header, body, out) {
+                self.refuse_for(link, &why, note, out);
+            }
+            return Ok(());
         }
         if body.len() > MESSAGE {
             return Err(unexpected(format!("a control message has at most {MESSAGE} bytes")));
@@ -197,16 +204,8 @@ impl Mdm {
             self.links.get_mut(&link).expect("it said hello").hello = Some(hello);
             return Ok(());
         }
-        let peer = Peer::Mdm(hello.id);
-        let older: Vec<LinkId> =
-            self.links.iter().filter(|(_, l)| l.peer == peer).map(|(link, _)| *link).collect();
-        for link in older {
-            self.links.remove(&link);
-            out.push(Effect::Close { link });
-        }
-        self.links.get_mut(&link).expect("it said hello").peer = peer;
-        let answer = welcome(self.state.cluster, Role::Mdm);
-        send_control(link, Header::new(Kind::Welcome), &answer, out);
+        self.seat_member(link, hello.id, hello.secret, out);
+        self.welcome_member(link, out);
         Ok(())
     }
 

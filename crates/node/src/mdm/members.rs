@@ -45,6 +45,7 @@ impl Mdm {
             return;
         }
         self.keep_contacts(now, out);
+        self.announce_members(out);
         if self.tick_at > now {
             return;
         }

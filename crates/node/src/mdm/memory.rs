@@ -80,6 +80,16 @@ impl Mdm {
                         );
                         self.fail(text, out);
                     }
+                    _ if image.implausible().is_some() => {
+                        let (what, number) = image.implausible().expect("just seen");
+                        let text = format!(
+                            "this MDM's log says {what} {number}, and no cluster ever gets that far: somebody has forged a \
+                             message to it, or the log is damaged. Nothing was changed. If the other MDMs work, remove \
+                             this one (`gabion mdm remove`), remove its log, and add it anew; if none does, keep all \
+                             logs, and see docs/operate on MDMs that are lost"
+                        );
+                        self.fail(text, out);
+                    }
                     _ => match self.former_address(image.me as u32, &whole.state) {
                         Some(at) => self.ask_at(at, image, whole.state.cluster, out),
                         None => self.start(now, image, out),

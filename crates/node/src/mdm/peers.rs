@@ -1,22 +1,29 @@
 //! The MDMs among themselves: each dials all others, and speaks on the links that it dialled; what it hears
 //! comes on links that others dialled.
 //!
-//! Invariants: a member says who it is, where it listens, who is meant and what it has, before anything else;
-//! one that was set back, was removed, or takes another one's place, is refused and ends. A message is
-//! sent as a whole, in parts that fit into frames, or not at all; that one was lost is told to the consensus.
+//! Invariants:
+//! - A member says who it is, where it listens, who is meant and what it has, before anything else; one that was set
+//!   back, was removed, or takes another one's place, is refused and ends.
+//! - Members are those that the state names, where it names them; those that one of them names; and, for an MDM that
+//!   has nothing yet, whoever calls it. Nobody else is dialled, and from nobody else a message is taken.
+//! - A message counts only with the secret that was sent to the member's address: who listens elsewhere doesn't know it.
+//!   A link that was proven so is not replaced by one that wasn't.
+//! - A message is sent as a whole, in parts that fit into frames, or not at all; that one was lost is told to the
+//!   consensus.
 
-use super::Mdm;
-use crate::links::{Dialer, hello, refusal};
+use super::{Mdm, Peer};
+use crate::links::{Dialer, hello, refusal, send_control, welcome};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use base::{LinkId, Time};
-use consensus::{Image, Message};
+use base::{LinkId, MapVersion, Time};
+use consensus::{Image, Message, Wrong};
 use core::net::SocketAddr;
+use mdm::members::MAX_MEMBERS;
 use prost::Message as _;
 use seam::{DialId, Effect, Effects};
-use wire::control::{Hello, Refusal, RefusalCode, Role};
+use wire::control::{Hello, MdmInfo, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, frame};
 
 /// The longest message that is believed: a state of this size takes as long to send as a link may be stuck.
@@ -29,6 +36,17 @@ struct Contact {
     dialer: Dialer,
     /// The number of the last message on the present link.
     sent: u64,
+    /// What it has to say in front of each message to this one.
+    secret: u64,
+}
+
+/// What a member wants to read in front of each message to it.
+struct Told {
+    /// The link on which it said so.
+    link: LinkId,
+    secret: u64,
+    /// It came with this MDM's own secret: so it was the one that listens where the member is.
+    proven: bool,
 }
 
 /// Everybody else.
@@ -37,8 +55,14 @@ pub(super) struct Peers {
     contacts: BTreeMap<u32, Contact>,
     dials: BTreeMap<DialId, u32>,
     links: BTreeMap<LinkId, u32>,
-    /// Where somebody said to listen whom the state doesn't name yet.
+    /// Where somebody said to listen whom the state doesn't name: it called when this one had nothing yet, or it was
+    /// removed and is still needed.
     heard_of: BTreeMap<u32, SocketAddr>,
+    /// Whom members name, by the member that does.
+    named: BTreeMap<u32, Vec<(u32, SocketAddr)>>,
+    told: BTreeMap<u32, Told>,
+    /// The version of the list of members that the others were told.
+    announced: MapVersion,
     /// Who leads; 0: nobody knows.
     pub leader: u64,
     /// Who is to lead, as soon as nothing is under way.
@@ -79,14 +103,21 @@ impl Mdm {
     pub(super) fn keep_contacts(&mut self, now: Time, out: &mut Effects) {
         let me = self.me();
         let Some(consensus) = &self.consensus else { return };
+        let (list, empty) = (&self.state.members, consensus.last() == 0);
         // Who was removed is needed until it does not count any more.
-        let known = self.peers.contacts.iter().map(|(id, c)| (*id, c.dialer.address()));
-        let mut wanted: BTreeMap<u32, SocketAddr> = known.collect();
-        wanted.extend(&self.peers.heard_of);
-        wanted.retain(|id, _| {
-            consensus.counts(u64::from(*id)) || !self.state.members.was_removed(*id)
-        });
-        for (id, member) in &self.state.members.list {
+        let needed = |id: &u32| list.was_removed(*id) && consensus.counts(u64::from(*id));
+        self.peers.heard_of.retain(|id, _| empty || needed(id));
+        let heard_of = &self.peers.heard_of;
+        self.peers.named.retain(|by, _| list.list.contains_key(by) || heard_of.contains_key(by));
+        let contacts = self.peers.contacts.iter();
+        let mut wanted: BTreeMap<u32, SocketAddr> = contacts
+            .map(|(id, c)| (*id, c.dialer.address()))
+            .filter(|(id, _)| needed(id))
+            .collect();
+        wanted.extend(heard_of);
+        let named = self.peers.named.values().flatten().copied();
+        wanted.extend(named.filter(|(id, _)| !list.was_removed(*id)));
+        for (id, member) in &list.list {
             wanted.extend(member.address.parse().ok().map(|to| (*id, to)));
         }
         wanted.remove(&me);
@@ -98,7 +129,11 @@ impl Mdm {
         }
         for (id, to) in wanted {
             let limits = &self.config.limits;
-            let new = || Contact { dialer: Dialer::new(to, limits), sent: 0 };
+            let new = || Contact {
+                dialer: Dialer::new(to, limits),
+                sent: 0,
+                secret: out.prng().next_u64(),
+            };
             let contact = self.peers.contacts.entry(id).or_insert_with(new);
             let dial = DialId(self.dials);
             if contact.dialer.poll(now, dial, out) {
@@ -122,6 +157,7 @@ impl Mdm {
         match self.peers.contacts.get_mut(&member) {
             Some(contact) => {
                 contact.sent = 0;
+                hello.secret = contact.secret;
                 contact.dialer.link_up(link, &hello, out);
                 self.peers.links.insert(link, member);
             }
@@ -151,6 +187,7 @@ impl Mdm {
         let Some(member) = self.peers.links.get(&link).copied() else { return };
         match header.kind() {
             Some(Kind::Welcome) => {
+                self.note_named(member, body);
                 if let Some(contact) = self.peers.contacts.get_mut(&member) {
                     contact.dialer.welcomed();
                 }
@@ -171,15 +208,42 @@ impl Mdm {
         }
     }
 
-    /// Sends messages to those to whom there is a link.
+    /// Whom a member names. Those that the state doesn't name yet have come since this one was heard last.
+    fn note_named(&mut self, by: u32, body: &[u8]) {
+        let Ok(welcome) = Welcome::decode(body) else { return };
+        let parse = |m: &MdmInfo| Some((m.id, m.address.parse().ok()?));
+        let named = welcome.mdms.iter().filter_map(parse).take(MAX_MEMBERS).collect();
+        self.peers.named.insert(by, named);
+    }
+
+    /// Tells the other members who the members are, when that has changed.
+    pub(super) fn announce_members(&mut self, out: &mut Effects) {
+        let now = self.state.members.changed_at;
+        if core::mem::replace(&mut self.peers.announced, now) == now {
+            return;
+        }
+        let others = self.links.iter().filter(|(_, l)| matches!(l.peer, Peer::Mdm(_)));
+        let others: Vec<LinkId> = others.map(|(link, _)| *link).collect();
+        others.into_iter().for_each(|link| self.welcome_member(link, out));
+    }
+
+    /// Says to another member that it is welcome, and who the members are.
+    pub(super) fn welcome_member(&self, link: LinkId, out: &mut Effects) {
+        let mut answer = welcome(self.state.cluster, Role::Mdm);
+        answer.mdms = self.state.members.infos();
+        send_control(link, Header::new(Kind::Welcome), &answer, out);
+    }
+
+    /// Sends messages to those to whom there is a link, and who have said how they know them for this one's.
     pub(super) fn send_all(&mut self, messages: Vec<Message>, out: &mut Effects) {
         for message in messages {
             let to = message.to;
             let contact = self.peers.contacts.get_mut(&(to as u32));
-            match contact.and_then(|c| Some((c.dialer.up()?, c))) {
-                Some((link, contact)) => {
+            let told = self.peers.told.get(&(to as u32));
+            match contact.and_then(|c| Some((c.dialer.up()?, told?.secret, c))) {
+                Some((link, secret, contact)) => {
                     contact.sent += 1;
-                    send(link, contact.sent, &message, out);
+                    send(link, secret, contact.sent, &message, out);
                 }
                 None => {
                     if let Some(consensus) = &mut self.consensus {
@@ -256,11 +320,79 @@ impl Mdm {
         if let Some(peer) = matched.filter(|p| p.matched > hello.last) {
             return wrong(set_back(id, hello.last, peer.matched));
         }
-        self.peers.heard_of.insert(id, address);
-        Ok(true)
+        match self.is_expected(id, address, hello.newcomer) {
+            true => Ok(true),
+            false => {
+                let text = format!(
+                    "MDM {me} knows of no MDM {id} at {address}: neither its own list of MDMs nor that of another MDM \
+                     names it. If it belongs to this cluster and this lasts, stop MDM {me}, remove it from the \
+                     cluster (`gabion mdm remove`), remove its log, and add it anew"
+                );
+                Err(refusal(RefusalCode::NotMe, text))
+            }
+        }
     }
 
-    /// A part of a message of another MDM.
+    /// Whether this may be a member: see the file's head.
+    fn is_expected(&mut self, id: u32, address: SocketAddr, newcomer: bool) -> bool {
+        let Some(consensus) = &self.consensus else { return false };
+        let members = &self.state.members;
+        let mut named = self.peers.named.values().flatten();
+        if members.list.contains_key(&id) || named.any(|n| *n == (id, address)) {
+            return true;
+        }
+        let needed = members.was_removed(id) && consensus.counts(u64::from(id));
+        let calls = consensus.last() == 0 && newcomer;
+        let heard_of = &mut self.peers.heard_of;
+        if heard_of.get(&id) == Some(&address) {
+            return true;
+        }
+        let room = needed || heard_of.len() < MAX_MEMBERS;
+        if (needed || calls) && room {
+            heard_of.insert(id, address);
+        }
+        (needed || calls) && room
+    }
+
+    /// This link says that it is the member's. Older ones that are as little proven are closed.
+    pub(super) fn seat_member(
+        &mut self,
+        link: LinkId,
+        member: u32,
+        secret: u64,
+        out: &mut Effects,
+    ) {
+        let told = self.peers.told.get(&member);
+        let proven = told.filter(|t| t.proven && self.links.contains_key(&t.link)).map(|t| t.link);
+        self.close_others(member, &[Some(link), proven], out);
+        let seat = self.links.get_mut(&link).expect("it said hello");
+        (seat.peer, seat.secret) = (Peer::Mdm(member), secret);
+        if proven.is_none() {
+            self.peers.told.insert(member, Told { link, secret, proven: false });
+        }
+    }
+
+    fn close_others(&mut self, member: u32, but: &[Option<LinkId>], out: &mut Effects) {
+        let other = |(link, l): (&LinkId, &super::Link)| {
+            (l.peer == Peer::Mdm(member) && !but.contains(&Some(*link))).then_some(*link)
+        };
+        for link in self.links.iter().filter_map(other).collect::<Vec<_>>() {
+            self.links.remove(&link);
+            out.push(Effect::Close { link });
+        }
+    }
+
+    /// A message on this link came with this MDM's secret: it is the member's, and no other one is.
+    fn prove(&mut self, link: LinkId, member: u32, out: &mut Effects) {
+        if self.peers.told.get(&member).is_some_and(|t| t.proven && t.link == link) {
+            return;
+        }
+        let secret = self.links[&link].secret;
+        self.peers.told.insert(member, Told { link, secret, proven: true });
+        self.close_others(member, &[Some(link)], out);
+    }
+
+    /// A part of a message of another MDM. An error is for the other side and for the log.
     pub(super) fn part(
         &mut self,
         link: LinkId,
@@ -268,8 +400,13 @@ impl Mdm {
         header: &Header,
         body: &[u8],
         out: &mut Effects,
-    ) -> Result<(), Refusal> {
-        let bad = |text| Err(refusal(RefusalCode::Unexpected, text));
+    ) -> Result<(), (Refusal, &'static str)> {
+        let bad = |why| Err((refusal(RefusalCode::Unexpected, why), why));
+        let secret = self.peers.contacts.get(&member).map(|c| c.secret);
+        if secret != Some(header.op.get()) {
+            return bad("a message in an MDM's name from elsewhere than where that one listens");
+        }
+        self.prove(link, member, out);
         let (at, len) = (header.at.get() as usize, header.len.get() as usize);
         let from = self.links.get_mut(&link).expect("looked up before");
         if at != from.parts.len() || len > MESSAGE_MAX || at + body.len() > len {
@@ -288,10 +425,14 @@ impl Mdm {
         }
         let me = self.me();
         let Some(consensus) = &mut self.consensus else { return Ok(()) };
-        if let Err(behind) = consensus.step(message) {
-            self.fail(set_back(me, behind.last, behind.known), out);
+        match consensus.step(message) {
+            Ok(()) => Ok(()),
+            Err(Wrong::Nonsense(why)) => bad(why),
+            Err(Wrong::Behind { last, known }) => {
+                self.fail(set_back(me, last, known), out);
+                Ok(())
+            }
         }
-        Ok(())
     }
 }
 
@@ -303,11 +444,11 @@ fn set_back(id: u32, last: u64, known: u64) -> alloc::string::String {
     )
 }
 
-fn send(link: LinkId, number: u64, message: &Message, out: &mut Effects) {
+fn send(link: LinkId, secret: u64, number: u64, message: &Message, out: &mut Effects) {
     let bytes = message.encode_to_vec();
     for (i, part) in bytes.chunks(PART).enumerate() {
         let mut header = Header::new(Kind::Raft);
-        header.seq = number.into();
+        (header.op, header.seq) = (secret.into(), number.into());
         (header.at, header.len) = (((i * PART) as u32).into(), (bytes.len() as u32).into());
         let body = out.copy(part);
         out.send(link, frame(header, &body), body);

@@ -24,6 +24,7 @@ mod objects;
 mod outage;
 mod output;
 mod power;
+mod rogue;
 mod scale;
 mod storm;
 mod top;

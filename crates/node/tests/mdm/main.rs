@@ -1,5 +1,7 @@
 //! The MDM as a node, driven by hand in virtual time: registration, maps, verdicts, orders, its disk.
 
+mod members;
+
 use base::{ClusterId, DeviceId, Limits, LinkId, MapVersion, Prng, Time};
 use core::time::Duration;
 use node::links::hello;

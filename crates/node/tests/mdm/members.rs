@@ -1,0 +1,185 @@
+//! Who may speak as another MDM: those that the state names, from where it names them.
+
+use super::*;
+use consensus::Image;
+use mdm::log::{Io, Log, Progress};
+
+const AWAY: &str = "10.0.0.2:7000";
+/// The consensus' kind of a heartbeat.
+const HEARTBEAT: i32 = 8;
+
+impl Bench {
+    /// An MDM that leads alone; `b` at [`AWAY`] is to become a member, and does nothing yet.
+    fn with_a_member() -> Bench {
+        let mut b = Bench::new();
+        let add = AddMdm { name: "b".into(), address: AWAY.into(), tie_breaker: false };
+        assert_eq!(b.ask(Ask::AddMdm(add)).error, 0);
+        b.pass(100, &[]);
+        b
+    }
+
+    fn hello_as(&mut self, id: u32, address: &str) -> LinkId {
+        let link = self.connect();
+        let plain = hello(ClusterId(7), Role::Mdm, "b");
+        let hello = Hello { id, to: 1, address: address.into(), secret: 9, ..plain };
+        self.send(link, Header::new(Kind::Hello), &hello);
+        link
+    }
+
+    /// A message of member 2 with this term.
+    fn say(&mut self, link: LinkId, secret: u64, term: u64) {
+        let kind = HEARTBEAT;
+        let message = consensus::Message { kind, from: 2, to: 1, term, ..Default::default() };
+        let bytes = message.encode_to_vec();
+        let mut header = Header::new(Kind::Raft);
+        (header.op, header.len) = (secret.into(), (bytes.len() as u32).into());
+        self.raw(link, header, &bytes);
+    }
+
+    fn raw(&mut self, link: LinkId, header: Header, bytes: &[u8]) {
+        let body = self.pool.copy(bytes);
+        let head = wire::frame(header, bytes);
+        let frame = Event::Frame { link, head: head.as_slice(), body };
+        self.mdm.on(self.now, frame, &mut self.out);
+        self.settle();
+    }
+
+    /// What is to be in front of messages of the member at [`AWAY`]: it listens there.
+    fn secret(&mut self) -> u64 {
+        self.dials.retain(|(_, to)| to == AWAY);
+        let (_, hello) = self.dial_up();
+        assert_eq!((hello.id, hello.to), (1, 2));
+        hello.secret
+    }
+
+    fn term(&self) -> u64 {
+        self.mdm.consensus().unwrap().role().term
+    }
+
+    fn notes_say(&self, words: &str) -> bool {
+        self.notes.iter().any(|n| matches!(n, Note::Refused { why, .. } if why.contains(words)))
+    }
+}
+
+#[test]
+fn a_message_counts_from_where_the_member_listens() {
+    let mut b = Bench::with_a_member();
+    let (secret, term) = (b.secret(), b.term());
+    // A stranger knows everything but the secret.
+    let forger = b.hello_as(2, AWAY);
+    assert_eq!(b.take::<Welcome>(forger, Kind::Welcome).len(), 1);
+    b.say(forger, secret ^ 1, term + 1);
+    assert_eq!(b.refusal(forger).0, RefusalCode::Unexpected);
+    assert!(b.notes_say("from elsewhere") && b.term() == term && b.mdm.is_ready());
+    // Nor does anything that he sends stay here.
+    let forger = b.hello_as(2, AWAY);
+    let mut header = Header::new(Kind::Raft);
+    header.len = (1 << 30).into();
+    b.raw(forger, header, &[0; 4096]);
+    assert_eq!(b.refusal(forger).0, RefusalCode::Unexpected);
+    // The member itself is believed, and a stranger's link doesn't take its place.
+    let member = b.hello_as(2, AWAY);
+    b.say(member, secret, term);
+    let forger = b.hello_as(2, AWAY);
+    b.say(member, secret, term);
+    assert!(!b.closed.contains(&member) && !b.closed.contains(&forger));
+    b.say(member, secret, term + 1);
+    assert!(b.term() > term, "that is how one gives way to another leader");
+    assert!(!b.closed.contains(&member));
+}
+
+#[test]
+fn a_term_that_no_cluster_gets_to_is_refused_even_from_a_member() {
+    let mut b = Bench::with_a_member();
+    let (secret, term) = (b.secret(), b.term());
+    let member = b.hello_as(2, AWAY);
+    b.say(member, secret, u64::MAX);
+    let (code, text) = b.refusal(member);
+    assert_eq!(code, RefusalCode::Unexpected);
+    assert!(text.contains("far above"), "{text}");
+    assert!(b.notes_say("far above") && b.term() == term && b.mdm.failed().is_none());
+    let mut again = Bench::on_disk(core::mem::take(&mut b.disk), config(Limits::TEST_MIN));
+    again.settle();
+    assert!(again.mdm.is_settled());
+}
+
+#[test]
+fn whom_the_state_does_not_name_is_refused_and_not_dialled() {
+    let mut b = Bench::with_a_member();
+    for (id, address, code) in [
+        (9, "10.6.6.6:1", RefusalCode::NotMe),
+        (3, "10.6.6.6:1", RefusalCode::NotMe),
+        (2, "10.6.6.6:1", RefusalCode::WrongMember),
+    ] {
+        let link = b.hello_as(id, address);
+        assert_eq!(b.refusal(link).0, code, "{id}");
+    }
+    b.pass(5000, &[]);
+    assert!(b.dials.iter().all(|(_, to)| to == AWAY), "{:?}", b.dials);
+    // But a member may know somebody who has come meanwhile.
+    let (link, _) = b.dial_up();
+    let named = MdmInfo { id: 3, address: "10.0.0.3:1".into(), ..MdmInfo::default() };
+    let plain = node::links::welcome(ClusterId(7), Role::Mdm);
+    b.send(link, Header::new(Kind::Welcome), &Welcome { mdms: vec![named], ..plain });
+    let third = b.hello_as(3, "10.0.0.3:1");
+    assert_eq!(b.take::<Welcome>(third, Kind::Welcome)[0].mdms.len(), 2);
+    let elsewhere = b.hello_as(3, "10.6.6.6:1");
+    assert_eq!(b.refusal(elsewhere).0, RefusalCode::NotMe);
+}
+
+#[test]
+fn an_mdm_that_waits_is_taken_in_by_one_cluster() {
+    let join = Config { join: true, cluster: None, ..config(Limits::TEST_MIN) };
+    let mut b = Bench::on_disk(BTreeMap::new(), join);
+    b.settle();
+    let call = |b: &mut Bench, id: u32| {
+        let link = b.connect();
+        let plain = hello(ClusterId(7), Role::Mdm, "a");
+        let address = format!("10.0.1.{id}:7000");
+        let hello = Hello { id, to: 5, address, newcomer: true, secret: 9, ..plain };
+        b.send(link, Header::new(Kind::Hello), &hello);
+        link
+    };
+    for id in 10..60 {
+        call(&mut b, id);
+    }
+    b.pass(500, &[]);
+    let mut dialled: Vec<String> = b.dials.iter().map(|(_, to)| to.clone()).collect();
+    dialled.sort();
+    dialled.dedup();
+    assert!((1..=7).contains(&dialled.len()), "{dialled:?}");
+}
+
+/// A disk with the log of an MDM that goes on from this.
+fn disk_of(image: &Image) -> BTreeMap<u64, Vec<u8>> {
+    let (mut disk, mut log) = (BTreeMap::new(), Log::new(1 << 20));
+    loop {
+        let Some(io) = log.next() else { return disk };
+        let found = match io {
+            Io::Read { len, .. } => vec![0; len as usize],
+            Io::Write { at, data } => {
+                for (i, part) in data.chunks(4096).enumerate() {
+                    disk.insert(at / 4096 + i as u64, part.to_vec());
+                }
+                Vec::new()
+            }
+            Io::Flush => Vec::new(),
+        };
+        if matches!(log.done(Ok(&found)), Progress::Recovered(_)) {
+            log.switch(&image.encode_to_vec());
+        }
+    }
+}
+
+#[test]
+fn a_log_with_a_forged_term_ends_with_words() {
+    let mut image = Image::first(1, Vec::new());
+    let mut fine = Bench::on_disk(disk_of(&image), config(Limits::TEST_MIN));
+    fine.settle();
+    assert!(fine.mdm.is_settled());
+    image.hard.term = u64::MAX;
+    let mut b = Bench::on_disk(disk_of(&image), config(Limits::TEST_MIN));
+    b.settle();
+    let why = b.mdm.failed().expect("it can't go on");
+    assert!(why.contains("term 18446744073709551615") && why.contains("mdm remove"), "{why}");
+}

@@ -1,0 +1,86 @@
+//! Somebody on the network who speaks the protocol, and lies: refused, and nothing changes.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::io::Write;
+use std::net::TcpStream;
+use system::nbd::closes;
+use system::{Cluster, Options, case, secs, wire};
+
+const RAFT: u8 = 50;
+/// The consensus' kinds of messages: entries, an answer, a vote, a state, a heartbeat.
+const KINDS: [u8; 5] = [3, 4, 5, 7, 8];
+
+/// A hello as an MDM of this cluster.
+fn hello_as(id: u64, to: u64, address: &str) -> Vec<u8> {
+    let mut body = [wire::number(2, 1), wire::number(6, 1), wire::number(7, 1)].concat();
+    body.extend([wire::number(3, id), wire::number(21, to), wire::number(22, 1 << 20)].concat());
+    body.extend(wire::text(20, address));
+    [wire::header(wire::HELLO, 1, &body), body].concat()
+}
+
+/// A frame with a message of the consensus.
+fn raft(kind: u8, from: u64, to: u64, term: u64, commit: u64) -> Vec<u8> {
+    let numbers = [(1, u64::from(kind)), (2, to), (3, from), (4, term), (8, commit)];
+    let body: Vec<u8> = numbers.iter().flat_map(|(tag, n)| wire::number(*tag, *n)).collect();
+    let mut head = wire::header(RAFT, 1, &body);
+    // Where `len` is: the length of the whole message.
+    head[88..92].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    wire::seal(&mut head);
+    [head, body].concat()
+}
+
+fn mdms(cluster: &Cluster) -> Result<Vec<Value>> {
+    let text = cluster.gabion(&["mdm", "list", "--json"])?.ok()?;
+    let all: Value = serde_json::from_str(&text)?;
+    Ok(all.as_array().context("a list")?.clone())
+}
+
+#[test]
+fn forged_messages_of_an_mdm_are_refused_and_nothing_changes() {
+    case(|| {
+        let cluster = Cluster::start(&Options { more: &["--mdms", "3"], ..Options::default() })?;
+        let (before, running) = (mdms(&cluster)?, cluster.running());
+        let addresses: Vec<&str> = before.iter().filter_map(|m| m["address"].as_str()).collect();
+        ensure!(addresses.len() == 3, "{before:?}");
+        for to in 0..3 {
+            let from = (to + 1) % 3;
+            for kind in KINDS {
+                for (term, commit) in [(u64::MAX, 0), (u64::MAX / 2, 0), (1000, 0), (3, u64::MAX)] {
+                    let mut link = TcpStream::connect(addresses[to])?;
+                    link.set_read_timeout(Some(secs(5)))?;
+                    let (id, you) = (from as u64 + 1, to as u64 + 1);
+                    link.write_all(&hello_as(id, you, addresses[from]))?;
+                    let (welcome, text) = wire::answer(&mut link)?;
+                    ensure!(welcome == wire::WELCOME, "as MDM {id} to {you}: {text}");
+                    link.write_all(&raft(kind, id, you, term, commit))?;
+                    loop {
+                        let (answer, text) = wire::answer(&mut link)?;
+                        if answer == wire::REFUSAL {
+                            ensure!(text.contains("from elsewhere"), "{text}");
+                            break;
+                        }
+                    }
+                    ensure!(closes(&mut link, secs(5)), "the link stays after kind {kind}");
+                }
+            }
+            // And whom nobody knows is not welcome at all.
+            let mut link = TcpStream::connect(addresses[to])?;
+            link.set_read_timeout(Some(secs(5)))?;
+            link.write_all(&hello_as(9, to as u64 + 1, "127.0.0.1:9"))?;
+            let (answer, text) = wire::answer(&mut link)?;
+            ensure!(answer == wire::REFUSAL && text.contains("knows of no MDM 9"), "{text}");
+        }
+        ensure!(cluster.running() == running, "an MDM has died");
+        let after = mdms(&cluster)?;
+        let leads = |list: &[Value]| list.iter().position(|m| m["leads"] == true);
+        ensure!(leads(&after) == leads(&before), "another one leads: {after:?}");
+        ensure!(after.iter().all(|m| m["state"] == "up"), "{after:?}");
+        for name in ["mdm", "mdm2", "mdm3"] {
+            cluster.kill(name)?;
+            cluster.gabion(&["mdm", "start", name])?.ok()?;
+        }
+        cluster.wait_state("healthy", secs(20))?;
+        Ok(())
+    });
+}
