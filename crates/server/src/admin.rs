@@ -4,8 +4,10 @@ use crate::exit::{Exit, coded};
 use anyhow::{Context, Result, anyhow, bail};
 use prost::Message;
 use seam::{BufPool, Framer, Framing};
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use wire::control::{
     AddMdm, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, MaintainAsk,
@@ -21,6 +23,10 @@ const CONNECT_OTHERS: Duration = Duration::from_millis(500);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A status of a large cluster fits; nothing larger is believed.
 const MAX_ANSWER: u32 = 64 << 20;
+
+/// How long an MDM may take before the next one is asked, too.
+const HEAD_START: Duration = Duration::from_millis(300);
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(50);
 
 /// How long it may take until one of several MDMs leads.
 const ELECTION: Duration = Duration::from_secs(5);
@@ -43,6 +49,81 @@ fn refused(mdm: SocketAddr, why: &Refusal) -> anyhow::Error {
     }
 }
 
+/// Why no MDM leads, although some of them answer.
+fn none_leads(answered: usize, asked: usize, error: &anyhow::Error) -> String {
+    if asked == 1 {
+        return format!("{error:#}");
+    }
+    format!(
+        "{answered} of the {asked} MDMs that were asked answer, and none of them leads: more than half of all have to run \
+         and to reach each other. Start the others; volumes are served meanwhile"
+    )
+}
+
+/// Asks MDMs side by side who of them leads.
+struct Search {
+    mdms: Vec<SocketAddr>,
+    report: Sender<(SocketAddr, Result<Admin>)>,
+    inbox: Receiver<(SocketAddr, Result<Admin>)>,
+    /// Those that were asked and have not answered yet.
+    asked: BTreeSet<SocketAddr>,
+}
+
+impl Search {
+    fn new(mdms: &[SocketAddr]) -> Search {
+        let (report, inbox) = channel();
+        Search { mdms: mdms.to_vec(), report, inbox, asked: BTreeSet::new() }
+    }
+
+    fn ask(&mut self, mdm: SocketAddr) {
+        if !self.asked.insert(mdm) {
+            return;
+        }
+        let report = self.report.clone();
+        let patience = if self.mdms.len() > 1 { CONNECT_OTHERS } else { CONNECT_TIMEOUT };
+        // Whoever has found another one meanwhile doesn't listen any more.
+        std::thread::spawn(move || drop(report.send((mdm, Admin::within(mdm, patience)))));
+    }
+
+    /// Asks each one; those who name another one have that one asked. The first good answer wins. Otherwise: what one of
+    /// them said, and how many said that they don't lead.
+    fn round(&mut self, deadline: Instant) -> std::result::Result<Admin, (anyhow::Error, usize)> {
+        let mut next: VecDeque<SocketAddr> = self.mdms.iter().copied().collect();
+        let (mut followers, mut last) = (BTreeSet::new(), None);
+        loop {
+            next.pop_front().into_iter().for_each(|mdm| self.ask(mdm));
+            let patience = match next.is_empty() {
+                false => HEAD_START,
+                // Who is alone may take its time; others are waited for as long as there may be an election.
+                true if self.mdms.len() == 1 => ANSWER_TIMEOUT + CONNECT_TIMEOUT,
+                true => deadline.saturating_duration_since(Instant::now()),
+            };
+            match self.inbox.recv_timeout(patience) {
+                Ok((_, Ok(admin))) => return Ok(admin),
+                Ok((mdm, Err(error))) => {
+                    self.asked.remove(&mdm);
+                    if let Some(follower) = error.downcast_ref::<NotLeader>() {
+                        followers.insert(mdm);
+                        let leader = follower.leader.filter(|leader| !followers.contains(leader));
+                        leader.into_iter().for_each(|leader| self.ask(leader));
+                    }
+                    last = Some(error);
+                }
+                Err(_) if next.is_empty() => {
+                    let silent = || anyhow!("none of {} MDMs answers", self.mdms.len());
+                    let error =
+                        last.unwrap_or_else(|| coded(Exit::Unreachable, silent().to_string()));
+                    return Err((error, followers.len()));
+                }
+                Err(_) => {}
+            }
+            if next.is_empty() && self.asked.is_empty() {
+                return Err((last.expect("somebody has answered"), followers.len()));
+            }
+        }
+    }
+}
+
 /// A connection to an MDM that has welcomed us.
 #[derive(Debug)]
 pub struct Admin {
@@ -53,30 +134,25 @@ pub struct Admin {
 
 impl Admin {
     /// Connects to the one of these MDMs that leads, or to the one that they name. While they elect another one,
-    /// that takes a moment.
+    /// that takes a moment. One that is frozen holds nothing up: the next one is asked beside it.
     pub fn find(mdms: &[SocketAddr]) -> Result<Admin> {
         let deadline = Instant::now() + ELECTION;
-        let (mut next, mut hint) = (0, None);
+        let mut search = Search::new(mdms);
         loop {
-            let to = hint.take().unwrap_or(mdms[next % mdms.len()]);
-            let patience = if mdms.len() > 1 { CONNECT_OTHERS } else { CONNECT_TIMEOUT };
-            let error = match Admin::within(to, patience) {
+            let (error, answered) = match search.round(deadline) {
                 Ok(admin) => return Ok(admin),
-                Err(error) => error,
+                Err(none) => none,
             };
-            next += 1;
-            let follower = error.downcast_ref::<NotLeader>();
-            hint = follower.and_then(|f| f.leader);
-            let alone = mdms.len() == 1 && follower.is_none();
-            if alone || Instant::now() > deadline {
-                return Err(match follower {
-                    Some(follower) => coded(Exit::Unreachable, follower.text.clone()),
-                    None => error,
+            if mdms.len() == 1 && answered == 0 {
+                return Err(error);
+            }
+            if Instant::now() > deadline {
+                return Err(match answered {
+                    0 => error,
+                    _ => coded(Exit::Unreachable, none_leads(answered, mdms.len(), &error)),
                 });
             }
-            if hint.is_none() && next % mdms.len() == 0 {
-                std::thread::sleep(Duration::from_millis(50));
-            }
+            std::thread::sleep(BETWEEN_ROUNDS);
         }
     }
 
@@ -294,6 +370,54 @@ mod tests {
             let (header, body) = answer(side.receive().unwrap().0);
             let head = wire::frame(header, &body);
             side.stream.write_all(&[head.as_slice(), &body].concat()).unwrap();
+        };
+        (address, spawn(serve))
+    }
+
+    /// One that is frozen: the kernel takes the connection, and nobody answers.
+    fn frozen() -> (SocketAddr, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        (listener.local_addr().unwrap(), listener)
+    }
+
+    #[test]
+    fn one_that_is_frozen_holds_nobody_up() {
+        let ((first, _a), (second, _b)) = (frozen(), frozen());
+        let (leader, serves) = mdm(|asked| {
+            let mut header = Header::new(Kind::AdminReply);
+            header.op = asked.op;
+            (header, AdminReply::default().encode_to_vec())
+        });
+        let begun = Instant::now();
+        let mut admin = Admin::find(&[first, second, leader]).unwrap();
+        admin.scrub(None).unwrap();
+        assert_eq!(admin.mdm(), leader);
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        serves.join().unwrap();
+    }
+
+    #[test]
+    fn when_none_leads_it_is_said_how_many_have_to_run() {
+        let (alone, serves) = follower();
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = Admin::find(&[alone, gone, gone]).unwrap_err();
+        assert_eq!(crate::exit::of(&error), Exit::Unreachable);
+        assert!(error.to_string().contains("1 of the 3 MDMs"), "{error}");
+        drop(serves);
+    }
+
+    /// One that runs, and has nobody who leads.
+    fn follower() -> (SocketAddr, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let serve = move || {
+            for stream in listener.incoming() {
+                let mut side = Admin { stream: stream.unwrap(), mdm: address, next_op: 1 };
+                side.receive().unwrap();
+                let code = RefusalCode::NotLeader as i32;
+                let refusal = Refusal { code, ..Refusal::default() };
+                side.send(Header::new(Kind::Refusal), &refusal).unwrap();
+            }
         };
         (address, spawn(serve))
     }

@@ -128,7 +128,8 @@ fn remove(file: &Path) -> Result<()> {
     }
 }
 
-/// The devices, as in `sds2.0`, of the directory's servers that the MDM doesn't know in their present process; `but` those
+/// The devices, as in `sds2.0`, of the directory's servers that the MDM doesn't know in their present process, or that
+/// have not told yet what they hold; `but` those
 /// of servers that have ended.
 pub fn unregistered(dir: &StateDir, report: &Report, but: &[String]) -> Result<Vec<String>> {
     let shape: Shape = config::read(&dir.cluster_file())?;
@@ -140,7 +141,7 @@ pub fn unregistered(dir: &StateDir, report: &Report, but: &[String]) -> Result<V
         let process = dir.process(&name).map(|p| p.pid);
         let up = |shard| {
             report.sds.iter().any(|s| {
-                let device = |d: &Device| d.shard == shard && d.state == UpDown::Up;
+                let device = |d: &Device| d.shard == shard && d.state == UpDown::Up && d.told;
                 s.process_name == name && Some(s.pid) == process && s.devices.iter().any(device)
             })
         };

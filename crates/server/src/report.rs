@@ -10,7 +10,7 @@ use objects::{domain, fault_set, of_kind, pool};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::control::{DeviceKind, DeviceStatus, Intent, ObjectKind, StatusInfo};
+use wire::control::{DeviceKind, DeviceStatus, Intent, MdmStatus, ObjectKind, StatusInfo};
 
 /// The version of this document's shape.
 pub const SCHEMA: u32 = 1;
@@ -101,8 +101,19 @@ pub struct Full {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Mdm {
     pub address: String,
+    /// Of the one that leads; 0: not known.
     pub pid: u32,
+    /// Down: the one that leads has not heard it lately.
     pub state: UpDown,
+    pub name: String,
+    pub id: u32,
+    /// `manager` or `tie-breaker`.
+    pub role: &'static str,
+    pub leads: bool,
+    /// It counts; one that was taken in a moment ago doesn't yet.
+    pub votes: bool,
+    /// Entries of the log that it lacks, as far as is known.
+    pub entries_behind: u64,
 }
 
 /// A data server.
@@ -142,6 +153,9 @@ pub struct Device {
     /// Milliseconds that its operations, or its host's answers, take lately, if that is long; else 0.
     pub slow_ms: u32,
     pub connected: bool,
+    /// What it holds and does is known. Before it has told, for a moment after it came, `used_bytes` and other figures
+    /// are 0, and so are their shares in those of the cluster.
+    pub told: bool,
     pub address: String,
     pub incarnation: u64,
     pub capacity_bytes: u64,
@@ -197,6 +211,8 @@ pub struct Volume {
     pub thick: bool,
     /// Nobody, if it is empty.
     pub mapped: Vec<Mapped>,
+    /// It is mapped to clients that have served NBD, and none of them is up.
+    pub unserved: bool,
 }
 
 /// Placement groups, counted.
@@ -300,9 +316,13 @@ impl Report {
         let sds = servers(&info.devices);
         // Whether a device lives that has no session is not known: so it goes for a moment after a new MDM leads.
         let unheard = |d: &Device| d.state == UpDown::Up && !d.connected;
-        let missing = |s: &Sds| s.state == UpDown::Down || s.devices.iter().any(unheard);
+        // Nor is anything known of what it holds before it has told.
+        let untold = |d: &Device| d.state == UpDown::Up && !d.told;
+        let missing =
+            |s: &Sds| s.state == UpDown::Down || s.devices.iter().any(|d| unheard(d) || untold(d));
         let missing = sds.iter().any(missing);
-        let state = groups.state().max(if missing { State::Degraded } else { State::Healthy });
+        let mdm = managers(info, mdm);
+        let missing = missing || mdm.iter().any(|m| m.state == UpDown::Down);
         let sdc: Vec<Sdc> = info
             .sdcs
             .iter()
@@ -315,13 +335,16 @@ impl Report {
                 nbd_connections: s.connections,
             })
             .collect();
+        let volumes: Vec<Volume> = info.volumes.iter().map(|v| volume(v, &sdc)).collect();
+        let missing = missing || volumes.iter().any(|v| v.unserved);
+        let state = groups.state().max(if missing { State::Degraded } else { State::Healthy });
         Report {
             schema: SCHEMA,
             cluster: format!("{:016x}", info.cluster),
             state,
             map_version: info.map,
-            mdm: vec![Mdm { address: mdm.to_string(), pid: info.mdm_pid, state: UpDown::Up }],
-            volumes: info.volumes.iter().map(|v| volume(v, &sdc)).collect(),
+            mdm,
+            volumes,
             sds,
             sdc,
             groups,
@@ -367,8 +390,10 @@ impl Report {
 fn volume(v: &wire::control::VolumeStatus, sdc: &[Sdc]) -> Volume {
     let groups = Groups { total: v.groups, degraded: v.groups_degraded, failed: v.groups_failed };
     let mapped: Vec<Mapped> = v.mapped.iter().map(mapped).collect();
-    let serves =
-        |s: &&Sdc| s.state == UpDown::Up && mapped.iter().any(|m| m.all || m.sdc == s.name);
+    let may = |s: &&Sdc| mapped.iter().any(|m| m.all || m.sdc == s.name);
+    let serves = |s: &&Sdc| s.state == UpDown::Up && may(s);
+    let mut servers = sdc.iter().filter(|s| may(s) && !s.nbd_uris.is_empty()).peekable();
+    let unserved = servers.peek().is_some() && servers.all(|s| s.state == UpDown::Down);
     let bases = sdc.iter().filter(serves).flat_map(|s| &s.nbd_uris);
     Volume {
         name: v.name.clone(),
@@ -379,8 +404,43 @@ fn volume(v: &wire::control::VolumeStatus, sdc: &[Sdc]) -> Volume {
         groups,
         storage_pool: v.pool.clone(),
         thick: v.thick,
+        unserved,
         mapped,
     }
+}
+
+/// All MDMs, the one that leads first; one that knows no others is alone.
+fn managers(info: &StatusInfo, leader: SocketAddr) -> Vec<Mdm> {
+    let one = |m: &MdmStatus| {
+        let info_of = m.info.clone().unwrap_or_default();
+        Mdm {
+            address: info_of.address,
+            pid: if m.leader { info.mdm_pid } else { 0 },
+            state: UpDown::of(m.heard || m.leader),
+            name: info_of.name,
+            id: info_of.id,
+            role: if info_of.tie_breaker { "tie-breaker" } else { "manager" },
+            leads: m.leader,
+            votes: m.voter,
+            entries_behind: m.behind,
+        }
+    };
+    let mut all: Vec<Mdm> = info.mdms.iter().map(one).collect();
+    all.sort_by_key(|m| (!m.leads, m.id));
+    if all.is_empty() {
+        all.push(Mdm {
+            address: leader.to_string(),
+            pid: info.mdm_pid,
+            state: UpDown::Up,
+            name: String::new(),
+            id: 0,
+            role: "manager",
+            leads: true,
+            votes: true,
+            entries_behind: 0,
+        });
+    }
+    all
 }
 
 fn servers(devices: &[DeviceStatus]) -> Vec<Sds> {
@@ -443,6 +503,7 @@ fn device(status: &DeviceStatus) -> Device {
         quarantine_seconds: status.quarantine_ms as f64 / 1000.0,
         slow_ms: status.slow_ms,
         connected: status.connected,
+        told: status.heartbeat.is_some(),
         address: info.address,
         incarnation: info.incarnation,
         capacity_bytes: info.capacity,
@@ -482,7 +543,9 @@ fn device(status: &DeviceStatus) -> Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::control::{DeviceInfo, MapTo, ObjectStatus, SdcStatus, VolumeStatus};
+    use wire::control::{
+        DeviceInfo, Heartbeat, MapTo, MdmInfo, ObjectStatus, SdcStatus, VolumeStatus,
+    };
 
     fn sample() -> StatusInfo {
         let device = |id: u32, sds: u32, up: bool| DeviceStatus {
@@ -490,6 +553,7 @@ mod tests {
             sds: format!("sds{sds}"),
             pid: 1000 + sds,
             connected: up,
+            heartbeat: Some(Heartbeat::default()),
             ..DeviceStatus::default()
         };
         StatusInfo {
@@ -553,6 +617,53 @@ mod tests {
         assert_eq!((report(&info).exit(), report(&info).sds_up()), (Exit::Degraded, 2));
     }
 
+    #[test]
+    fn nothing_is_healthy_before_every_server_has_told_what_it_holds() {
+        let mut info = sample();
+        info.devices[1].heartbeat = None;
+        assert_eq!(report(&info).exit(), Exit::Degraded);
+        assert!(!report(&info).sds[0].devices[1].told);
+        info.devices[1].info.as_mut().unwrap().up = false;
+        assert_eq!(report(&info).exit(), Exit::Degraded);
+    }
+
+    #[test]
+    fn every_mdm_is_shown_and_one_that_is_lost_degrades() {
+        let mut info = sample();
+        let mdm = |id, leader, heard| MdmStatus {
+            info: Some(MdmInfo { id, address: format!("127.0.0.1:{id}"), ..MdmInfo::default() }),
+            leader,
+            heard,
+            voter: true,
+            ..MdmStatus::default()
+        };
+        info.mdms = vec![mdm(1, false, true), mdm(2, true, false), mdm(3, false, true)];
+        let told = report(&info);
+        let ids: Vec<u32> = told.mdm.iter().map(|m| m.id).collect();
+        assert_eq!((ids, told.state), (vec![2, 1, 3], State::Healthy));
+        info.mdms[2].heard = false;
+        let told = report(&info);
+        assert_eq!((told.mdm[2].state, told.exit()), (UpDown::Down, Exit::Degraded));
+    }
+
+    #[test]
+    fn volumes_that_no_client_serves_any_more_degrade() {
+        let mut info = sample();
+        info.sdcs[0].connected = false;
+        let told = report(&info);
+        assert_eq!((told.volumes[0].unserved, told.exit()), (true, Exit::Degraded));
+        // Programs that link the library come and go.
+        info.sdcs[0].nbd.clear();
+        assert_eq!(report(&info).exit(), Exit::Ok);
+        info.sdcs.push(SdcStatus {
+            connected: true,
+            nbd: vec!["nbd://x/".into()],
+            ..Default::default()
+        });
+        info.sdcs[0].nbd.push("nbd://y/".into());
+        assert_eq!(report(&info).exit(), Exit::Ok, "another one serves it");
+    }
+
     /// The published shape. Only additions may change this test.
     #[test]
     fn the_published_fields_are_all_there() {
@@ -565,6 +676,14 @@ mod tests {
             "/mdm/0/address",
             "/mdm/0/pid",
             "/mdm/0/state",
+            "/mdm/0/name",
+            "/mdm/0/id",
+            "/mdm/0/role",
+            "/mdm/0/leads",
+            "/mdm/0/votes",
+            "/mdm/0/entries_behind",
+            "/sds/0/devices/0/told",
+            "/volumes/0/unserved",
             "/sds/0/name",
             "/sds/0/id",
             "/sds/0/state",

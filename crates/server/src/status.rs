@@ -1,7 +1,7 @@
 //! `gabion status`: how everything is, for people and for programs.
 
 use crate::exit::Exit;
-use crate::report::{Device, Mapped, Moves, Report, Resync, UpDown};
+use crate::report::{Device, Mapped, Mdm, Moves, Report, Resync, UpDown};
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
@@ -46,7 +46,7 @@ pub fn ask(target: &Target) -> Result<Report> {
 fn page(report: &Report) -> String {
     let mut page = format!("{}\n\n", headline(report));
     for mdm in &report.mdm {
-        let _ = writeln!(page, "MDM  {}  pid {}", mdm.address, mdm.pid);
+        let _ = writeln!(page, "{}", manager(mdm));
     }
     for sdc in &report.sdc {
         let _ = writeln!(
@@ -63,6 +63,24 @@ fn page(report: &Report) -> String {
     page
 }
 
+/// One line: an MDM.
+fn manager(mdm: &Mdm) -> String {
+    let name = if mdm.name.is_empty() { "mdm" } else { &mdm.name };
+    let state = match (mdm.state, mdm.votes) {
+        (UpDown::Down, _) => "DOWN",
+        (UpDown::Up, false) => "up, does not vote yet",
+        (UpDown::Up, true) => "up",
+    };
+    let mut line = format!("MDM  {name}  {state}  {}", mdm.address);
+    if mdm.leads {
+        let _ = write!(line, "  pid {}  leads", mdm.pid);
+    }
+    if mdm.role == "tie-breaker" {
+        line += "  tie-breaker";
+    }
+    line
+}
+
 /// One line: state, servers, groups.
 pub fn headline(report: &Report) -> String {
     let groups = report.groups;
@@ -77,6 +95,14 @@ pub fn headline(report: &Report) -> String {
         report.sds.len(),
         groups.total
     );
+    let lost = report.mdm.iter().filter(|m| m.state == UpDown::Down).count();
+    if lost > 0 {
+        let _ = write!(line, ", {lost} of {} MDMs DOWN", report.mdm.len());
+    }
+    let unserved = report.volumes.iter().filter(|v| v.unserved).count();
+    if unserved > 0 {
+        let _ = write!(line, ", {unserved} volumes without a client (SDC) that is up");
+    }
     if groups.degraded > 0 {
         let _ = write!(line, ", {} degraded", groups.degraded);
     }
@@ -156,6 +182,7 @@ pub fn servers(report: &Report) -> String {
             let state = match (device.state, device.full) {
                 (up, _) if device.maintenance.is_some() => format!("{up}, maintenance"),
                 (UpDown::Up, _) if !device.connected => "up, not heard".to_owned(),
+                (UpDown::Up, _) if !device.told => "up, has not told yet".to_owned(),
                 (UpDown::Up, _) if device.quarantine_seconds > 0.0 => {
                     format!("up, held out for {:.0} s", device.quarantine_seconds.ceil())
                 }
@@ -171,7 +198,7 @@ pub fn servers(report: &Report) -> String {
                 sds.pid.to_string(),
                 device.address.clone(),
                 format!("{} {}", device.kind, device.shard),
-                Size(device.used_bytes).to_string(),
+                used(device),
                 Size(device.capacity_bytes).to_string(),
                 device.groups.to_string(),
                 device.groups_led.to_string(),
@@ -208,9 +235,20 @@ pub fn mapping(mapped: &[Mapped]) -> String {
     mapped.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
+/// What is allocated on a device, if that is known.
+pub fn used(device: &Device) -> String {
+    if device.told { Size(device.used_bytes).to_string() } else { "?".into() }
+}
+
 /// One line: bytes by state.
 pub fn capacity(report: &Report) -> String {
     let c = report.capacity;
+    let devices = report.sds.iter().flat_map(|s| &s.devices);
+    let untold = devices.filter(|d| d.state == UpDown::Up && !d.told).count();
+    if untold > 0 {
+        let total = Size(c.total_bytes);
+        return format!("Capacity  {total} raw; {untold} devices have not told yet what they hold");
+    }
     format!(
         "Capacity  {} raw: {} protected, {} degraded, {} failed",
         Size(c.total_bytes),

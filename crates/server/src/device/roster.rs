@@ -496,7 +496,7 @@ pub fn list(target: &Target, json: bool) -> Result<Exit> {
             format!("dev{}", device.id),
             format!("{sds}.{}", device.shard),
             device.state.to_string(),
-            Size(device.used_bytes).to_string(),
+            status::used(device),
             Size(device.capacity_bytes).to_string(),
             device.groups.to_string(),
             device.last_copies.to_string(),

@@ -26,6 +26,7 @@ mod output;
 mod power;
 mod rogue;
 mod scale;
+mod status;
 mod storm;
 mod top;
 mod torture;
