@@ -186,9 +186,15 @@ impl<J: Journal> Mirror<J> {
         }
         let base = replica.record.base;
         let list: Vec<_> = dirty.iter().collect();
-        // Together in one step; what goes beyond that was dirty before, and is more than can be in flight.
-        assert!(list.len() <= UNITS, "more units in flight than a shard has operations");
-        let changes = alloc::vec![Change::CleanAll, Change::Base(base), Change::Dirty(list)];
-        self.change(group, changes);
+        if list.len() <= UNITS {
+            let changes = alloc::vec![Change::CleanAll, Change::Base(base), Change::Dirty(list)];
+            return self.change(group, changes);
+        }
+        // Too many for one step, and a crash between two would leave too few marks. So all that the journal has stays
+        // dirty until the next seal: that is safe.
+        for part in list.chunks(UNITS) {
+            self.change(group, alloc::vec![Change::Dirty(part.to_vec())]);
+        }
+        self.change(group, alloc::vec![Change::Base(base)]);
     }
 }

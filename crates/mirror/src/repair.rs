@@ -1,6 +1,6 @@
 //! Damaged blocks: what the journal calls corrupt is read from another copy, and written anew (rule R13).
 //!
-//! The primary asks a member for the blocks, writes them whole, and starts over what had met the damage.
+//! The primary asks one member after the other for the blocks, until one can read them, writes them whole, and starts over what had met the damage.
 //! A member that can't complete a write in parts says so, and gets the blocks whole, as another write of
 //! the stream in the name of the same client write. Both while the operation has its range to itself (a read that
 //! met damage waits for that, and reads again): nothing overlapping is in flight, so any copy that is in sync has
@@ -35,6 +35,8 @@ const READ_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repair {
     from: DeviceId,
+    /// Members that can't read them either.
+    damaged: Members,
     first: u16,
     blocks: u16,
     round: u32,
@@ -150,6 +152,7 @@ impl<J: Journal> Mirror<J> {
         let replica = &self.replicas[op.group];
         let round = self.repairs.get(&key).map_or(1, |r| r.round + 1);
         let other = replica.config.devices(replica.needed()).next();
+        let damaged = Members::default();
         op.local = Local::Asking;
         if op.kind == OpKind::Write && !op.reserved {
             // The failed job has given its slots back.
@@ -158,7 +161,22 @@ impl<J: Journal> Mirror<J> {
         let Some(from) = other.filter(|_| round <= ROUNDS) else {
             return self.unreadable(now, key, first, blocks, out);
         };
-        self.repairs.insert(key, Repair { from, first, blocks, round });
+        self.repairs.insert(key, Repair { from, damaged, first, blocks, round });
+        self.send_fetch(key, out);
+    }
+
+    /// The member that was asked can't read the blocks: the next one is asked.
+    fn ask_next(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let (Some(repair), Some(op)) = (self.repairs.get_mut(&key), self.ops.get(key)) else {
+            return;
+        };
+        let replica = &self.replicas[op.group];
+        repair.damaged.insert(replica.config.member(repair.from));
+        let left = replica.needed().without(repair.damaged);
+        let (next, first, blocks) =
+            (replica.config.devices(left).next(), repair.first, repair.blocks);
+        let Some(next) = next else { return self.unreadable(now, key, first, blocks, out) };
+        repair.from = next;
         self.send_fetch(key, out);
     }
 
@@ -209,7 +227,7 @@ impl<J: Journal> Mirror<J> {
         match Status::from_code(h.status.get()) {
             Some(Status::Ok) => {}
             Some(Status::Media) => {
-                self.unreadable(now, key, repair.first, repair.blocks, out);
+                self.ask_next(now, key, out);
                 return self.pump(now, out);
             }
             _ => return, // asked again

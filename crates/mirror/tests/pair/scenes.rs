@@ -137,3 +137,24 @@ fn the_new_leader_overwrites_what_was_never_acknowledged() {
     pair.assert_equal();
     assert_eq!(pair.mirrors[0].journal().units[&UNIT0].1[0], 1);
 }
+
+#[test]
+fn more_units_may_be_in_flight_than_one_change_names() {
+    let mut pair = Pair::new([4, 4]);
+    let media = Memory { kept: true, ..Memory::room(4) };
+    let limits = Limits { shard_ops: Limits::SHIPPED.shard_ops, ..Limits::TEST_MIN };
+    pair.mirrors[0] = Mirror::new(DeviceId(1), Incarnation(7), limits, media, Time::ZERO);
+    pair.connect(true);
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(3000);
+    assert_eq!(pair.mirrors[0].admissions().len(), 1);
+    pair.connected = false;
+    (0..9000).for_each(|unit| pair.ask(0, Kind::Zero, unit, 0..BLOCK, 0, flag::HOLE));
+    pair.run();
+    pair.connected = true;
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(500);
+    let view = pair.mirrors[0].view(GROUP).unwrap();
+    assert!(view.active && view.dirty_bytes == 0, "{view:?}");
+    assert_eq!((pair.replies.len(), pair.mirrors[0].in_flight()), (9000, 0));
+}

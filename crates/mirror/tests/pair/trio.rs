@@ -168,13 +168,24 @@ impl Trio {
 
     /// A client writes a block; again with the same number if `flags` say so.
     fn write(&mut self, to: usize, block: u32, fill: u8, flags: u8) {
+        self.ask(to, Kind::Write, block, vec![fill; BLOCK as usize], flags);
+    }
+
+    /// A client reads a block, and everything is delivered: what the answer is.
+    fn read(&mut self, to: usize, block: u32) -> Option<Status> {
+        self.replies.clear();
+        self.ask(to, Kind::Read, block, vec![], 0);
+        self.run(usize::MAX);
+        self.replies.last().and_then(|h| Status::from_code(h.status.get()))
+    }
+
+    fn ask(&mut self, to: usize, kind: Kind, block: u32, body: Vec<u8>, flags: u8) {
         self.seq += u64::from(flags & flag::RETRY == 0);
-        let mut h = Header::new(Kind::Write);
+        let mut h = Header::new(kind);
         (h.op, h.seq, h.floor) = (self.seq.into(), self.seq.into(), 1.into());
         (h.sdc, h.incarnation, h.volume) = (5.into(), 1.into(), 1.into());
         (h.group, h.epoch) = (GROUP.0.into(), self.epoch.into());
         (h.at, h.len, h.flags) = ((block * BLOCK).into(), BLOCK.into(), flags);
-        let body = vec![fill; BLOCK as usize];
         let h = wire::parse(wire::frame(h, &body).as_slice());
         let body = self.outs[to].copy(&body);
         let mirror = self.mirrors[to].as_mut().expect("clients ask who lives");
@@ -330,4 +341,22 @@ fn a_settle_of_three_that_breaks_off_twice_loses_nothing() {
         broken.extend(judged.err().map(|why| (story, why)));
     }
     fail(&broken, TOLD);
+}
+
+#[test]
+fn what_two_of_three_cannot_read_comes_from_the_third() {
+    let mut trio = Trio::in_limbo();
+    trio.configure(1, &[1, 2, 3], &[]);
+    trio.pass(200);
+    let damage = |trio: &mut Trio, of: &[usize]| {
+        for i in of {
+            let mirror = trio.mirrors[*i].as_mut().unwrap();
+            mirror.journal_mut().bad.insert(BlockSet::from_range(1..2));
+        }
+    };
+    damage(&mut trio, &[0, 1]);
+    assert_eq!(trio.read(0, 1), Some(Status::Ok), "the third one has it");
+    assert!(trio.mirrors[0].as_ref().unwrap().journal().bad.is_empty());
+    damage(&mut trio, &[0, 2]);
+    assert_eq!(trio.read(0, 1), Some(Status::Media), "nobody has it now");
 }
