@@ -38,6 +38,9 @@ pub struct Leases {
     grace: Duration,
     every: Duration,
     suspect_after: Duration,
+    /// When this side last looked for beacons that are due, and since when it does so without having stood still.
+    ran: Time,
+    awake: Time,
 }
 
 /// What the map says of the other side.
@@ -63,6 +66,8 @@ impl Leases {
             grace: limits.grace,
             every: limits.beacon_every,
             suspect_after: limits.suspect_after * 2,
+            ran: boot,
+            awake: boot,
         }
     }
 
@@ -90,6 +95,7 @@ impl Leases {
 
     /// The devices whose beacons are due; counts them as sent.
     pub fn due(&mut self, now: Time, mut beacon: impl FnMut(DeviceId)) {
+        (self.awake, self.ran) = (self.awake(now), now);
         if self.next_beacon.is_none_or(|at| at > now) {
             return;
         }
@@ -141,10 +147,18 @@ impl Leases {
         mutant::on(Mutant::NoLease) || self.held.get(of).is_some_and(|h| now < h.until)
     }
 
+    /// Since when this side has run without a long stop. While it stood still it asked nobody, and what was answered
+    /// before that waits to be read.
+    fn awake(&self, now: Time) -> Time {
+        let stood = now.since(self.ran) > self.suspect_after / 2;
+        if stood { now } else { self.awake }
+    }
+
     /// Devices that are needed and have not granted for too long.
     pub fn silent(&self, now: Time) -> impl Iterator<Item = DeviceId> {
+        let awake = self.awake(now);
         self.held.iter().filter_map(move |(device, held)| {
-            let since = held.needed_since?.max(held.heard);
+            let since = held.needed_since?.max(held.heard).max(awake);
             (now.since(since) > self.suspect_after).then_some(device)
         })
     }
@@ -226,6 +240,23 @@ mod tests {
     use super::*;
     use alloc::collections::BTreeSet;
     use alloc::vec::Vec;
+
+    #[test]
+    fn who_stood_still_accuses_nobody_with_the_first_breath() {
+        let ms = |n: u64| Time(n * 1_000_000);
+        let mut leases = Leases::new(ms(0), &Limits::SHIPPED);
+        leases.need(ms(1), &[DeviceId(2)].into());
+        let silent = |leases: &Leases, n| leases.silent(ms(n)).count();
+        leases.due(ms(400), |_| {});
+        leases.granted(ms(401), DeviceId(2), ms(400), MapVersion(1), MapVersion(1));
+        // It stands still for ten seconds. The grants of that time have not been read yet.
+        assert_eq!(silent(&leases, 10_400), 0);
+        leases.due(ms(10_400), |_| {});
+        assert_eq!(silent(&leases, 10_400), 0);
+        // Who answers nothing from then on is silent.
+        (10_800..12_400).step_by(400).for_each(|n| leases.due(ms(n), |_| {}));
+        assert_eq!((silent(&leases, 12_400), silent(&leases, 12_401)), (0, 1));
+    }
 
     #[test]
     fn wakes_for_the_next_beacon_whatever_changed() {
