@@ -27,6 +27,7 @@ mod secondary;
 mod stopwatch;
 mod sync;
 mod watch;
+mod window;
 
 pub use dirty::Dirty;
 pub use executed::ExecutedList;

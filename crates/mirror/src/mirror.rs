@@ -19,6 +19,7 @@ use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
 use crate::scrub::Scrub;
 use crate::secondary::Secondary;
 use crate::stopwatch::Stopwatch;
+use crate::window::Peer;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -95,7 +96,9 @@ pub struct Mirror<J> {
     pub(crate) map: MapVersion,
     pub(crate) named_at: MapVersion,
     /// Links that I dialled to the other members, as far as they are welcomed.
-    pub(crate) peers: BTreeMap<DeviceId, LinkId>,
+    pub(crate) peers: BTreeMap<DeviceId, Peer>,
+    /// Members whose links have room again, while something waits for it.
+    pub(crate) roomy: Vec<DeviceId>,
     pub(crate) fates: BTreeMap<DeviceId, Fate>,
     /// Operations that have their lock and can start.
     pub(crate) ready: VecDeque<u64>,
@@ -164,6 +167,7 @@ impl<J: Journal> Mirror<J> {
             map: MapVersion(0),
             named_at: MapVersion(0),
             peers: BTreeMap::new(),
+            roomy: Vec::new(),
             fates: BTreeMap::new(),
             ready: VecDeque::new(),
             copy_queue: VecDeque::new(),
@@ -232,6 +236,7 @@ impl<J: Journal> Mirror<J> {
     }
 
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
+        self.give_room(key);
         let op = self.ops.remove(key)?;
         self.client_ops -= u32::from(op.from_client);
         Some(op)
@@ -422,6 +427,8 @@ impl<J: Journal> Mirror<J> {
             return; // the configuration changes again while its job runs
         }
         self.scrub.dropped(key);
+        self.give_room(key);
+        let op = self.ops.get_mut(key).expect("looked up above");
         if op.kind == OpKind::Copy {
             self.copies -= 1;
         }
@@ -590,6 +597,7 @@ impl<J: Journal> Mirror<J> {
             if !self.arrivals.is_empty() {
                 self.start_arrivals(now, out);
             }
+            self.use_room(out);
             if self.ready.is_empty() {
                 return;
             }
@@ -739,8 +747,8 @@ impl<J: Journal> Mirror<J> {
     }
 
     pub(crate) fn send_peer(&self, device: DeviceId, head: Head, body: Buf, out: &mut Effects) {
-        if let Some(link) = self.peers.get(&device) {
-            out.send(*link, head, body);
+        if let Some(peer) = self.peers.get(&device) {
+            out.send(peer.link, head, body);
         }
     }
 

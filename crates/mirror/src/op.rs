@@ -81,6 +81,8 @@ pub(crate) struct Op {
     pub local: Local,
     pub sent: Members,
     pub acked: Members,
+    /// Members that it was sent to on their present link and that have not answered: it takes room there.
+    pub flying: Members,
     /// A client sent it to this shard: it counts against the limit for clients.
     pub from_client: bool,
     /// When it came, if it is a client's.
@@ -127,6 +129,7 @@ impl Op {
             local: Local::NotStarted,
             sent: Members::default(),
             acked: Members::default(),
+            flying: Members::default(),
             from_client: matches!(asker, Asker::Client { .. }),
             since: Time::ZERO,
             alone: false,

@@ -178,13 +178,13 @@ impl<J: Journal> Mirror<J> {
             out.note(Note::Deduped { group });
             return self.finish_client(key, Status::Ok, out);
         }
-        let op = self.ops.get(key).expect("the operation lives");
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let sealing =
             replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
-        if sealing {
+        if sealing || self.is_crowded(now, key) {
             return self.park(group, key);
         }
+        let op = self.ops.get(key).expect("the operation lives");
         let (at, len) = (op.at, op.len);
         let needs_space =
             op.kind == OpKind::Write && !self.journal.has_space_for(group, unit, at, len);
@@ -256,11 +256,17 @@ impl<J: Journal> Mirror<J> {
         self.replicate(key, to, out);
     }
 
-    /// Sends an operation of the stream to these members.
-    pub(crate) fn replicate(&self, key: u64, to: Members, out: &mut Effects) {
+    /// Sends an operation of the stream to these members, as far as their links have room.
+    pub(crate) fn replicate(&mut self, key: u64, to: Members, out: &mut Effects) {
         if to.is_empty() {
             return;
         }
+        let to = self.take_room(key, to);
+        self.send_copies_of(key, to, out);
+    }
+
+    /// Sends an operation of the stream to these members now.
+    pub(crate) fn send_copies_of(&self, key: u64, to: Members, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let replica = &self.replicas[op.group];
         let mut h = self.header(Kind::Replicate, op.group);
@@ -317,6 +323,9 @@ impl<J: Journal> Mirror<J> {
             return;
         }
         let member = replica.config.member(from);
+        self.make_room(now, key, from, member);
+        let Some(replica) = self.replicas.get(group) else { return };
+        let Some(op) = self.ops.get_mut(key) else { return };
         match Status::from_code(h.status.get()) {
             Some(Status::Ok) => {
                 op.acked.insert(member);

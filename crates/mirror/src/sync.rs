@@ -12,6 +12,7 @@ use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::pace::{End, Pace, Purpose, Turn};
 use crate::replica::{Members, Primary, Role};
+use crate::window::Peer;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
@@ -634,9 +635,9 @@ impl<J: Journal> Mirror<J> {
 
     // ---- peers ----
 
-    /// A link that I dialled to a member is welcomed: sends again what it may not have.
+    /// A link that I dialled to a member is welcomed: sends again what it may not have, as its answers make room.
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: base::LinkId, out: &mut Effects) {
-        self.peers.insert(device, link);
+        self.peers.insert(device, Peer::new(link));
         self.leases.hurry(device);
         self.fetch_again(Some(device), out);
         for group in self.led() {
@@ -655,7 +656,8 @@ impl<J: Journal> Mirror<J> {
             let Role::Primary(primary) = &replica.role else { continue };
             let again = primary.stream.iter().filter(|e| !e.done).map(|e| e.op);
             for key in again.collect::<Vec<u64>>() {
-                let op = self.ops.get(key).expect("an operation of the stream lives");
+                let op = self.ops.get_mut(key).expect("an operation of the stream lives");
+                op.flying.remove(member);
                 if op.sent.intersects(member) && !op.acked.intersects(member) {
                     self.replicate(key, member, out);
                 }
@@ -668,7 +670,9 @@ impl<J: Journal> Mirror<J> {
     /// That link is gone. A joiner is cut off, so that clients don't wait for it; an in-sync member is
     /// waited for.
     pub fn peer_down(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
-        self.peers.remove(&device);
+        if self.peers.remove(&device).is_some_and(|peer| peer.is_awaited()) {
+            self.unpark_all();
+        }
         for group in self.led() {
             if self.sync_mut(group).is_some_and(|s| s.joiner == Some(device)) {
                 self.cut(now, group, out);

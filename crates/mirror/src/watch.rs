@@ -31,6 +31,7 @@ impl<J: Journal> Mirror<J> {
         self.tell_commits(out);
         self.tell_clean();
         self.fetch_again(None, out);
+        self.cut_standing(now, out);
         let mut beacon = self.header(Kind::Beacon, GroupId(0));
         (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
         let beacon = wire::frame(beacon, &[]);
@@ -110,9 +111,7 @@ impl<J: Journal> Mirror<J> {
     /// A lease came.
     pub fn grant_in(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
         self.leases.granted(now, from, Time(h.sent.get()), MapVersion(h.map.get()), self.map);
-        while let Some(group) = self.parked.pop_first() {
-            self.unpark(group);
-        }
+        self.unpark_all();
         self.pump(now, out);
     }
 

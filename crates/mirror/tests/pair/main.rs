@@ -6,6 +6,7 @@ mod full;
 mod scenes;
 mod scrub;
 mod trio;
+mod window;
 
 use base::crc::crc32c;
 use base::{

@@ -1,0 +1,94 @@
+//! A link's queue is never filled: not by writes, nor by what is sent again when the link is back.
+
+use crate::*;
+
+/// What a link's queue takes: the window is half of it.
+const QUEUE: u64 = 64 << 10;
+
+/// Device 1 with such a queue, and device 2.
+fn narrow() -> Pair {
+    let mut pair = Pair::new([4, 4]);
+    let limits = Limits { link_queue: QUEUE, ..Limits::TEST_MIN };
+    pair.mirrors[0] = Mirror::new(DeviceId(1), Incarnation(7), limits, Memory::room(4), Time::ZERO);
+    pair
+}
+
+fn write(pair: &mut Pair, block: u32, fill: u8) {
+    pair.ask(0, Kind::Write, 0, block * BLOCK..(block + 1) * BLOCK, fill, 0);
+}
+
+/// Bytes of writes that device 1 has sent, and not through `run`.
+fn sent(pair: &mut Pair) -> u64 {
+    let mut bytes = 0;
+    pair.mirrors[0].flush(pair.now, &mut pair.outs[0]);
+    for effect in pair.outs[0].drain() {
+        if let Effect::Send { link, head, body } = effect
+            && wire::parse(head.as_slice()).kind() == Some(Kind::Replicate)
+        {
+            assert_eq!(link, LinkId(10));
+            bytes += (head.as_slice().len() + body.len()) as u64;
+        }
+    }
+    bytes
+}
+
+fn answered(pair: &Pair) -> usize {
+    let ok = |h: &&Header| Status::from_code(h.status.get()) == Some(Status::Ok);
+    pair.replies.iter().filter(ok).count()
+}
+
+#[test]
+fn what_was_not_answered_is_sent_again_as_answers_make_room() {
+    let mut pair = settle(narrow());
+    assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
+    pair.connect(false);
+    (0..40).for_each(|block| write(&mut pair, block, 7));
+    pair.run();
+    assert_eq!(answered(&pair), 1);
+    pair.connected = true;
+    pair.mirrors[0].peer_up(pair.now, DeviceId(2), LinkId(10), &mut pair.outs[0]);
+    let first = sent(&mut pair);
+    assert!((QUEUE / 4..=QUEUE / 2).contains(&first), "{first} bytes in one event");
+    // They were lost with that link; on the next one everything arrives.
+    pair.connect(true);
+    assert_eq!(answered(&pair), 41);
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn clients_wait_while_a_member_has_much_to_answer() {
+    let mut pair = settle(narrow());
+    assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
+    (0..40).for_each(|block| write(&mut pair, block, 7));
+    let first = sent(&mut pair);
+    assert!((QUEUE / 4..=QUEUE / 2).contains(&first), "{first} bytes wait for an answer");
+    // They were lost with that link.
+    pair.connect(false);
+    pair.connect(true);
+    assert_eq!(answered(&pair), 41);
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+fn clients_wait_for_a_joiner_as_long_as_it_answers() {
+    let mut pair = narrow();
+    pair.connect(true);
+    pair.configure(1, &[1], &[], &[0]);
+    pair.wait(3000);
+    (0..40).for_each(|block| assert_eq!(pair.write(0, block, 1), Some(Status::Ok)));
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.connected = false; // nothing gets through, and nobody has noticed
+    (0..40).for_each(|block| write(&mut pair, block, 7));
+    pair.run();
+    let before = answered(&pair);
+    assert!(before < 80, "all were taken");
+    pair.wait(3000);
+    assert_eq!(answered(&pair), 80, "a joiner that stands still is cut off");
+    pair.connect(false);
+    pair.connect(true);
+    pair.wait(3000);
+    assert_eq!(pair.mirrors[0].admissions().len(), 1);
+    pair.assert_equal();
+}
