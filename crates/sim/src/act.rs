@@ -66,6 +66,7 @@ impl Stage {
             Action::Maintain(i, protected) => {
                 self.order(Order::Maintain(self.plan.server(i), protected));
             }
+            Action::Ambush(after_us, away_ms) => self.ambush = Some((after_us, away_ms)),
             Action::Return(i) => self.order(Order::Return(self.plan.server(i))),
             Action::Policies(rebuild, rebalance) => {
                 let pools = self.plan.all_pools();

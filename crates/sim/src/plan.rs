@@ -9,6 +9,7 @@ mod generate;
 mod orders;
 mod policies;
 pub mod pools;
+mod seals;
 mod slow;
 mod text;
 mod workload;
@@ -138,6 +139,9 @@ pub enum Action {
     Maintain(u8, bool),
     /// Its maintenance is over.
     Return(u8),
+    /// Wait for a leader of three or more members in sync that hears of the first one that is equal, kill it so many
+    /// microseconds later, and start it again after so many milliseconds.
+    Ambush(u32, u32),
     /// Tell the storage pool how copies give way to clients: those that replace a lost one, and those that move.
     Policies(Policy, Policy),
 }

@@ -11,7 +11,7 @@ use crate::disk::{Disk, DiskKind};
 use crate::history::{Answer, History, Record};
 use crate::marks::Marks;
 use crate::plan::pools::pool_name;
-use crate::plan::{Death, Plan, Who};
+use crate::plan::{Action, Death, Plan, Who};
 use crate::tamper::Harm;
 use crate::trace::Sink;
 use crate::world::{ProcId, ProcState, Reply, Step, World};
@@ -101,6 +101,9 @@ pub struct Stage {
     pub(crate) written: BTreeMap<u8, DeviceId>,
     /// What damage strikes.
     pub(crate) damage_prng: Prng,
+    /// The next leader that begins to seal three or more is killed so many microseconds later, for so many
+    /// milliseconds.
+    pub(crate) ambush: Option<(u32, u32)>,
     /// Everything is read for the last time: no error is accepted any more.
     pub scanning: bool,
     /// Deaths that are to happen in the middle of effects, and whether to start again at once.
@@ -121,6 +124,10 @@ const TUNING: Tuning = Tuning {
 const AGAIN_MS: (u64, u64) = (1, 300);
 /// Alarms for that: this, and whose.
 const AGAIN: u64 = 1 << 32;
+/// How late a leader hears that a third member is in sync, in an ambush.
+const LATE: Duration = Duration::from_millis(5);
+/// Alarms for who was waited for in an ambush: this, and whose.
+const STRIKE: u64 = 2 << 32;
 
 impl Stage {
     /// Everybody in place, nobody started.
@@ -178,6 +185,7 @@ impl Stage {
             tampered: BTreeMap::new(),
             written: BTreeMap::new(),
             damage_prng: Prng::new(plan.seed).fork("damage"),
+            ambush: None,
             scanning: false,
             dying: (0..everybody).map(|_| None).collect(),
             plan: plan.clone(),
@@ -376,6 +384,10 @@ impl Stage {
         let alarm = match self.world.step() {
             Step::Idle => return Err(Failure::new("world", "nothing is left to happen")),
             Step::Ran => None,
+            Step::Alarm(token) if token >= STRIKE => {
+                self.strike(ProcId((token - STRIKE) as usize));
+                None
+            }
             Step::Alarm(token) if token >= AGAIN => {
                 self.comes_again(ProcId((token - AGAIN) as usize));
                 None
@@ -462,6 +474,7 @@ impl Stage {
             Note::DeviceFailed | Note::DeviceRefused => self.gave_up(id)?,
             Note::Sealed { group, .. } => {
                 self.sealed.insert(group);
+                self.spring(id, group);
             }
             Note::BadBody { .. } if self.plan.weather.flip_ppm == 0 => {
                 return Err(Failure::new(
@@ -587,6 +600,35 @@ impl Stage {
 
     fn is_refused(&self, i: u8) -> bool {
         self.sds(i).is_some_and(Sds::ended)
+    }
+
+    /// A leader has heard of one that is equal. If that was a joiner, a third member will be in sync: the leader hears of
+    /// it late, so that what it takes meanwhile is refused by the others. If three are, the ambush was for this leader.
+    fn spring(&mut self, id: ProcId, group: GroupId) {
+        let Some((after_us, away_ms)) = self.ambush else { return };
+        let Who::Sds(i) = self.who(id) else { return };
+        let Some(group) = self.observer.groups.get(&group) else { return };
+        let leads = self.device_of(i).is_some_and(|device| device.0 == group.primary);
+        if !self.plan.keeps(Who::Sds(i)) || !leads || group.in_sync.len() < 2 {
+            return;
+        }
+        if group.in_sync.len() == 2 {
+            let until = self.world.now() + LATE;
+            let mdms: Vec<ProcId> = (0..self.plan.mdms).map(|i| self.proc(Who::Mdm(i))).collect();
+            mdms.into_iter().for_each(|mdm| self.world.clog(mdm, id, until));
+            return;
+        }
+        self.marks.meet("sim: a leader died between two seals");
+        self.ambush = None;
+        let strike = self.world.now() + Duration::from_micros(after_us.into());
+        self.world.alarm(strike, STRIKE + id.0 as u64);
+        let again = strike + Duration::from_millis(away_ms.into());
+        self.world.alarm(again, AGAIN + id.0 as u64);
+    }
+
+    fn strike(&mut self, id: ProcId) {
+        let death = Death { keep: true, ..Death::default() };
+        self.act(Action::Crash(self.who(id), death));
     }
 
     /// The alarm for a server that gave up.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 0] = [];
+const FAMILIES: [fn(&mut Plan, &Prng); 1] = [super::seals::draw];
 
 impl Plan {
     /// The plan of this seed.

@@ -161,6 +161,7 @@ impl fmt::Display for Action {
             Action::Maintain(i, false) => write!(f, "maintain {i}"),
             Action::Maintain(i, true) => write!(f, "maintain {i} protected"),
             Action::Return(i) => write!(f, "return {i}"),
+            Action::Ambush(after_us, away_ms) => write!(f, "ambush {after_us} {away_ms}"),
             Action::Policies(rebuild, rebalance) => write!(f, "policies {rebuild} {rebalance}"),
             Action::Damage(i, damage) => {
                 let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
@@ -245,6 +246,7 @@ impl FromStr for Action {
             ["maintain", i] => Action::Maintain(i.parse()?, false),
             ["maintain", i, "protected"] => Action::Maintain(i.parse()?, true),
             ["return", i] => Action::Return(i.parse()?),
+            ["ambush", after_us, away_ms] => Action::Ambush(after_us.parse()?, away_ms.parse()?),
             ["policies", rebuild, rebalance] => {
                 Action::Policies(rebuild.parse()?, rebalance.parse()?)
             }
