@@ -28,7 +28,7 @@ use base::{
     Mutant, Policy, Slab, Time, VolumeId, mutant,
 };
 use seam::{
-    Buf, Change, DiskError, DiskOp, Effects, ExecutedBlocks, GroupRecord, Head, Job, Journal, Note,
+    Buf, Change, DiskError, DiskOp, Effects, ExecutedBlocks, GroupRecord, Job, Journal, Note,
     Started,
 };
 use wire::{Header, Kind, Status, flag};
@@ -744,12 +744,6 @@ impl<J: Journal> Mirror<J> {
             header.epoch = replica.config.epoch.0.into();
         }
         header
-    }
-
-    pub(crate) fn send_peer(&self, device: DeviceId, head: Head, body: Buf, out: &mut Effects) {
-        if let Some(peer) = self.peers.get(&device) {
-            out.send(peer.link, head, body);
-        }
     }
 
     pub(crate) fn reply_header(&mut self, to: Caller) -> Header {

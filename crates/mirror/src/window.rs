@@ -13,7 +13,7 @@ use crate::replica::Members;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, LinkId, Time};
-use seam::{Effects, Journal};
+use seam::{Buf, Effects, Head, Journal};
 
 /// A link that I dialled to a member, and what is under way on it.
 #[derive(Debug)]
@@ -52,6 +52,13 @@ fn bytes(op: &Op) -> u64 {
 impl<J: Journal> Mirror<J> {
     fn window(&self) -> u64 {
         self.limits.link_queue / 2
+    }
+
+    /// Sends a frame to a member, if its link is up; what it takes there is not counted.
+    pub(crate) fn send_peer(&self, device: DeviceId, head: Head, body: Buf, out: &mut Effects) {
+        if let Some(peer) = self.peers.get(&device) {
+            out.send(peer.link, head, body);
+        }
     }
 
     /// Of these members, those that get an operation of the stream now. For the others it waits.
