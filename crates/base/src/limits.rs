@@ -19,6 +19,12 @@ pub struct Limits {
     pub sdc_requests: u32,
     /// Bytes that may wait in one link's send queue before the link is given up as stuck.
     pub link_queue: u64,
+    /// Links at one address whose other side has not said who it is; when one more comes, the oldest goes.
+    pub strangers: u32,
+    /// Bytes of a frame's body that such a link may send.
+    pub stranger_body: u32,
+    /// The time in which such a link has to send its first frame.
+    pub hello_within: Duration,
     /// Groups per device that placement aims for.
     pub groups_per_device: u32,
     /// Groups that one volume is striped over, at most.
@@ -91,6 +97,9 @@ impl Limits {
         shard_ops: 16384,
         sdc_requests: 16384,
         link_queue: 256 << 20,
+        strangers: 1024,
+        stranger_body: 8 << 10,
+        hello_within: Duration::from_secs(5),
         groups_per_device: 256,
         stripe_width: 512,
         beacon_every: Duration::from_millis(400),
@@ -130,6 +139,7 @@ impl Limits {
         shard_ops: 64,
         sdc_requests: 16,
         link_queue: 64 << 20,
+        strangers: 8,
         groups_per_device: 4,
         stripe_width: 4,
         copies: 2,

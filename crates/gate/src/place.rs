@@ -136,7 +136,10 @@ impl<N: Node> Place<N> {
             }
             Effect::Dial { dial, to, .. } => self.posts.push(Post::Dial(dial, to)),
             Effect::Close { link } => self.posts.push(Post::Close(link)),
-            Effect::Pause { .. } | Effect::Resume { .. } | Effect::Note(_) => {}
+            Effect::Welcome { .. }
+            | Effect::Pause { .. }
+            | Effect::Resume { .. }
+            | Effect::Note(_) => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use base::{ClusterId, Limits, LinkId, Prng, Time};
 use core::net::SocketAddr;
 use core::time::Duration;
-use seam::{DialId, Effect, Effects, Port};
+use seam::{DialId, Effect, Effects, Port, Strangers};
 use wire::control::{Hello, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, control_frame};
 
@@ -129,6 +129,11 @@ impl Dialer {
             _ => None,
         }
     }
+}
+
+/// What links may do that others dialled, before they are welcome.
+pub fn strangers(limits: &Limits) -> Strangers {
+    Strangers { most: limits.strangers, body: limits.stranger_body, patience: limits.hello_within }
 }
 
 /// Sends a control message.

@@ -33,7 +33,7 @@ mod office;
 mod outlet;
 mod peers;
 
-use crate::links::{hello, send_control};
+use crate::links::{self, hello, send_control};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -46,7 +46,7 @@ use mdm::log::Log;
 use mdm::slowness::Slowness;
 use mdm::state::State;
 use mdm::status::Observed;
-use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Node, Note, Port};
+use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Node, Note, Port, Strangers};
 use wire::control::{Hello, Role};
 use wire::{Header, Kind, PeerFramer};
 
@@ -57,8 +57,11 @@ use office::Office;
 use outlet::{Answer, Pages};
 use peers::Peers;
 
-/// How many links the MDM keeps open.
+/// How many links of members the MDM keeps open. Each device and each client has one; more are of lives that
+/// are over.
 const LINKS: usize = 8192;
+/// How many links for orders it keeps open.
+const ADMINS: usize = 512;
 /// How many inputs wait for the disk.
 const INPUTS: usize = 4096;
 /// How many inputs of one link wait for the disk.
@@ -166,6 +169,8 @@ pub struct Mdm {
     held_back: bool,
     observed: Observed,
     links: BTreeMap<LinkId, Link>,
+    /// Links for orders, the oldest first.
+    admins: VecDeque<LinkId>,
     devices: BTreeMap<DeviceId, Session>,
     sdcs: BTreeMap<SdcId, Session>,
     inputs: VecDeque<Input>,
@@ -208,6 +213,7 @@ impl Mdm {
             failed: None,
             observed: Observed::default(),
             links: BTreeMap::new(),
+            admins: VecDeque::new(),
             devices: BTreeMap::new(),
             sdcs: BTreeMap::new(),
             inputs: VecDeque::new(),
@@ -272,10 +278,11 @@ impl Mdm {
             hello.address = self.config.address.to_string();
             send_control(link, Header::new(Kind::Hello), &hello, out);
             out.push(Effect::Close { link });
-        } else if self.links.len() >= LINKS {
-            out.note(Note::Refused { link, why: "too many links" });
-            out.push(Effect::Close { link });
         } else {
+            // The driver bounds the links of those that have not said who they are.
+            if self.links.len() >= LINKS {
+                self.drop_old_life(out);
+            }
             self.opened += 1;
             let link_state = Link {
                 opened: self.opened,
@@ -291,10 +298,25 @@ impl Mdm {
         }
     }
 
+    /// Closes the oldest link of a life that is over, if there is one: its process has not said anything since.
+    fn drop_old_life(&mut self, out: &mut Effects) {
+        let over = self.links.iter().find(|(link, l)| match l.peer {
+            Peer::Device(device, _) => self.devices.get(&device).is_none_or(|s| s.link != **link),
+            Peer::Sdc(sdc, _) => self.sdcs.get(&sdc).is_none_or(|s| s.link != **link),
+            _ => false,
+        });
+        if let Some(link) = over.map(|(link, _)| *link) {
+            out.note(Note::Crowded);
+            out.push(Effect::Close { link });
+            self.forget(link, out);
+        }
+    }
+
     /// The link is gone, or about to be closed.
     fn forget(&mut self, link: LinkId, out: &mut Effects) {
         let Some(gone) = self.links.remove(&link) else { return };
         match gone.peer {
+            Peer::Guest(Role::Admin) => self.admins.retain(|l| *l != link),
             Peer::Device(device, _)
                 if self.devices.get(&device).is_some_and(|s| s.link == link) =>
             {
@@ -387,6 +409,10 @@ impl Node for Mdm {
 
     fn framer(&mut self, _: Port) -> PeerFramer {
         PeerFramer::new(self.config.limits.frame_body)
+    }
+
+    fn strangers(&self, _: Port) -> Option<Strangers> {
+        Some(links::strangers(&self.config.limits))
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {

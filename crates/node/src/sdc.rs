@@ -33,7 +33,7 @@ use base::{
 };
 use core::net::SocketAddr;
 use mirror::client::{Action, Client, Hangup, Turn};
-use seam::{Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId};
+use seam::{Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers};
 use wire::Header;
 use wire::control::Refusal;
 
@@ -304,6 +304,10 @@ impl Node for Sdc {
 
     fn framer(&mut self, port: Port) -> SdcFramer {
         SdcFramer::new(port, &self.config.limits)
+    }
+
+    fn strangers(&self, _: Port) -> Option<Strangers> {
+        Some(links::strangers(&self.config.limits))
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {

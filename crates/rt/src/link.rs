@@ -11,7 +11,7 @@ pub(crate) use input::Input;
 pub(crate) use output::Output;
 
 use base::{LinkId, Time};
-use seam::DownReason;
+use seam::{DownReason, Port, Strangers};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
@@ -28,6 +28,16 @@ pub(crate) enum State {
     Dead,
 }
 
+/// What a link is as long as its node has not welcomed who dialled it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stranger {
+    pub(crate) port: Port,
+    /// The longest body, in bytes.
+    pub(crate) body: usize,
+    /// When its first frame has to be there; `None`: it is.
+    pub(crate) until: Option<Time>,
+}
+
 /// A connection.
 pub(crate) struct Link<F> {
     pub(crate) id: LinkId,
@@ -36,6 +46,8 @@ pub(crate) struct Link<F> {
     socket: OwnedFd,
     pub(crate) framer: F,
     pub(crate) state: State,
+    /// Somebody dialled it whom the node doesn't know yet.
+    pub(crate) stranger: Option<Stranger>,
     /// The node does not want to read.
     pub(crate) paused: bool,
     /// Sending failed: what the other side said before is still read, and then this is told.
@@ -54,12 +66,25 @@ impl<F> Link<F> {
             socket,
             framer,
             state: State::Up,
+            stranger: None,
             paused: false,
             broken: false,
             ended: None,
             input: Input::new(),
             output: Output::new(),
         }
+    }
+
+    /// A link that somebody dialled whom the node may not know.
+    pub(crate) fn of_stranger(self, now: Time, port: Port, bounds: Strangers) -> Link<F> {
+        let (body, until) = (bounds.body as usize, Some(now + bounds.patience));
+        Link { stranger: Some(Stranger { port, body, until }), input: Input::small(), ..self }
+    }
+
+    /// The node knows who is there.
+    pub(crate) fn welcome(&mut self) -> Option<Stranger> {
+        self.input.widen();
+        self.stranger.take()
     }
 
     pub(crate) fn fd(&self) -> RawFd {

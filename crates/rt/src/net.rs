@@ -136,6 +136,11 @@ pub(crate) fn reset_on_close(socket: impl AsFd) {
     let _ = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
 }
 
+/// True for an error that means: no descriptor, or no memory, for another socket.
+pub(crate) fn is_exhausted(error: i32) -> bool {
+    [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM].contains(&error)
+}
+
 /// Raises the limit on open files as far as this process may.
 pub(crate) fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);

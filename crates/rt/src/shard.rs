@@ -17,6 +17,7 @@
 
 mod completions;
 mod effects;
+mod strangers;
 
 use crate::clock;
 use crate::dial::Dial;
@@ -37,6 +38,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+use strangers::Crowd;
 
 /// Turns within one batch; then the kernel is asked again, without waiting.
 const TURNS: usize = 8;
@@ -92,6 +94,8 @@ enum Ready {
 struct Seat<N> {
     node: N,
     disks: Vec<Disk>,
+    /// By [`Port`].
+    crowds: [Crowd; 2],
     /// It had an event since its last flush.
     active: bool,
     /// What it said after its last flush.
@@ -151,7 +155,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         assert_eq!(nodes.len(), parts.seats.len(), "one node per seat");
         let (mut seats, mut listeners) = (Vec::new(), Vec::new());
         for (seat, (node, own)) in (0..).zip(nodes.into_iter().zip(parts.seats)) {
-            seats.push(Seat { node, disks: own.disks, active: true, wake_at: None });
+            let crowds = Default::default();
+            seats.push(Seat { node, disks: own.disks, crowds, active: true, wake_at: None });
             for (port, mut listening) in own.listeners {
                 let local = listening.local.take();
                 for listening in [listening].into_iter().chain(local.map(|l| *l)) {
@@ -365,6 +370,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 self.accept(i as u32);
             }
         }
+        self.close_silent(now);
         for seat in 0..self.seats.len() {
             if self.seats[seat].wake_at.is_some_and(|t| t <= now) {
                 self.deliver(now, seat as u32, Event::Tick);
@@ -394,6 +400,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 next = Time::earliest(next, Some(*t));
             }
         }
+        next = Time::earliest(next, self.next_stranger());
         let retries = self.listeners.iter().filter_map(|a| a.retry_at).min();
         Time::earliest(next, retries).filter(|t| *t != Time::NEVER)
     }

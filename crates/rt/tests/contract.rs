@@ -2,7 +2,7 @@
 
 use rt::{Backend, Config, DiskSpec, ListenAddr, Listener, RtError, Shard, Stop};
 use seam::contract::{DEADLINE, Harness, Place, Probe, SCENARIOS, Setup};
-use seam::{Effects, Event, Node, Port};
+use seam::{Effects, Event, Node, Port, Strangers};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,6 +52,9 @@ impl Node for Watched {
     type Framer = <Probe as Node>::Framer;
     fn framer(&mut self, port: Port) -> Self::Framer {
         self.probe.framer(port)
+    }
+    fn strangers(&self, port: Port) -> Option<Strangers> {
+        self.probe.strangers(port)
     }
     fn on(&mut self, now: base::Time, event: Event<'_>, out: &mut Effects) {
         if self.left.load(Ordering::SeqCst) == 0 {

@@ -5,9 +5,10 @@ mod common;
 use common::{Echo, backends, connect, exchange, spawn};
 use rt::{Config, Listener, Shard};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use seam::Port;
-use std::io::{ErrorKind, Read};
-use std::time::Duration;
+use seam::{Port, Strangers};
+use std::io::{BufRead, ErrorKind, Read};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// Lets this process open `n` more descriptors than the highest one that is open now.
 fn leave_room_for(n: u64) -> Rlimit {
@@ -20,8 +21,12 @@ fn leave_room_for(n: u64) -> Rlimit {
     before
 }
 
+/// The limit is the process's: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn without_descriptors_a_shard_waits_and_goes_on_when_some_are_free() {
+    let _alone = ALONE.lock();
     for backend in backends() {
         let listeners = vec![Listener { port: Port::Peer, at: "127.0.0.1:0".parse().unwrap() }];
         let shard = Shard::bind(Config { backend, ..Config::of(listeners, vec![]) }).unwrap();
@@ -43,4 +48,93 @@ fn without_descriptors_a_shard_waits_and_goes_on_when_some_are_free() {
         running.end();
         setrlimit(Resource::Nofile, before).unwrap();
     }
+}
+
+/// Many say nothing; whoever says something is served, also when there are no descriptors.
+fn silent_connections_keep_nobody_out(most: u32, silent: usize, descriptors: Option<u64>) {
+    for backend in backends() {
+        let listeners = vec![Listener { port: Port::Peer, at: "127.0.0.1:0".parse().unwrap() }];
+        let shard = Shard::bind(Config { backend, ..Config::of(listeners, vec![]) }).unwrap();
+        let at = shard.addrs(0)[0].clone();
+        let strangers = Strangers { most, body: 100, patience: Duration::from_millis(500) };
+        let node = || Echo { strangers: Some(strangers), ..Echo::default() };
+        // Their ends take descriptors of this process, too: they come from another one.
+        let mut crowd = Crowd::of(silent, &at.to_string());
+        let mut member = connect(&at);
+        let before = descriptors.map(leave_room_for);
+        let running = spawn(shard, node);
+        exchange(&mut member, b"hello");
+        crowd.all_connected();
+        let begin = Instant::now();
+        exchange(&mut member, b"a member goes on");
+        assert!(begin.elapsed() < Duration::from_secs(1), "{backend}: {:?}", begin.elapsed());
+        if let Some(before) = before {
+            setrlimit(Resource::Nofile, before).unwrap();
+        }
+        let mut newcomer = connect(&at);
+        exchange(&mut newcomer, b"so does who comes now");
+        crowd.all_closed();
+        exchange(&mut member, &[7; 100_000]);
+        running.end();
+    }
+}
+
+/// Connections of another process that say nothing: it is this very binary.
+struct Crowd(std::process::Child, std::io::BufReader<std::process::ChildStdout>);
+
+impl Crowd {
+    fn of(many: usize, at: &str) -> Crowd {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_crowd", "--ignored", "--nocapture"])
+            .env("CROWD", format!("{many} {at}"))
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = std::io::BufReader::new(child.stdout.take().unwrap());
+        Crowd(child, out)
+    }
+
+    /// Waits until it has said this.
+    fn says(&mut self, what: &str) {
+        let mut lines = self.1.by_ref().lines().map(|line| line.unwrap());
+        assert!(lines.any(|line| line.contains(what)), "{what}");
+    }
+
+    fn all_connected(&mut self) {
+        self.says("all connected");
+    }
+
+    fn all_closed(&mut self) {
+        self.says("all closed");
+        self.says("1 passed");
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+#[test]
+#[ignore = "run by the others"]
+fn the_crowd() {
+    let Ok(crowd) = std::env::var("CROWD") else { return };
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let (many, at) = crowd.split_once(' ').unwrap();
+    let dial = |_| std::net::TcpStream::connect(at).unwrap();
+    let all: Vec<_> = (0..many.parse().unwrap()).map(dial).collect();
+    println!("all connected");
+    for mut one in all {
+        assert!(!matches!(one.read(&mut [0]), Ok(1..)));
+    }
+    println!("all closed");
+}
+
+#[test]
+fn thousands_of_silent_connections_keep_nobody_out() {
+    let _alone = ALONE.lock();
+    silent_connections_keep_nobody_out(64, 3000, None);
+}
+
+#[test]
+fn without_descriptors_strangers_make_room() {
+    let _alone = ALONE.lock();
+    silent_connections_keep_nobody_out(1024, 300, Some(10));
 }

@@ -23,9 +23,12 @@
 //!    `Refused` only if the host is there and nobody listens.
 //! 8. **Bounds.** A peer that does not read ends in `LinkDown` with `Stuck` at the configured number
 //!    of queued bytes. A framer's error ends in `LinkDown` with `Garbage`.
-//! 9. **Devices.** Each operation ends in exactly one `DiskDone`. A read sees every write that had
-//!    ended before it was emitted. `Flush` makes durable what had ended before it was emitted; a write that asks
-//!    to be `durable` needs none. A range that leaves the device, or is not made of its blocks, ends in `OutOfRange`.
+//! 9. **Strangers**, where the node bounds them ([`Strangers`](crate::Strangers)): one that says nothing in
+//!    time goes, and the oldest when there are too many, with `LinkDown` and `Stranger`; a longer body than allowed is
+//!    garbage. A link that was welcomed is none.
+//! 10. **Devices.** Each operation ends in exactly one `DiskDone`. A read sees every write that had
+//!     ended before it was emitted. `Flush` makes durable what had ended before it was emitted; a write that asks
+//!     to be `durable` needs none. A range that leaves the device, or is not made of its blocks, ends in `OutOfRange`.
 //!
 //! The scenarios assume a network that works: switch faults off in the simulator for them.
 
@@ -41,7 +44,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
-use roles::{Churner, Closer, Dialer, Flooder, Pauser, Stream, Teller, Ticker, Torn, Writer};
+use roles::{
+    Churner, Closer, Dialer, Flooder, Guest, Host, Pauser, Stream, Teller, Ticker, Torn, Writer,
+};
 
 /// How long a harness lets one scenario run, in the driver's own time.
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -120,6 +125,9 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!(a_paused_link_is_silent_and_loses_nothing),
     scenario!(a_queue_up_to_its_bound_is_not_stuck),
     scenario!(a_peer_that_never_reads_is_stuck),
+    scenario!(a_stranger_that_says_nothing_goes),
+    scenario!(the_oldest_stranger_makes_room),
+    scenario!(a_strangers_long_body_is_garbage),
     scenario!(device_operations_end_once_and_are_seen),
     scenario!(flushed_writes_survive),
 ];
@@ -232,6 +240,27 @@ fn a_queue_up_to_its_bound_is_not_stuck(h: &mut dyn Harness) {
 fn a_peer_that_never_reads_is_stuck(h: &mut dyn Harness) {
     let setup = Setup { link_queue: 1 << 20, ..Setup::default() };
     play!(h, a_peer_that_never_reads_is_stuck, setup, Flooder::new(1, 1 << 20), Pauser::forever());
+}
+
+fn a_stranger_that_says_nothing_goes(h: &mut dyn Harness) {
+    let name = "a_stranger_that_says_nothing_goes";
+    let roles: Vec<Box<dyn roles::Role>> =
+        alloc::vec![Box::new(Guest::silent(1, 3)), Box::new(Host::impatient(3))];
+    play(h, name, Setup::default(), roles);
+}
+
+fn the_oldest_stranger_makes_room(h: &mut dyn Harness) {
+    let name = "the_oldest_stranger_makes_room";
+    let roles: Vec<Box<dyn roles::Role>> =
+        alloc::vec![Box::new(Guest::crowding(1, 20)), Box::new(Host::crowded(20))];
+    play(h, name, Setup::default(), roles);
+}
+
+fn a_strangers_long_body_is_garbage(h: &mut dyn Harness) {
+    let name = "a_strangers_long_body_is_garbage";
+    let roles: Vec<Box<dyn roles::Role>> =
+        alloc::vec![Box::new(Guest::wordy(1)), Box::new(Host::terse())];
+    play(h, name, Setup::default(), roles);
 }
 
 fn device_operations_end_once_and_are_seen(h: &mut dyn Harness) {

@@ -71,6 +71,11 @@ pub enum Effect {
         /// Which link.
         link: LinkId,
     },
+    /// The other side is known: the link is no stranger's any more (see [`crate::Strangers`]).
+    Welcome {
+        /// Which link.
+        link: LinkId,
+    },
     /// Stop reading from the link (flow control). Frames that were received already may still come.
     Pause {
         /// Which link.

@@ -70,6 +70,8 @@ pub enum DownReason {
     Garbage,
     /// The other side does not read: more than `Limits::link_queue` bytes wait.
     Stuck,
+    /// A stranger that said nothing in time, or the oldest of too many (see [`crate::Strangers`]).
+    Stranger,
 }
 
 /// Why a dial failed.

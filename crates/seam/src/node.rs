@@ -5,6 +5,19 @@ use crate::effect::Effects;
 use crate::event::Event;
 use crate::framer::Framer;
 use base::Time;
+use core::time::Duration;
+
+/// What a driver allows a stranger: a link that another side dialled, until [`crate::Effect::Welcome`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Strangers {
+    /// How many there may be at one node and protocol. When one more comes, the oldest goes: so those
+    /// that say nothing never keep out who has something to say. At least 1.
+    pub most: u32,
+    /// Bytes of a body. A longer one is garbage, and no memory is spent on it.
+    pub body: u32,
+    /// The time in which the first whole frame has to come.
+    pub patience: Duration,
+}
 
 /// A state machine that a driver runs.
 ///
@@ -16,6 +29,12 @@ pub trait Node {
 
     /// The framer for a new link of this protocol.
     fn framer(&mut self, port: Port) -> Self::Framer;
+
+    /// What links of this protocol may do that another side dialled, until the node welcomes them.
+    /// `None`: whatever any link may.
+    fn strangers(&self, _port: Port) -> Option<Strangers> {
+        None
+    }
 
     /// Consumes one event. Never blocks, does bounded work. `now` is never earlier than the moment
     /// at which the event's data arrived in this process: a lease check against `now` counts.
@@ -44,6 +63,10 @@ impl<N: Node> Node for &mut N {
 
     fn framer(&mut self, port: Port) -> N::Framer {
         (**self).framer(port)
+    }
+
+    fn strangers(&self, port: Port) -> Option<Strangers> {
+        (**self).strangers(port)
     }
 
     #[inline]

@@ -22,6 +22,22 @@ pub enum Note {
         /// Why.
         why: FrameError,
     },
+    /// A driver closed a link of somebody who did not say in time who it is.
+    Silent {
+        /// Which link.
+        link: LinkId,
+    },
+    /// A driver closed the oldest of too many links of strangers.
+    Crowded,
+    /// The process has no file descriptor left: a driver closed the oldest links of strangers.
+    NoDescriptors,
+    /// The other side of a link did not read what was sent: the driver closed it.
+    Stuck {
+        /// Which link.
+        link: LinkId,
+        /// Bytes that waited.
+        queued: u64,
+    },
     /// A body did not match its checksum.
     BadBody {
         /// Which link.

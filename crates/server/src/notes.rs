@@ -103,9 +103,30 @@ impl Notes {
 fn tell(note: Note) -> Telling {
     let counted = |sort| Telling { sort, line: None, bytes: 0, count: 1, lasts: false };
     let told = |sort, line: String| Telling { line: Some(line), ..counted(sort) };
+    let lasting = |sort, line: &str| Telling { lasts: true, ..told(sort, line.to_owned()) };
     match note {
         Note::Refused { link, why } => told("links refused", format!("{link} closed: {why}")),
         Note::Garbage { link, why } => told("links with garbage", format!("{link} closed: {why}")),
+        Note::Silent { link } => {
+            told("links refused", format!("{link} closed: it did not say in time who is there"))
+        }
+        Note::Crowded => lasting(
+            "links of strangers closed",
+            "many connections are open that did not say who is there: the oldest are closed. Who \
+             opens them? (`ss -tnp`)",
+        ),
+        Note::NoDescriptors => lasting(
+            "times without a file descriptor",
+            "no file descriptors are left: connections that did not say who is there are closed. \
+             Raise the limit on open files (`LimitNOFILE=`, `ulimit -n`)",
+        ),
+        Note::Stuck { link, queued } => told(
+            "links given up as stuck",
+            format!(
+                "{link} closed: the other side did not read, and {} wait for it",
+                Size(queued)
+            ),
+        ),
         Note::BadBody { link } => {
             told("damaged bodies", format!("{link}: a frame's body does not match its checksum"))
         }

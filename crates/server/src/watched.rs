@@ -4,7 +4,7 @@
 //! at it after each batch, on the shard's thread, and otherwise hands everything through.
 
 use base::Time;
-use seam::{DiskError, Effects, Event, Journal, Node, Port};
+use seam::{DiskError, Effects, Event, Journal, Node, Port, Strangers};
 
 /// What a node's state asks of its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +43,10 @@ impl<N: Node + Watch, F: FnMut(Verdict)> Node for Watched<N, F> {
 
     fn framer(&mut self, port: Port) -> N::Framer {
         self.node.framer(port)
+    }
+
+    fn strangers(&self, port: Port) -> Option<Strangers> {
+        self.node.strangers(port)
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {

@@ -1,13 +1,15 @@
 //! Any [`Node`] as a trait object, so that one world runs all roles.
 
 use base::Time;
-use seam::{Effects, Event, Framer, Node, Port};
+use seam::{Effects, Event, Framer, Node, Port, Strangers};
 use std::any::Any;
 
 /// A [`Node`] whose type is forgotten, and can be asked for again.
 pub trait Actor: Any {
     /// See [`Node::framer`].
     fn framer(&mut self, port: Port) -> Box<dyn Framer>;
+    /// See [`Node::strangers`].
+    fn strangers(&self, port: Port) -> Option<Strangers>;
     /// See [`Node::on`].
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects);
     /// See [`Node::flush`].
@@ -26,6 +28,9 @@ where
 {
     fn framer(&mut self, port: Port) -> Box<dyn Framer> {
         Box::new(Node::framer(self, port))
+    }
+    fn strangers(&self, port: Port) -> Option<Strangers> {
+        Node::strangers(self, port)
     }
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
         Node::on(self, now, event, out);

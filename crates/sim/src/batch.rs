@@ -215,6 +215,7 @@ impl World {
             Effect::Send { link, head, body } => self.send(id, link, head, body),
             Effect::Dial { dial, to, port } => self.dial(id, dial, to, port),
             Effect::Close { link } => self.close(id, link),
+            Effect::Welcome { link } => self.procs[id.0].strangers.retain(|s| s.link != link),
             Effect::Pause { link } => self.set_reading(id, link, false),
             Effect::Resume { link } => self.set_reading(id, link, true),
             Effect::Read { op, disk, at, len } => {

@@ -67,6 +67,16 @@ pub(crate) enum Strike {
     Pause,
 }
 
+/// A link that somebody dialled whom the node may not know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stranger {
+    pub link: LinkId,
+    /// The longest body, in bytes.
+    pub body: usize,
+    /// A frame has come.
+    pub spoke: bool,
+}
+
 pub(crate) struct Process {
     pub name: String,
     pub state: ProcState,
@@ -79,6 +89,8 @@ pub(crate) struct Process {
     pub inbox: VecDeque<Item>,
     pub links: BTreeMap<LinkId, (u32, u8)>,
     pub next_link: u64,
+    /// Links that its node has not welcomed, the oldest first.
+    pub strangers: VecDeque<Stranger>,
     pub disks: Vec<Disk>,
     /// How much longer than usual its frames travel, and operations of its disks take.
     pub slow: (Duration, Duration),
@@ -113,6 +125,7 @@ impl Process {
             inbox: VecDeque::new(),
             links: BTreeMap::new(),
             next_link: 1,
+            strangers: VecDeque::new(),
             disks,
             pending: BTreeMap::new(),
             next_pending: 0,

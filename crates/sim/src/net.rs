@@ -161,6 +161,11 @@ pub(crate) struct Assembler {
 }
 
 impl Assembler {
+    /// Bytes of the body of the frame that is not here whole, if they are known.
+    pub fn announced(&self) -> usize {
+        self.cut.map_or(0, |(_, body)| body)
+    }
+
     /// Takes one piece as it was sent. Most pieces are a frame each and go through untouched.
     pub fn piece(
         &mut self,

@@ -122,6 +122,7 @@ impl Trace {
             Effect::Flush { op, .. } => self.words(&[18, op.0]),
             Effect::Reply { id, result } => self.words(&[19, id.0, u64::from(result.is_ok())]),
             Effect::Note(_) => self.words(&[20]),
+            Effect::Welcome { link } => self.words(&[21, link.0]),
         }
         self.line(now, who, || match effect {
             Effect::Send { link, head, body } => {

@@ -1,11 +1,11 @@
 //! How connections live and die in the world; the fault model is in [`crate::net`].
 
-use crate::inbox::{Item, ProcState};
+use crate::inbox::{Item, ProcState, Stranger};
 use crate::net::{Cargo, Conn, End, EndState, Lane};
 use crate::weather::hit;
 use crate::world::{Dial, ProcId, What, World};
 use base::{LinkId, Time};
-use seam::{Buf, DialError, DialId, DownReason, Effects, Head, Note, Port};
+use seam::{Buf, DialError, DialId, DownReason, Effects, FrameError, Head, Note, Port, Strangers};
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::{Header, Kind, flag};
@@ -219,7 +219,9 @@ impl World {
         let (head, body) = self.damage(head, body);
         let conn = self.conns[index as usize].as_mut().expect("the link is up");
         let lane = &mut conn.lanes[side];
-        if lane.bytes + bytes > self.link_queue + KERNEL {
+        let queued = lane.bytes + bytes;
+        if queued > self.link_queue + KERNEL {
+            self.notes.push((id, Note::Stuck { link, queued }));
             self.break_conn(index);
             self.end_down(index, side, DownReason::Stuck);
             return;
@@ -304,7 +306,51 @@ impl World {
             let at = self.travel();
             self.push_cargo(index, 0, at, Cargo::Up);
         }
+        if side == 1
+            && let Some(bounds) = self.procs[id.0].actor.as_ref().expect("it runs").strangers(port)
+        {
+            self.take_stranger(id, link, bounds);
+        }
         self.deliver(id, Item::LinkUp { link, port, dial });
+    }
+
+    /// Somebody has dialled whom the node may not know: the oldest such link goes if there are too many.
+    fn take_stranger(&mut self, id: ProcId, link: LinkId, bounds: Strangers) {
+        let strangers = &mut self.procs[id.0].strangers;
+        if strangers.len() >= bounds.most as usize
+            && let Some(oldest) = strangers.pop_front()
+        {
+            self.notes.push((id, Note::Crowded));
+            self.close_stranger(id, oldest.link);
+        }
+        let (life, patience) = (self.procs[id.0].life, bounds.patience);
+        let stranger = Stranger { link, body: bounds.body as usize, spoke: false };
+        self.procs[id.0].strangers.push_back(stranger);
+        let what = What::Hello { proc: id, life, link, patience };
+        self.queue.push(self.now + patience, what);
+    }
+
+    fn close_stranger(&mut self, id: ProcId, link: LinkId) {
+        let Some((index, side)) = self.link(id, link) else { return };
+        self.end_down(index, side, DownReason::Stranger);
+        let at = self.travel();
+        self.push_cargo(index, side, at, Cargo::Down(DownReason::Closed));
+    }
+
+    /// The time is over in which a stranger has to say something.
+    pub(crate) fn hello_due(&mut self, id: ProcId, link: LinkId, patience: Duration) {
+        let proc = &mut self.procs[id.0];
+        let silent = |s: &Stranger| s.link == link && !s.spoke;
+        if !proc.strangers.iter().any(silent) {
+            return;
+        }
+        if proc.state == ProcState::Paused {
+            // It looks at what has come before it looks at the time.
+            let what = What::Hello { proc: id, life: proc.life, link, patience };
+            return self.queue.push(self.now + patience, what);
+        }
+        self.notes.push((id, Note::Silent { link }));
+        self.close_stranger(id, link);
     }
 
     fn data(&mut self, index: u32, lane: usize, head: Head, body: Buf) {
@@ -329,6 +375,15 @@ impl World {
             }
         } else {
             result = assembler.piece(framer, &head, &body, out.pool(), &mut frames);
+        }
+        if let Some(stranger) = self.procs[id.0].strangers.iter_mut().find(|s| s.link == link) {
+            let short = |(_, body): &(Head, Buf)| body.len() <= stranger.body;
+            let kept = frames.iter().take_while(|f| short(f)).count();
+            if kept < frames.len() || assembler.announced() > stranger.body {
+                result = Err(FrameError::TooLong);
+            }
+            frames.truncate(kept);
+            stranger.spoke |= kept > 0;
         }
         for (head, body) in frames {
             self.procs[id.0].took_copies |= is_copy(&head);
@@ -418,6 +473,9 @@ impl World {
         let was = std::mem::replace(&mut end.state, EndState::Gone);
         let (id, life, dial) = (end.proc, end.life, end.dial);
         if self.procs[id.0].life == life {
+            if let EndState::Up(link) = was {
+                self.procs[id.0].strangers.retain(|s| s.link != link);
+            }
             match (was, dial) {
                 (EndState::Up(link), _) => self.deliver(id, Item::LinkDown { link, why }),
                 // It broke before the answer to the dial came.
@@ -443,6 +501,7 @@ impl World {
     pub(crate) fn close(&mut self, id: ProcId, link: LinkId) {
         let found = self.link(id, link);
         self.procs[id.0].links.remove(&link);
+        self.procs[id.0].strangers.retain(|s| s.link != link);
         let Some((index, side)) = found else { return };
         let at = self.travel();
         let conn = self.conns[index as usize].as_mut().expect("the link is up");

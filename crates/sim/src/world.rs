@@ -41,17 +41,52 @@ pub(crate) struct Dial {
 
 /// What the queue holds.
 pub(crate) enum What {
-    Arrive { conn: u32, lane: u8 },
-    Expire { conn: u32, lane: u8, stall: u32 },
-    Unstall { conn: u32, lane: u8 },
+    Arrive {
+        conn: u32,
+        lane: u8,
+    },
+    Expire {
+        conn: u32,
+        lane: u8,
+        stall: u32,
+    },
+    Unstall {
+        conn: u32,
+        lane: u8,
+    },
     Syn(Box<Dial>),
     Refused(Box<Dial>),
-    DialTimeout { conn: u32 },
-    DialFailed { proc: ProcId, life: u32, dial: DialId, why: DialError },
-    Run { proc: ProcId, life: u32 },
-    Wake { proc: ProcId, life: u32, number: u32 },
-    Disk { proc: ProcId, life: u32, op: u32 },
+    DialTimeout {
+        conn: u32,
+    },
+    DialFailed {
+        proc: ProcId,
+        life: u32,
+        dial: DialId,
+        why: DialError,
+    },
+    Run {
+        proc: ProcId,
+        life: u32,
+    },
+    Wake {
+        proc: ProcId,
+        life: u32,
+        number: u32,
+    },
+    Disk {
+        proc: ProcId,
+        life: u32,
+        op: u32,
+    },
     Alarm(u64),
+    /// A stranger's first frame has to be there.
+    Hello {
+        proc: ProcId,
+        life: u32,
+        link: LinkId,
+        patience: Duration,
+    },
 }
 
 /// What a step came to, as far as the owner has to know.
@@ -275,6 +310,7 @@ impl World {
         proc.life += 1;
         proc.inbox.clear();
         proc.held.clear();
+        proc.strangers.clear();
         proc.wake = None;
         proc.scheduled = false;
         proc.strike = Strike::None;
@@ -388,6 +424,11 @@ impl World {
             What::Disk { proc, life, op } => {
                 if self.procs[proc.0].life == life {
                     self.disk_ended(proc, op);
+                }
+            }
+            What::Hello { proc, life, link, patience } => {
+                if self.procs[proc.0].life == life {
+                    self.hello_due(proc, link, patience);
                 }
             }
             What::Alarm(token) => return Step::Alarm(token),

@@ -2,7 +2,7 @@
 
 use super::intake::Input;
 use super::outlet::Answer;
-use super::{INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
+use super::{ADMINS, INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
 use crate::links::{check_hello, refusal, refuse, send_control, welcome};
 use alloc::format;
 use alloc::string::String;
@@ -205,6 +205,7 @@ impl Mdm {
             return Ok(());
         }
         self.seat_member(link, hello.id, hello.secret, out);
+        out.push(Effect::Welcome { link });
         self.welcome_member(link, out);
         Ok(())
     }
@@ -237,10 +238,27 @@ impl Mdm {
             return Err(refusal(RefusalCode::Superseded, superseded(&hello.name)));
         }
         self.links.get_mut(&link).expect("it said hello").peer = Peer::Guest(role);
+        if role == Role::Admin {
+            self.take_admin(link, out);
+        }
         let mut answer = welcome(self.state.cluster, Role::Mdm);
         (answer.incarnation, answer.map) = (self.life.0, self.state.version.0);
         send_control(link, Header::new(Kind::Welcome), &answer, out);
         Ok(())
+    }
+
+    /// Anybody may give orders: of too many such links the oldest goes. Servers and clients are welcome when they
+    /// have registered; until then they are strangers.
+    fn take_admin(&mut self, link: LinkId, out: &mut Effects) {
+        if self.admins.len() >= ADMINS
+            && let Some(oldest) = self.admins.pop_front()
+        {
+            out.note(Note::Crowded);
+            out.push(Effect::Close { link: oldest });
+            self.forget(oldest, out);
+        }
+        self.admins.push_back(link);
+        out.push(Effect::Welcome { link });
     }
 
     fn heartbeat(&mut self, now: Time, peer: Peer, heartbeat: Heartbeat) -> Result<(), Refusal> {

@@ -356,6 +356,7 @@ impl Mdm {
     /// life's link stays until its process says something and is told that it is over.
     fn seat(&mut self, link: LinkId, peer: Peer, before: Option<Session>, out: &mut Effects) {
         self.links.get_mut(&link).expect("it registered").peer = peer;
+        out.push(Effect::Welcome { link });
         let Some(old) = before.map(|s| s.link).filter(|l| *l != link) else { return };
         if self.links.get(&old).is_some_and(|l| l.peer == peer) {
             self.links.remove(&old);

@@ -106,6 +106,7 @@ impl Sdc {
                 && let Some(grant) = self.map.my_grant(volume)
             {
                 self.nbd.leaves.insert(link, (id, grant));
+                out.push(Effect::Welcome { link });
                 self.mdm.heartbeat_soon(now);
             }
             self.nbd.sessions.insert(link, session);

@@ -26,7 +26,7 @@ use core::net::SocketAddr;
 use followers::Followers;
 use mirror::{GroupView, Mirror, ScrubStats, Stats};
 use opening::Opening;
-use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Note, Port};
+use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Note, Port, Strangers};
 use store::durable::{MountError, Tuning};
 use wire::PeerFramer;
 use wire::control::DeviceKind;
@@ -422,6 +422,10 @@ impl seam::Node for Sds {
 
     fn framer(&mut self, _: Port) -> PeerFramer {
         PeerFramer::new(self.config.limits.frame_body)
+    }
+
+    fn strangers(&self, _: Port) -> Option<Strangers> {
+        Some(crate::links::strangers(&self.config.limits))
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {

@@ -139,6 +139,7 @@ impl Sds {
             }
             _ => return Err(refusal(RefusalCode::Unexpected, "this is a data server: ask an MDM")),
         };
+        out.push(Effect::Welcome { link });
         // R8: what an older connection of the same sender still has under way does not count.
         if let Some(old) = sessions_link.filter(|_| !mutant::on(Mutant::NoSession)) {
             self.links.remove(&old);

@@ -29,6 +29,8 @@ struct Bench {
     /// What came on each link, decoded later.
     inbox: BTreeMap<LinkId, Vec<(Header, Vec<u8>)>>,
     closed: Vec<LinkId>,
+    /// Links that are no strangers any more.
+    welcome: Vec<LinkId>,
     dials: Vec<(DialId, String)>,
     notes: Vec<Note>,
     links: u64,
@@ -61,6 +63,7 @@ impl Bench {
             held: false,
             inbox: BTreeMap::new(),
             closed: Vec::new(),
+            welcome: Vec::new(),
             dials: Vec::new(),
             notes: Vec::new(),
             links: 0,
@@ -90,6 +93,7 @@ impl Bench {
             Effect::Close { link } => self.closed.push(link),
             Effect::Dial { dial, to, .. } => self.dials.push((dial, to.to_string())),
             Effect::Note(note) => self.notes.push(note),
+            Effect::Welcome { link } => self.welcome.push(link),
             e @ (Effect::Read { .. } | Effect::Write { .. } | Effect::Flush { .. }) => {
                 self.waiting.push(e)
             }
@@ -727,4 +731,26 @@ fn unmapping_is_answered_when_all_who_lead_know_of_it() {
     b.dial_failed(DialError::Refused);
     b.pull(one, b.mdm.state().version, true);
     assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
+}
+
+#[test]
+fn who_has_not_registered_is_a_stranger() {
+    let mut b = Bench::new();
+    let link = b.say_hello(Role::Sds);
+    assert!(!b.welcome.contains(&link), "a hello alone says nothing: anybody can send one");
+    b.register(link, "a", 1, 11, DeviceKind::Ram);
+    assert!(b.welcome.contains(&link));
+}
+
+#[test]
+fn of_too_many_links_for_orders_the_oldest_goes_and_members_stay() {
+    let mut b = Bench::new();
+    let (server, _) = b.sds("a", 1, 11, DeviceKind::Ram);
+    let links: Vec<LinkId> = (0..600).map(|_| b.say_hello(Role::Admin)).collect();
+    assert_eq!(b.closed, links[..600 - 512]);
+    assert!(links.iter().all(|link| b.welcome.contains(link)));
+    b.beat(&[server]);
+    assert!(!b.closed.contains(&server));
+    let status = b.ask(Ask::Status(StatusAsk {})).status.expect("orders are answered");
+    assert!(status.devices[0].connected);
 }

@@ -41,6 +41,8 @@ pub struct Log {
     pub notes: Vec<Note>,
     pub closed: Vec<Who>,
     pub paused: BTreeSet<LinkId>,
+    /// Links that are no strangers any more.
+    pub welcome: BTreeSet<LinkId>,
     pub pauses: u32,
 }
 
@@ -190,6 +192,7 @@ impl Cluster {
             }
             Effect::Resume { link } => assert!(self.log.paused.remove(&link)),
             Effect::Reply { id, result } => self.log.replies.push((id.0, result)),
+            Effect::Welcome { link } => drop(self.log.welcome.insert(link)),
             Effect::Note(note) => self.log.notes.push(note),
             Effect::Read { .. } | Effect::Write { .. } | Effect::Flush { .. } => {
                 panic!("an SDC has no disk")

@@ -10,6 +10,8 @@
 //! soon as such a body is known to be longer than what has arrived, the rest of it is received straight
 //! into its buffer, and only what follows it into the staging buffer, by one scattered receive.
 //!
+//! The buffer of a body above [`TRUST`] grows as the body arrives: what is only announced costs no memory.
+//!
 //! Staging buffers start small and grow on links that fill them.
 //!
 //! Invariant: every view of the staging buffer ends at or before `start`; bytes are received from `end`
@@ -20,8 +22,12 @@ use std::ptr::null_mut;
 
 /// The first size of a staging buffer, and the largest.
 const STAGING: (usize, usize) = (16 << 10, 256 << 10);
+/// That of a stranger's first staging buffer.
+const SMALL: usize = 4 << 10;
 /// Bodies above this size that have not arrived whole get a buffer of their own.
 const LARGE: usize = 32 << 10;
+/// Bytes that a link may have memory for before they arrive: the largest body that moves all the time.
+const TRUST: usize = 1 << 20;
 
 /// One link's receiving side.
 pub(crate) struct Input {
@@ -43,11 +49,46 @@ pub(crate) struct Input {
 /// A frame whose body is arriving.
 struct Filling {
     head: Head,
+    /// Bytes of the whole body.
+    whole: usize,
+    /// A buffer for all of it, or for its first part.
     body: Buf,
     got: usize,
 }
 
+impl Filling {
+    fn new(head: &[u8], start: &[u8], whole: usize, pool: &BufPool) -> Filling {
+        let mut body = pool.alloc(whole.min(TRUST.max(start.len() * 2)));
+        body.as_mut()[..start.len()].copy_from_slice(start);
+        Filling { head: Head::new(head), whole, body, got: start.len() }
+    }
+
+    /// Makes room for more, if all that there was is used: as much again as has arrived.
+    fn grow(&mut self, pool: &BufPool) {
+        if self.got == self.body.len() && self.got < self.whole {
+            let mut larger = pool.alloc(self.whole.min(self.got * 2));
+            larger.as_mut()[..self.got].copy_from_slice(&self.body);
+            self.body = larger;
+        }
+    }
+
+    /// There is room for all of it: what follows is the next frame.
+    fn has_room(&self) -> bool {
+        self.body.len() == self.whole
+    }
+}
+
 impl Input {
+    /// That of a stranger.
+    pub(crate) fn small() -> Input {
+        Input { size: SMALL, ..Input::new() }
+    }
+
+    /// The other side is no stranger any more.
+    pub(crate) fn widen(&mut self) {
+        self.size = self.size.max(STAGING.0);
+    }
+
     pub(crate) fn new() -> Input {
         Input {
             awaited: false,
@@ -69,12 +110,15 @@ impl Input {
             iov_base: self.staging.at(self.end).cast(),
             iov_len: self.staging.len() - self.end,
         };
+        let nothing = libc::iovec { iov_base: null_mut(), iov_len: 0 };
         match &mut self.filling {
             Some(f) => {
+                f.grow(pool);
+                let behind = if f.has_room() { staging } else { nothing };
                 let rest = &mut f.body.as_mut()[f.got..];
-                [libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() }, staging]
+                [libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() }, behind]
             }
-            None => [staging, libc::iovec { iov_base: null_mut(), iov_len: 0 }],
+            None => [staging, nothing],
         }
     }
 
@@ -105,6 +149,10 @@ impl Input {
             let part = n.min(f.body.len() - f.got);
             f.got += part;
             n -= part;
+            if !f.has_room() {
+                assert_eq!(n, 0, "no more than there was room for");
+                return f.got == f.body.len();
+            }
         }
         self.end += n;
         assert!(self.end <= self.staging.len(), "no more than there was room for");
@@ -128,14 +176,15 @@ impl Input {
         (self.told, self.filling) = (None, None);
     }
 
-    /// The next frame that is here whole.
+    /// The next frame that is here whole; a body of more than `most` bytes is refused.
     pub(crate) fn cut<F: Framer>(
         &mut self,
         framer: &mut F,
         pool: &BufPool,
+        most: usize,
     ) -> Result<Option<(Head, Buf)>, FrameError> {
         if let Some(f) = self.filling.take() {
-            if f.got == f.body.len() {
+            if f.got == f.whole {
                 return Ok(Some((f.head, f.body)));
             }
             self.filling = Some(f);
@@ -156,7 +205,7 @@ impl Input {
             },
         };
         assert!((1..=Head::MAX).contains(&head), "a head of {head} bytes");
-        if body > u32::MAX as usize {
+        if body > most {
             return Err(FrameError::TooLong);
         }
         let whole = head + body;
@@ -172,11 +221,8 @@ impl Input {
             return Ok(None);
         }
         self.told = None;
-        let got = here.len() - head;
-        let mut filling = Filling { head: Head::new(&here[..head]), body: pool.alloc(body), got };
-        filling.body.as_mut()[..got].copy_from_slice(&here[head..]);
+        self.filling = Some(Filling::new(&here[..head], &here[head..], body, pool));
         self.start = self.end;
-        self.filling = Some(filling);
         Ok(None)
     }
 }
@@ -212,6 +258,42 @@ mod tests {
         done
     }
 
+    /// The longest body that may come.
+    const MOST: usize = 32 << 20;
+
+    fn announced(len: u32) -> Vec<u8> {
+        [&[5][..], &len.to_le_bytes()].concat()
+    }
+
+    #[test]
+    fn memory_for_a_body_grows_as_it_arrives() {
+        let pool = BufPool::new(0);
+        let mut input = Input::new();
+        let stream = [announced(32 << 20), vec![7; 32 << 20]].concat();
+        let (mut at, mut whole) = (0, None);
+        while whole.is_none() {
+            let parts = input.prepare(&pool);
+            let n = kernel(parts, &stream[at..], 300_000);
+            at += n;
+            input.received(n);
+            whole = input.cut(&mut Lengths, &pool, MOST).unwrap();
+            let most = TRUST + STAGING.1 + 4 * at;
+            assert!(pool.used() <= most, "{} bytes of memory for {at} bytes", pool.used());
+        }
+        let (_, body) = whole.unwrap();
+        assert!(body.len() == 32 << 20 && body.iter().all(|b| *b == 7));
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_by_its_head() {
+        let pool = BufPool::new(0);
+        let mut input = Input::small();
+        let parts = input.prepare(&pool);
+        input.received(kernel(parts, &announced(1001), 100));
+        assert_eq!(input.cut(&mut Lengths, &pool, 1000).err(), Some(FrameError::TooLong));
+        assert!(pool.used() <= SMALL);
+    }
+
     #[test]
     fn frames_come_out_whole_however_the_stream_is_cut() {
         let pool = BufPool::new(1 << 20);
@@ -220,7 +302,7 @@ mod tests {
             let mut frames = Vec::new();
             let mut stream = Vec::new();
             for _ in 0..30 {
-                let len = *rng.pick(&[0, 1, 100, 4096, 5000, 20_000, 70_000, 400_000]);
+                let len = *rng.pick(&[0, 1, 100, 4096, 5000, 20_000, 70_000, 400_000, 5_000_000]);
                 let mut head = vec![rng.next_u64() as u8; rng.range(5, 128) as usize];
                 head[0] = head.len() as u8;
                 head[1..5].copy_from_slice(&(len as u32).to_le_bytes());
@@ -237,7 +319,7 @@ mod tests {
                 let n = kernel(parts, &stream[at..], limit);
                 at += n;
                 input.received(n);
-                while let Some((head, body)) = input.cut(&mut Lengths, &pool).unwrap() {
+                while let Some((head, body)) = input.cut(&mut Lengths, &pool, MOST).unwrap() {
                     assert_eq!(
                         (head.as_slice(), &body[..]),
                         (&frames[next].0[..], &frames[next].1[..])

@@ -44,6 +44,9 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         dial: Option<DialId>,
     ) {
         net::set_up(&socket);
+        if dial.is_none() {
+            self.make_room(now, seat, port);
+        }
         let (index, generation) = self.links.next();
         let link = LinkId((u64::from(generation) << 32 | u64::from(index)) + 1);
         if self.sys.watch(Token::Recv(index), socket.as_fd()).is_err() {
@@ -55,7 +58,11 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             return;
         }
         let framer = self.seats[seat as usize].node.framer(port);
-        self.links.insert(Link::new(link, seat, socket, framer));
+        let mut new = Link::new(link, seat, socket, framer);
+        if dial.is_none() {
+            new = self.take_stranger(now, port, new);
+        }
+        self.links.insert(new);
         self.to_receive.push(index);
         self.deliver(now, seat, Event::LinkUp { link, port, dial });
     }
@@ -72,6 +79,10 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             // The caller gave up while it was waiting.
             e if [libc::ECONNABORTED, libc::EINTR, libc::EAGAIN, libc::EPROTO].contains(&-e) => {
                 self.accept(i);
+            }
+            e if net::is_exhausted(-e) => {
+                let pause = self.no_descriptors(now, self.listeners[i as usize].seat);
+                self.listeners[i as usize].retry_at = Some(now + pause);
             }
             _ => self.listeners[i as usize].retry_at = Some(now + ACCEPT_PAUSE),
         }
@@ -176,8 +187,12 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             if link.state != State::Up || link.paused {
                 return;
             }
-            match link.input.cut(&mut link.framer, &self.pool) {
+            let most = link.stranger.map_or(u32::MAX as usize, |s| s.body);
+            match link.input.cut(&mut link.framer, &self.pool, most) {
                 Ok(Some((head, body))) => {
+                    if let Some(stranger) = &mut link.stranger {
+                        stranger.until = None;
+                    }
                     let (link, seat) = (link.id, link.seat);
                     let head = head.as_slice();
                     self.had_frames = true;
@@ -342,8 +357,11 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     /// Closes a dead link's socket and frees its memory, if the kernel uses neither.
     fn bury(&mut self, index: u32) {
         let quiet = |l: &mut Link<_>| l.state == State::Dead && l.is_quiet();
-        if self.links.get_mut(index).is_some_and(quiet) {
-            self.links.remove(index);
+        if self.links.get_mut(index).is_some_and(quiet)
+            && let Some(link) = self.links.remove(index)
+            && let Some(stranger) = link.stranger
+        {
+            self.stranger_left(link.seat, stranger);
         }
     }
 

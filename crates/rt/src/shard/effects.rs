@@ -29,9 +29,10 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
 
     fn apply(&mut self, now: Time, seat: u32, effect: Effect) {
         match effect {
-            Effect::Send { link, head, body } => self.send(link, &head, body),
+            Effect::Send { link, head, body } => self.send(now, link, &head, body),
             Effect::Dial { dial, to, port } => self.dial(now, seat, dial, to, port),
             Effect::Close { link } => self.close(now, link),
+            Effect::Welcome { link } => self.welcome(link),
             Effect::Pause { link } => self.pause(link),
             Effect::Resume { link } => {
                 if let Some((_, l)) = self.link(link)
@@ -51,7 +52,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    fn send(&mut self, id: LinkId, head: &Head, body: Buf) {
+    fn send(&mut self, now: Time, id: LinkId, head: &Head, body: Buf) {
         let most = self.link_queue;
         let Some((index, link)) = self.link(id) else { return };
         if link.state != State::Up || link.broken {
@@ -59,6 +60,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
         link.output.push(head, body);
         if link.output.queued > most {
+            let (seat, queued) = (link.seat, link.output.queued);
+            (self.on_note)(seat as usize, now, Note::Stuck { link: id, queued });
             return self.down(index, DownReason::Stuck);
         }
         self.list_send(index);
@@ -96,9 +99,15 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if let Some(socket) = local {
             return self.ready.push_back((seat, Ready::Dialled(dial, port, socket)));
         }
-        let Ok(socket) = net::dialing(to, S::NONBLOCKING) else {
-            let failed = Ready::DialFailed(dial, DialError::Unreachable);
-            return self.ready.push_back((seat, failed));
+        let socket = match net::dialing(to, S::NONBLOCKING) {
+            Ok(socket) => socket,
+            Err(e) => {
+                if e.raw_os_error().is_some_and(net::is_exhausted) {
+                    self.no_descriptors(now, seat);
+                }
+                let failed = Ready::DialFailed(dial, DialError::Unreachable);
+                return self.ready.push_back((seat, failed));
+            }
         };
         let fd = socket.as_raw_fd();
         let (until, address) = (now + PATIENCE, Pinned::new(to.into()));

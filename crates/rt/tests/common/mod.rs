@@ -4,7 +4,7 @@
 use rt::{Backend, Config, ListenAddr, RtError, Shard, Stop};
 use seam::{
     BlockError, BlockKind, DiskError, DiskId, DiskOp, Effect, Effects, Event, FrameError, Framer,
-    Framing, Head, Node, Port, RequestId,
+    Framing, Head, Node, Port, RequestId, Strangers,
 };
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -49,6 +49,8 @@ pub struct Echo {
     pub batches: Arc<AtomicU64>,
     pub requests: BTreeMap<u64, RequestId>,
     pub next: u64,
+    /// What it allows those that have sent nothing yet.
+    pub strangers: Option<Strangers>,
 }
 
 impl Node for Echo {
@@ -58,11 +60,16 @@ impl Node for Echo {
         Lengths
     }
 
+    fn strangers(&self, _: Port) -> Option<Strangers> {
+        self.strangers
+    }
+
     fn on(&mut self, _: base::Time, event: Event<'_>, out: &mut Effects) {
         match event {
             Event::Frame { link, head, body } => {
                 self.frames += 1;
                 assert_ne!(Some(self.frames), self.panic_at, "as ordered");
+                out.push(Effect::Welcome { link });
                 out.send(link, Head::new(head), body);
             }
             Event::Request { id, request } => {

@@ -5,7 +5,7 @@ use super::roles::Role;
 use crate::effect::{Effect, Effects, Head};
 use crate::event::Event;
 use crate::framer::{FrameError, Framer, Framing};
-use crate::node::Node;
+use crate::node::{Node, Strangers};
 use crate::{Buf, Port};
 use alloc::boxed::Box;
 use alloc::format;
@@ -177,6 +177,10 @@ impl Node for Probe {
     fn framer(&mut self, port: Port) -> ProbeFramer {
         self.ledger.check(port == Port::Peer, || "a framer for a port that nobody uses".into());
         ProbeFramer::default()
+    }
+
+    fn strangers(&self, _: Port) -> Option<Strangers> {
+        self.role.strangers()
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {

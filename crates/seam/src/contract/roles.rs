@@ -2,14 +2,17 @@
 
 mod disk;
 mod link;
+mod strangers;
 mod stream;
 
 pub(super) use disk::Writer;
 pub(super) use link::{Churner, Closer, Dialer, Flooder, Teller, Ticker, Torn};
+pub(super) use strangers::{Guest, Host};
 pub(super) use stream::{Pauser, Stream};
 
 use super::probe::Stage;
 use crate::event::Event;
+use crate::node::Strangers;
 use alloc::string::String;
 use base::Time;
 
@@ -18,6 +21,9 @@ pub(super) trait Role: Send {
     fn start(&mut self, _stage: &mut Stage<'_>) {}
     fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>);
     fn flush(&mut self, _stage: &mut Stage<'_>) {}
+    fn strangers(&self) -> Option<Strangers> {
+        None
+    }
     fn wake_at(&self) -> Option<Time> {
         None
     }

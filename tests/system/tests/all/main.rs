@@ -28,6 +28,7 @@ mod rogue;
 mod scale;
 mod status;
 mod storm;
+mod strangers;
 mod top;
 mod torture;
 mod volumes;
