@@ -183,6 +183,8 @@ pub enum Mutant {
     HouseAnywhere,
     /// Mdm: verdicts on a server's devices don't wait for each other. (In the simulator's scale test.)
     JudgeAlone,
+    /// R8: a hello is believed whose life no map has named, and the map that it says to have.
+    BelieveHello,
 }
 
 impl Mutant {
@@ -282,6 +284,7 @@ impl Mutant {
         Mutant::OneFaultUnit,
         Mutant::NoFloor,
         Mutant::ForgetArrival,
+        Mutant::BelieveHello,
     ];
 }
 

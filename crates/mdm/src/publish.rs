@@ -7,7 +7,7 @@ use crate::group::Group;
 use crate::state::{Device, State, Volume};
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, MapVersion, VolumeId};
-use wire::control::{DeviceInfo, GroupInfo, MapPage, VolumeInfo};
+use wire::control::{DeviceInfo, GroupInfo, MapPage, SdcInfo, VolumeInfo};
 
 /// The most groups in one page.
 pub const GROUPS_PER_PAGE: usize = 4096;
@@ -47,7 +47,10 @@ impl State {
         let news = self.members.changed_at > have;
         let mdms = if news { self.members.infos() } else { Vec::new() };
         let pools = if self.objects.changed_at > have { self.objects.infos() } else { Vec::new() };
-        let last = MapPage { devices, groups, volumes, mdms, pools, ..self.page_without_news() };
+        let sdcs = self.sdcs.iter().filter(|(_, s)| s.changed_at > have || have.0 == 0);
+        let sdcs = sdcs.map(|(id, s)| SdcInfo { id: id.0, incarnation: s.incarnation.0 }).collect();
+        let news = self.page_without_news();
+        let last = MapPage { devices, groups, volumes, mdms, pools, sdcs, ..news };
         pages.push(last);
         pages
     }

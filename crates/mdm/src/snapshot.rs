@@ -139,6 +139,8 @@ struct SdcRecord {
     /// Empty: as it calls itself.
     #[prost(string, tag = "8")]
     name: String,
+    #[prost(uint64, tag = "70")]
+    changed_at: u64,
 }
 
 impl State {
@@ -344,6 +346,7 @@ fn sdc_record(id: SdcId, s: &Sdc) -> SdcRecord {
         past: s.past.clone(),
         pid: s.pid,
         nbd: s.nbd.clone(),
+        changed_at: s.changed_at.0,
     }
 }
 
@@ -357,5 +360,6 @@ fn sdc(r: SdcRecord) -> Sdc {
         past: r.past,
         pid: r.pid,
         nbd: r.nbd,
+        changed_at: MapVersion(r.changed_at),
     }
 }

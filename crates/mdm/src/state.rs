@@ -116,6 +116,8 @@ pub struct Sdc {
     pub pid: u32,
     /// NBD addresses, for people.
     pub nbd: Vec<String>,
+    /// The version that changed it last.
+    pub changed_at: MapVersion,
 }
 
 /// A volume.
@@ -210,13 +212,14 @@ pub struct Edits {
 impl Edits {
     /// True when the command may as well not be logged.
     pub fn is_empty(&self) -> bool {
-        !self.is_map() && self.sdc.is_none()
+        !self.is_map()
     }
 
     fn is_map(&self) -> bool {
         self.cluster.is_some()
             || !self.devices.is_empty()
             || self.server.is_some()
+            || self.sdc.is_some()
             || self.objects.is_some()
             || self.volume.is_some()
             || self.member.is_some()
@@ -299,7 +302,7 @@ impl State {
         }
         if let Some((id, sdc)) = edits.sdc {
             self.next_incarnation = self.next_incarnation.max(Incarnation(sdc.incarnation.0 + 1));
-            self.sdcs.insert(id, sdc);
+            self.sdcs.insert(id, Sdc { changed_at, ..sdc });
         }
         if let Some((id, member)) = edits.member {
             self.members.set(id, member, changed_at);

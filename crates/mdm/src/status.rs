@@ -301,5 +301,8 @@ fn sdc(state: &State, seen: &Observed, id: SdcId) -> SdcStatus {
         nbd: s.nbd.clone(),
         connections: seen.and_then(|s| s.heartbeat.as_ref()).map_or(0, |h| h.connections),
         held: seen.and_then(|s| s.heartbeat.as_ref()).map_or(0, |h| h.held),
+        refused_by: seen
+            .and_then(|s| s.heartbeat.as_ref())
+            .map_or_else(Vec::new, |h| h.refused_by.clone()),
     }
 }

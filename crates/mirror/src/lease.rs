@@ -23,7 +23,10 @@ struct Granted {
     until: Time,
     incarnation: Incarnation,
     address: Option<SocketAddr>,
+    /// The newest map that it has said to have, of those that I know.
     map: MapVersion,
+    /// What it said last, if that is newer than what I know: it may be anything, and counts when I know it.
+    said: MapVersion,
 }
 
 /// All leases of one device.
@@ -33,6 +36,8 @@ pub struct Leases {
     /// The earliest `beacon_due` of those that are needed: whoever changes one calls `reckon`.
     next_beacon: Option<Time>,
     granted: IdMap<DeviceId, Granted>,
+    /// The version of this side's map.
+    mine: MapVersion,
     boot: Time,
     lease: Duration,
     grace: Duration,
@@ -61,6 +66,7 @@ impl Leases {
             held: IdMap::default(),
             next_beacon: None,
             granted: IdMap::default(),
+            mine: MapVersion(0),
             boot,
             lease: limits.lease,
             grace: limits.grace,
@@ -185,19 +191,39 @@ impl Leases {
             until: now + self.grace,
             incarnation: fate.incarnation,
             address: fate.address,
-            map: known.max(their_map),
+            map: known,
+            said: MapVersion(0),
         };
         self.granted.insert(to, granted);
+        self.heard(now, to, their_map);
     }
 
-    /// Any frame tells how new the sender's map is. True when that is news.
+    /// This side's map is another one.
+    pub fn know(&mut self, map: MapVersion) {
+        self.mine = map;
+        for (_, granted) in self.granted.iter_mut().filter(|(_, g)| g.said <= map) {
+            granted.map = granted.map.max(granted.said);
+        }
+    }
+
+    /// Any frame tells how new the sender's map is. True when that is news. A version that this side doesn't know
+    /// is kept until it does: one that was made up must not outlive the lie.
     pub fn heard(&mut self, now: Time, from: DeviceId, map: MapVersion) -> bool {
         let until = now.min(self.boot);
-        let unknown =
-            || Granted { until, incarnation: Incarnation(0), address: None, map: MapVersion(0) };
+        let unknown = || Granted {
+            until,
+            incarnation: Incarnation(0),
+            address: None,
+            map: MapVersion(0),
+            said: MapVersion(0),
+        };
+        let mine = self.mine;
         let entry = self.granted.get_or_insert_with(from, unknown);
-        let news = map > entry.map;
-        entry.map = entry.map.max(map);
+        entry.said = map;
+        let news = map > entry.map && map <= mine;
+        if news {
+            entry.map = map;
+        }
         news
     }
 

@@ -187,7 +187,7 @@ pub fn check_hello(hello: &Hello, cluster: ClusterId) -> Result<(), Refusal> {
 
 /// A refusal.
 pub fn refusal(code: RefusalCode, text: impl Into<String>) -> Refusal {
-    Refusal { code: code as i32, text: text.into(), leader: String::new() }
+    Refusal { code: code as i32, text: text.into(), ..Refusal::default() }
 }
 
 /// Sends a refusal and closes the link behind it.

@@ -99,6 +99,8 @@ pub struct MapView {
     pub volumes: BTreeMap<VolumeId, Volume>,
     /// Ids below this one that are not in `volumes` are gone for ever.
     pub next_volume: VolumeId,
+    /// Clients, and their newest lives.
+    pub sdcs: BTreeMap<SdcId, Incarnation>,
     /// Where the MDMs listen.
     pub mdms: Vec<SocketAddr>,
     /// Storage pools by id; those about which nothing was ever said may be missing.
@@ -153,6 +155,9 @@ impl MapView {
         }
         for info in page.volumes {
             self.volumes.insert(VolumeId(info.id), volume(info));
+        }
+        for info in page.sdcs {
+            self.sdcs.insert(SdcId(info.id), Incarnation(info.incarnation));
         }
         if page.last {
             let live: BTreeSet<u32> = page.live.into_iter().collect();

@@ -1,4 +1,4 @@
-//! A shard of a data server as a node, driven by hand: its link to the MDM.
+//! A shard of a data server as a node, driven by hand: its link to the MDM, and whom it believes.
 
 use base::{ClusterId, Limits, LinkId, Prng, Time};
 use core::time::Duration;
@@ -6,7 +6,9 @@ use node::links::hello;
 use node::sds::{DeviceConfig, Sds, SdsConfig};
 use prost::Message;
 use seam::{Buf, BufPool, DialId, DownReason, Effect, Effects, Event, Node, Port};
-use wire::control::{DeviceInfo, GroupInfo, Hello, MapPage, Registered, Role, VolumeInfo, Welcome};
+use wire::control::{
+    DeviceInfo, GroupInfo, Hello, MapPage, Refusal, Registered, Role, SdcInfo, VolumeInfo, Welcome,
+};
 use wire::{Header, Kind, control_frame, parse};
 
 const MDM: &str = "10.0.0.1:7000";
@@ -28,6 +30,10 @@ struct Bench {
     /// The map's version in the last frame that was sent.
     map: u64,
     closed: Vec<LinkId>,
+    /// Links that are no strangers any more.
+    welcome: Vec<LinkId>,
+    /// The session that the last refusal named.
+    refused: u64,
 }
 
 impl Bench {
@@ -55,6 +61,8 @@ impl Bench {
             begun: Vec::new(),
             map: 0,
             closed: Vec::new(),
+            welcome: Vec::new(),
+            refused: 0,
         };
         bench.settle();
         bench
@@ -64,8 +72,12 @@ impl Bench {
         self.sds.flush(self.now, &mut self.out);
         for effect in self.out.drain().collect::<Vec<_>>() {
             match effect {
-                Effect::Send { link, head, .. } => {
+                Effect::Welcome { link } => self.welcome.push(link),
+                Effect::Send { link, head, body } => {
                     let header = parse(head.as_slice());
+                    if header.kind() == Some(Kind::Refusal) {
+                        self.refused = Refusal::decode(&body[..]).unwrap().session;
+                    }
                     self.sent.push((link, header.kind().unwrap()));
                     self.map = header.map.get();
                     self.asked.insert(0, header);
@@ -111,6 +123,32 @@ impl Bench {
         link
     }
 
+    /// Somebody dials, and says to be this life of a device or client.
+    fn says(&mut self, role: Role, id: u32, incarnation: u64, session: u64) -> LinkId {
+        let link = self.link(None);
+        let hello = hello(ClusterId(7), role, "b");
+        self.frame(link, Kind::Hello, &Hello { id, incarnation, session, map: 1 << 60, ..hello });
+        link
+    }
+
+    /// A map with these lives of devices and clients comes from the MDM.
+    fn map_of(&mut self, link: LinkId, version: u64, devices: &[(u32, u64)], sdcs: &[(u32, u64)]) {
+        let device = |&(id, incarnation): &(u32, u64)| {
+            let address = format!("10.0.1.{id}:7000");
+            DeviceInfo { id, incarnation, address, up: true, ..DeviceInfo::default() }
+        };
+        let sdc = |&(id, incarnation): &(u32, u64)| SdcInfo { id, incarnation };
+        let page = MapPage {
+            version,
+            last: true,
+            cluster: 7,
+            devices: devices.iter().map(device).collect(),
+            sdcs: sdcs.iter().map(sdc).collect(),
+            ..MapPage::default()
+        };
+        self.frame(link, Kind::MapPage, &page);
+    }
+
     /// The MDM asks whether somebody listens.
     fn is_asked(&mut self, cluster: u64, life: u64) {
         let link = self.link(None);
@@ -129,12 +167,13 @@ fn a_link_to_an_earlier_life_of_the_mdm_is_given_up_when_the_present_one_asks() 
 }
 
 #[test]
-fn without_a_map_a_lease_is_for_those_who_know_that_this_life_began() {
+fn without_a_map_nobody_is_believed_and_a_lease_is_for_those_who_know_that_this_life_began() {
     let mut b = Bench::new();
-    b.join_mdm(1);
-    let leader = b.link(None);
-    let hello = Hello { id: 4, incarnation: 2, session: 1, ..hello(ClusterId(7), Role::Sds, "b") };
-    b.frame(leader, Kind::Hello, &hello);
+    let mdm = b.join_mdm(1);
+    let leader = b.says(Role::Sds, 4, 2, 1);
+    assert!(!b.sent.contains(&(leader, Kind::Welcome)));
+    b.map_of(mdm, 18, &[(4, 2)], &[]);
+    assert!(b.sent.contains(&(leader, Kind::Welcome)));
     let mut beacon = Header::new(Kind::Beacon);
     (beacon.sent, beacon.map, beacon.incarnation) = (1.into(), 17.into(), 2.into());
     let head = wire::frame(beacon, &[]);
@@ -142,6 +181,47 @@ fn without_a_map_a_lease_is_for_those_who_know_that_this_life_began() {
     b.sds.on(b.now, event, &mut b.out);
     b.settle();
     assert_eq!((b.sent.last(), b.map), (Some(&(leader, Kind::Grant)), 18));
+}
+
+/// A hello in another's name, with a life that nobody has given out, keeps the true one out of nothing.
+#[test]
+fn a_life_that_no_map_names_is_not_believed() {
+    for (role, id, life) in [(Role::Sdc, 1, 5), (Role::Sds, 4, 2)] {
+        let mut b = Bench::new();
+        let mdm = b.join_mdm(1);
+        b.map_of(mdm, 18, &[(3, 9), (4, 2)], &[(1, 5)]);
+        let forged: Vec<LinkId> =
+            [life + 1, life + 1000, 1 << 62].map(|life| b.says(role, id, life, 1)).into();
+        let stranger = b.says(role, 77, 1, 1);
+        assert!(b.sent.iter().all(|(_, kind)| *kind != Kind::Welcome) && b.closed.is_empty());
+        let true_one = b.says(role, id, life, 1);
+        assert_eq!(b.sent.last(), Some(&(true_one, Kind::Welcome)));
+        assert_eq!(b.welcome, [true_one], "{role:?}");
+        // A new life is taken as soon as the map names it; what was made up goes.
+        b.map_of(mdm, 19, &[(4, life + 1)], &[(1, life + 1)]);
+        assert_eq!(b.sent.last(), Some(&(forged[0], Kind::Welcome)), "{role:?}");
+        b.now = b.now + Limits::TEST_MIN.hello_within;
+        b.settle();
+        for link in [forged[1], forged[2], stranger] {
+            assert!(b.sent.contains(&(link, Kind::Refusal)) && b.closed.contains(&link));
+        }
+    }
+}
+
+/// Whoever takes a session's number leaves room for the next, and who is refused is told where to go on.
+#[test]
+fn no_session_uses_up_the_numbers() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    b.map_of(mdm, 18, &[(3, 9)], &[(1, 5)]);
+    let all = b.says(Role::Sdc, 1, 5, u64::MAX);
+    assert_eq!(b.sent.last(), Some(&(all, Kind::Refusal)));
+    let far = b.says(Role::Sdc, 1, 5, 1 << 31);
+    assert_eq!(b.sent.last(), Some(&(far, Kind::Welcome)));
+    let late = b.says(Role::Sdc, 1, 5, 2);
+    assert_eq!((b.sent.last(), b.refused), (Some(&(late, Kind::Refusal)), 1 << 31));
+    let next = b.says(Role::Sdc, 1, 5, b.refused + 1);
+    assert_eq!(b.sent.last(), Some(&(next, Kind::Welcome)));
 }
 
 #[test]
@@ -195,6 +275,7 @@ impl Bench {
             volumes: vec![volume],
             live: vec![1],
             next_volume: 2,
+            sdcs: (1..10).map(|id| SdcInfo { id, incarnation: 8 }).collect(),
             ..MapPage::default()
         };
         self.frame(mdm, Kind::MapPage, &page);

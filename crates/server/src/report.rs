@@ -195,6 +195,8 @@ pub struct Sdc {
     pub pid: u32,
     pub nbd_uris: Vec<String>,
     pub nbd_connections: u32,
+    /// Devices that refuse it: its I/O to what they lead waits.
+    pub refused_by: Vec<u32>,
 }
 
 /// A volume.
@@ -333,6 +335,7 @@ impl Report {
                 pid: s.pid,
                 nbd_uris: s.nbd.clone(),
                 nbd_connections: s.connections,
+                refused_by: s.refused_by.clone(),
             })
             .collect();
         let volumes: Vec<Volume> = info.volumes.iter().map(|v| volume(v, &sdc)).collect();

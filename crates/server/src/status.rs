@@ -54,6 +54,14 @@ fn page(report: &Report) -> String {
             "SDC  {}  {}  pid {}  {} NBD connections",
             sdc.name, sdc.state, sdc.pid, sdc.nbd_connections
         );
+        if !sdc.refused_by.is_empty() {
+            let devices: Vec<String> = sdc.refused_by.iter().map(|d| format!("dev{d}")).collect();
+            let _ = writeln!(
+                page,
+                "     REFUSED by {}: its I/O to them waits; its log says why",
+                devices.join(", ")
+            );
+        }
     }
     let _ = writeln!(page, "\n{}\n\n{}\n", servers(report), volumes(report));
     let _ = writeln!(page, "{}\n{}", capacity(report), resync(&report.resync));

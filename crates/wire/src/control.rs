@@ -6,7 +6,7 @@ mod objects;
 mod orders;
 mod status;
 
-pub use map::{DeviceInfo, GroupInfo, Intent, MapPage, MdmInfo, VolumeInfo};
+pub use map::{DeviceInfo, GroupInfo, Intent, MapPage, MdmInfo, SdcInfo, VolumeInfo};
 pub use objects::{
     Access, CreateObject, GrantInfo, MapAsk, MapTo, MappingInfo, Media, ObjectKind, ObjectStatus,
     PolicyInfo, PoolInfo, RemoveObject, RenameAsk, SetPool, UnmapAsk,
@@ -167,6 +167,10 @@ pub struct Refusal {
     /// With `NotLeader`: where the leader listens; empty when it isn't known.
     #[prost(string, tag = "3")]
     pub leader: String,
+    /// With `Superseded`, by a data server: the number of the newest connection of this life. Whose life it is goes on
+    /// above it.
+    #[prost(uint64, tag = "70")]
+    pub session: u64,
 }
 
 /// What a device keeps its data in.
@@ -324,6 +328,9 @@ pub struct Heartbeat {
     /// Volumes that NBD clients have attached (SDC).
     #[prost(uint32, repeated, tag = "50")]
     pub attached: Vec<u32>,
+    /// Devices that answered the last hello with a refusal (SDC).
+    #[prost(uint32, repeated, tag = "70")]
+    pub refused_by: Vec<u32>,
 }
 
 /// What two replicas of a group lack, of which one will do: the newcomer, and the one in whose place it comes.

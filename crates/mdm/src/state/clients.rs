@@ -34,6 +34,7 @@ impl State {
             past,
             pid: c.pid,
             nbd: c.nbd.clone(),
+            changed_at: old.map_or(self.version, |s| s.changed_at),
         };
         Some(Edits { sdc: (old != Some(&entry)).then_some((id, entry)), ..Edits::default() })
     }

@@ -103,7 +103,9 @@ impl Sdc {
             let connections = self.nbd.len() as u32;
             let held = self.client.held();
             let attached = self.nbd.attached();
-            let heartbeat = Heartbeat { ops, connections, held, attached, ..Heartbeat::default() };
+            let refused_by = self.servers.refusing();
+            let heartbeat =
+                Heartbeat { ops, connections, held, attached, refused_by, ..Heartbeat::default() };
             send_control(link, self.mdm_header(Kind::Heartbeat), &heartbeat, out);
             self.mdm.heartbeat_at = now + self.config.limits.heartbeat_every;
         }

@@ -2,9 +2,10 @@
 
 use super::{Peer, Sdc, decode, links, refusal_note};
 use crate::links::Dialer;
+use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, IdMap, Incarnation, LinkId, Time};
 use seam::{Buf, DialId, Effect, Effects};
-use wire::control::{Role, Welcome};
+use wire::control::{Refusal, Role, Welcome};
 use wire::{Header, Kind};
 
 /// One wanted link.
@@ -16,6 +17,8 @@ struct Server {
     dial: Option<DialId>,
     /// The life that welcomed us.
     life: Incarnation,
+    /// It answered the last hello with a refusal.
+    refused: bool,
 }
 
 /// All of them.
@@ -33,6 +36,18 @@ impl Servers {
         self.servers.get(device)?.dialer.as_ref()?.up()
     }
 
+    /// How the server answered a hello.
+    fn refused(&mut self, device: DeviceId, refused: bool) {
+        if let Some(server) = self.servers.get_mut(device) {
+            server.refused = refused;
+        }
+    }
+
+    /// Those that refuse this client.
+    pub(super) fn refusing(&self) -> Vec<u32> {
+        self.servers.iter().filter(|(_, s)| s.refused).map(|(device, _)| device.0).collect()
+    }
+
     fn dialer(&mut self, device: DeviceId) -> Option<&mut Dialer> {
         self.servers.get_mut(device)?.dialer.as_mut()
     }
@@ -41,7 +56,7 @@ impl Servers {
 impl Sdc {
     /// The client core has something for this device.
     pub(super) fn want_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
-        let server = || Server { dialer: None, dial: None, life: Incarnation(0) };
+        let server = || Server { dialer: None, dial: None, life: Incarnation(0), refused: false };
         self.servers.servers.get_or_insert_with(device, server);
         self.locate_server(now, device, out);
         self.dial_servers(now, out);
@@ -163,7 +178,14 @@ impl Sdc {
                 Some(welcome) => self.server_welcome(now, device, link, &welcome, out),
                 None => self.refuse(now, link, "a welcome that can't be read", out),
             },
-            Some(Kind::Refusal) if !up => self.refuse(now, link, refusal_note(&header, &body), out),
+            Some(Kind::Refusal) if !up => {
+                if let Some(refusal) = decode::<Refusal>(&header, &body) {
+                    // Somebody has used a higher number in this one's name: it goes on above.
+                    self.session = self.session.max(refusal.session);
+                }
+                self.servers.refused(device, true);
+                self.refuse(now, link, refusal_note(&header, &body), out)
+            }
             _ => self.refuse(now, link, "a frame that no server sends to a client", out),
         }
     }
@@ -181,6 +203,7 @@ impl Sdc {
             return self.refuse(now, link, "welcomed by somebody else than was dialled", out);
         }
         let Some(server) = self.servers.servers.get_mut(device) else { return };
+        server.refused = false;
         server.life = Incarnation(welcome.incarnation);
         if let Some(dialer) = server.dialer.as_mut() {
             dialer.welcomed();

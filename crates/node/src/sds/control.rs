@@ -218,6 +218,7 @@ impl Sds {
         page.groups.shrink_to_fit(); // it waits for the other pages
         if let Some(changes) = self.map.page(page) {
             self.map_changed(now, changes, out);
+            self.greet_waiting(now, out);
         }
         if last {
             self.pull(link, out);

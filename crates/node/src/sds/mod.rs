@@ -158,6 +158,8 @@ pub struct Sds {
     /// Since when the MDM refuses it, as somebody who was not heard counts as up in its place.
     occupied: Option<Time>,
     links: Map<LinkId, Who>,
+    /// Hellos that wait for a newer map.
+    waiting: Vec<serve::Waiting>,
     clients: BTreeMap<SdcId, Session>,
     leaders: BTreeMap<DeviceId, Session>,
     followers: Followers,
@@ -195,6 +197,7 @@ impl Sds {
             mdm_life: Incarnation(0),
             occupied: None,
             links: Map::default(),
+            waiting: Vec::new(),
             clients: BTreeMap::new(),
             leaders: BTreeMap::new(),
             followers: Followers::default(),
@@ -379,7 +382,8 @@ impl Sds {
             }
             Some(Who::Leader(device)) => forget_link(self.leaders.get_mut(&device), link),
             Some(Who::Client(sdc)) => self.client_lost(sdc, link),
-            Some(Who::Stranger) | None => {}
+            Some(Who::Stranger) => self.waiting.retain(|w| !w.is_on(link)),
+            None => {}
         }
     }
 
@@ -476,6 +480,9 @@ impl seam::Node for Sds {
                 self.proposal_due = now;
             }
         }
+        if self.waiting.first().is_some_and(|w| w.until <= now) {
+            self.greet_waiting(now, out);
+        }
         self.heartbeat(now, out);
         self.propose(now, out);
         if let Some(mirror) = &mut self.mirror {
@@ -501,6 +508,7 @@ impl seam::Node for Sds {
         }
         let mdm = self.mdm.dialer().wake_at().filter(|_| self.may_register());
         let mut wake = Time::earliest(mdm, self.followers.dial_at);
+        wake = Time::earliest(wake, self.waiting.first().map(|w| w.until));
         if let Some(mirror) = &self.mirror {
             wake = Time::earliest(wake, mirror.wake_at());
             wake = Time::earliest(wake, Some(self.proposal_due));

@@ -11,6 +11,26 @@ use seam::{Buf, DialId, Effect, Effects, Note};
 use wire::control::{Access, Hello, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, Status};
 
+/// What somebody is told whose life no map knew in time.
+const UNHEARD_OF: &str =
+    "this server has not heard of that life of yours: it may be cut off from the MDM. Try again";
+/// A session's number is at most so far above the last one: what somebody makes up leaves room for the next.
+const LEAP: u64 = 1 << 32;
+
+/// A hello of a life that the map doesn't know yet.
+pub(super) struct Waiting {
+    link: LinkId,
+    /// When it is refused.
+    pub(super) until: Time,
+    hello: Hello,
+}
+
+impl Waiting {
+    pub(super) fn is_on(&self, link: LinkId) -> bool {
+        self.link == link
+    }
+}
+
 impl Sds {
     pub(super) fn link_up(
         &mut self,
@@ -111,6 +131,23 @@ impl Sds {
             return Err(refusal(RefusalCode::NotMe, text));
         }
         let incarnation = Incarnation(hello.incarnation);
+        let known = match hello.role() {
+            Role::Sdc => self.map.sdcs.get(&SdcId(hello.id)).copied(),
+            Role::Sds if hello.id == self.me.0 => {
+                return Err(refusal(RefusalCode::NotMe, "nobody else is this device"));
+            }
+            Role::Sds => self.map.devices.get(&DeviceId(hello.id)).map(|d| d.incarnation),
+            _ => return Err(refusal(RefusalCode::Unexpected, "this is a data server: ask an MDM")),
+        };
+        let known = known.unwrap_or(Incarnation(0));
+        if incarnation < known {
+            let text = "a newer process serves in your name";
+            return Err(refusal(RefusalCode::Superseded, text));
+        }
+        if incarnation > known && !mutant::on(Mutant::BelieveHello) {
+            self.wait_for_map(now, link, hello, out);
+            return Ok(());
+        }
         let sessions_link = match hello.role() {
             Role::Sdc => {
                 let sdc = SdcId(hello.id);
@@ -123,21 +160,17 @@ impl Sds {
                 self.links.insert(link, Who::Client(sdc));
                 old.and_then(|s| s.link)
             }
-            Role::Sds => {
+            _ => {
                 let device = DeviceId(hello.id);
-                let known = self.map.devices.get(&device).map_or(Incarnation(0), |d| d.incarnation);
-                if incarnation < known {
-                    let text = "a newer process serves in your name";
-                    return Err(refusal(RefusalCode::Superseded, text));
-                }
                 let old = self.leaders.get(&device).copied();
                 let session = newer(old, incarnation, hello, link)?;
                 self.leaders.insert(device, session);
                 self.links.insert(link, Who::Leader(device));
-                mirror.heard(now, device, MapVersion(hello.map), out);
+                if mutant::on(Mutant::BelieveHello) {
+                    mirror.heard(now, device, MapVersion(hello.map), out);
+                }
                 old.and_then(|s| s.link)
             }
-            _ => return Err(refusal(RefusalCode::Unexpected, "this is a data server: ask an MDM")),
         };
         out.push(Effect::Welcome { link });
         // R8: what an older connection of the same sender still has under way does not count.
@@ -153,6 +186,34 @@ impl Sds {
         welcome.credit_bytes = self.config.limits.client_bytes;
         send_control(link, Header::new(Kind::Welcome), &welcome, out);
         Ok(())
+    }
+
+    /// A hello of a life that the map doesn't know: anybody can say that it is. It waits for the map that does, which is
+    /// on its way if it is true.
+    fn wait_for_map(&mut self, now: Time, link: LinkId, hello: &Hello, out: &mut Effects) {
+        if self.waiting.iter().any(|w| w.link == link) {
+            return self.drop_link(now, link, out);
+        }
+        let until = now + self.config.limits.hello_within;
+        self.waiting.push(Waiting { link, until, hello: hello.clone() });
+    }
+
+    /// The map is another one, or time has passed: answers the hellos that wait, as far as it can.
+    pub(super) fn greet_waiting(&mut self, now: Time, out: &mut Effects) {
+        for waiting in core::mem::take(&mut self.waiting) {
+            let Waiting { link, until, hello } = waiting;
+            let answer = match until <= now {
+                true => Err(refusal(RefusalCode::Unknown, UNHEARD_OF)),
+                false => self.take_hello(now, link, &hello, out),
+            };
+            if let Err(refusal) = answer {
+                out.note(Note::Refused { link, why: "a hello was refused" });
+                self.links.remove(&link);
+                refuse(link, &refusal, out);
+            } else if let Some(again) = self.waiting.iter_mut().find(|w| w.link == link) {
+                again.until = until;
+            }
+        }
     }
 
     // ---- frames ----
@@ -268,6 +329,13 @@ impl Sds {
             Some(Kind::Damage) => mirror.damage_in(now, from, h, out),
             Some(Kind::Reply) => mirror.fetched_in(now, from, h, body.clone(), out),
             Some(Kind::Welcome) => self.welcomed(now, link, from, body, out),
+            Some(Kind::Refusal) => {
+                // Somebody has used a higher number in this one's name: it goes on above.
+                let session = Refusal::decode(&body[..]).map_or(0, |r| r.session);
+                self.next_session = self.next_session.max(session);
+                out.note(Note::Refused { link, why: "another server refuses this one" });
+                self.drop_link(now, link, out);
+            }
             _ => self.drop_link(now, link, out),
         }
     }
@@ -298,10 +366,13 @@ fn newer(
     hello: &Hello,
     link: LinkId,
 ) -> Result<Session, Refusal> {
+    let last = old.filter(|s| s.incarnation == incarnation).map_or(0, |s| s.number);
     let stale = old.is_some_and(|s| (incarnation, hello.session) <= (s.incarnation, s.number));
-    if hello.id == 0 || incarnation.0 == 0 || (stale && !mutant::on(Mutant::NoSession)) {
+    let wild = hello.session > last.saturating_add(LEAP);
+    if hello.id == 0 || incarnation.0 == 0 || (stale && !mutant::on(Mutant::NoSession)) || wild {
         let text = "a newer connection of the same process is here, or it has no id yet";
-        return Err(refusal(RefusalCode::Superseded, text));
+        let refusal = refusal(RefusalCode::Superseded, text);
+        return Err(Refusal { session: if stale { last } else { 0 }, ..refusal });
     }
     Ok(Session { incarnation, number: hello.session, link: Some(link) })
 }

@@ -130,6 +130,17 @@ pub struct VolumeInfo {
     pub thick: bool,
 }
 
+/// A client in the map.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct SdcInfo {
+    /// Its id.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// The life of its process.
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+}
+
 /// A part of what is newer than the puller's map. The parts of one answer come in a row on one link;
 /// the puller applies them together, at the last one.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -164,6 +175,9 @@ pub struct MapPage {
     /// Last part: all storage pools, if one changed.
     #[prost(message, repeated, tag = "50")]
     pub pools: Vec<PoolInfo>,
+    /// Last part: clients whose life changed.
+    #[prost(message, repeated, tag = "70")]
+    pub sdcs: Vec<SdcInfo>,
 }
 
 /// An MDM in the map.

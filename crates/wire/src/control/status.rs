@@ -247,4 +247,7 @@ pub struct SdcStatus {
     /// Operations that it holds because there is no space.
     #[prost(uint32, tag = "10")]
     pub held: u32,
+    /// Devices that refuse it.
+    #[prost(uint32, repeated, tag = "70")]
+    pub refused_by: Vec<u32>,
 }
