@@ -251,7 +251,10 @@ fn registrations_tell_lives_apart() {
     let version = state.version;
     apply(&mut state, &command);
     assert_eq!(state.register_sdc(&sdc, false), Registration::Known(id));
-    assert_eq!(state.version, version, "clients aren't in the map");
+    // Servers believe a client's life that their map names.
+    let incarnation = state.sdcs[&id].incarnation.0;
+    let page = state.pages_since(version).pop().expect("a new client is a new map");
+    assert_eq!(page.sdcs, [control::SdcInfo { id: id.0, incarnation }]);
 }
 
 #[test]

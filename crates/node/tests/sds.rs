@@ -199,7 +199,7 @@ fn a_life_that_no_map_names_is_not_believed() {
         assert_eq!(b.welcome, [true_one], "{role:?}");
         // A new life is taken as soon as the map names it; what was made up goes.
         b.map_of(mdm, 19, &[(4, life + 1)], &[(1, life + 1)]);
-        assert_eq!(b.sent.last(), Some(&(forged[0], Kind::Welcome)), "{role:?}");
+        assert!(b.sent.contains(&(forged[0], Kind::Welcome)), "{role:?}");
         b.now = b.now + Limits::TEST_MIN.hello_within;
         b.settle();
         for link in [forged[1], forged[2], stranger] {

@@ -42,6 +42,10 @@ impl Stage {
                 let until = self.world.now() + Duration::from_millis(u64::from(ms));
                 self.world.clog(a, b, until);
             }
+            Action::Forge(i, how) => {
+                let id = self.proc(Who::Sds(i));
+                self.world.forge(id, how);
+            }
             Action::Reset(a, b) => {
                 let (a, b) = (self.proc(a), self.proc(b));
                 self.world.reset(a, b);

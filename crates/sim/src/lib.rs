@@ -10,6 +10,7 @@ pub mod campaign;
 pub mod check;
 pub mod clock;
 pub mod disk;
+pub mod forge;
 pub mod history;
 mod inbox;
 mod live;

@@ -103,6 +103,8 @@ pub(crate) struct Conn {
     pub port: Port,
     pub ends: [End; 2],
     pub lanes: [Lane; 2],
+    /// Nobody's: see [`crate::forge`].
+    pub forged: bool,
 }
 
 /// Which paths between hosts are blocked or clogged.

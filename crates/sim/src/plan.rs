@@ -5,6 +5,7 @@
 
 mod conditions;
 mod episode;
+mod forgeries;
 mod generate;
 mod orders;
 mod policies;
@@ -15,6 +16,7 @@ mod text;
 mod workload;
 
 use crate::disk::Damage;
+use crate::forge::Forgery;
 use crate::tamper::Tamper;
 use crate::weather::Weather;
 use base::{Limits, Policy};
@@ -144,6 +146,8 @@ pub enum Action {
     Ambush(u32, u32),
     /// Tell the storage pool how copies give way to clients: those that replace a lost one, and those that move.
     Policies(Policy, Policy),
+    /// Somebody sends this server a hello in the name of another process.
+    Forge(u8, Forgery),
 }
 
 impl Action {

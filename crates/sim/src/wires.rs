@@ -78,7 +78,7 @@ impl World {
     /// True when no path is blocked or clogged, and between these processes nothing is late, no connection is
     /// half gone, and none is about to break.
     pub fn flows(&self, among: &[ProcId]) -> bool {
-        let of_these = |c: &&Conn| c.ends.iter().all(|e| among.contains(&e.proc));
+        let of_these = |c: &&Conn| !c.forged && c.ends.iter().all(|e| among.contains(&e.proc));
         let fine = |c: &Conn| {
             c.ends.iter().all(|e| e.state != EndState::Gone)
                 && c.lanes.iter().all(|l| !l.is_late(self.now) && !l.is_ending())
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    fn travel(&mut self) -> Time {
+    pub(crate) fn travel(&mut self) -> Time {
         self.now + self.weather.net(&mut self.net_prng)
     }
 
@@ -137,7 +137,12 @@ impl World {
         let index = self.conns.len() as u32;
         let life = self.procs[to.0].life;
         let ends = [End::new(dial.from, dial.life, Some(dial.dial)), End::new(to, life, None)];
-        let mut conn = Conn { port: dial.port, ends, lanes: [Lane::default(), Lane::default()] };
+        let mut conn = Conn {
+            port: dial.port,
+            ends,
+            lanes: [Lane::default(), Lane::default()],
+            forged: false,
+        };
         conn.lanes[1].push(at, Cargo::Up);
         self.conns.push(Some(Box::new(conn)));
         self.arm(index, 1);
@@ -177,7 +182,7 @@ impl World {
 
     // ---- what travels
 
-    fn arm(&mut self, index: u32, lane: usize) {
+    pub(crate) fn arm(&mut self, index: u32, lane: usize) {
         let Some(conn) = &mut self.conns[index as usize] else { return };
         let l = &mut conn.lanes[lane];
         if let (false, Some(front)) = (l.armed, l.pieces.front()) {
@@ -216,6 +221,7 @@ impl World {
         let bytes = (head.as_slice().len() + body.len()) as u64;
         let [frames, all] = &mut self.sent[id.0];
         (*frames, *all) = (*frames + 1, *all + bytes);
+        self.overhear(ends.map_or(id, |ends| ends[1 - side]), &head, &body);
         let (head, body) = self.damage(head, body);
         let conn = self.conns[index as usize].as_mut().expect("the link is up");
         let lane = &mut conn.lanes[side];

@@ -18,9 +18,10 @@ use seam::{
     BlockError, BlockRequest, Buf, BufPool, DialError, DialId, DiskId, Effect, Effects, Head, Note,
     Port, RequestId,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
+use wire::control::Hello;
 
 pub use crate::inbox::ProcState;
 
@@ -143,6 +144,9 @@ pub struct World {
     pub tap: Vec<ProcId>,
     /// Map pages, as they were sent.
     pub tapped: Vec<(Head, Buf)>,
+    /// Hellos that somebody has overheard, with whom they were for; and what that one makes of them.
+    pub(crate) overheard: VecDeque<(ProcId, Hello)>,
+    pub(crate) forge_prng: Prng,
 }
 
 impl World {
@@ -160,6 +164,8 @@ impl World {
             addresses: BTreeMap::new(),
             trace: Trace::new(sink),
             link_queue,
+            overheard: VecDeque::new(),
+            forge_prng: root.fork("forge"),
             disk_prng: root.fork("disk"),
             run_prng: root.fork("run"),
             seed_prng: root,

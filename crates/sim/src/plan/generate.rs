@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 1] = [super::seals::draw];
+const FAMILIES: [fn(&mut Plan, &Prng); 2] = [super::seals::draw, super::forgeries::forgeries];
 
 impl Plan {
     /// The plan of this seed.

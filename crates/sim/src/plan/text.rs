@@ -2,6 +2,7 @@
 
 use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
 use crate::disk::Damage;
+use crate::forge::Forgery;
 use crate::tamper::Tamper;
 use crate::weather::Weather;
 use anyhow::{Context, Result, bail};
@@ -162,6 +163,7 @@ impl fmt::Display for Action {
             Action::Maintain(i, true) => write!(f, "maintain {i} protected"),
             Action::Return(i) => write!(f, "return {i}"),
             Action::Ambush(after_us, away_ms) => write!(f, "ambush {after_us} {away_ms}"),
+            Action::Forge(i, how) => write!(f, "forge {i} {how}"),
             Action::Policies(rebuild, rebalance) => write!(f, "policies {rebuild} {rebalance}"),
             Action::Damage(i, damage) => {
                 let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
@@ -245,6 +247,9 @@ impl FromStr for Action {
             ["keep", i] => Action::Keep(i.parse()?),
             ["maintain", i] => Action::Maintain(i.parse()?, false),
             ["maintain", i, "protected"] => Action::Maintain(i.parse()?, true),
+            ["forge", i, "replay"] => Action::Forge(i.parse()?, Forgery::Replay),
+            ["forge", i, "life"] => Action::Forge(i.parse()?, Forgery::Life),
+            ["forge", i, "session"] => Action::Forge(i.parse()?, Forgery::Session),
             ["return", i] => Action::Return(i.parse()?),
             ["ambush", after_us, away_ms] => Action::Ambush(after_us.parse()?, away_ms.parse()?),
             ["policies", rebuild, rebalance] => {

@@ -1,0 +1,19 @@
+//! Plans in which somebody without a part in the cluster sends hellos in other processes' names.
+
+use super::{Action, Plan, Timed};
+use crate::forge::Forgery;
+use base::Prng;
+use std::time::Duration;
+
+/// Strikes some plans with forged hellos.
+pub(super) fn forgeries(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("forgeries");
+    if !r.chance(0.25) {
+        return;
+    }
+    for _ in 0..r.range(1, 8) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let server = r.below(u64::from(plan.sds)) as u8;
+        plan.steps.push(Timed { at, action: Action::Forge(server, *r.pick(&Forgery::ALL)) });
+    }
+}
