@@ -171,6 +171,8 @@ pub enum Mutant {
     MdmStaleState,
     /// Mdm: a leader answers questions without asking the others whether it still leads.
     MdmStaleAnswer,
+    /// Mdm: what a start reads is taken for durable, though it may be in the page cache only.
+    MdmTrustCache,
     /// R16: what was asked for an NBD connection that is gone is asked again.
     OrphansLive,
     /// Pace: copies that give way to clients wait until no client asks for anything.
@@ -272,6 +274,7 @@ impl Mutant {
         Mutant::MdmAnswerEarly,
         Mutant::MdmStaleState,
         Mutant::MdmStaleAnswer,
+        Mutant::MdmTrustCache,
         Mutant::ServeUnmapped,
         Mutant::ReuseGeneration,
         Mutant::UnmapBlindly,

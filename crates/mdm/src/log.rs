@@ -34,6 +34,12 @@
 //! **Errors.** After a failed write or flush nobody knows what is on the disk. The log stays in
 //! [`Log::failed`] and takes nothing more; a restart reads what is there.
 //!
+//! **What a restart reads may not be on the disk.** The file goes through the kernel's page cache: when a write-back
+//! fails, `fdatasync` says so once, and from then on the pages read well, count as clean, and are lost with the power. So
+//! recovery writes both headers of the newest area again, one after the other, and the log wants a switch before it
+//! takes anything else: what was read becomes durable as an image in the other area. Whoever owns the log must not
+//! rely on what was read before that.
+//!
 //! Sans I/O: [`Log::next`] says what to do with the disk, one operation at a time, [`Log::done`] is
 //! told how it ended.
 
@@ -47,6 +53,7 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use area::{Header, write_batch};
+use base::mutant::{self, Mutant};
 use recover::Recovery;
 use seam::DiskError;
 use thiserror::Error;
@@ -179,6 +186,8 @@ pub struct Log {
     chain: u32,
     /// The number of the next record.
     next_number: u64,
+    /// What was read may be in the page cache only.
+    unsure: bool,
 }
 
 impl Log {
@@ -195,6 +204,7 @@ impl Log {
             end: 0,
             chain: 0,
             next_number: 1,
+            unsure: false,
         }
     }
 
@@ -231,6 +241,7 @@ impl Log {
                     (self.area, self.generation) = (found.area, found.generation);
                     (self.start, self.end, self.chain) = (found.start, found.end, found.chain);
                     self.next_number = found.next;
+                    self.unsure = found.generation > 0 && !mutant::on(Mutant::MdmTrustCache);
                     self.mode = Mode::Idle;
                     Progress::Recovered(Box::new(found.found))
                 }
@@ -278,10 +289,11 @@ impl Log {
         }
     }
 
-    /// True when an image is due: before anything is appended to an empty disk, and after `limit`
-    /// bytes of batches.
+    /// True when an image is due: before anything is appended to an empty disk, before anything relies on what was
+    /// read, and after `limit` bytes of batches.
     pub fn wants_switch(&self) -> bool {
-        self.is_idle() && (self.generation == 0 || self.end - self.start >= self.limit)
+        let full = self.generation == 0 || self.end - self.start >= self.limit;
+        self.is_idle() && (self.unsure || full)
     }
 
     /// Appends a batch: the records in order. Only when idle and no switch is wanted; a batch
@@ -302,6 +314,7 @@ impl Log {
     pub fn switch(&mut self, body: &[u8]) {
         assert!(self.is_idle(), "a batch or an image is under way");
         self.next_number = 1;
+        self.unsure = false;
         self.area = 1 - self.area.min(1);
         if self.generation == 0 {
             self.area = 0;

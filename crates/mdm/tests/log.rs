@@ -17,6 +17,8 @@ use wire::control::DeviceKind::Durable;
 struct Disk {
     sectors: BTreeMap<u64, [u8; 512]>,
     pending: Vec<(u64, Vec<u8>)>,
+    /// Pages of writes whose flush failed: they read well, and are on no disk.
+    clean: Vec<(u64, Vec<u8>)>,
 }
 
 impl Disk {
@@ -47,7 +49,9 @@ impl Disk {
         match io {
             Io::Read { at, len } => {
                 let mut all = self.clone();
-                all.flush();
+                for (at, data) in self.clean.iter().chain(&self.pending) {
+                    all.put(*at, data);
+                }
                 return all.get(*at, *len as usize);
             }
             Io::Write { at, data } => {
@@ -59,8 +63,14 @@ impl Disk {
         Vec::new()
     }
 
+    /// A flush fails: the kernel has given up, and takes the pages for clean.
+    fn flush_fails(&mut self) {
+        self.clean.append(&mut self.pending);
+    }
+
     /// Power fails: of what wasn't flushed, each sector is new, old or noise.
     fn crash(&mut self, prng: &mut Prng) {
+        self.clean.clear();
         for (at, data) in std::mem::take(&mut self.pending) {
             for (i, part) in data.chunks(512).enumerate() {
                 let at = at + i as u64 * 512;
@@ -315,4 +325,79 @@ fn batches_are_bounded() {
     assert!(batch.push(&[1; 1 << 20]) && batch.push(&[1; 1000]));
     assert!(!batch.push(&[1; 1 << 20]));
     assert_eq!((batch.count(), batch.bytes()), (2, (1 << 20) + 1008));
+}
+
+/// Operations until `log` is idle or the `n`th flush, which fails: false then.
+fn until_flush_fails(disk: &mut Disk, log: &mut Log, n: &mut u32) -> bool {
+    while let Some(io) = log.next() {
+        let fails = io == Io::Flush && core::mem::replace(n, n.saturating_sub(1)) == 1;
+        if fails {
+            disk.flush_fails();
+            assert!(matches!(log.done(Err(DiskError::Io)), Progress::Failed));
+            return false;
+        }
+        let data = disk.run(&io);
+        if let Progress::Failed = log.done(Ok(&data)) {
+            panic!("{}", log.failed().unwrap());
+        }
+    }
+    true
+}
+
+/// Flushes fail, of a batch, of a switch, and of the restart that follows; whatever a restart relies on is there
+/// when the power fails after it.
+#[test]
+fn what_a_restart_relies_on_is_on_the_disk_and_not_in_the_page_cache_only() {
+    let all = states(60);
+    for (limit, first, second) in [1, 4096, 1 << 20]
+        .into_iter()
+        .flat_map(|l| (1..9).map(move |f| (l, f)))
+        .flat_map(|(limit, first)| (0..9).map(move |second| (limit, first, second)))
+    {
+        let what = format!("limit {limit}, flush {first} fails, then flush {second}");
+        let mut disk = Disk::default();
+        let (mut log, mut state) = recover(&mut disk, limit).unwrap();
+        let sure = run(&mut disk, &mut log, &mut state, 8, 1, u64::MAX);
+        // Goes on until a flush fails.
+        let mut n = first;
+        loop {
+            if log.wants_switch() {
+                log.switch(&state.to_bytes());
+            } else {
+                let mut batch = Batch::default();
+                let command = history(&state, state.index + 1);
+                batch.push(&command.to_bytes());
+                state.apply(state.index + 1, &command);
+                log.append(batch);
+            }
+            if !until_flush_fails(&mut disk, &mut log, &mut n) {
+                break;
+            }
+        }
+        // The restart fails, too, or not.
+        let mut n = second;
+        let mut log = Log::new(limit);
+        let _ = until_flush_fails(&mut disk, &mut log, &mut n);
+        let (mut log, found) = recover(&mut disk, limit).unwrap();
+        assert!(found.index >= sure && log.wants_switch(), "{what}");
+        // From now on it is relied on.
+        log.switch(&found.to_bytes());
+        for power in [0, 3, 6] {
+            let (mut disk, mut ops) = (disk.clone(), power);
+            let mut half = Log::new(limit);
+            while let Some(io) = half.next().filter(|_| ops > 0) {
+                ops -= 1;
+                let data = disk.run(&io);
+                half.done(Ok(&data));
+            }
+            disk.crash(&mut Prng::new(u64::from(first)));
+            let (_, back) = recover(&mut disk, limit).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(back.index >= sure, "{what}: nothing that was acknowledged before is lost");
+        }
+        assert!(until_flush_fails(&mut disk, &mut log, &mut 0));
+        disk.crash(&mut Prng::new(u64::from(second)));
+        let (_, back) = recover(&mut disk, limit).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(back.index, found.index, "{what}");
+        assert_eq!(back, all[back.index as usize], "{what}");
+    }
 }

@@ -214,6 +214,19 @@ impl Stage {
         }
     }
 
+    /// An MDM whose disk has failed ends, and its host starts it again.
+    pub(crate) fn restart_mdm(&mut self, i: u8) {
+        let failed = self.mdm_at(i).and_then(node::mdm::Mdm::failed);
+        if !failed.is_some_and(|why| why.contains("could not be")) {
+            return;
+        }
+        let who = Who::Mdm(i);
+        self.marks.meet("sim: an MDM's disk failed");
+        self.fault(format_args!("{who}'s disk failed"));
+        self.kill(who, Death { keep: true, ..Death::default() });
+        self.start_soon(self.proc(who));
+    }
+
     fn crash(&mut self, who: Who, death: Death) {
         let mut those = match who {
             Who::Sds(i) if death.server => self.plan.together(i).map(Who::Sds).collect(),

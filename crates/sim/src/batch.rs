@@ -171,10 +171,24 @@ impl World {
         let disk = &mut proc.disks[pending.disk.0 as usize];
         if matches!(disk.kind(), DiskKind::Log | DiskKind::File) {
             let trouble = match (&pending.what, disk.kind()) {
-                (_, DiskKind::Log) => None,
+                (PendingKind::Read { .. }, DiskKind::Log) => None,
+                (_, DiskKind::Log) => self.weather.log_fails(&mut self.disk_prng),
                 (PendingKind::Read { .. }, _) => self.weather.read_fails(&mut self.disk_prng),
                 _ => self.weather.write_fails(&mut self.disk_prng),
             };
+            let log = disk.kind() == DiskKind::Log;
+            match &pending.what {
+                // It failed, and may have come through all the same.
+                PendingKind::Write { at, body, durable }
+                    if log && trouble.is_some() && self.disk_prng.chance(0.5) =>
+                {
+                    let _ = disk.write(*at, body, *durable);
+                }
+                PendingKind::Flush { covers } if log && trouble.is_some() => {
+                    disk.flush_fails(*covers, &mut self.disk_prng);
+                }
+                _ => {}
+            }
             let result = match &pending.what {
                 _ if trouble.is_some() => Err(trouble.expect("just checked")),
                 PendingKind::Read { at, len } => disk.read(*at, *len as usize, proc.out.pool()),
@@ -201,6 +215,9 @@ impl World {
         let mut at = self.now + self.weather.disk(&mut self.disk_prng) + longer;
         if proc.disks[disk.0 as usize].kind() == DiskKind::File {
             at = at + self.weather.stuck(&mut self.disk_prng);
+        }
+        if proc.disks[disk.0 as usize].kind() == DiskKind::Log {
+            at = at + self.weather.log_stuck(&mut self.disk_prng);
         }
         self.queue.push(at, What::Disk { proc: id, life: proc.life, op: number });
     }

@@ -109,6 +109,8 @@ struct Unflushed {
     data: Vec<u8>,
     /// It was durable when it ended, and is here only since an older one must not land later.
     durable: bool,
+    /// Its write-back failed: its pages read well, count as clean, and no flush writes them.
+    given_up: bool,
 }
 
 impl Unflushed {
@@ -241,7 +243,7 @@ impl Disk {
             self.durable.write(at, data);
         } else {
             let (number, data) = (self.ended, data.to_vec());
-            self.unflushed.push(Unflushed { number, at, data, durable });
+            self.unflushed.push(Unflushed { number, at, data, durable, given_up: false });
         }
         self.ended += 1;
     }
@@ -394,11 +396,26 @@ impl Disk {
     pub fn flush_ends(&mut self, covers: u64) {
         let durable = &mut self.durable;
         self.unflushed.retain(|w| {
-            let keep = w.number >= covers;
+            let keep = w.number >= covers || w.given_up;
             if !keep {
                 durable.write(w.at, &w.data);
             }
             keep
+        });
+    }
+
+    /// That flush failed: what it covers is on the disk, or in the page cache only, for as long as the power lasts.
+    pub fn flush_fails(&mut self, covers: u64, prng: &mut Prng) {
+        let durable = &mut self.durable;
+        self.unflushed.retain_mut(|w| {
+            if w.number >= covers || w.given_up {
+                return true;
+            }
+            w.given_up = prng.chance(0.7);
+            if !w.given_up {
+                durable.write(w.at, &w.data);
+            }
+            w.given_up
         });
     }
 
@@ -409,7 +426,13 @@ impl Disk {
             tear(at, data, false, prng, |at, part| {
                 self.seen.write(at, part);
                 let (number, data) = (self.ended, part.to_vec());
-                self.unflushed.push(Unflushed { number, at, data, durable: false });
+                self.unflushed.push(Unflushed {
+                    number,
+                    at,
+                    data,
+                    durable: false,
+                    given_up: false,
+                });
                 self.ended += 1;
             });
         }
@@ -418,6 +441,9 @@ impl Disk {
     /// The power fails: each write that no flush covered is kept, lost, or torn.
     pub fn power_loss(&mut self, prng: &mut Prng) {
         for w in std::mem::take(&mut self.unflushed) {
+            if w.given_up {
+                continue;
+            }
             if w.durable {
                 self.durable.write(w.at, &w.data);
                 continue;
@@ -503,6 +529,24 @@ mod tests {
             assert_eq!(d.read(8192, 4096, &pool).unwrap()[..], [2; 4096]);
             assert_eq!(d.read(65536, 4096, &pool).unwrap()[..], [3; 4096]);
         }
+    }
+
+    #[test]
+    fn what_a_failed_flush_gave_up_is_seen_and_gone_with_the_power() {
+        let (mut prng, pool) = (Prng::new(3), BufPool::new(0));
+        let mut gone = 0;
+        for _ in 0..100 {
+            let mut d = Disk::new(DiskKind::Log, 1 << 20);
+            d.write(0, &[1; 512], false).unwrap();
+            let covers = d.flush_begins();
+            d.flush_fails(covers, &mut prng);
+            let covers = d.flush_begins();
+            d.flush_ends(covers);
+            assert_eq!(d.read(0, 512, &pool).unwrap()[..], [1; 512]);
+            d.power_loss(&mut prng);
+            gone += u32::from(d.read(0, 512, &pool).unwrap()[0] == 0);
+        }
+        assert!((50..90).contains(&gone));
     }
 
     #[test]

@@ -418,6 +418,9 @@ impl Stage {
             self.observer.page(page)?;
         }
         (0..self.plan.sds).for_each(|i| self.replace_removed(i));
+        if self.plan.weather.log_fail_ppm > 0 {
+            (0..self.plan.mdms).for_each(|i| self.restart_mdm(i));
+        }
         for (id, note) in std::mem::take(&mut self.world.notes) {
             self.note(id, note)?;
         }
@@ -561,7 +564,7 @@ impl Stage {
         Ok(())
     }
 
-    fn start_soon(&mut self, id: ProcId) {
+    pub(crate) fn start_soon(&mut self, id: ProcId) {
         let (low, high) = AGAIN_MS;
         let after = Duration::from_millis(low + self.world.draw(id) % (high - low));
         let at = self.world.now() + after;

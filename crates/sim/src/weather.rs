@@ -30,6 +30,10 @@ pub struct Weather {
     pub disk_read_ppm: u32,
     /// How many writes and flushes of a data server's file fail.
     pub disk_write_ppm: u32,
+    /// How many operations of an MDM's log get stuck: for 0.2 to 3 seconds.
+    pub log_stuck_ppm: u32,
+    /// How many writes and flushes of an MDM's log fail.
+    pub log_fail_ppm: u32,
     /// How long a process takes to wake up, at most.
     pub run_us: u32,
     /// How many wake-ups are slow,
@@ -82,6 +86,8 @@ impl Weather {
         disk_stuck_ppm,
         disk_read_ppm,
         disk_write_ppm,
+        log_stuck_ppm,
+        log_fail_ppm,
         run_us,
         run_tail_ppm,
         run_tail_ms,
@@ -107,6 +113,8 @@ impl Weather {
         disk_stuck_ppm: 0,
         disk_read_ppm: 0,
         disk_write_ppm: 0,
+        log_stuck_ppm: 0,
+        log_fail_ppm: 0,
         run_us: 20,
         run_tail_ppm: 0,
         run_tail_ms: 0,
@@ -131,6 +139,8 @@ impl Weather {
             disk_stuck_ppm: 0,
             disk_read_ppm: 0,
             disk_write_ppm: 0,
+            log_stuck_ppm: 0,
+            log_fail_ppm: 0,
             flip_ppm: 0,
             reset_ppm: 0,
             ..self.clone()
@@ -163,6 +173,17 @@ impl Weather {
         let error =
             |prng: &mut Prng| *prng.pick(&[DiskError::Io, DiskError::Io, DiskError::NoSpace]);
         hit(prng, self.disk_write_ppm).then(|| error(prng))
+    }
+
+    /// How long an operation of an MDM's log is stuck besides.
+    pub fn log_stuck(&self, prng: &mut Prng) -> Duration {
+        let ms = if hit(prng, self.log_stuck_ppm) { prng.range(200, 3000) } else { 0 };
+        Duration::from_millis(ms)
+    }
+
+    /// How a write or flush of an MDM's log fails, if it does.
+    pub fn log_fails(&self, prng: &mut Prng) -> Option<DiskError> {
+        hit(prng, self.log_fail_ppm).then_some(DiskError::Io)
     }
 
     /// How long a process takes to wake up.

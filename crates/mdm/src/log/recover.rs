@@ -4,6 +4,7 @@ use super::area::{
     self, AREA, BATCH_MAX, BLOCK, Found, Header, Place, batch_len, read_batch, records,
 };
 use super::{CHUNK, Found as Held, Io, LogError};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::crc::crc32c;
 
@@ -29,9 +30,9 @@ enum Stage {
     Batches,
     /// Behind the last valid batch: is there another one?
     Behind,
-    /// Writing a header again of which there is only one.
+    /// Writing the headers again: one may be missing, and each may be in the page cache only.
     Repair,
-    /// What was read may still be in a cache only: a last flush before anything relies on it.
+    /// After each of them.
     Flush,
 }
 
@@ -44,8 +45,8 @@ pub(super) struct Recovery {
     headers: Vec<[Found; 2]>,
     area: u64,
     header: Header,
-    /// Where the header is missing.
-    repair: Option<u64>,
+    /// Where the header is to be written, a missing one first.
+    repair: VecDeque<u64>,
     held: Held,
     next: u64,
     chain: u32,
@@ -63,7 +64,7 @@ impl Recovery {
             headers: Vec::new(),
             area: 0,
             header: Header { generation: 0, body_len: 0, body_crc: 0, limit: 0 },
-            repair: None,
+            repair: VecDeque::new(),
             held: Held::default(),
             next: 1,
             chain: 0,
@@ -89,7 +90,7 @@ impl Recovery {
             }
             Stage::Batches | Stage::Behind => Some(Io::Read { at: from, len: CHUNK as u32 }),
             Stage::Repair => {
-                let at = self.repair.expect("else there is nothing to repair");
+                let at = *self.repair.front().expect("else nothing is to be written");
                 Some(Io::Write { at, data: self.header.to_block() })
             }
             Stage::Flush => Some(Io::Flush),
@@ -119,7 +120,11 @@ impl Recovery {
                 self.window.extend_from_slice(data);
                 self.look_behind()?;
             }
-            Stage::Repair => self.stage = Stage::Flush,
+            Stage::Repair => {
+                self.repair.pop_front();
+                self.stage = Stage::Flush;
+            }
+            Stage::Flush if !self.repair.is_empty() => self.stage = Stage::Repair,
             Stage::Flush => return Ok(Some(self.finish())),
         }
         Ok(None)
@@ -167,8 +172,9 @@ impl Recovery {
             return Ok(());
         };
         let lacks = |f: &Found| *f != Found::Header(header);
-        let which = self.headers[area as usize].iter().position(lacks);
-        self.repair = which.map(|i| area * AREA + (i * BLOCK) as u64);
+        let mut which = [0, 1];
+        which.sort_by_key(|i| !lacks(&self.headers[area as usize][*i]));
+        self.repair = which.into_iter().map(|i| area * AREA + (i * BLOCK) as u64).collect();
         self.area = area;
         self.header = header;
         self.at = area * AREA + 2 * BLOCK as u64;
@@ -236,7 +242,7 @@ impl Recovery {
         }
         self.drop_front(used);
         if self.at >= self.bound() {
-            self.stage = if self.repair.is_some() { Stage::Repair } else { Stage::Flush };
+            self.stage = Stage::Repair;
         }
         Ok(())
     }

@@ -92,7 +92,7 @@ impl Mdm {
                     }
                     _ => match self.former_address(image.me as u32, &whole.state) {
                         Some(at) => self.ask_at(at, image, whole.state.cluster, out),
-                        None => self.start(now, image, out),
+                        None => self.resume(now, image, out),
                     },
                 },
                 Err(what) => {
@@ -100,6 +100,14 @@ impl Mdm {
                     self.log_failed(out);
                 }
             },
+        }
+    }
+
+    /// Goes on with what was read, as soon as it is surely on the disk: it may have come from the page cache.
+    pub(super) fn resume(&mut self, now: Time, image: Image, out: &mut Effects) {
+        match self.log.wants_switch() {
+            true => self.begin_with(image),
+            false => self.start(now, image, out),
         }
     }
 

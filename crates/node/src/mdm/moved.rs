@@ -91,7 +91,7 @@ impl Mdm {
     /// Nobody else serves there.
     pub(super) fn go_on(&mut self, now: Time, out: &mut Effects) {
         if let Some(image) = self.leave(out) {
-            self.start(now, image, out);
+            self.resume(now, image, out);
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::conditions::{limits, weather};
 use super::episode::trouble;
-use super::orders::{among_mdms, grow, maintenance, mapping, removal, tamper};
+use super::orders::{among_mdms, grow, maintenance, mapping, mdm_disks, removal, tamper};
 use super::workload::{duel, fill, workload};
 use super::{Action, Outcast, Plan, Who, policies};
 use base::Prng;
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 2] = [super::seals::draw, super::forgeries::forgeries];
+const FAMILIES: [fn(&mut Plan, &Prng); 3] =
+    [super::seals::draw, super::forgeries::forgeries, mdm_disks];
 
 impl Plan {
     /// The plan of this seed.

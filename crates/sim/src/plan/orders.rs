@@ -2,7 +2,7 @@
 //! go. With it comes what strikes at those moments.
 
 use super::episode::{Episode, while_away};
-use super::{Action, Plan, Timed, Who};
+use super::{Action, Death, Plan, Timed, Who};
 use crate::admin::ALL;
 use crate::tamper::Tamper;
 use base::Prng;
@@ -51,6 +51,28 @@ pub(super) fn among_mdms(plan: &mut Plan, r: &mut Prng) {
                 e.push(Duration::ZERO, Action::Replace(i));
             }
         }
+    }
+}
+
+/// The MDMs' disks fail and stall. Who gave up starts again, and some time later the power fails: what was never on the
+/// disk is gone then.
+pub(super) fn mdm_disks(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("mdm disks");
+    let length = plan.length.as_micros() as u64;
+    if r.chance(0.1) {
+        plan.weather.log_stuck_ppm = r.range(100, 20_000) as u32;
+    }
+    if !r.chance(0.12) {
+        return;
+    }
+    plan.weather.log_fail_ppm = r.range(300, 30_000) as u32;
+    for _ in 0..r.range(1, 6) {
+        let at = Duration::from_micros(r.below(length));
+        let mut e = Episode { plan, at, careful: true };
+        let (who, time) = (e.mdm(&mut r), while_away(&mut r));
+        let death = Death { keep: true, power: true, ..Death::default() };
+        e.push(Duration::ZERO, Action::Crash(who, death));
+        e.push(time, Action::Start(who));
     }
 }
 
