@@ -59,6 +59,8 @@ pub enum Mutant {
     LocalTrim,
     /// R10: when no in-sync replica is left, the group starts again empty.
     ReviveEmpty,
+    /// R10: who loses one of its two copies in sync is taken for lost.
+    LoseWhole,
     /// R11: the joiner's own uncertain writes are not overwritten.
     IgnoreJoinerDirty,
     /// R11: the primary acks without the joiner although it has asked for its admission.
@@ -93,6 +95,8 @@ pub enum Mutant {
     LogUnflushed,
     /// Store: a job is answered before its data is durable.
     DataUnflushed,
+    /// Store: a flush that failed counts as done.
+    BelieveFlush,
     /// Store: a superblock is written before what it points to is durable.
     EagerSuperblock,
     /// Store: log space is used again before the checkpoint that covers it is durable.
@@ -234,6 +238,7 @@ impl Mutant {
         Mutant::NoLiveList,
         Mutant::LocalTrim,
         Mutant::ReviveEmpty,
+        Mutant::LoseWhole,
         Mutant::IgnoreJoinerDirty,
         Mutant::NoLimbo,
         Mutant::NoDrain,
@@ -246,6 +251,7 @@ impl Mutant {
         Mutant::ActBeforeReserve,
         Mutant::LogUnflushed,
         Mutant::DataUnflushed,
+        Mutant::BelieveFlush,
         Mutant::EagerSuperblock,
         Mutant::StaleValid,
         Mutant::NoSumCheck,

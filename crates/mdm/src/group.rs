@@ -84,7 +84,8 @@ impl Group {
     /// The device's store is new: what it held is gone. `up` says so of the device itself, too.
     pub fn emptied(&mut self, device: DeviceId, up: &impl Fn(DeviceId) -> bool) {
         self.joiners.retain(|d| *d != device);
-        if self.in_sync == [device] {
+        let whole = self.in_sync.len() > 1 && mutant::on(Mutant::LoseWhole);
+        if self.in_sync == [device] || whole && self.in_sync.contains(&device) {
             self.lose(device);
         } else {
             self.in_sync.retain(|d| *d != device);

@@ -8,12 +8,22 @@ use crate::stage::Stage;
 use crate::stamp;
 use crate::world::{ProcId, ProcState};
 use base::{BLOCKS_PER_UNIT, GroupId, MIB, SECTOR, UNIT, UnitKey, VolumeId};
+use node::sdc::Sdc;
 use node::sds::Sds;
 use seam::{BlockKind, BlockRequest, Buf, DiskId, Journal, RequestId};
 use std::ops::Range;
 use std::time::Duration;
 
 const UNIT_SECTORS: u32 = UNIT / SECTOR;
+
+/// A block that damage may strike.
+struct Spot {
+    block: (UnitKey, u32),
+    /// Where it lies.
+    at: u64,
+    /// Where blocks may lie; superblocks are among them.
+    data: Vec<Range<u64>>,
+}
 
 impl Stage {
     /// Does one thing.
@@ -154,11 +164,12 @@ impl Stage {
         if !self.plan.keeps(who) || !(spares || self.plan.allow_loss) {
             return;
         }
-        let Some((at, data)) = self.some_block(i) else { return };
+        let Some(Spot { block, at, data }) = self.some_block(i) else { return };
         let id = self.proc(who);
         let prng = &mut self.damage_prng;
         if self.world.disk(id, DiskId(0)).damage(damage, at, data, prng) {
             self.marks.meet("sim: a block was damaged");
+            self.harmed.insert(block);
         }
     }
 
@@ -173,8 +184,8 @@ impl Stage {
         }
     }
 
-    /// Where a block is that lies at rest on this device, and where blocks are, with superblocks among them.
-    fn some_block(&mut self, i: u8) -> Option<(u64, Vec<Range<u64>>)> {
+    /// A block that lies at rest on this device.
+    fn some_block(&mut self, i: u8) -> Option<Spot> {
         let prng = &mut self.damage_prng;
         let id = ProcId(1 + usize::from(i));
         let sds = self.world.actor::<Sds>(id)?;
@@ -192,7 +203,7 @@ impl Stage {
             .collect();
         let block = *resting.get(prng.below(resting.len().max(1) as u64) as usize)?;
         let data = durable.layout().extents.iter().map(|e| e.slots.at..e.end).collect();
-        Some((durable.place(group, unit, block)?, data))
+        Some(Spot { block: (unit, block), at: durable.place(group, unit, block)?, data })
     }
 
     /// Takes back all damage.
@@ -322,6 +333,11 @@ impl Stage {
         };
         let at = u64::from(sector) * u64::from(SECTOR);
         let request = BlockRequest { volume, kind: block, at, len, body: Buf::EMPTY };
+        let end = at + u64::from(len);
+        let knew = self.sdc(client).map(Sdc::map).and_then(|map| {
+            let known = map.volumes.get(&volume).filter(|v| map.my_grant(v).is_some())?;
+            (known.size >= end).then_some(map.version)
+        });
         let invoked = self.history.tick();
         self.history.ops.push(Record {
             client,
@@ -335,6 +351,7 @@ impl Stage {
             answer: None,
             seen: Vec::new(),
             cut: None,
+            knew,
         });
         self.outstanding[client as usize] += 1;
         self.world.request(proc, RequestId(index as u64), request, &body);

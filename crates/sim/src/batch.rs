@@ -1,10 +1,10 @@
 //! What a process does when it wakes up: a batch of events, `flush`, and the effects.
 
 use crate::actor::Actor;
-use crate::disk::DiskKind;
+use crate::disk::{Disk, DiskKind};
 use crate::inbox::{Item, PendingDisk, PendingKind, ProcState, Strike};
 use crate::world::{ProcId, Reply, Step, What, World};
-use base::{LinkId, Time};
+use base::{LinkId, Prng, Time};
 use seam::{Buf, DiskId, DiskOp, Effect, Event};
 
 impl World {
@@ -176,18 +176,8 @@ impl World {
                 (PendingKind::Read { .. }, _) => self.weather.read_fails(&mut self.disk_prng),
                 _ => self.weather.write_fails(&mut self.disk_prng),
             };
-            let log = disk.kind() == DiskKind::Log;
-            match &pending.what {
-                // It failed, and may have come through all the same.
-                PendingKind::Write { at, body, durable }
-                    if log && trouble.is_some() && self.disk_prng.chance(0.5) =>
-                {
-                    let _ = disk.write(*at, body, *durable);
-                }
-                PendingKind::Flush { covers } if log && trouble.is_some() => {
-                    disk.flush_fails(*covers, &mut self.disk_prng);
-                }
-                _ => {}
+            if trouble.is_some() {
+                fail(disk, &pending.what, &mut self.disk_prng);
             }
             let result = match &pending.what {
                 _ if trouble.is_some() => Err(trouble.expect("just checked")),
@@ -262,5 +252,23 @@ impl World {
             Some(conn) => self.procs[conn.ends[1 - side as usize].proc.0].name.clone(),
             None => "?".into(),
         }
+    }
+}
+
+/// What a failed operation does all the same: a write may have landed, in part or whole, and a flush may have dropped
+/// what it should have made durable.
+fn fail(disk: &mut Disk, what: &PendingKind, prng: &mut Prng) {
+    let log = disk.kind() == DiskKind::Log;
+    match what {
+        PendingKind::Read { .. } => disk.fail(),
+        PendingKind::Write { at, body, durable } if log => {
+            if prng.chance(0.5) {
+                let _ = disk.write(*at, body, *durable);
+            }
+        }
+        PendingKind::Write { at, body, .. } => disk.write_torn(*at, body, prng),
+        PendingKind::Flush { covers } if log => disk.flush_fails(*covers, prng),
+        PendingKind::Flush { covers } => disk.flush_drops(*covers, prng),
+        PendingKind::Ended(_) => {}
     }
 }

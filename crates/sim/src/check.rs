@@ -1,12 +1,15 @@
 //! The judges: one file per invariant, plus what they share.
 
 pub mod agreement;
+pub mod errors;
+pub mod first_success;
 pub mod i02_register;
 pub mod i03_mirrors;
 pub mod i05_content;
 pub mod i10_clean;
 pub mod i13_epochs;
 pub mod i14_leaks;
+pub mod losses;
 pub mod pools;
 pub mod r15_spare;
 pub mod register;

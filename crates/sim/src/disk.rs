@@ -12,7 +12,7 @@
 
 use base::{Map, Prng};
 use seam::{Buf, BufPool, DiskError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 const PAGE: u64 = 4096;
@@ -133,6 +133,10 @@ pub struct Disk {
     ended: u64,
     /// Damaged pages by number.
     atlas: BTreeMap<u64, Wrong>,
+    /// Pages that are or were damaged.
+    harmed: BTreeSet<u64>,
+    /// A read has failed although nothing was damaged.
+    failed: bool,
     /// What becomes of the next write of data.
     trap: Option<Trap>,
 }
@@ -166,6 +170,8 @@ impl Disk {
             unflushed: Vec::new(),
             ended: 0,
             atlas: BTreeMap::new(),
+            harmed: BTreeSet::new(),
+            failed: false,
             trap: None,
         }
     }
@@ -273,6 +279,7 @@ impl Disk {
                 let right = self.page(page);
                 let since = self.ended;
                 self.atlas.insert(page, Wrong { right, unreadable: true, since, lie: false });
+                self.harmed.insert(page);
                 true
             }
             Damage::Rot => {
@@ -315,6 +322,7 @@ impl Disk {
         self.durable.write(page * PAGE, wrong);
         let since = self.ended;
         self.atlas.insert(page, Wrong { right, unreadable: false, since, lie });
+        self.harmed.insert(page);
     }
 
     /// A write whose end is a lie.
@@ -387,6 +395,26 @@ impl Disk {
         self.atlas.get(&(at / PAGE)).is_some_and(harmed)
     }
 
+    /// A read fails, whatever is there.
+    pub fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// True when a read has failed although nothing was damaged.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// True when the page of this byte is damaged, or was.
+    pub fn is_or_was_damaged(&self, at: u64) -> bool {
+        self.harmed.contains(&(at / PAGE))
+    }
+
+    /// True when any of it is damaged, or was, or could not be read.
+    pub fn was_harmed(&self) -> bool {
+        self.failed || !self.harmed.is_empty()
+    }
+
     /// A flush begins: it will cover the writes that have ended, i.e. those below this number.
     pub fn flush_begins(&self) -> u64 {
         self.ended
@@ -417,6 +445,26 @@ impl Disk {
             }
             w.given_up
         });
+    }
+
+    /// That flush failed, of a device without a page cache: what it should have made durable may be lost, in part or whole, and the device tells nobody
+    /// which.
+    pub fn flush_drops(&mut self, covers: u64, prng: &mut Prng) {
+        let older = |w: &Unflushed| w.number < covers && !w.durable;
+        let (dropped, kept) = std::mem::take(&mut self.unflushed).into_iter().partition(older);
+        let dropped: Vec<Unflushed> = dropped;
+        self.unflushed = kept;
+        for w in &dropped {
+            tear(w.at, &w.data, false, prng, |at, part| self.durable.write(at, part));
+        }
+        for w in &dropped {
+            let mut now = vec![0; w.data.len()];
+            self.durable.read(w.at, &mut now);
+            self.seen.write(w.at, &now);
+        }
+        for w in &self.unflushed {
+            self.seen.write(w.at, &w.data);
+        }
     }
 
     /// A write that was in flight when the process died: it may have happened, in part or whole.
@@ -547,6 +595,27 @@ mod tests {
             gone += u32::from(d.read(0, 512, &pool).unwrap()[0] == 0);
         }
         assert!((50..90).contains(&gone));
+    }
+
+    #[test]
+    fn a_flush_that_fails_drops_what_it_covers_and_nothing_else() {
+        let (mut prng, pool) = (Prng::new(3), BufPool::new(0));
+        let mut lost = 0;
+        for _ in 0..100 {
+            let mut d = Disk::new(DiskKind::File, 1 << 20);
+            d.write(0, &[1; 4096], false).unwrap();
+            let covers = d.flush_begins();
+            d.flush_ends(covers);
+            d.write(0, &[2; 4096], false).unwrap();
+            let covers = d.flush_begins();
+            d.write(8192, &[3; 4096], false).unwrap();
+            d.flush_drops(covers, &mut prng);
+            let seen = d.read(0, 4096, &pool).unwrap();
+            assert!(seen.iter().all(|b| [1, 2].contains(b)));
+            assert_eq!(d.read(8192, 4096, &pool).unwrap()[..], [3; 4096]);
+            lost += u32::from(seen[0] == 1);
+        }
+        assert!((20..80).contains(&lost));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::check::register::Value;
 use crate::plan::IoKind;
-use base::{Time, VolumeId};
+use base::{MapVersion, Time, VolumeId};
 use seam::BlockError;
 use std::fmt;
 
@@ -43,6 +43,8 @@ pub struct Record {
     pub answer: Option<Answer>,
     /// What a read saw, sector by sector.
     pub seen: Vec<Value>,
+    /// The version of its client's map, if that had the volume, mapped to the client and large enough.
+    pub knew: Option<MapVersion>,
     /// When its client could not use the volume any more, for sure: what was not done by then never is.
     pub cut: Option<u64>,
 }

@@ -5,6 +5,7 @@
 mod act;
 pub mod actor;
 pub mod admin;
+mod answers;
 mod batch;
 pub mod campaign;
 pub mod check;

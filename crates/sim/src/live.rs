@@ -5,7 +5,7 @@ use crate::check::i03_mirrors;
 use crate::plan::Who;
 use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
-use base::{DeviceId, Epoch, GroupId, UNIT};
+use base::{DeviceId, Epoch, GroupId, UNIT, VolumeId};
 use node::mdm::Mdm;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Stage {
     }
 
     /// True when the servers have no space for two copies of everything.
-    fn is_tight(&self) -> bool {
+    pub fn is_tight(&self) -> bool {
         self.plan.capacity < 2 * self.volumes.iter().map(|v| v.units).sum::<u32>()
     }
 
@@ -186,6 +186,19 @@ impl Stage {
             return Some(unmet);
         }
         self.answers_unmet()
+    }
+
+    /// What a client has still to hear before it may use all of every volume.
+    pub fn volumes_unmet(&self, client: u8) -> Option<String> {
+        let map = self.sdc(client)?.map();
+        let usable = |id: VolumeId| {
+            let known = map.volumes.get(&id).filter(|v| map.my_grant(v).is_some());
+            known.map_or(0, |v| v.size)
+        };
+        let there = self.volumes.iter().filter(|v| !v.doomed);
+        let mut ids = there.filter_map(|v| Some((v.id?, u64::from(v.units) * u64::from(UNIT))));
+        let (id, size) = ids.find(|(id, size)| usable(*id) < *size)?;
+        Some(format!("sdc{client} may use {} bytes of {id}, which has {size}", usable(id)))
     }
 
     /// What still has to happen before all MDMs belong together, and one leads.

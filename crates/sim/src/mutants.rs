@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
-const PLANS: [(Mutant, &str, &str); 3] = [
+const PLANS: [(Mutant, &str, &str); 4] = [
     (
         Mutant::PartAtOnce,
         "dropped-with-a-lease",
@@ -26,6 +26,7 @@ const PLANS: [(Mutant, &str, &str); 3] = [
         "write-astray-beside-damage",
         include_str!("../plans/write-astray-beside-damage.plan"),
     ),
+    (Mutant::BelieveFlush, "failed-flush", include_str!("../plans/failed-flush.plan")),
     (Mutant::ReuseGeneration, "reused-generation", include_str!("../plans/reused-generation.plan")),
 ];
 

@@ -197,6 +197,10 @@ pub enum Outcast {
     Cut,
     /// Only the MDM does not reach it.
     Unheard,
+    /// Its host has lost power; its store survives.
+    Dark,
+    /// Its process stands still.
+    Frozen,
     /// Every frame to it and from it takes long.
     SlowLinks,
     /// Every operation of its disk takes long.
@@ -215,7 +219,7 @@ pub struct Plan {
     /// The last ones of them are second devices of these servers.
     pub mates: Vec<u8>,
     /// These devices, a bit each, are in a second storage pool; 0: there is one pool.
-    pub second_pool: u8,
+    pub second_pool: u16,
     /// So are these volumes.
     pub second_pool_volumes: u8,
     /// Fault sets: server i is in set i % this; 0: there are none.
@@ -227,7 +231,7 @@ pub struct Plan {
     /// The servers' devices are files, and survive their processes' deaths; else they are memory.
     pub durable: bool,
     /// Of these servers, a bit each, they are memory all the same.
-    pub memory: u8,
+    pub memory: u16,
     /// Damage strikes anywhere, also the last good copy: what is lost must be told, and nothing else shown.
     pub allow_loss: bool,
     /// Units that one server has space for.

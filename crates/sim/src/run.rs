@@ -2,14 +2,16 @@
 //! and the verdict.
 
 use crate::admin::{ALL, Order};
+use crate::check::first_success::{self, Probes};
 use crate::check::{
     Failure, agreement, i02_register, i03_mirrors, i10_clean, i14_leaks, pools, r15_spare,
 };
 use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
 use crate::relief::Relief;
-use crate::stage::{Stage, Volume};
+use crate::stage::Stage;
 use crate::trace::Sink;
-use base::{Time, UNIT, VolumeId};
+use base::{Time, UNIT};
+use node::sdc::Sdc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -184,19 +186,15 @@ fn set_up(stage: &mut Stage) -> Result<(), Failure> {
         stage.start(Who::Sdc(i));
     }
     wait(stage, "setup", SETUP, |s| (0..s.plan.clients).find_map(|i| unready(s, i)))?;
-    stage.volumes.iter_mut().for_each(|v| v.late = false);
     Ok(())
 }
 
 /// Why a client can't reach all volumes yet.
 fn unready(stage: &Stage, client: u8) -> Option<String> {
-    let Some(sdc) = stage.sdc(client).filter(|s| s.is_ready()) else {
-        return Some(format!("sdc{client} is not ready"));
-    };
-    let size = |v: VolumeId| sdc.map().volumes.get(&v).map_or(0, |v| v.size);
-    let small =
-        |v: &&Volume| v.id.is_some_and(|id| size(id) < u64::from(v.units) * u64::from(UNIT));
-    stage.volumes.iter().find(small).map(|v| format!("sdc{client} does not know all of {v:?}"))
+    match stage.sdc(client).is_some_and(Sdc::is_ready) {
+        true => stage.volumes_unmet(client),
+        false => Some(format!("sdc{client} is not ready")),
+    }
 }
 
 fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
@@ -285,6 +283,10 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     for who in away.iter().copied().map(Who::Sds) {
         match how {
             Outcast::Dead => stage.kill(who, Death { keep: true, ..Death::default() }),
+            Outcast::Dark => {
+                stage.kill(who, Death { keep: true, power: true, ..Death::default() });
+            }
+            Outcast::Frozen => stage.act(Action::Pause(who, false)),
             Outcast::Cut | Outcast::Unheard => {
                 let mates = |o: &Who| matches!(o, Who::Sds(j) if away.contains(j));
                 let others = stage.everybody().into_iter().filter(|o| !mates(o));
@@ -299,6 +301,7 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     match how.slowness() {
         Some(slow) => without_slow(stage, i, slow)?,
         None => {
+            first_success(stage, how)?;
             ask_everything(stage, 0);
             ask_until_rebuilt(stage)?;
             wait(stage, "I8", CALM, |s| s.unmet_without(i))?;
@@ -308,6 +311,27 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     stage.outcasts.clear();
     mend(stage);
     wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// Each group is asked at the moment of the fault, and has to answer in time.
+fn first_success(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
+    let Some(bound) = first_success::bound(how, &stage.plan.limits).filter(|_| !stage.is_tight())
+    else {
+        return Ok(());
+    };
+    let turn = stage.plan.seed as usize;
+    let probes = Probes::ask(stage, turn);
+    stage.world.alarm(stage.world.now() + bound, ASK);
+    while step(stage)? != Some(ASK) {}
+    let longest = probes.longest(&stage.history.ops).as_millis();
+    stage.marks.meet(match longest {
+        0..100 => "sim: first success within 100 ms",
+        100..1000 => "sim: first success within 1 s",
+        _ => "sim: first success within the bound",
+    });
+    let now = stage.world.now();
+    stage.world.trace().line(now, "PLAN", || format!("first success after {longest} ms"));
+    probes.check(stage, how, bound)
 }
 
 /// These devices are away from now on.
@@ -443,7 +467,6 @@ fn scan(stage: &mut Stage) -> Result<(), Failure> {
     stage.kill(Who::Sdc(reader), Default::default());
     stage.start(Who::Sdc(reader));
     wait(stage, "I8", CALM, |s| unready(s, reader))?;
-    stage.volumes.iter_mut().for_each(|v| v.late = false);
     for v in stage.volumes.clone() {
         let Some(id) = v.id else { continue };
         let end = v.units * (UNIT / 512);

@@ -2,25 +2,27 @@
 //! shipped nodes; and everything that is known about them from outside.
 
 use crate::admin::{Admin, Desk, Done, Order};
+use crate::check::Failure;
 use crate::check::agreement::Agreement;
+use crate::check::errors::Leaves;
 use crate::check::i13_epochs::Observer;
+use crate::check::losses::Losses;
 use crate::check::pools::Places;
 use crate::check::upkeep::Upkeep;
-use crate::check::{Failure, i05_content};
 use crate::disk::{Disk, DiskKind};
-use crate::history::{Answer, History, Record};
+use crate::history::History;
 use crate::marks::Marks;
 use crate::plan::pools::pool_name;
 use crate::plan::{Action, Death, Plan, Who};
 use crate::tamper::Harm;
 use crate::trace::Sink;
-use crate::world::{ProcId, ProcState, Reply, Step, World};
-use base::{BLOCK, DeviceId, GroupId, MIB, Prng, SECTOR, TIB, Time, UNIT, UnitKey, VolumeId};
+use crate::world::{ProcId, ProcState, Step, World};
+use base::{DeviceId, GroupId, MIB, Prng, TIB, Time, UnitKey, VolumeId};
 use node::mdm::Mdm;
 use node::sdc::{Sdc, SdcConfig};
 use node::sds::{DeviceConfig, DurableConfig, Home, Sds, SdsConfig, Trouble};
 use prost::Message;
-use seam::{BlockError, Note};
+use seam::Note;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -38,8 +40,6 @@ pub struct Volume {
     pub units: u32,
     /// Its deletion was ordered.
     pub doomed: bool,
-    /// It was made when the clients were there already, so they may not know it.
-    pub late: bool,
     /// It was mapped to some clients alone: others, and those whose leave had ended, are told so.
     pub mapped: bool,
 }
@@ -79,6 +79,14 @@ pub struct Stage {
     pub marks: Marks,
     /// What may be lost.
     pub exposure: Exposure,
+    /// What was lost.
+    pub losses: Losses,
+    /// The devices of the servers' processes, as they are or were named.
+    ids: Vec<DeviceId>,
+    /// Blocks that were damaged somewhere, or told to be lost, at some time.
+    pub(crate) harmed: BTreeSet<(UnitKey, u32)>,
+    /// Volumes that clients may be told they don't have.
+    pub leaves: Leaves,
     /// Since when a client can't use a volume, for sure.
     pub cuts: BTreeMap<(u8, VolumeId), u64>,
     /// Operations without an answer, by client, of its present life.
@@ -156,13 +164,7 @@ impl Stage {
             world.tap.push(id);
         }
         let everybody = 1 + plan.mdms as usize + plan.sds as usize + plan.clients as usize;
-        let volume = |units: &u32| Volume {
-            id: None,
-            units: *units,
-            doomed: false,
-            late: false,
-            mapped: false,
-        };
+        let volume = |units: &u32| Volume { id: None, units: *units, doomed: false, mapped: false };
         Stage {
             world,
             desk: Rc::default(),
@@ -175,6 +177,10 @@ impl Stage {
             volumes: plan.volumes.iter().map(volume).collect(),
             marks: Marks::default(),
             exposure: Exposure::default(),
+            losses: Losses::default(),
+            ids: vec![DeviceId(0); plan.sds.into()],
+            harmed: BTreeSet::new(),
+            leaves: Leaves::default(),
             cuts: BTreeMap::new(),
             outstanding: vec![0; plan.clients as usize],
             outcasts: BTreeMap::new(),
@@ -373,6 +379,7 @@ impl Stage {
                     self.exposure.excuse = Some(format!("{who} was wiped while another was down"));
                 }
                 self.world.disk(id, seam::DiskId(0)).wipe();
+                self.losses.emptied(self.ids[usize::from(i)], self.world.steps());
             }
             Who::Sdc(i) => self.outstanding[i as usize] = 0,
             Who::Mdm(_) | Who::Admin => {}
@@ -415,6 +422,7 @@ impl Stage {
         for (_, body) in std::mem::take(&mut self.world.tapped) {
             let page = MapPage::decode(&body[..])
                 .map_err(|e| Failure::new("wire", format!("the MDM sent a bad page: {e}")))?;
+            self.losses(&page)?;
             self.observer.page(page)?;
         }
         (0..self.plan.sds).for_each(|i| self.replace_removed(i));
@@ -435,6 +443,13 @@ impl Stage {
             done.into_iter().for_each(|d| self.done(d));
         }
         Ok(())
+    }
+
+    /// What is given up as lost is lost. Who is whose, if devices change their places, is not known here.
+    fn losses(&mut self, page: &MapPage) -> Result<(), Failure> {
+        let moment = self.world.steps();
+        let result = page.groups.iter().try_for_each(|g| self.losses.group(g, moment));
+        if self.plan.swaps() { Ok(()) } else { result }
     }
 
     fn note(&mut self, id: ProcId, note: Note) -> Result<(), Failure> {
@@ -495,27 +510,10 @@ impl Stage {
     fn copied_loss(&mut self, id: ProcId, unit: UnitKey, first: u16, blocks: u16) {
         if let Who::Sds(i) = self.who(id) {
             let blocks = u32::from(first)..u32::from(first) + u32::from(blocks);
+            self.harmed.extend(blocks.clone().map(|b| (unit, b)));
             self.lost_copies.extend(blocks.map(|b| (i, unit, b)));
         }
         self.heal();
-    }
-
-    /// True when the operation touches a block that two servers were told is lost: who had it in the end got all anew
-    /// from one who had not.
-    fn is_lost_twice(&self, record: &Record) -> bool {
-        let sectors = record.sector..record.sector + record.sectors;
-        let touched = |(_, unit, block): &(u8, UnitKey, u32)| {
-            let first = unit.index * (UNIT / SECTOR) + block * (BLOCK / SECTOR);
-            let own = first..first + BLOCK / SECTOR;
-            unit.volume == record.volume && own.start < sectors.end && sectors.start < own.end
-        };
-        self.lost_copies.iter().any(|copy| touched(copy) && self.has_twin(copy))
-    }
-
-    /// True when another server was told that this block is lost, too.
-    fn has_twin(&self, (i, unit, block): &(u8, UnitKey, u32)) -> bool {
-        let told = |other: u8| self.lost_copies.contains(&(other, *unit, *block));
-        (0..self.plan.sds).any(|other| other != *i && told(other))
     }
 
     /// The scrub has mended what one server was told is lost. Memory is not scrubbed: there it is until somebody
@@ -587,6 +585,9 @@ impl Stage {
     /// comes with an empty device.
     fn replace_removed(&mut self, i: u8) {
         let Some(device) = self.sds(i).map(Sds::id) else { return };
+        if device.0 != 0 {
+            self.ids[usize::from(i)] = device;
+        }
         let gone =
             self.observer.devices.get(&device).is_some_and(|d| d.removed) || self.is_refused(i);
         let who = Who::Sds(i);
@@ -642,82 +643,11 @@ impl Stage {
         }
     }
 
-    fn reply(&mut self, reply: Reply) -> Result<(), Failure> {
-        let index = reply.id.0 as usize;
-        let moment = self.history.tick();
-        let at = self.world.now();
-        let Some(record) = self.history.ops.get(index) else {
-            return Err(Failure::new("requests", format!("{:?} was never asked", reply.id)));
-        };
-        if record.answer.is_some() {
-            return Err(Failure::new("requests", format!("answered twice: {record}")));
-        }
-        if (self.proc(Who::Sdc(record.client)), record.life) != (reply.proc, reply.life) {
-            return Err(Failure::new("requests", format!("answered by somebody else: {record}")));
-        }
-        self.outstanding[record.client as usize] -= 1;
-        let seen = match &reply.result {
-            Ok(data) => i05_content::seen(&self.history, index, data)?,
-            Err(_) => Vec::new(),
-        };
-        let result = reply.result.as_ref().map(|_| ()).map_err(|e| *e);
-        if result.is_ok() {
-            self.may_use(index)?;
-        }
-        self.error_is_in_order(index, result)?;
-        let record = &mut self.history.ops[index];
-        record.seen = seen;
-        record.answer = Some(Answer { moment, at, result });
-        Ok(())
-    }
-
-    fn error_is_in_order(
-        &mut self,
-        index: usize,
-        result: Result<(), BlockError>,
-    ) -> Result<(), Failure> {
-        let Err(error) = result else { return Ok(()) };
-        let record = &self.history.ops[index];
-        let volume = self.volumes.iter().find(|v| v.id == Some(record.volume));
-        let fine = match error {
-            BlockError::Lost => self.exposure.excuse.is_some(),
-            BlockError::NoSuchVolume => volume.is_none_or(|v| v.doomed || v.late || v.mapped),
-            BlockError::OutOfRange => {
-                volume.is_none_or(|v| v.doomed || v.units * 2048 > record.sector)
-            }
-            BlockError::Busy | BlockError::TooBig => true,
-            // A copy was damaged, and the other one was away: that is told, and no wrong data given.
-            BlockError::Media => {
-                let excused = self.plan.allow_loss || self.exposure.excuse.is_some();
-                self.plan.damages() && (!self.scanning || excused || self.is_lost_twice(record))
-            }
-            // A write without space waits.
-            BlockError::Full | BlockError::Misaligned | BlockError::ReadOnly => false,
-        };
-        if error == BlockError::Lost {
-            self.lost += 1;
-        }
-        if fine {
-            self.marks.meet(match error {
-                BlockError::Lost => "sim: a loss was reported",
-                BlockError::NoSuchVolume => "sim: no such volume",
-                BlockError::OutOfRange => "sim: out of range",
-                BlockError::Busy => "sim: busy",
-                _ => "sim: too big",
-            });
-            return Ok(());
-        }
-        let name = if error == BlockError::Lost { "I1" } else { "errors" };
-        Err(Failure::new(name, format!("{error:?} is out of order here: {record}")))
-    }
-
     fn done(&mut self, done: Done) {
         match done {
             Done::Created(v, id, units) => {
-                let late = self.history.tick() > 1 || self.world.now() > Time(30_000_000_000);
                 let volume = &mut self.volumes[v as usize];
-                *volume =
-                    Volume { id: Some(VolumeId(id)), units, doomed: false, late, mapped: false };
+                *volume = Volume { id: Some(VolumeId(id)), units, doomed: false, mapped: false };
             }
             Done::Resized(v, units) => {
                 let volume = &mut self.volumes[v as usize];
@@ -727,40 +657,6 @@ impl Stage {
             Done::Mapped(v, clients, confirmed) => self.mapped(v, clients, confirmed),
             Done::RemovedMdm(i) => self.begin_anew(i),
             Done::Other => {}
-        }
-    }
-
-    /// A volume was mapped to these clients alone. What others had asked for and is not done never will be.
-    fn mapped(&mut self, v: u8, clients: u8, confirmed: bool) {
-        let Some(id) = self.volumes[v as usize].id.filter(|_| confirmed) else { return };
-        let moment = self.history.tick();
-        let out = |client: u8| clients >> client & 1 == 0;
-        // Who gets it back by an order that waits already may have it at any time from now on.
-        let back = |client: u8| {
-            self.is_ordered(v, |o| matches!(o, Order::Map(_, to) if to >> client & 1 == 1))
-        };
-        let cut: Vec<u8> = (0..self.plan.clients).filter(|c| out(*c) && !back(*c)).collect();
-        self.cuts.extend(cut.into_iter().map(|client| ((client, id), moment)));
-        // Who has no map yet has asked nobody: what waits there may be done under a later leave.
-        let waits = |i: &u8| self.sdc(*i).is_some_and(|s| s.map().version.0 == 0);
-        let waiting: BTreeSet<u8> = (0..self.plan.clients).filter(waits).collect();
-        let cut =
-            |op: &&mut Record| op.volume == id && out(op.client) && !waiting.contains(&op.client);
-        for op in self.history.ops.iter_mut().filter(cut) {
-            if !op.is_ok() && op.cut.is_none() {
-                op.cut = Some(moment);
-                self.marks.meet("sim: an operation was cut off by unmapping");
-            }
-        }
-    }
-
-    /// Who has no leave to use a volume is not served.
-    fn may_use(&self, index: usize) -> Result<(), Failure> {
-        let record = &self.history.ops[index];
-        let cut = self.cuts.get(&(record.client, record.volume));
-        match cut.is_some_and(|cut| *cut < record.invoked) {
-            true => Err(Failure::new("I9", format!("it is not mapped to this client: {record}"))),
-            false => Ok(()),
         }
     }
 
@@ -784,6 +680,8 @@ impl Stage {
             let volume = &mut self.volumes[v as usize];
             volume.mapped = true;
             let id = volume.id;
+            let without = (0..self.plan.clients).filter(|client| clients >> client & 1 == 0);
+            without.for_each(|client| id.into_iter().for_each(|id| self.leaves.take(client, id)));
             self.cuts.retain(|(client, of), _| Some(*of) != id || clients >> client & 1 == 0);
         }
         self.desk.borrow_mut().orders.push_back(order);

@@ -266,6 +266,11 @@ impl World {
         &mut self.procs[proc.0].disks[disk.0 as usize]
     }
 
+    /// A process's device, to look at.
+    pub fn disk_at(&self, proc: ProcId, disk: DiskId) -> &Disk {
+        &self.procs[proc.0].disks[disk.0 as usize]
+    }
+
     /// Takes a device out of a process that is dead, for another world.
     pub fn take_disk(&mut self, proc: ProcId, disk: DiskId) -> Disk {
         let place = &mut self.procs[proc.0].disks[disk.0 as usize];

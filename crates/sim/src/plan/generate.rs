@@ -13,8 +13,8 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 3] =
-    [super::seals::draw, super::forgeries::forgeries, mdm_disks];
+const FAMILIES: [fn(&mut Plan, &Prng); 4] =
+    [super::seals::draw, super::forgeries::forgeries, mdm_disks, fates];
 
 impl Plan {
     /// The plan of this seed.
@@ -66,7 +66,7 @@ impl Plan {
         }
         let mut r = root.fork("devices");
         if plan.durable && r.chance(0.2) {
-            plan.memory = r.below(1 << plan.sds) as u8;
+            plan.memory = r.below(1 << plan.sds) as u16;
         }
         let mut r = root.fork("outcast");
         if r.chance(0.4) {
@@ -130,4 +130,14 @@ impl Plan {
         plan.steps.sort_by_key(|s| s.at);
         plan
     }
+}
+
+/// Some servers that die lose their power, and some that are cut off stand still: nobody refuses a dial.
+fn fates(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("fates");
+    plan.outcast = plan.outcast.map(|(who, how)| match how {
+        Outcast::Dead if r.chance(0.4) => (who, Outcast::Dark),
+        Outcast::Cut if r.chance(0.4) => (who, Outcast::Frozen),
+        how => (who, how),
+    });
 }

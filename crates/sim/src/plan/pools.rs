@@ -50,7 +50,7 @@ impl Plan {
 
     /// The pool of a device, by its id; 0: the only one.
     pub fn pool(&self, device: u8) -> u8 {
-        if self.pools() == 1 { 0 } else { 1 + (self.second_pool >> device & 1) }
+        if self.pools() == 1 { 0 } else { 1 + (self.second_pool >> device & 1) as u8 }
     }
 
     /// The pool of a volume.
@@ -215,11 +215,11 @@ fn two_pools(plan: &mut Plan, r: &mut Prng) {
     let units = |plan: &Plan, of: &dyn Fn(u8) -> bool| {
         (0..plan.sds).filter(|i| of(*i)).map(|i| plan.unit(i)).collect::<BTreeSet<u8>>().len()
     };
-    let fits = |mask: &u8| {
+    let fits = |mask: &u16| {
         let second = |i: u8| mask >> i & 1 == 1;
         units(plan, &second) > 1 && units(plan, &|i| !second(i)) > 1
     };
-    let all: Vec<u8> = (1..1 << plan.sds).filter(fits).collect();
+    let all: Vec<u16> = (1..1 << plan.sds).filter(fits).collect();
     // A device that comes to another one's place brings its pool: then nothing is known of who is where.
     if all.is_empty() || plan.swaps() {
         return;

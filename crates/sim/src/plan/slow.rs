@@ -25,7 +25,9 @@ impl Outcast {
         match self {
             Outcast::SlowLinks => Some((SLOW, Duration::ZERO)),
             Outcast::SlowDisk => Some((Duration::ZERO, SLOW * 2)),
-            Outcast::Dead | Outcast::Cut | Outcast::Unheard => None,
+            Outcast::Dead | Outcast::Cut | Outcast::Unheard | Outcast::Dark | Outcast::Frozen => {
+                None
+            }
         }
     }
 }

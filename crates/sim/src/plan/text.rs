@@ -78,6 +78,8 @@ impl fmt::Display for Plan {
                 Outcast::Dead => "dead",
                 Outcast::Cut => "cut",
                 Outcast::Unheard => "unheard",
+                Outcast::Dark => "dark",
+                Outcast::Frozen => "frozen",
                 Outcast::SlowLinks => "slow-links",
                 Outcast::SlowDisk => "slow-disk",
             };
@@ -336,9 +338,13 @@ impl Plan {
                     "dead" => Outcast::Dead,
                     "cut" => Outcast::Cut,
                     "unheard" => Outcast::Unheard,
+                    "dark" => Outcast::Dark,
+                    "frozen" => Outcast::Frozen,
                     "slow-links" => Outcast::SlowLinks,
                     "slow-disk" => Outcast::SlowDisk,
-                    _ => bail!("a fate is dead, cut, unheard, slow-links or slow-disk"),
+                    _ => {
+                        bail!("a fate is dead, cut, unheard, dark, frozen, slow-links or slow-disk")
+                    }
                 };
                 self.outcast = Some((sds.parse()?, how));
             }

@@ -1,0 +1,192 @@
+//! What clients are told, and whether it may be: each answer is looked at when it comes.
+
+use crate::admin::Order;
+use crate::check::errors::{self, Case};
+use crate::check::{Failure, i05_content};
+use crate::history::{Answer, Record};
+use crate::plan::Who;
+use crate::stage::Stage;
+use crate::world::Reply;
+use base::{BLOCK, BLOCKS_PER_UNIT, GroupId, SECTOR, UNIT, UnitKey};
+use node::sdc::Sdc;
+use node::sds::Sds;
+use seam::BlockError;
+use std::collections::BTreeSet;
+
+const BLOCK_SECTORS: u32 = BLOCK / SECTOR;
+
+impl Stage {
+    pub(crate) fn reply(&mut self, reply: Reply) -> Result<(), Failure> {
+        let index = reply.id.0 as usize;
+        let moment = self.history.tick();
+        let at = self.world.now();
+        let Some(record) = self.history.ops.get(index) else {
+            return Err(Failure::new("requests", format!("{:?} was never asked", reply.id)));
+        };
+        if record.answer.is_some() {
+            return Err(Failure::new("requests", format!("answered twice: {record}")));
+        }
+        if (self.proc(Who::Sdc(record.client)), record.life) != (reply.proc, reply.life) {
+            return Err(Failure::new("requests", format!("answered by somebody else: {record}")));
+        }
+        self.outstanding[record.client as usize] -= 1;
+        let seen = match &reply.result {
+            Ok(data) => i05_content::seen(&self.history, index, data)?,
+            Err(_) => Vec::new(),
+        };
+        let result = reply.result.as_ref().map(|_| ()).map_err(|e| *e);
+        if result.is_ok() {
+            self.may_use(index)?;
+        }
+        self.error_is_in_order(index, result)?;
+        let record = &mut self.history.ops[index];
+        record.seen = seen;
+        record.answer = Some(Answer { moment, at, result });
+        Ok(())
+    }
+
+    fn error_is_in_order(
+        &mut self,
+        index: usize,
+        result: Result<(), BlockError>,
+    ) -> Result<(), Failure> {
+        let Err(error) = result else { return Ok(()) };
+        let op = &self.history.ops[index];
+        let volume = self.volumes.iter().find(|v| v.id == Some(op.volume));
+        // A copy was damaged, and the other one was away: that is told, and no wrong data given.
+        let excused = self.plan.allow_loss || self.exposure.excuse.is_some();
+        let case = Case {
+            op,
+            lives: volume.is_some_and(|v| !v.doomed),
+            scan: self.scanning,
+            transfer: self.plan.limits.nbd_payload,
+            lost: self.exposure.excuse.is_some() && self.is_in_loss(op),
+            damaged: self.may_be_damaged(op)
+                && (!self.scanning || excused || self.is_lost_twice(op)),
+        };
+        let fine = errors::in_order(error, case, &self.leaves);
+        let record = op;
+        let text = format!("{error:?} is out of order here: {record}");
+        if error == BlockError::Lost {
+            self.lost += 1;
+        }
+        if fine {
+            self.marks.meet(match error {
+                BlockError::Lost => "sim: a loss was reported",
+                BlockError::NoSuchVolume => "sim: no such volume",
+                BlockError::OutOfRange => "sim: out of range",
+                BlockError::Busy => "sim: busy",
+                BlockError::Media => "sim: damage was reported",
+                _ => "sim: too big",
+            });
+            return Ok(());
+        }
+        let name = if error == BlockError::Lost { "I1" } else { "errors" };
+        Err(Failure::new(name, text))
+    }
+
+    /// The blocks that an operation touches, and their groups, as far as its client knows them.
+    fn blocks(&self, op: &Record) -> Vec<(Option<GroupId>, UnitKey, u32)> {
+        let map = self.sdc(op.client).map(Sdc::map);
+        let (first, end) = (op.sector / BLOCK_SECTORS, op.sector + op.sectors);
+        let block = |b: u32| {
+            let unit = UnitKey { volume: op.volume, index: b / BLOCKS_PER_UNIT };
+            (map.and_then(|map| map.group_of(unit)), unit, b % BLOCKS_PER_UNIT)
+        };
+        (first..end.div_ceil(BLOCK_SECTORS)).map(block).collect()
+    }
+
+    /// True when the operation touches a group that was lost.
+    fn is_in_loss(&self, op: &Record) -> bool {
+        self.blocks(op).iter().any(|(group, ..)| group.is_none_or(|g| self.losses.has(g)))
+    }
+
+    /// True when the operation touches a block that is or was damaged on some server: by the plan, as its copy was made
+    /// from one that was, or as that server's device fails to read now and then.
+    fn may_be_damaged(&self, op: &Record) -> bool {
+        if !self.plan.damages() {
+            return false;
+        }
+        let blocks = self.blocks(op);
+        let there = |i: u8| {
+            let disk = self.world.disk_at(self.proc(Who::Sds(i)), seam::DiskId(0));
+            let Some(durable) = self.sds(i).and_then(Sds::device).and_then(|d| d.durable()) else {
+                return disk.was_harmed();
+            };
+            let place = |(group, unit, b): &(Option<GroupId>, UnitKey, u32)| {
+                durable.place((*group)?, *unit, *b)
+            };
+            disk.has_failed()
+                || blocks.iter().filter_map(place).any(|place| disk.is_or_was_damaged(place))
+        };
+        blocks.iter().any(|(_, unit, b)| self.harmed.contains(&(*unit, *b)))
+            || (0..self.plan.sds).filter(|i| self.plan.keeps(Who::Sds(*i))).any(there)
+    }
+
+    /// True when the operation touches a block that two servers were told is lost: who had it in the end got all anew
+    /// from one who had not.
+    fn is_lost_twice(&self, record: &Record) -> bool {
+        let sectors = record.sector..record.sector + record.sectors;
+        let touched = |(_, unit, block): &(u8, UnitKey, u32)| {
+            let first = unit.index * (UNIT / SECTOR) + block * (BLOCK / SECTOR);
+            let own = first..first + BLOCK / SECTOR;
+            unit.volume == record.volume && own.start < sectors.end && sectors.start < own.end
+        };
+        self.lost_copies.iter().any(|copy| touched(copy) && self.has_twin(copy))
+    }
+
+    /// True when another server was told that this block is lost, too.
+    pub(crate) fn has_twin(&self, (i, unit, block): &(u8, UnitKey, u32)) -> bool {
+        let told = |other: u8| self.lost_copies.contains(&(other, *unit, *block));
+        (0..self.plan.sds).any(|other| other != *i && told(other))
+    }
+
+    /// A volume was mapped to these clients alone. What others had asked for and is not done never will be.
+    pub(crate) fn mapped(&mut self, v: u8, clients: u8, confirmed: bool) {
+        self.given_back(v, clients);
+        let Some(id) = self.volumes[v as usize].id.filter(|_| confirmed) else { return };
+        let moment = self.history.tick();
+        let out = |client: u8| clients >> client & 1 == 0;
+        // Who gets it back by an order that waits already may have it at any time from now on.
+        let back = |client: u8| {
+            self.is_ordered(v, |o| matches!(o, Order::Map(_, to) if to >> client & 1 == 1))
+        };
+        let cut: Vec<u8> = (0..self.plan.clients).filter(|c| out(*c) && !back(*c)).collect();
+        self.cuts.extend(cut.into_iter().map(|client| ((client, id), moment)));
+        // Who has no map yet has asked nobody: what waits there may be done under a later leave.
+        let waits = |i: &u8| self.sdc(*i).is_some_and(|s| s.map().version.0 == 0);
+        let waiting: BTreeSet<u8> = (0..self.plan.clients).filter(waits).collect();
+        let cut =
+            |op: &&mut Record| op.volume == id && out(op.client) && !waiting.contains(&op.client);
+        for op in self.history.ops.iter_mut().filter(cut) {
+            if !op.is_ok() && op.cut.is_none() {
+                op.cut = Some(moment);
+                self.marks.meet("sim: an operation was cut off by unmapping");
+            }
+        }
+    }
+
+    /// These clients have a volume, by the newest map that any MDM has, unless it is to be taken from them again.
+    fn given_back(&mut self, v: u8, clients: u8) {
+        let Some(id) = self.volumes[v as usize].id else { return };
+        let version = self.mdm().map(|m| m.state().version);
+        let Some(version) = version else { return };
+        let moment = self.history.tick();
+        for client in (0..self.plan.clients).filter(|c| clients >> c & 1 == 1) {
+            let goes = |o: &Order| matches!(o, Order::Map(_, to) if to >> client & 1 == 0);
+            if !self.is_ordered(v, goes) {
+                self.leaves.give(client, id, moment, version);
+            }
+        }
+    }
+
+    /// Who has no leave to use a volume is not served.
+    fn may_use(&self, index: usize) -> Result<(), Failure> {
+        let record = &self.history.ops[index];
+        let cut = self.cuts.get(&(record.client, record.volume));
+        match cut.is_some_and(|cut| *cut < record.invoked) {
+            true => Err(Failure::new("I9", format!("it is not mapped to this client: {record}"))),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Errors that clients are told: each is in order only while what it says is true. In the last
+//! scan, which carries I1, a living volume answers every read with data, or with a loss that is
+//! known.
+
+use crate::history::Record;
+use base::{MapVersion, VolumeId};
+use seam::BlockError;
+use std::collections::BTreeMap;
+
+/// Which clients may be told that they may not use a volume.
+#[derive(Default, Debug)]
+pub struct Leaves {
+    taken: BTreeMap<(u8, VolumeId), Option<Back>>,
+}
+
+/// When a client got a volume back.
+#[derive(Clone, Copy, Debug)]
+struct Back {
+    /// In the order of everything that clients saw.
+    moment: u64,
+    /// The map that has it.
+    version: MapVersion,
+}
+
+impl Leaves {
+    /// The order to take a volume from this client was given.
+    pub fn take(&mut self, client: u8, volume: VolumeId) {
+        self.taken.insert((client, volume), None);
+    }
+
+    /// The order to give it back was carried out at this moment, by this version of the map.
+    pub fn give(&mut self, client: u8, volume: VolumeId, moment: u64, version: MapVersion) {
+        if let Some(back) = self.taken.get_mut(&(client, volume)) {
+            *back = Some(Back { moment, version });
+        }
+    }
+
+    /// True when a server or the client may say that this operation's volume is not mapped to its
+    /// client.
+    fn may_lack(&self, op: &Record) -> bool {
+        let Some(knew) = op.knew else { return true };
+        let taken = self.taken.get(&(op.client, op.volume));
+        taken.is_some_and(|back| {
+            !back.is_some_and(|back| back.moment < op.invoked && back.version <= knew)
+        })
+    }
+}
+
+/// What is known of an operation that ended in an error.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The operation.
+    pub op: &'a Record,
+    /// Its volume exists, and nobody has ordered its deletion.
+    pub lives: bool,
+    /// It belongs to the last scan.
+    pub scan: bool,
+    /// Bytes that one read or write may have.
+    pub transfer: u32,
+    /// A loss of everything is excused.
+    pub lost: bool,
+    /// A block of it may be damaged where it is read.
+    pub damaged: bool,
+}
+
+/// True when this error is in order for the operation.
+pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
+    use crate::plan::IoKind::{Read, Write};
+    let Case { op, lives, scan, .. } = case;
+    match error {
+        BlockError::Lost => case.lost,
+        BlockError::Media => case.damaged,
+        BlockError::NoSuchVolume => !lives || !scan && leaves.may_lack(op),
+        // Its client has not heard yet that the volume has grown.
+        BlockError::OutOfRange => !lives || !scan && op.knew.is_none(),
+        BlockError::Busy => !scan,
+        BlockError::TooBig => {
+            !scan && matches!(op.kind, Read | Write) && op.sectors * base::SECTOR > case.transfer
+        }
+        // A write without space waits.
+        BlockError::Full | BlockError::Misaligned | BlockError::ReadOnly => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::IoKind;
+    use base::Time;
+    use seam::BlockError::{Busy, Full, NoSuchVolume, OutOfRange, TooBig};
+
+    const VOLUME: VolumeId = VolumeId(3);
+
+    fn op(invoked: u64, knew: Option<u64>) -> Record {
+        Record {
+            client: 1,
+            life: 1,
+            volume: VOLUME,
+            kind: IoKind::Read,
+            sector: 0,
+            sectors: 8,
+            invoked,
+            at: Time::ZERO,
+            answer: None,
+            seen: Vec::new(),
+            cut: None,
+            knew: knew.map(MapVersion),
+        }
+    }
+
+    fn case(op: &Record) -> Case<'_> {
+        Case { op, lives: true, scan: false, transfer: 4096, lost: false, damaged: false }
+    }
+
+    fn scan(op: &Record) -> Case<'_> {
+        Case { scan: true, ..case(op) }
+    }
+
+    #[test]
+    fn a_volume_is_missed_only_while_it_is_taken_away() {
+        let mut leaves = Leaves::default();
+        let fine = |op: &Record, leaves: &Leaves| in_order(NoSuchVolume, case(op), leaves);
+        assert!(!fine(&op(1, Some(5)), &leaves), "nobody has taken it");
+        assert!(fine(&op(1, None), &leaves), "its client has not heard of it");
+        leaves.take(1, VOLUME);
+        assert!(fine(&op(2, Some(5)), &leaves));
+        leaves.give(1, VOLUME, 10, MapVersion(7));
+        assert!(fine(&op(9, Some(7)), &leaves), "asked before it came back");
+        assert!(fine(&op(11, Some(6)), &leaves), "asked by a map from before");
+        assert!(!fine(&op(11, Some(7)), &leaves), "it was there again, and the client knew");
+        leaves.take(1, VOLUME);
+        assert!(fine(&op(11, Some(7)), &leaves), "and is gone once more");
+        leaves.give(2, VOLUME, 12, MapVersion(9));
+        assert!(fine(&op(13, Some(9)), &leaves), "another client got it");
+    }
+
+    #[test]
+    fn the_last_scan_takes_no_excuse_for_a_living_volume() {
+        let mut leaves = Leaves::default();
+        leaves.take(1, VOLUME);
+        let op = op(1, None);
+        for error in [NoSuchVolume, OutOfRange, Busy, TooBig, Full] {
+            assert!(!in_order(error, scan(&op), &leaves), "{error:?}");
+        }
+        assert!(in_order(NoSuchVolume, Case { lives: false, ..scan(&op) }, &leaves));
+    }
+
+    #[test]
+    fn what_is_small_or_within_the_range_is_not_refused() {
+        let leaves = Leaves::default();
+        let (known, unknown) = (op(1, Some(5)), op(1, None));
+        assert!(!in_order(OutOfRange, case(&known), &leaves));
+        assert!(in_order(OutOfRange, case(&unknown), &leaves));
+        let mut big = op(1, Some(5));
+        assert!(!in_order(TooBig, case(&big), &leaves));
+        big.sectors = 9;
+        assert!(in_order(TooBig, case(&big), &leaves));
+        big.kind = IoKind::Discard;
+        assert!(!in_order(TooBig, case(&big), &leaves), "it has no body");
+    }
+}

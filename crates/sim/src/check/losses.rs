@@ -1,0 +1,156 @@
+//! R10: a group is lost only when no whole copy of it is left: whoever was in sync at last has
+//! really lost what it held, after it had got in sync.
+//!
+//! It watches the configurations that the MDM sends, and is told whose devices were emptied.
+//! Moments are steps of the world.
+
+use super::Failure;
+use base::{DeviceId, Epoch, GroupId};
+use std::collections::{BTreeMap, BTreeSet};
+use wire::control::GroupInfo;
+
+/// The newest configuration of a group, as far as it matters here.
+#[derive(Clone, Debug)]
+struct Copies {
+    epoch: Epoch,
+    /// Who is in sync, and the last moment at which it was not.
+    since: BTreeMap<DeviceId, u64>,
+    /// When it was seen.
+    seen: u64,
+    lost: bool,
+}
+
+/// What was really lost.
+#[derive(Default, Debug)]
+pub struct Losses {
+    /// When a device lost what it held, the last time.
+    emptied: BTreeMap<DeviceId, u64>,
+    groups: BTreeMap<GroupId, Copies>,
+    /// Groups that were lost, now or once.
+    lost: BTreeSet<GroupId>,
+}
+
+impl Losses {
+    /// This device has lost everything that it held.
+    pub fn emptied(&mut self, device: DeviceId, now: u64) {
+        self.emptied.insert(device, now);
+    }
+
+    /// True when the group was lost, now or once.
+    pub fn has(&self, group: GroupId) -> bool {
+        self.lost.contains(&group)
+    }
+
+    /// Takes in a configuration that the MDM sent.
+    pub fn group(&mut self, new: &GroupInfo, now: u64) -> Result<(), Failure> {
+        let (id, epoch) = (GroupId(new.id), Epoch(new.epoch));
+        let old = self.groups.get(&id);
+        if old.is_some_and(|old| epoch <= old.epoch) {
+            return Ok(());
+        }
+        if new.lost && old.is_some_and(|old| !old.lost) {
+            self.lost.insert(id);
+        }
+        let old = old.cloned().unwrap_or(Copies {
+            epoch: Epoch(0),
+            since: BTreeMap::new(),
+            seen: 0,
+            lost: true,
+        });
+        if new.lost && !old.lost {
+            self.is_gone(id, &old, epoch)?;
+        }
+        let before = |d: &DeviceId| old.since.get(d).copied().unwrap_or(old.seen);
+        let since = new.in_sync.iter().map(|d| DeviceId(*d)).map(|d| (d, before(&d))).collect();
+        self.groups.insert(id, Copies { epoch, since, seen: now, lost: new.lost });
+        Ok(())
+    }
+
+    /// Nobody that counted has anything left. Configurations in between may have gone unseen: then
+    /// one at least has nothing.
+    fn is_gone(&self, id: GroupId, old: &Copies, epoch: Epoch) -> Result<(), Failure> {
+        let empty =
+            |(d, since): (&DeviceId, &u64)| self.emptied.get(d).is_some_and(|at| at >= since);
+        let next = epoch.0 == old.epoch.0 + 1;
+        let gone = match next {
+            true => old.since.iter().all(empty),
+            false => old.since.iter().any(empty),
+        };
+        if gone {
+            return Ok(());
+        }
+        let whole: Vec<DeviceId> =
+            old.since.iter().filter(|copy| !empty(*copy)).map(|(d, _)| *d).collect();
+        let text = format!("{id} is given up as lost in {epoch}, and {whole:?} had all of it");
+        Err(Failure::new("R10", text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: DeviceId = DeviceId(1);
+    const B: DeviceId = DeviceId(2);
+
+    fn config(epoch: u64, in_sync: &[DeviceId]) -> GroupInfo {
+        GroupInfo {
+            id: 7,
+            epoch,
+            replicas: vec![A.0, B.0],
+            in_sync: in_sync.iter().map(|d| d.0).collect(),
+            lost: in_sync.is_empty(),
+            ..GroupInfo::default()
+        }
+    }
+
+    fn formed() -> Losses {
+        let mut losses = Losses::default();
+        losses.group(&config(1, &[A, B]), 10).unwrap();
+        losses
+    }
+
+    #[test]
+    fn the_last_copy_has_to_be_gone() {
+        let mut losses = formed();
+        losses.group(&config(2, &[A]), 20).unwrap();
+        losses.emptied(B, 25);
+        assert!(losses.group(&config(3, &[]), 30).is_err(), "A has everything");
+        let mut losses = formed();
+        losses.group(&config(2, &[A]), 20).unwrap();
+        losses.emptied(A, 25);
+        losses.group(&config(3, &[]), 30).unwrap();
+        assert!(losses.has(GroupId(7)));
+    }
+
+    #[test]
+    fn both_copies_have_to_be_gone_if_both_counted() {
+        let mut losses = formed();
+        losses.emptied(A, 15);
+        assert!(losses.group(&config(2, &[]), 20).is_err(), "B has everything");
+        let mut losses = formed();
+        losses.emptied(A, 15);
+        losses.group(&config(4, &[]), 20).unwrap(); // what happened in 2 and 3 was not seen
+    }
+
+    #[test]
+    fn who_was_filled_again_has_everything_again() {
+        let mut losses = formed();
+        losses.emptied(B, 15);
+        losses.group(&config(2, &[A]), 20).unwrap();
+        losses.group(&config(3, &[A, B]), 30).unwrap();
+        losses.group(&config(4, &[B]), 40).unwrap();
+        assert!(losses.group(&config(5, &[]), 50).is_err(), "B was filled after it was emptied");
+    }
+
+    #[test]
+    fn a_group_that_is_formed_anew_may_be_lost_anew() {
+        let mut losses = formed();
+        losses.emptied(A, 15);
+        losses.group(&config(2, &[B]), 16).unwrap();
+        losses.emptied(B, 17);
+        losses.group(&config(3, &[]), 20).unwrap();
+        losses.group(&config(4, &[A]), 30).unwrap();
+        assert!(losses.group(&config(5, &[]), 40).is_err(), "A was not emptied since");
+    }
+}
