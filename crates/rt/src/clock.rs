@@ -1,13 +1,38 @@
-//! The monotonic clock.
+//! The clock that leases rest on.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since this host's boot, about. All shards of all processes share this clock.
+/// Nanoseconds since this host's boot. All shards of all processes share this clock.
 ///
-/// It is `CLOCK_MONOTONIC`: it goes on while the process is stopped by a signal, so that a lease
-/// that ran out meanwhile is seen to have run out (see [`seam::Node::on`]).
+/// It is `CLOCK_BOOTTIME`: it goes on while the process is stopped by a signal, and while the host is suspended, so
+/// that a lease that ran out meanwhile is seen to have run out (see [`seam::Node::on`]). In a virtual machine that
+/// its host has stopped no clock goes on: `docs/operate/hosts.md` says what that means.
+///
+/// Waits of the kernel may be measured by another clock, which stands still in suspend: then a tick is late, and
+/// what is late finds by this clock what has run out.
 #[inline]
 pub fn now() -> base::Time {
-    let t = clock_gettime(ClockId::Monotonic);
+    let t = clock_gettime(ClockId::Boottime);
     base::Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boottime() -> u128 {
+        let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the place is valid.
+        let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut t) };
+        assert_eq!(result, 0);
+        t.tv_sec as u128 * 1_000_000_000 + t.tv_nsec as u128
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn the_clock_counts_the_time_in_suspend() {
+        let before = boottime();
+        let now = u128::from(now().0);
+        assert!((before..=boottime()).contains(&now), "{now}, and it was {before} before");
+    }
 }

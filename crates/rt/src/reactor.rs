@@ -51,7 +51,7 @@ impl<N: Node, T: FnMut(usize, Time, Note)> Reactor<N, T> {
         let failed = |what| move |e: rustix::io::Errno| RtError::system(what)(e.into());
         let poll = epoll::create(CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags);
+        let timer = timerfd_create(TimerfdClockId::Boottime, flags);
         let timer = timer.map_err(failed("timerfd_create"))?;
         on!(&engine, shard => {
             epoll::add(&poll, shard.sys.fd(), EventData::new_u64(0), EventFlags::IN)
