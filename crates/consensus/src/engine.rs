@@ -486,6 +486,14 @@ impl Consensus {
         (&store.base.data, data.map(|e| e.data.to_vec()).collect())
     }
 
+    /// The data of the entries that it has and that are not known to be committed, in order.
+    pub fn undecided(&self) -> Vec<Vec<u8>> {
+        let entries = self.raw.store().entries().iter().filter(|e| e.index > self.applied);
+        let data =
+            entries.filter(|e| e.get_entry_type() == EntryType::EntryNormal && !e.data.is_empty());
+        data.map(|e| e.data.to_vec()).collect()
+    }
+
     /// What it must not forget, for oracles.
     pub fn hard(&self) -> HardState {
         self.raw.store().hard

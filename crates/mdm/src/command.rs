@@ -14,7 +14,7 @@ pub use objects::{DropObject, MapVolume, PutObject, Rename};
 use alloc::string::String;
 use alloc::vec::Vec;
 use prost::Message;
-use wire::control::{MappingInfo, MdmInfo};
+use wire::control::{GroupInfo, MappingInfo, MdmInfo, VolumeInfo};
 
 /// One log entry.
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -80,6 +80,9 @@ pub enum Command {
     /// A server is gone with several devices.
     #[prost(message, tag = "60")]
     DevicesDown(DevicesDown),
+    /// After a recovery of the MDMs: what servers know becomes true.
+    #[prost(message, tag = "80")]
+    Reconcile(Reconcile),
 }
 
 /// See [`Command::FormCluster`].
@@ -343,12 +346,29 @@ pub struct RemoveMdm {
     pub id: u32,
 }
 
+/// See [`Command::Reconcile`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Reconcile {
+    /// Groups of which it is known now who has every acknowledged write. The epoch is the highest one that anybody knew.
+    #[prost(message, repeated, tag = "1")]
+    pub groups: Vec<GroupInfo>,
+    /// Volumes as the newest map has them.
+    #[prost(message, repeated, tag = "2")]
+    pub volumes: Vec<VolumeInfo>,
+    /// Volumes that the newest map does not have any more.
+    #[prost(uint32, repeated, tag = "3")]
+    pub deleted: Vec<u32>,
+    /// The recovery is over: maps are handed out again.
+    #[prost(bool, tag = "4")]
+    pub close: bool,
+}
+
 /// The envelope of a command in the log.
 #[derive(Clone, PartialEq, Message)]
 struct Record {
     #[prost(
         oneof = "Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 60"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 60, 80"
     )]
     command: Option<Command>,
 }

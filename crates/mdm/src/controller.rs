@@ -14,8 +14,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    DeviceId, DomainId, FaultSetId, Limits, Mutant, PoolId, SdcId, SdsId, UNIT, beside_spare,
-    mutant,
+    DeviceId, DomainId, FaultSetId, Incarnation, Limits, Mutant, PoolId, SdcId, SdsId, UNIT,
+    beside_spare, mutant,
 };
 use core::net::SocketAddr;
 use placement::Choice;
@@ -62,11 +62,14 @@ impl State {
             Some((_, d)) if older || d.past.contains(&m.nonce) => {
                 return Registration::Superseded(superseded(&m.sds));
             }
-            Some((id, _)) => (id, self.next_incarnation),
+            Some((id, d)) => (id, self.life_of(m.incarnation, d.incarnation)),
             None if self.devices_there() >= MAX_DEVICES => {
                 return Registration::Bad(format!(
                     "there are {MAX_DEVICES} devices, the most that one cluster takes"
                 ));
+            }
+            None if self.was_lost(m.device) => {
+                (DeviceId(m.device), self.life_of(m.incarnation, Incarnation(0)))
             }
             None => (self.next_device(), self.next_incarnation),
         };
@@ -90,6 +93,18 @@ impl State {
             true => Registration::New(device, command),
             false => Registration::Known(device),
         }
+    }
+
+    /// The life of a process that this MDM doesn't know. While it recovers: the one that was given to it by a decision that is
+    /// lost, so that it may go on.
+    fn life_of(&self, told: u64, known: Incarnation) -> Incarnation {
+        let lost = self.recovery.open && told > known.0 && told < self.next_incarnation.0;
+        if lost { Incarnation(told) } else { self.next_incarnation }
+    }
+
+    /// True for a device that the lost MDMs may have taken in.
+    fn was_lost(&self, device: u32) -> bool {
+        self.recovery.open && device != 0 && device <= self.recovery.device
     }
 
     /// Where a new server, or a new device, belongs. What is there already stays where it is, whatever is said.
@@ -143,6 +158,7 @@ impl State {
         let Some((id, d)) = self.reporter(m) else {
             return match m.device {
                 0 => Ok(()),
+                id if self.was_lost(id) => Ok(()),
                 id => Err(format!(
                     "this cluster has no dev{id}: was its MDM set back, or is it another? Use the device with \
                      the MDM that knows it, or add it anew"
@@ -192,6 +208,9 @@ impl State {
                 place(&self.devices[&other])
             ));
         }
+        if self.wants_reports() {
+            return Ok(()); // it is about to tell what it knows
+        }
         // Of all groups: it may have acted in one that has other replicas by now.
         let epochs = self.groups.values().map(|g| g.epoch.0);
         match epochs.max() {
@@ -226,11 +245,14 @@ impl State {
             Some((_, s)) if older || s.past.contains(&m.nonce) => {
                 return Registration::Superseded(superseded(&m.name));
             }
-            Some((id, _)) => (id, self.next_incarnation),
+            Some((id, s)) => (id, self.life_of(m.incarnation, s.incarnation)),
             None if self.sdcs.len() >= MAX_SDCS => {
                 return Registration::Bad(format!(
                     "there are {MAX_SDCS} clients, the most that one cluster takes"
                 ));
+            }
+            None if self.recovery.open && self.is_free(SdcId(m.id)) => {
+                (SdcId(m.id), self.life_of(m.incarnation, Incarnation(0)))
             }
             None => (self.next_sdc(), self.next_incarnation),
         };
@@ -246,6 +268,11 @@ impl State {
             true => Registration::New(sdc, command),
             false => Registration::Known(sdc),
         }
+    }
+
+    /// True for a client's id that the lost MDMs may have given away.
+    fn is_free(&self, id: SdcId) -> bool {
+        id.0 != 0 && id.0 <= self.recovery.sdc && !self.sdcs.contains_key(&id)
     }
 
     /// A device that was taken for lost gives a sign of life.

@@ -29,8 +29,23 @@ pub struct Group {
     pub leaving: Option<DeviceId>,
     /// Every copy is gone (rule R10).
     pub lost: bool,
+    /// Whether it is known who has every acknowledged write.
+    pub doubt: Doubt,
     /// The version that changed it last.
     pub changed_at: MapVersion,
+}
+
+/// Whether it is known who has every acknowledged write of a group. In doubt are groups after a recovery of the MDMs
+/// ([`crate::recovery`]): nobody leads them, and nothing changes them but the end of the doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Doubt {
+    /// It is known: those in sync.
+    #[default]
+    None,
+    /// Those in sync have it, unless a decision that was lost says otherwise: devices have to report.
+    Reports,
+    /// A device that may have had more than the others was emptied since: no report can tell.
+    Gone,
 }
 
 impl Group {
@@ -60,7 +75,7 @@ impl Group {
 
     /// True when nobody serves it.
     pub fn is_failed(&self) -> bool {
-        self.primary.is_none()
+        self.primary.is_none() || self.doubt != Doubt::None
     }
 
     /// The two replicas that it has for good, or will have.

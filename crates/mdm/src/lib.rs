@@ -7,7 +7,7 @@
 //!   [`entry`]: commands on their way. [`log`]: how they survive. [`mapping`], [`objects`]: who may use a volume, and what
 //!   people make, name and remove. [`publish`], [`snapshot`], [`status`]: the state as map pages, as bytes, and for
 //!   people. [`members`]: the
-//!   MDMs of the cluster.
+//!   MDMs of the cluster. [`recovery`]: how one of them goes on when the others are lost.
 //!
 //! **Architecture invariant:** all is decided in `apply`, by the state and the command alone; the
 //! log replays to the same state in every build. What may be chosen better one day (placement, which
@@ -31,6 +31,7 @@ pub mod members;
 pub mod objects;
 pub mod publish;
 pub mod quarantine;
+pub mod recovery;
 pub mod refused;
 pub mod removal;
 pub mod slowness;

@@ -95,6 +95,7 @@ pub fn group_info(id: GroupId, g: &Group) -> GroupInfo {
         joiners: ids(&g.joiners),
         lost: g.lost,
         leaving: g.leaving.map_or(0, |d| d.0),
+        doubt: g.doubt as u32,
     }
 }
 

@@ -315,6 +315,20 @@ pub enum Refused {
     /// Nobody was named.
     #[error("say to whom: --sdc NAME, or --all")]
     Nobody,
+    /// The MDM collects what servers know.
+    #[error(
+        "the MDM recovers, and asks servers what they know: `gabion status` shows whom it waits for; `gabion mdm recover \
+         --finish` ends that"
+    )]
+    Recovering,
+    /// There is nothing to end.
+    #[error("the MDM does not recover: there is nothing to finish")]
+    NotRecovering,
+    /// There is nothing to recover from.
+    #[error(
+        "most MDMs work: there is nothing to recover from. `gabion mdm remove` takes out one that is lost"
+    )]
+    MajorityWorks,
     /// The request names nothing that this build knows.
     #[error("this MDM doesn't know that order: update it")]
     Unknown,
@@ -364,7 +378,9 @@ impl Refused {
             Refused::NoSpace { .. } => AdminError::NoSpace,
             Refused::TooFewUnits { .. } | Refused::LastUnit { .. } => AdminError::TooFewServers,
             Refused::TooFewServers { .. } | Refused::TooFewLeft { .. } => AdminError::TooFewServers,
-            Refused::MdmLeaves
+            Refused::NotRecovering | Refused::MajorityWorks => AdminError::Already,
+            Refused::Recovering
+            | Refused::MdmLeaves
             | Refused::NoGroup
             | Refused::TooManyVolumes
             | Refused::TooManyObjects(_)

@@ -4,11 +4,12 @@
 //! the rest (next ids, indexes) is computed when it is read.
 
 use crate::command;
-use crate::group::Group;
+use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::members::Member;
 use crate::objects::{Domain, FaultSet, Objects, Pool};
 use crate::publish::{device_info, group_info, volume_info};
+use crate::recovery::Recovery;
 use crate::state::{Device, Sdc, Server, State, Volume};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -50,6 +51,33 @@ struct Snapshot {
     members_changed_at: u64,
     #[prost(message, optional, tag = "50")]
     objects: Option<ObjectsRecord>,
+    /// Absent where there was none.
+    #[prost(message, optional, tag = "80")]
+    recovery: Option<RecoveryRecord>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RecoveryRecord {
+    #[prost(uint32, tag = "1")]
+    number: u32,
+    #[prost(bool, tag = "2")]
+    open: bool,
+    #[prost(string, tag = "3")]
+    by: String,
+    #[prost(uint64, tag = "4")]
+    at: u64,
+    #[prost(uint64, tag = "5")]
+    version: u64,
+    #[prost(uint32, tag = "6")]
+    device: u32,
+    #[prost(uint32, tag = "7")]
+    server: u32,
+    #[prost(uint32, tag = "8")]
+    group: u32,
+    #[prost(uint32, tag = "9")]
+    sdc: u32,
+    #[prost(uint32, tag = "10")]
+    volume: u32,
 }
 
 /// Absent in snapshots of before there were any: then there are those of the beginning.
@@ -172,6 +200,7 @@ impl State {
             last_member: self.members.last_id,
             members_changed_at: self.members.changed_at.0,
             objects: Some(objects_record(&self.objects)),
+            recovery: (self.recovery.number > 0).then(|| recovery_record(&self.recovery)),
         };
         snapshot.encode_to_vec()
     }
@@ -185,6 +214,7 @@ impl State {
             version: MapVersion(s.version),
             next_volume: VolumeId(s.next_volume),
             next_incarnation: Incarnation(s.next_incarnation),
+            recovery: s.recovery.map_or_else(Recovery::default, recovery),
             ..State::new()
         };
         state.servers.extend(s.servers.into_iter().map(server));
@@ -271,6 +301,18 @@ fn objects(r: ObjectsRecord) -> Objects {
     o
 }
 
+fn recovery_record(r: &Recovery) -> RecoveryRecord {
+    let Recovery { number, open, at, version, device, server, group, sdc, volume, .. } = *r;
+    let (by, version) = (r.by.clone(), version.0);
+    RecoveryRecord { number, open, by, at, version, device, server, group, sdc, volume }
+}
+
+fn recovery(r: RecoveryRecord) -> Recovery {
+    let RecoveryRecord { number, open, by, at, version, device, server, group, sdc, volume } = r;
+    let version = MapVersion(version);
+    Recovery { number, open, by, at, version, device, server, group, sdc, volume }
+}
+
 fn member(info: MdmInfo) -> (u32, Member) {
     let MdmInfo { id, name, address, tie_breaker } = info;
     (id, Member { name, address, tie_breaker })
@@ -319,6 +361,11 @@ fn group(r: GroupRecord) -> Group {
         joiners: ids(r.info.joiners),
         leaving: Some(DeviceId(r.info.leaving)).filter(|d| d.0 != 0),
         lost: r.info.lost,
+        doubt: match r.info.doubt {
+            0 => Doubt::None,
+            1 => Doubt::Reports,
+            _ => Doubt::Gone,
+        },
         changed_at: MapVersion(r.changed_at),
     }
 }

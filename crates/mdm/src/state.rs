@@ -15,6 +15,7 @@ mod clients;
 mod devices;
 mod groups;
 mod naming;
+mod reconcile;
 mod volumes;
 
 use crate::command::{self, Command};
@@ -22,6 +23,7 @@ use crate::group::Group;
 use crate::mapping::Mapping;
 use crate::members::{Member, Members};
 use crate::objects::Objects;
+use crate::recovery::Recovery;
 use crate::refused::Refused;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -179,6 +181,8 @@ pub struct State {
     pub next_volume: VolumeId,
     /// The next life's number.
     pub next_incarnation: Incarnation,
+    /// What is remembered of recoveries of the MDMs.
+    pub recovery: Recovery,
     /// The groups of each device. Follows from `groups`.
     pub(crate) by_device: BTreeMap<DeviceId, Vec<GroupId>>,
     /// The groups of each two devices, the smaller id first. Follows from `groups`.
@@ -207,6 +211,9 @@ pub struct Edits {
     groups: Vec<(GroupId, Group)>,
     volume: Option<(VolumeId, Option<Volume>)>,
     member: Option<(u32, Option<Member>)>,
+    /// Of a [`command::Reconcile`].
+    volumes: Vec<(VolumeId, Option<Volume>)>,
+    recovered: bool,
 }
 
 impl Edits {
@@ -224,6 +231,8 @@ impl Edits {
             || self.volume.is_some()
             || self.member.is_some()
             || !self.groups.is_empty()
+            || !self.volumes.is_empty()
+            || self.recovered
     }
 }
 
@@ -273,6 +282,7 @@ impl State {
             Command::Rename(c) => self.rename(c),
             Command::PutObject(c) => self.put_object(c),
             Command::DropObject(c) => self.drop_object(c),
+            Command::Reconcile(c) => Ok(self.reconcile(c)),
         }
     }
 
@@ -315,7 +325,7 @@ impl State {
             }
             self.groups.insert(id, Group { changed_at, ..group });
         }
-        if let Some((id, volume)) = edits.volume {
+        for (id, volume) in edits.volumes.into_iter().chain(edits.volume) {
             self.next_volume = self.next_volume.max(VolumeId(id.0 + 1));
             let old = match volume {
                 Some(volume) => {
@@ -325,6 +335,9 @@ impl State {
                 None => self.volumes.remove(&id),
             };
             old.iter().for_each(|v| forget_volume(&mut self.users, v));
+        }
+        if edits.recovered {
+            self.close_recovery();
         }
     }
 
@@ -436,21 +449,25 @@ impl State {
 
     /// The next new device's id.
     pub fn next_device(&self) -> DeviceId {
-        DeviceId(self.devices.last_key_value().map_or(1, |(id, _)| id.0 + 1))
+        let last = self.devices.last_key_value().map_or(0, |(id, _)| id.0);
+        DeviceId(last.max(self.recovery.device) + 1)
     }
 
     /// The next new server's id.
     pub fn next_sds(&self) -> SdsId {
-        SdsId(self.servers.last_key_value().map_or(1, |(id, _)| id.0 + 1))
+        let last = self.servers.last_key_value().map_or(0, |(id, _)| id.0);
+        SdsId(last.max(self.recovery.server) + 1)
     }
 
     /// The next new group's id.
     pub fn next_group(&self) -> GroupId {
-        GroupId(self.groups.last_key_value().map_or(1, |(id, _)| id.0 + 1))
+        let last = self.groups.last_key_value().map_or(0, |(id, _)| id.0);
+        GroupId(last.max(self.recovery.group) + 1)
     }
 
     /// The next new client's id.
     pub fn next_sdc(&self) -> SdcId {
-        SdcId(self.sdcs.last_key_value().map_or(1, |(id, _)| id.0 + 1))
+        let last = self.sdcs.last_key_value().map_or(0, |(id, _)| id.0);
+        SdcId(last.max(self.recovery.sdc) + 1)
     }
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod backup;
 pub mod finder;
 pub mod links;
 pub mod mapview;

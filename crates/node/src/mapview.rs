@@ -65,6 +65,20 @@ pub struct Volume {
 }
 
 impl Volume {
+    /// As the MDM told it, for one that has forgotten it.
+    pub fn info(&self, id: VolumeId) -> VolumeInfo {
+        VolumeInfo {
+            id: id.0,
+            name: self.name.clone(),
+            size: self.size,
+            generation: self.mapping.newest(),
+            slots: self.slots.iter().map(|g| g.0).collect(),
+            mapping: Some(self.mapping.info()),
+            pool: 0,
+            thick: self.thick,
+        }
+    }
+
     /// The group of one of its units.
     #[inline]
     pub fn group_of(&self, unit: u32) -> Option<GroupId> {
@@ -222,6 +236,12 @@ impl MapView {
     }
 }
 
+/// True when an MDM whose map has version `theirs` knows nothing of a recovery of the MDMs after which one with map `ours`
+/// went on: it is one of those that were given up, and must not be followed.
+pub fn is_of_before(ours: MapVersion, theirs: u64) -> bool {
+    theirs / mdm::recovery::JUMP < ours.0 / mdm::recovery::JUMP
+}
+
 fn ids(of: Vec<u32>) -> Vec<DeviceId> {
     of.into_iter().map(DeviceId).collect()
 }
@@ -255,6 +275,21 @@ fn group(info: GroupInfo) -> Group {
         in_sync: ids(info.in_sync),
         joiners: ids(info.joiners),
         lost: info.lost,
+    }
+}
+
+/// A group as the MDM told it, for one that has forgotten it.
+pub fn group_info(id: GroupId, g: &Group) -> GroupInfo {
+    let numbers = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
+    GroupInfo {
+        id: id.0,
+        epoch: g.epoch.0,
+        primary: g.primary.map_or(0, |p| p.0),
+        replicas: numbers(&g.replicas),
+        in_sync: numbers(&g.in_sync),
+        joiners: numbers(&g.joiners),
+        lost: g.lost,
+        ..GroupInfo::default()
     }
 }
 

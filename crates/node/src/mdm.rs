@@ -6,7 +6,8 @@
 //!
 //! One of the cluster's MDMs leads ([`office`]); only it works on wishes. The others apply what was
 //! committed, and tell whoever comes where the leader is ([`peers`]: how they talk to each other;
-//! [`memory`]: what is written, and when; [`moved`]: what the only one asks first if its log names another place).
+//! [`memory`]: what is written, and when; [`moved`]: what the only one asks first if its log names another place;
+//! [`recovery`]: how one goes on when the others are lost).
 //!
 //! Invariants:
 //! - Nothing that isn't committed leaves: between proposal and commit no answer and no page is sent. One
@@ -32,6 +33,7 @@ mod moved;
 mod office;
 mod outlet;
 mod peers;
+mod recovery;
 
 use crate::links::{self, hello, send_control};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,6 +45,7 @@ use core::net::SocketAddr;
 use mdm::detector::{Detector, Verdict};
 use mdm::healer::Healer;
 use mdm::log::Log;
+use mdm::recovery::{Word, Words};
 use mdm::slowness::Slowness;
 use mdm::state::State;
 use mdm::status::Observed;
@@ -123,6 +126,8 @@ struct Link {
     parts: Vec<u8>,
     /// What another MDM wants to read in front of each message to it.
     secret: u64,
+    /// What this device has told of what it knows.
+    word: Option<Word>,
 }
 
 /// The link on which the present life of a process registered.
@@ -182,6 +187,10 @@ pub struct Mdm {
     /// Questions whether it still leads: asked, and answered.
     questions: (u64, u64),
     pages: Pages,
+    /// What devices have told, each in its present life: while it is not known who has what.
+    words: Words,
+    /// When that is looked at next, and until when those that are silent are waited for.
+    recovery_due: (Time, Time),
     opened: u64,
     dials: u64,
     ops: u64,
@@ -222,6 +231,8 @@ impl Mdm {
             answers: Vec::new(),
             questions: (0, 0),
             pages: Pages::default(),
+            words: Words::new(),
+            recovery_due: (Time::ZERO, Time::ZERO),
             opened: 0,
             dials: 0,
             ops: 0,
@@ -293,6 +304,7 @@ impl Mdm {
                 queued: 0,
                 parts: Vec::new(),
                 secret: 0,
+                word: None,
             };
             self.links.insert(link, link_state);
         }
@@ -389,6 +401,7 @@ impl Mdm {
     /// lost power, and nobody is to be taken for lost because of that.
     fn begin(&mut self, now: Time, out: &mut Effects) {
         self.ready = true;
+        self.recovery_due = (now, now + self.config.limits.suspect_after * 5);
         self.life = Incarnation(out.prng().next_u64() | 1);
         self.detector.silent(now);
         for (id, device) in &self.state.devices {
@@ -478,6 +491,7 @@ impl Node for Mdm {
         let heal = heal.filter(|_| self.may_propose());
         let own = Time::earliest(self.detector.wake_at(), heal);
         let own = Time::earliest(own, self.gathered.due());
+        let own = Time::earliest(own, self.recovery_wake());
         Time::earliest(Time::earliest(own, self.fence_due), self.tick_due())
     }
 }

@@ -43,6 +43,21 @@ pub enum Note {
         /// Which link.
         link: LinkId,
     },
+    /// This MDM goes on without the others, by an operator's order, and asks servers what they know.
+    Recovering {
+        /// Recoveries of this cluster, with this one.
+        number: u32,
+    },
+    /// Of these groups it is known by servers' reports who has every acknowledged write.
+    Reconciled {
+        /// How many.
+        groups: u32,
+    },
+    /// The recovery of the MDMs is over: maps are handed out again.
+    Recovered {
+        /// Recoveries of this cluster, with this one.
+        number: u32,
+    },
     /// A newer map was taken over.
     Map {
         /// Its version.

@@ -10,9 +10,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use wire::control::{
-    AddMdm, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, Hello, MaintainAsk,
-    ObjectKind, Refusal, RefusalCode, RemoveAsk, RemoveMdm, RenameAsk, ResizeVolume, Role,
-    ScrubAsk, StatusAsk, StatusInfo, SwitchMdm, VolumeStatus, Welcome,
+    AddMdm, AdminReply, AdminRequest, Ask, BackupAsk, CreateVolume, DeleteVolume, Hello,
+    MaintainAsk, ObjectKind, RecoverMdm, Refusal, RefusalCode, RemoveAsk, RemoveMdm, RenameAsk,
+    ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm, VolumeStatus, Welcome,
 };
 use wire::header::HEADER;
 use wire::{Header, Kind, PeerFramer};
@@ -166,7 +166,17 @@ impl Admin {
         Admin::within(mdm, CONNECT_TIMEOUT)
     }
 
+    /// Connects to this very MDM, also if it does not lead, and greets; the last entry of its log.
+    pub fn direct(mdm: SocketAddr) -> Result<(Admin, u64)> {
+        let (admin, welcome) = Admin::greet(mdm, CONNECT_OTHERS, true)?;
+        Ok((admin, welcome.last))
+    }
+
     fn within(mdm: SocketAddr, patience: Duration) -> Result<Admin> {
+        Admin::greet(mdm, patience, false).map(|(admin, _)| admin)
+    }
+
+    fn greet(mdm: SocketAddr, patience: Duration, direct: bool) -> Result<(Admin, Welcome)> {
         let unreachable = |why: String| {
             coded(
                 Exit::Unreachable,
@@ -187,6 +197,7 @@ impl Admin {
             version_min: wire::VERSION_MIN.into(),
             version_max: wire::VERSION.into(),
             name: format!("gabion, pid {}", std::process::id()),
+            direct,
             ..Hello::default()
         };
         let (header, body) = admin
@@ -194,8 +205,10 @@ impl Admin {
             .and_then(|()| admin.receive())
             .map_err(|e| unreachable(format!("{e:#}")))?;
         match header.kind() {
-            Some(Kind::Welcome) if Welcome::decode(&body[..])?.role() == Role::Mdm => Ok(admin),
-            Some(Kind::Welcome) => bail!("{mdm} belongs to Gabion, but is no MDM"),
+            Some(Kind::Welcome) => match Welcome::decode(&body[..])? {
+                welcome if welcome.role() == Role::Mdm => Ok((admin, welcome)),
+                _ => bail!("{mdm} belongs to Gabion, but is no MDM"),
+            },
             Some(Kind::Refusal) => Err(refused(mdm, &Refusal::decode(&body[..])?)),
             _ => bail!("{mdm} does not greet as an MDM does: is it the right address?"),
         }
@@ -278,6 +291,16 @@ impl Admin {
     pub fn switch_mdm(&mut self, name: Option<&str>) -> Result<()> {
         let name = name.unwrap_or_default().to_owned();
         self.ask(Ask::SwitchMdm(SwitchMdm { name })).map(drop)
+    }
+
+    /// Lets this MDM go on without the others; or, with `finish`, ends that.
+    pub fn recover_mdm(&mut self, order: RecoverMdm) -> Result<()> {
+        self.ask_this(Ask::RecoverMdm(order)).map(drop)
+    }
+
+    /// All that the MDMs know.
+    pub fn backup(&mut self) -> Result<Vec<u8>> {
+        Ok(self.ask(Ask::Backup(BackupAsk {}))?.backup)
     }
 
     /// Asks; and asks who leads now, if this MDM stops leading meanwhile. What was asked first may be carried out all

@@ -1,5 +1,6 @@
-//! `gabion mdm run|list|add|remove|switch|kill|start`.
+//! `gabion mdm run|list|add|remove|switch|backup|recover|restore|kill|start`.
 
+pub mod recovery;
 mod roster;
 
 use crate::config::{self, MDM_EXAMPLE, MdmConfig};
@@ -9,6 +10,7 @@ use crate::{cluster, role_mdm, runopts::RunArgs};
 use anyhow::Result;
 use clap::Subcommand;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,6 +62,44 @@ even number bears no more than one fewer. So the second one waits until there is
         /// Which one [default: the best of the others]
         name: Option<String>,
     },
+    /// Write all that the MDMs know into a file, while they serve
+    #[command(after_help = "Example:\n  gabion mdm backup /backup/gabion-$(date +%F).mdm")]
+    Backup {
+        /// The file; it must not be there yet
+        file: PathBuf,
+    },
+    /// Let an MDM go on alone when most of them are lost for good
+    #[command(after_help = "\
+Examples:
+  gabion mdm recover --mdm 192.168.1.11:7001     stop and clear the lost ones first, if anything is left of them
+  gabion mdm recover --finish                    don't wait any more for servers that don't report
+
+Refused while most MDMs work. What the lost ones decided last may be unknown to this one; it asks all servers what
+they know of that. Afterwards `gabion mdm add` brings the others back. docs/operate/managers.md tells which
+way is right when.")]
+    Recover {
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
+        /// End a recovery that waits for servers, without them
+        #[arg(long)]
+        finish: bool,
+    },
+    /// Make the log of a new MDM from a backup, when all MDMs are lost for good
+    #[command(after_help = "\
+Example:
+  gabion mdm restore /backup/gabion-2026-11-23.mdm --config /etc/gabion/mdm.toml
+  systemctl start gabion-mdm")]
+    Restore {
+        /// The backup
+        file: PathBuf,
+        /// The configuration of the MDM whose log it is to be [default: the first of a cluster started by `up`]
+        #[arg(long)]
+        config: Option<PathBuf>,
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
+    },
     /// Kill an MDM of a cluster started by `up`, with SIGKILL; volumes are served without it
     #[command(after_help = "Example:\n  gabion mdm kill && gabion mdm start")]
     Kill {
@@ -88,6 +128,12 @@ pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
         }
         MdmCommand::Remove { name } => roster::remove(target, name)?,
         MdmCommand::Switch { name } => roster::switch(target, name.as_deref())?,
+        MdmCommand::Backup { file } => recovery::backup(target, file)?,
+        MdmCommand::Recover { finish: true, .. } => return recovery::finish(target),
+        MdmCommand::Recover { yes, .. } => return recovery::recover(target, *yes),
+        MdmCommand::Restore { file, config, yes } => {
+            recovery::restore(target, file, config.as_deref(), *yes)?;
+        }
         MdmCommand::Kill { name } => {
             let dir = target.local()?;
             let name = cluster::mdm_name(&dir, name.as_deref())?;

@@ -244,6 +244,18 @@ fn tell(note: Note) -> Telling {
             "waits",
             "belongs to no cluster yet: `gabion mdm add` takes it into one".to_owned(),
         ),
+        Note::Recovering { number } => told(
+            "recoveries",
+            format!("goes on without the other MDMs, by order (recovery {number}): asks servers what they know"),
+        ),
+        Note::Reconciled { groups } => told(
+            "recoveries",
+            format!("servers' reports tell who has everything of {groups} groups"),
+        ),
+        Note::Recovered { number } => told(
+            "recoveries",
+            format!("recovery {number} is over: the map is handed out again"),
+        ),
         Note::Moved { from } => told(
             "moves",
             format!("was at {from}, says its log: asks there whether an MDM with this log still serves"),

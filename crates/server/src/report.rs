@@ -10,7 +10,9 @@ use objects::{domain, fault_set, of_kind, pool};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::control::{DeviceKind, DeviceStatus, Intent, MdmStatus, ObjectKind, StatusInfo};
+use wire::control::{
+    DeviceKind, DeviceStatus, Intent, MdmStatus, ObjectKind, RecoveryStatus, StatusInfo,
+};
 
 /// The version of this document's shape.
 pub const SCHEMA: u32 = 1;
@@ -60,6 +62,32 @@ pub struct Report {
     /// Nothing, unless writes wait for space.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full: Option<Full>,
+    /// The last recovery of the MDMs; nothing when there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
+}
+
+/// The last recovery of the MDMs, of which most were lost.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Recovery {
+    /// How many there were.
+    pub number: u32,
+    pub ordered_by: String,
+    /// Since 1970, UTC.
+    pub ordered_at_seconds: u64,
+    /// The MDM still asks servers what they know.
+    pub open: bool,
+    /// Groups of which it is not known who has everything.
+    pub doubtful_groups: u32,
+    /// Of these, those of which no server can tell.
+    pub undecidable_groups: u32,
+    /// Devices whose reports are missing.
+    pub waits_for: Vec<u32>,
+    /// Volumes of which there is data and nothing else.
+    pub unknown_volumes: Vec<u32>,
+    /// For people.
+    #[serde(skip)]
+    pub text: String,
 }
 
 /// The scrubber of a device: its pass, or the last one.
@@ -307,6 +335,20 @@ impl std::fmt::Display for UpDown {
     }
 }
 
+fn recovery(info: &StatusInfo, r: &RecoveryStatus) -> Recovery {
+    Recovery {
+        number: r.number,
+        ordered_by: r.by.clone(),
+        ordered_at_seconds: r.at,
+        open: r.open,
+        doubtful_groups: r.doubtful,
+        undecidable_groups: r.stuck,
+        waits_for: r.waits_for.clone(),
+        unknown_volumes: r.strange.clone(),
+        text: crate::mdm::recovery::summary(info, r),
+    }
+}
+
 impl Report {
     /// What an MDM told.
     pub fn new(info: &StatusInfo, mdm: SocketAddr) -> Report {
@@ -325,6 +367,7 @@ impl Report {
         let missing = sds.iter().any(missing);
         let mdm = managers(info, mdm);
         let missing = missing || mdm.iter().any(|m| m.state == UpDown::Down);
+        let missing = missing || info.recovery.as_ref().is_some_and(|r| r.open);
         let sdc: Vec<Sdc> = info
             .sdcs
             .iter()
@@ -372,6 +415,7 @@ impl Report {
                 held: f.held,
                 only_spare: f.only_spare,
             }),
+            recovery: info.recovery.as_ref().map(|r| recovery(info, r)),
         }
     }
 

@@ -68,6 +68,8 @@ fn page(report: &Report) -> String {
     moves(&report.moves).into_iter().for_each(|line| page += &format!("{line}\n"));
     repairs(report).into_iter().for_each(|line| page += &format!("{line}\n"));
     space(report).into_iter().for_each(|line| page += &format!("{line}\n"));
+    let doubt = report.recovery.iter().filter(|r| r.open || r.doubtful_groups > 0);
+    doubt.for_each(|r| page += &format!("RECOVERY  {}\n", r.text));
     page
 }
 

@@ -4,6 +4,7 @@
 mod map;
 mod objects;
 mod orders;
+mod recovery;
 mod status;
 
 pub use map::{DeviceInfo, GroupInfo, Intent, MapPage, MdmInfo, SdcInfo, VolumeInfo};
@@ -15,6 +16,7 @@ pub use orders::{
     AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, MaintainAsk,
     RemoveAsk, RemoveMdm, ResizeVolume, ScrubAsk, StatusAsk, SwitchMdm,
 };
+pub use recovery::{BackupAsk, GroupReport, RecoverMdm, RecoveryStatus, Report};
 pub use status::{
     DeviceStatus, FullStatus, MdmStatus, MovesStatus, SdcStatus, SlowDevice, StatusInfo,
     VolumeStatus,
@@ -90,6 +92,9 @@ pub struct Hello {
     /// who listens at the address that the sender dialled knows it.
     #[prost(uint64, tag = "24")]
     pub secret: u64,
+    /// From a command line: this very MDM is meant, also if it does not lead.
+    #[prost(bool, tag = "80")]
+    pub direct: bool,
 }
 
 /// The answer to a hello.
@@ -125,6 +130,12 @@ pub struct Welcome {
     /// From an MDM to another one: the cluster's MDMs. Said again when they change.
     #[prost(message, repeated, tag = "20")]
     pub mdms: Vec<MdmInfo>,
+    /// MDM to data server: tell what you know (`Report`) before you register.
+    #[prost(bool, tag = "80")]
+    pub recovers: bool,
+    /// MDM to a command line that meant this very one: the last entry of its log.
+    #[prost(uint64, tag = "81")]
+    pub last: u64,
 }
 
 /// Why a link is refused.
@@ -232,6 +243,9 @@ pub struct Register {
     /// Of a new device: its storage pool; empty: the only one of the domain.
     #[prost(string, tag = "52")]
     pub pool: String,
+    /// The incarnation that an MDM gave to this life before; 0: none yet.
+    #[prost(uint64, tag = "80")]
+    pub incarnation: u64,
 }
 
 /// An SDC reports to the MDM.
@@ -249,6 +263,12 @@ pub struct RegisterSdc {
     /// NBD addresses that it serves, as URIs without an export name, for people and `status`.
     #[prost(string, repeated, tag = "4")]
     pub nbd: Vec<String>,
+    /// The id that an MDM gave to this life before; 0: none yet.
+    #[prost(uint32, tag = "80")]
+    pub id: u32,
+    /// And its incarnation.
+    #[prost(uint64, tag = "81")]
+    pub incarnation: u64,
 }
 
 /// The MDM's answer to both.

@@ -145,6 +145,8 @@ codes! {
         MapPage = 35,
         /// SDS to MDM: what should change. Body: `control::Proposal`. Repeated until the map shows it.
         Proposal = 36,
+        /// SDS to MDM, before it registers, when the welcome asks for it. Body: `control::Report`.
+        Report = 37,
         /// Command line or gateway to MDM. Body: `control::AdminRequest`.
         Admin = 40,
         /// The answer. Body: `control::AdminReply`.

@@ -1,6 +1,7 @@
 //! What always holds of a state.
 
 use super::{Device, State, Volume, check_size};
+use crate::group::Doubt;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
@@ -12,6 +13,9 @@ impl State {
     pub fn check(&self) -> Result<(), String> {
         let up = |d: DeviceId| self.is_up(d);
         for (id, group) in &self.groups {
+            if group.doubt != Doubt::None {
+                continue; // as it was left by decisions of which some are lost
+            }
             group.check(&up).map_err(|what| format!("{id}: {what}: {group:?}"))?;
             let revivable =
                 group.lost && !self.is_used(*id) && group.replicas.iter().any(|d| up(*d));

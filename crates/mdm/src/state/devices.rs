@@ -2,7 +2,7 @@
 
 use super::{Device, Edits, PAST, Server, State, survives};
 use crate::command;
-use crate::group::Group;
+use crate::group::{Doubt, Group};
 use crate::refused::MAX_DEVICES;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -39,7 +39,10 @@ impl State {
                     && d.incarnation.0 <= c.incarnation
                     && d.intent != Intent::Removed
             }
-            None => id == self.next_device() && self.devices_there() < MAX_DEVICES,
+            None => {
+                let lost = self.recovery.open && id.0 <= self.recovery.device;
+                (id == self.next_device() || lost) && self.devices_there() < MAX_DEVICES
+            }
         };
         if taken || !known || !(1..super::LIVES).contains(&c.incarnation) {
             return None;
@@ -72,11 +75,25 @@ impl State {
         let up = |d: DeviceId| d == id || self.is_up(d);
         // R2: a new life acts in new epochs only.
         let raise = new_life && (emptied || !mutant::on(Mutant::ResumeSameEpoch));
-        let groups = self.changed(self.groups_of(id), raise, &up, |group| {
+        let mut groups = self.changed(self.groups_of(id), raise, &up, |group| {
             if emptied { group.emptied(id, &up) } else { group.restarted_if(new_life, id, &up) }
         });
+        if emptied {
+            groups.extend(self.without_evidence(id));
+        }
         let devices = (old != Some(&entry)).then_some((id, entry)).into_iter().collect();
         Some(Edits { devices, server, groups, ..Edits::default() })
+    }
+
+    /// Groups in doubt of which this device, which is empty now, may have had more than others.
+    fn without_evidence(&self, id: DeviceId) -> Vec<(GroupId, Group)> {
+        let mine = self.groups_of(id).iter().map(|g| (*g, &self.groups[g]));
+        let mine = mine.filter(|(_, g)| g.doubt != Doubt::None);
+        let gone = |(at, g): (GroupId, &Group)| {
+            let in_sync = g.in_sync.iter().copied().filter(|d| *d != id).collect();
+            (at, Group { in_sync, doubt: Doubt::Gone, ..g.clone() })
+        };
+        mine.map(gone).collect()
     }
 
     /// The server that this device is the first one of.

@@ -2,7 +2,7 @@
 
 use super::{Edits, State, Users, Volume};
 use crate::command;
-use crate::group::Group;
+use crate::group::{Doubt, Group};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -116,6 +116,9 @@ impl State {
         let mut changed = Vec::new();
         for id in ids {
             let old = &self.groups[id];
+            if old.doubt != Doubt::None {
+                continue;
+            }
             let mut group = old.clone();
             f(&mut group);
             if !self.users.contains_key(id) {

@@ -127,6 +127,10 @@ impl Mdm {
                 hello => self.hello(link, hello, out),
             },
             (_, None) => Err(unexpected("the first frame must be a hello")),
+            (Some(Kind::Report), Some(Role::Sds)) => {
+                self.report(link, decode(body)?);
+                Ok(())
+            }
             (Some(Kind::Register), Some(Role::Sds)) => {
                 self.queue(link, Input::Register(link, decode::<Register>(body)?));
                 Ok(())
@@ -187,6 +191,9 @@ impl Mdm {
         }
         if !self.ready {
             check_hello(&hello, self.state.cluster)?;
+            if hello.role() == Role::Admin && hello.direct && self.consensus.is_some() {
+                return self.greet(link, &hello, out);
+            }
             return Err(self.not_leader());
         }
         self.greet(link, &hello, out)
@@ -243,6 +250,11 @@ impl Mdm {
         }
         let mut answer = welcome(self.state.cluster, Role::Mdm);
         (answer.incarnation, answer.map) = (self.life.0, self.state.version.0);
+        if self.state.recovery.open {
+            answer.map = self.state.index; // no map has this version yet
+        }
+        answer.recovers = role == Role::Sds && self.state.wants_reports();
+        answer.last = self.consensus.as_ref().map_or(0, |c| c.last());
         send_control(link, Header::new(Kind::Welcome), &answer, out);
         Ok(())
     }
@@ -328,6 +340,9 @@ impl Mdm {
     }
 
     fn order(&mut self, link: LinkId, op: u64, request: AdminRequest, out: &mut Effects) {
+        if !self.ready && self.failed.is_none() {
+            return self.order_here(link, op, request.ask, out);
+        }
         if self.queue(link, Input::Order(link, op, request.ask)) {
             return;
         }

@@ -86,13 +86,16 @@ impl Mdm {
             }
             self.input(now, input, &mut batch, out);
         }
+        if let Some(command) = self.reconciled(now, out) {
+            self.execute(now, &command, &mut batch, out);
+        }
         self.heal(now, &mut batch, out);
         batch
     }
 
     /// Gives groups other replicas, where it is time for that.
     fn heal(&mut self, now: Time, batch: &mut Commands, out: &mut Effects) {
-        if !self.ready {
+        if !self.ready || self.state.recovery.open {
             return;
         }
         self.send_slow_away(now, batch, out);
@@ -313,6 +316,7 @@ impl Mdm {
         let incarnation = self.state.devices[&device].incarnation;
         self.detector.heard(now, device, incarnation);
         self.observed.devices.entry(device).or_default().connected = true;
+        self.heed(device, link);
         let before = self.devices.insert(device, Session { link, opened });
         self.seat(link, Peer::Device(device, incarnation), before, out);
         let scrub = self.state.devices[&device].scrub;
@@ -372,7 +376,13 @@ impl Mdm {
         scrub: u32,
         out: &mut Effects,
     ) {
-        let (cluster, map) = (self.state.cluster.0, self.state.version.0);
+        let mut map = self.state.version.0;
+        if self.state.recovery.open
+            && matches!(self.links.get(&link).map(|l| l.peer), Some(Peer::Sdc(..)))
+        {
+            map = 0; // it goes on with the map that it has
+        }
+        let cluster = self.state.cluster.0;
         let message = Registered { cluster, id, incarnation, map, scrub };
         let (head, body) = control_frame(Header::new(Kind::Registered), &message, out.pool());
         self.answers.push(Answer::frame(link, head, body));
@@ -391,8 +401,9 @@ impl Mdm {
             return self.obey_scrub(now, (link, op), m.device, batch, out);
         }
         let made = match &ask {
-            None | Some(Ask::Scrub(_)) => Err(Refused::Unknown),
-            Some(Ask::Status(_)) => Ok(None),
+            _ if let Some(made) = self.while_recovering(ask.as_ref()) => made,
+            None | Some(Ask::Scrub(_) | Ask::RecoverMdm(_)) => Err(Refused::Unknown),
+            Some(Ask::Status(_) | Ask::Backup(_)) => Ok(None),
             Some(Ask::AddMdm(_) | Ask::RemoveMdm(_)) if self.is_one_leaving() => {
                 Err(Refused::MdmLeaves)
             }
@@ -435,6 +446,7 @@ impl Mdm {
         let (mut gone, mut fence) = (None, None);
         match made {
             Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
+            Ok(None) if matches!(ask, Some(Ask::Backup(_))) => reply.backup = self.state.to_bytes(),
             Ok(None) => {
                 let unheard = self.detector.unheard(now);
                 let (state, seen) = (&self.state, &self.observed);
@@ -442,6 +454,7 @@ impl Mdm {
                 let mut info = status::status(state, seen, &unheard, now, limits);
                 info.mdm_pid = self.config.pid;
                 info.mdms = self.member_status();
+                info.recovery = self.state.recovery_status(&self.words);
                 if self.rebuilds_held {
                     info.moves.get_or_insert_default().held_back = true;
                 }

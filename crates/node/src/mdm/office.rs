@@ -153,6 +153,7 @@ impl Mdm {
         self.held_back = false;
         self.slowness = Slowness::default();
         (self.healer, self.rebuilds_held) = (Healer::default(), false);
+        self.words.clear();
         self.devices.clear();
         self.sdcs.clear();
         let guests: Vec<LinkId> = self

@@ -109,14 +109,18 @@ impl Mdm {
                 None => out.send(answer.link, answer.head, answer.body),
             }
         }
-        let version = self.state.version;
-        let due = |p: &Pull| !p.wait || p.have < version;
+        let (version, open) = (self.state.version, self.state.recovery.open);
+        let due = |p: &Pull| !p.wait || p.have < version && !open;
         let pulls: Vec<(LinkId, Pull)> = self
             .links
             .iter_mut()
             .filter_map(|(link, l)| Some((*link, l.parked.take_if(|p| due(p))?)))
             .collect();
         for (link, pull) in pulls {
+            if open {
+                Mdm::empty_page(link, pull.op, out);
+                continue;
+            }
             self.send_pages(link, pull, out);
         }
         if self.proposed().is_none() {

@@ -88,6 +88,16 @@ impl Peers {
         self.links.contains_key(&link)
     }
 
+    /// True for a member that has welcomed us on the present link.
+    pub fn is_up(&self, member: u32) -> bool {
+        self.contacts.get(&member).is_some_and(|c| c.dialer.up().is_some())
+    }
+
+    /// All links that this MDM dialled.
+    pub fn all_links(&self) -> Vec<LinkId> {
+        self.links.keys().copied().collect()
+    }
+
     /// When somebody is to be dialled.
     pub fn wake_at(&self) -> Option<Time> {
         self.contacts.values().filter_map(|c| c.dialer.wake_at()).min()

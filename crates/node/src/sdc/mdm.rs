@@ -9,6 +9,7 @@
 use super::{Peer, Sdc, decode, links, refusal_note};
 use crate::finder::Finder;
 use crate::links::send_control;
+use crate::mapview::is_of_before;
 use base::time::Duration;
 use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
 use core::net::SocketAddr;
@@ -172,12 +173,22 @@ impl Sdc {
         if welcome.role() != Role::Mdm || !ours {
             return self.refuse(now, link, "welcomed by something else than our MDM", out);
         }
+        if is_of_before(self.map.version, welcome.map) {
+            return self.refuse(
+                now,
+                link,
+                "an MDM of before a recovery of the MDMs: it is to be stopped",
+                out,
+            );
+        }
         self.mdm.finder.dialer_mut().admitted();
         let register = RegisterSdc {
             name: self.config.name.clone(),
             nonce: self.config.nonce,
             pid: self.config.pid,
             nbd: self.config.nbd_uris.clone(),
+            id: self.me.map_or(0, |(sdc, _)| sdc.0),
+            incarnation: self.me.map_or(0, |(_, life)| life.0),
         };
         send_control(link, self.mdm_header(Kind::RegisterSdc), &register, out);
     }

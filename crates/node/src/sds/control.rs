@@ -3,7 +3,7 @@
 use super::opening::Known;
 use super::{Sds, Trouble, Who};
 use crate::links::{hello, send_control};
-use crate::mapview::Changes;
+use crate::mapview::{Changes, group_info, is_of_before};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -17,13 +17,18 @@ use store::durable::layout::Layout;
 use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
 use wire::control::{
-    Admission, DeviceKind, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal, RefusalCode,
-    Register, Registered, Role, ScrubStatus, SlowDevice, Welcome,
+    Admission, DeviceKind, GroupReport, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal,
+    RefusalCode, Register, Registered, Report, Role, ScrubStatus, SlowDevice, VolumeInfo, Welcome,
 };
 use wire::{Header, Kind, flag};
 
 /// How long after a write found no space the device counts as full.
 const FULL_FOR: Duration = Duration::from_secs(5);
+
+/// Groups in one part of a report.
+const REPORTED_GROUPS: usize = 1024;
+/// Volumes in one part of a report.
+const REPORTED_VOLUMES: usize = 64;
 
 impl Sds {
     /// Greets the MDM on a link that was dialled to it.
@@ -95,9 +100,20 @@ impl Sds {
             out.note(Note::Refused { link, why: "the MDM address is not an MDM's" });
             return self.drop_link(now, link, out);
         }
+        if is_of_before(self.map.version, welcome.map) {
+            out.note(Note::Refused {
+                link,
+                why: "an MDM of before a recovery of the MDMs: it is to be stopped",
+            });
+            return self.drop_link(now, link, out);
+        }
         self.mdm.dialer_mut().admitted();
         self.mdm_life = Incarnation(welcome.incarnation);
         let Some(register) = self.register() else { return };
+        if welcome.recovers {
+            let report = self.report_parts();
+            report.iter().for_each(|p| send_control(link, Header::new(Kind::Report), p, out));
+        }
         send_control(link, Header::new(Kind::Register), &register, out);
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
     }
@@ -135,6 +151,7 @@ impl Sds {
             domain: config.home.domain.clone(),
             fault_set: config.home.fault_set.clone(),
             pool: config.home.pool.clone(),
+            incarnation: self.incarnation.0,
         };
         let device = match (&self.mirror, self.opening.known()) {
             (Some(mirror), _) => mirror.journal(),
@@ -154,6 +171,37 @@ impl Sds {
             register.acted = acted.unwrap_or(0);
         }
         Some(register)
+    }
+
+    /// What this shard knows, for an MDM that goes on where others were lost.
+    fn report_parts(&self) -> Vec<Report> {
+        let device = match (&self.mirror, self.opening.known()) {
+            (Some(mirror), _) => mirror.journal(),
+            (None, Some(Known::Ready(device))) => device,
+            (None, _) => return Vec::from([Report::default()]),
+        };
+        let evidence: Vec<(GroupId, u64, u64)> = match &self.mirror {
+            Some(mirror) => mirror.evidence().into_iter().map(|(g, a, b)| (g, a.0, b.0)).collect(),
+            None => device.records().into_iter().map(|(g, r)| (g, r.acted.0, r.base.0)).collect(),
+        };
+        let groups = evidence.into_iter().map(|(group, acted, base)| {
+            let config = self.map.group(group).map(|g| group_info(group, g));
+            GroupReport { group: group.0, acted, base, config }
+        });
+        let groups: Vec<GroupReport> = groups.collect();
+        let volumes: Vec<VolumeInfo> = self.map.volumes.iter().map(|(id, v)| v.info(*id)).collect();
+        let whole = Report {
+            version: self.map.version.0,
+            next_volume: self.map.next_volume.0,
+            ..Report::default()
+        };
+        let held = device.volumes().into_iter().map(|v| v.0).collect();
+        let mut parts = Vec::from([Report { held, ..whole.clone() }]);
+        let part = |groups: &[GroupReport]| Report { groups: groups.to_vec(), ..whole.clone() };
+        parts.extend(groups.chunks(REPORTED_GROUPS).map(part));
+        let part = |volumes: &[VolumeInfo]| Report { volumes: volumes.to_vec(), ..whole.clone() };
+        parts.extend(volumes.chunks(REPORTED_VOLUMES).map(part));
+        parts
     }
 
     /// The MDM has named this life.

@@ -676,7 +676,8 @@ fn clients_have_lives_too() {
     let mut b = Bench::new();
     let say = |b: &mut Bench, nonce| {
         let link = b.say_hello(Role::Sdc);
-        let m = RegisterSdc { name: "c".into(), nonce, pid: 5, nbd: vec!["nbd://x".into()] };
+        let nbd = vec!["nbd://x".into()];
+        let m = RegisterSdc { name: "c".into(), nonce, pid: 5, nbd, ..RegisterSdc::default() };
         b.send(link, Header::new(Kind::RegisterSdc), &m);
         (link, b.take::<Registered>(link, Kind::Registered)[0].clone())
     };

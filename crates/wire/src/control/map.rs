@@ -98,6 +98,10 @@ pub struct GroupInfo {
     /// The replica that goes when the others are in sync; 0: none.
     #[prost(uint32, tag = "30")]
     pub leaving: u32,
+    /// After a recovery of the MDMs it is not known who has every acknowledged write: 1, until devices have reported;
+    /// 2, and no report can tell. 0: it is known.
+    #[prost(uint32, tag = "80")]
+    pub doubt: u32,
 }
 
 /// A volume in the map.

@@ -1,8 +1,8 @@
 //! What people and programs ask of the cluster, and what they are answered.
 
 use super::{
-    CreateObject, MapAsk, MapTo, RemoveObject, RenameAsk, SetPool, StatusInfo, UnmapAsk,
-    VolumeStatus,
+    BackupAsk, CreateObject, MapAsk, MapTo, RecoverMdm, RemoveObject, RenameAsk, SetPool,
+    StatusInfo, UnmapAsk, VolumeStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,7 +11,10 @@ use alloc::vec::Vec;
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AdminRequest {
     /// The question or order.
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 20, 30, 31, 40, 41, 42, 50, 51, 52, 53, 54, 55")]
+    #[prost(
+        oneof = "Ask",
+        tags = "1, 2, 3, 4, 20, 30, 31, 40, 41, 42, 50, 51, 52, 53, 54, 55, 80, 81"
+    )]
     pub ask: Option<Ask>,
 }
 
@@ -66,6 +69,12 @@ pub enum Ask {
     /// Set what can be set of a storage pool.
     #[prost(message, tag = "55")]
     SetPool(SetPool),
+    /// Go on without the other MDMs, which are lost; or end that.
+    #[prost(message, tag = "80")]
+    RecoverMdm(RecoverMdm),
+    /// Tell all that an MDM knows.
+    #[prost(message, tag = "81")]
+    Backup(BackupAsk),
 }
 
 /// "Take an MDM into the cluster." It runs already, and belongs to none.
@@ -234,4 +243,7 @@ pub struct AdminReply {
     /// The term of the MDM that leads, and answers: it never falls from one answer to the next.
     #[prost(uint64, tag = "30")]
     pub term: u64,
+    /// The answer to `Backup`.
+    #[prost(bytes = "vec", tag = "80")]
+    pub backup: Vec<u8>,
 }

@@ -1,6 +1,6 @@
 //! What an MDM tells about the cluster: the answer to a question for its status.
 
-use super::{DeviceInfo, Heartbeat, MapTo, MdmInfo, ObjectStatus};
+use super::{DeviceInfo, Heartbeat, MapTo, MdmInfo, ObjectStatus, RecoveryStatus};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -70,6 +70,9 @@ pub struct StatusInfo {
     /// The cluster's name; empty: it has none.
     #[prost(string, tag = "51")]
     pub name: String,
+    /// The last recovery of the MDMs; absent when there was none.
+    #[prost(message, optional, tag = "80")]
+    pub recovery: Option<RecoveryStatus>,
 }
 
 /// Copies that are made anew, move off devices that are to be removed, or to new ones.

@@ -17,6 +17,7 @@ mod hosts;
 mod library;
 mod lifecycle;
 mod lost;
+mod managers;
 mod mdm_cluster;
 mod mdm_parted;
 mod mdm_restart;

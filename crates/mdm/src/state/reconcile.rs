@@ -1,0 +1,85 @@
+//! The end of a recovery of the MDMs: what servers know becomes true, and is told to all.
+
+use super::{Edits, State, Volume};
+use crate::command;
+use crate::group::{Doubt, Group};
+use crate::mapping::Mapping;
+use crate::state::check_size;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use base::{DeviceId, GroupId, MapVersion, PoolId, VolumeId};
+use wire::control::{GroupInfo, VolumeInfo};
+
+impl State {
+    pub(super) fn reconcile(&self, c: &command::Reconcile) -> Edits {
+        let mut groups: BTreeMap<GroupId, Group> = BTreeMap::new();
+        for info in c.groups.iter().filter(|info| self.may_settle(info)) {
+            let mut group = Group::settled(info, &|d| self.is_up(d));
+            if !self.users.contains_key(&GroupId(info.id)) {
+                group.form(&|d| self.is_up(d));
+            }
+            groups.insert(GroupId(info.id), group);
+        }
+        let open = self.recovery.open;
+        let mut volumes: Vec<(VolumeId, Option<Volume>)> = Vec::new();
+        for info in c.volumes.iter().filter(|_| open) {
+            volumes.extend(self.adopted(info).map(|v| (VolumeId(info.id), Some(v))));
+        }
+        let gone = c.deleted.iter().map(|id| VolumeId(*id)).filter(|_| open);
+        volumes.extend(gone.filter(|id| self.volumes.contains_key(id)).map(|id| (id, None)));
+        let groups = groups.into_iter().collect();
+        Edits { groups, volumes, recovered: open && c.close, ..Edits::default() }
+    }
+
+    /// Whether this ends a doubt, or is a group that the lost MDMs made.
+    pub(crate) fn may_settle(&self, info: &GroupInfo) -> bool {
+        let doubtful = match self.groups.get(&GroupId(info.id)) {
+            Some(group) => group.doubt == Doubt::Reports,
+            None => self.recovery.open && info.id <= self.recovery.group,
+        };
+        let pool = |d: &u32| self.devices.get(&DeviceId(*d)).map(|d| d.pool);
+        let first = info.replicas.first().and_then(pool);
+        let known = first.is_some() && info.replicas.iter().all(|d| pool(d) == first);
+        let group = Group::settled(info, &|d| self.is_up(d));
+        doubtful && known && group.check(&|d| self.is_up(d)).is_ok()
+    }
+
+    /// A volume as a server's map has it; nothing if it is so already, or can't be.
+    pub(crate) fn adopted(&self, info: &VolumeInfo) -> Option<Volume> {
+        let slots: Vec<GroupId> = info.slots.iter().map(|g| GroupId(*g)).collect();
+        let pool = |g: &GroupId| self.groups.get(g).and_then(|g| self.pool_of(g));
+        let home: PoolId = slots.first().and_then(pool)?;
+        let old = self.volumes.get(&VolumeId(info.id));
+        let mut told = info.mapping.clone().unwrap_or_default();
+        told.sdcs.retain(|g| self.sdcs.contains_key(&base::SdcId(g.sdc)));
+        let mapping =
+            info.mapping.as_ref().map_or_else(|| Mapping::everyone(1), |_| Mapping::of(Some(told)));
+        let generation = old.map_or(1, |v| v.generation).max(mapping.newest());
+        let volume = Volume {
+            name: info.name.clone(),
+            size: info.size,
+            generation,
+            mapping,
+            pool: home,
+            thick: info.thick,
+            slots,
+            changed_at: old.map_or(MapVersion(0), |v| v.changed_at),
+        };
+        let other = |(id, v): (&VolumeId, &Volume)| id.0 != info.id && v.name == volume.name;
+        let may = volume.slots.iter().all(|g| pool(g) == Some(home))
+            && check_size(volume.size).is_ok()
+            && VolumeId(info.id) < self.next_volume
+            && !self.volumes.iter().any(other);
+        (may && old != Some(&volume)).then_some(volume)
+    }
+
+    /// The recovery is over. Everybody gets all of the map: what one knows of before may be of decisions that are lost.
+    pub(super) fn close_recovery(&mut self) {
+        self.recovery.open = false;
+        let at = self.version;
+        self.devices.values_mut().for_each(|d| d.changed_at = at);
+        self.groups.values_mut().for_each(|g| g.changed_at = at);
+        self.volumes.values_mut().for_each(|v| v.changed_at = at);
+        (self.objects.changed_at, self.members.changed_at) = (at, at);
+    }
+}

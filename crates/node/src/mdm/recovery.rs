@@ -1,0 +1,219 @@
+//! How an MDM goes on when most of the others are lost for good, by an operator's order ([`mdm::recovery`] has the rules).
+//!
+//! The order comes to an MDM that does not lead, on a link of its own kind ([`wire::control::Hello::direct`]). It is refused
+//! while a majority could answer. Then this MDM writes an image of which it is the only member, with an order in it that
+//! says so, and begins with that. The others don't belong to it any more: whoever of them comes back is refused, and ends.
+
+use super::outlet::Answer;
+use super::peers::Peers;
+use super::{Mdm, Peer};
+use crate::links::send_control;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use base::{DeviceId, LinkId, Time};
+use consensus::{Base, HardState, Image, Membership};
+use mdm::command::{Command, Reconcile};
+use mdm::entry;
+use mdm::members::Member;
+use mdm::recovery;
+use mdm::{Refused, State};
+use seam::{Effect, Effects, Note};
+use wire::control::{AdminError, AdminReply, Ask, RecoverMdm, Report};
+use wire::{Header, Kind, control_frame};
+
+/// How often it is looked at what devices have told.
+const EVERY: base::Duration = base::Duration::from_millis(200);
+
+impl Mdm {
+    /// An order to an MDM that does not lead.
+    pub(super) fn order_here(
+        &mut self,
+        link: LinkId,
+        op: u64,
+        ask: Option<Ask>,
+        out: &mut Effects,
+    ) {
+        let Some(Ask::RecoverMdm(order)) = ask.filter(|_| !self.ready) else {
+            let why = self.not_leader();
+            return self.refuse(link, &why, out);
+        };
+        let mut header = Header::new(Kind::AdminReply);
+        header.op = op.into();
+        match self.recover(&order, out) {
+            Ok(()) => {
+                out.note(Note::Recovering { number: self.state.recovery.number });
+                let (head, body) = control_frame(header, &AdminReply::default(), out.pool());
+                self.answers.push(Answer { order: Some(op), ..Answer::frame(link, head, body) });
+            }
+            Err(text) => {
+                let error = AdminError::Other as i32;
+                send_control(
+                    link,
+                    header,
+                    &AdminReply { error, text, ..AdminReply::default() },
+                    out,
+                );
+            }
+        }
+    }
+
+    /// Goes on as the only MDM, as soon as that is durable.
+    fn recover(&mut self, order: &RecoverMdm, out: &mut Effects) -> Result<(), String> {
+        let Some(consensus) = &self.consensus else {
+            return Err(String::from(
+                "this MDM belongs to no cluster: there is nothing that it could go on with",
+            ));
+        };
+        let me = consensus.id();
+        if consensus.last() == 0 || self.state.cluster.0 == 0 {
+            return Err(String::from(
+                "this MDM was never told anything: there is nothing that it could go on with",
+            ));
+        }
+        self.refuse_with_majority(me)?;
+        if !self.log.is_idle() || self.beginning.is_some() {
+            return Err(String::from("its log is being written: ask again"));
+        }
+        let mut state = self.with_undecided(consensus.undecided())?;
+        let member = state.members.list.get(&(me as u32));
+        let member = Member {
+            name: member.map_or_else(|| self.config.name.clone(), |m| m.name.clone()),
+            address: self.config.address.to_string(),
+            tie_breaker: false,
+        };
+        state.recover(me as u32, member, &order.by, order.at);
+        state.check().map_err(|what| format!("what this MDM has can't be used: {what}"))?;
+        let (term, index) = (consensus.hard().term + 1, consensus.last() + 1);
+        let voters = Vec::from([me]);
+        let base = Base {
+            index,
+            term,
+            membership: Membership { voters, ..Membership::default() },
+            data: entry::to_bytes(&state, self.chain),
+        };
+        let hard = HardState { term, vote: 0, commit: index };
+        self.leave_all(out);
+        self.consensus = None;
+        self.state = state;
+        self.begin_with(Image { me, hard, base, entries: Vec::new() });
+        Ok(())
+    }
+
+    /// What this MDM has, also of what is not known to be decided: that may have been.
+    fn with_undecided(&self, entries: Vec<Vec<u8>>) -> Result<State, String> {
+        let mut state = self.state.clone();
+        for data in entries {
+            if !entry::apply(&mut state, &data) {
+                return Err(String::from(
+                    "its log holds an entry that this build doesn't know: update it",
+                ));
+            }
+        }
+        Ok(state.with_groups_of(&self.state))
+    }
+
+    fn refuse_with_majority(&self, me: u64) -> Result<(), String> {
+        let Some(consensus) = &self.consensus else { return Ok(()) };
+        let voters = &consensus.membership().voters;
+        let there = |id: &&u64| **id == me || self.peers.is_up(**id as u32);
+        let up = voters.iter().filter(there).count();
+        let leader = consensus.role().leader;
+        if leader != 0 || 2 * up > voters.len() {
+            return Err(format!(
+                "{up} of {} MDMs work, or one of them leads: wait until they have elected one, and use \
+                 `gabion mdm remove` for those that are lost",
+                voters.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// All links but those of command lines are closed: who was welcomed here was by another MDM, in a way.
+    fn leave_all(&mut self, out: &mut Effects) {
+        let others = |(link, l): (&LinkId, &super::Link)| {
+            (!matches!(l.peer, Peer::Guest(wire::control::Role::Admin))).then_some(*link)
+        };
+        let others: Vec<LinkId> = self.links.iter().filter_map(others).collect();
+        for link in others {
+            self.links.remove(&link);
+            out.push(Effect::Close { link });
+        }
+        for link in self.peers.all_links() {
+            out.push(Effect::Close { link });
+        }
+        self.peers = Peers::default();
+        self.office = None;
+    }
+
+    /// A device tells a part of what it knows.
+    pub(super) fn report(&mut self, link: LinkId, part: Report) {
+        if let Some(link) = self.links.get_mut(&link).filter(|_| self.state.wants_reports()) {
+            link.word.get_or_insert_default().add(part);
+        }
+    }
+
+    /// This device has registered: what it has told counts.
+    pub(super) fn heed(&mut self, device: DeviceId, link: LinkId) {
+        let word = self.links.get_mut(&link).and_then(|l| l.word.take());
+        match word {
+            Some(word) => self.words.insert(device, word),
+            None => self.words.remove(&device),
+        };
+    }
+
+    /// When what devices have told is looked at next.
+    pub(super) fn recovery_wake(&self) -> Option<Time> {
+        (self.state.recovery.open && self.may_propose()).then_some(self.recovery_due.0)
+    }
+
+    /// What follows from what devices have told, if it is time to look at that.
+    pub(super) fn reconciled(&mut self, now: Time, out: &mut Effects) -> Option<Command> {
+        if self.recovery_due.0 > now {
+            return None;
+        }
+        self.recovery_due.0 = now + EVERY;
+        if !self.state.wants_reports() {
+            self.words = BTreeMap::new();
+            return None;
+        }
+        let command = recovery::plan(&self.state, &self.words, now < self.recovery_due.1)?;
+        if let Command::Reconcile(c) = &command {
+            out.note(match c.close {
+                true => Note::Recovered { number: self.state.recovery.number },
+                false => Note::Reconciled { groups: c.groups.len() as u32 },
+            });
+            if !c.close {
+                self.recovery_due.0 = now; // there may be more
+            }
+        }
+        Some(command)
+    }
+
+    /// The order to end a recovery with what was told, or an order that has to wait for its end.
+    pub(super) fn while_recovering(
+        &self,
+        ask: Option<&Ask>,
+    ) -> Option<Result<Option<Command>, Refused>> {
+        let open = self.state.recovery.open;
+        match ask {
+            Some(Ask::RecoverMdm(m)) if m.finish && open => {
+                let close = Reconcile { close: true, ..Reconcile::default() };
+                Some(Ok(Some(Command::Reconcile(close))))
+            }
+            Some(Ask::RecoverMdm(m)) if m.finish => Some(Err(Refused::NotRecovering)),
+            Some(Ask::RecoverMdm(_)) => Some(Err(Refused::MajorityWorks)),
+            Some(Ask::Status(_) | Ask::Backup(_)) => None,
+            _ => open.then_some(Err(Refused::Recovering)),
+        }
+    }
+
+    /// Answers a map's pull while there is none to hand out: a page that changes nothing.
+    pub(super) fn empty_page(link: LinkId, op: u64, out: &mut Effects) {
+        let page = wire::control::MapPage { last: true, ..Default::default() };
+        let mut header = Header::new(Kind::MapPage);
+        header.op = op.into();
+        send_control(link, header, &page, out);
+    }
+}

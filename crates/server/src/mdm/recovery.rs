@@ -1,0 +1,220 @@
+//! When MDMs are lost for good: a backup of what they know, and how one of them goes on.
+
+use crate::admin::Admin;
+use crate::config::{self, MdmConfig};
+use crate::exit::{Exit, coded};
+use crate::size::Size;
+use crate::target::Target;
+use anyhow::{Context, Result, bail};
+use node::backup::{Backup, pack};
+use std::fs::{self, File, OpenOptions};
+use std::io::{IsTerminal, Write, stdin};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use wire::control::{RecoverMdm, RecoveryStatus, StatusInfo};
+
+const POLL: Duration = Duration::from_millis(100);
+/// How long servers may take to report.
+const REPORTS: Duration = Duration::from_secs(30);
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// Who orders it, for the record.
+fn who() -> String {
+    let user = std::env::var("USER").unwrap_or_else(|_| "?".to_owned());
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{user}@{}", host.trim())
+}
+
+fn when(seconds: u64) -> impl std::fmt::Display {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+/// `gabion mdm backup`.
+pub fn backup(target: &Target, file: &Path) -> Result<()> {
+    let state = target.connect()?.backup()?;
+    let bytes = pack(&state, now());
+    let read = Backup::from_bytes(&bytes).map_err(|what| {
+        anyhow::anyhow!("what the MDM sent is of no use ({what}): nothing was written")
+    })?;
+    let context = || format!("can't write {}", file.display());
+    let mut to =
+        OpenOptions::new().write(true).create_new(true).open(file).with_context(context)?;
+    to.write_all(&bytes).and_then(|()| to.sync_all()).with_context(context)?;
+    println!(
+        "{}: {} volumes, {} devices, {}. Keep it on another host, and make one after each change of volumes or devices.",
+        file.display(),
+        read.volumes.len(),
+        read.devices,
+        Size(bytes.len() as u64)
+    );
+    Ok(())
+}
+
+/// `gabion mdm recover`.
+pub fn recover(target: &Target, yes: bool) -> Result<Exit> {
+    let all = target.mdms()?;
+    let survivors = all.iter().filter_map(|at| Admin::direct(*at).ok());
+    let Some((mut admin, last)) = survivors.max_by_key(|(_, last)| *last) else {
+        let text = "no MDM answers. Start one whose log is whole, or restore a backup: `gabion mdm restore`";
+        return Err(coded(Exit::Unreachable, text));
+    };
+    let at = admin.mdm();
+    if !yes {
+        let warning = format!(
+            "The MDM at {at} is to go on alone. Its log ends at entry {last}.\n\
+             - What the others decided after that is known only as far as servers can tell it.\n\
+             - The others are given up for good: stop them, and remove their logs before you add them again.\n"
+        );
+        confirm(&warning, "recover", "going on without most MDMs is a decision")?;
+    }
+    admin.recover_mdm(RecoverMdm { by: who(), at: now(), finish: false })?;
+    println!("The MDM at {at} goes on alone, and asks the servers what they know.");
+    wait_closed(at)
+}
+
+/// `gabion mdm recover --finish`.
+pub fn finish(target: &Target) -> Result<Exit> {
+    let mut admin = target.connect()?;
+    let at = admin.mdm();
+    admin.recover_mdm(RecoverMdm { by: who(), at: now(), finish: true })?;
+    wait_closed(at)
+}
+
+fn wait_closed(at: SocketAddr) -> Result<Exit> {
+    let start = Instant::now();
+    loop {
+        let info = Admin::connect(at).and_then(|mut admin| admin.status());
+        let status = info.as_ref().ok().and_then(|info| info.recovery.clone());
+        let waits = status.as_ref().is_none_or(|s| s.open);
+        if let (Ok(info), Some(status), false) = (&info, &status, waits) {
+            println!("{}", summary(info, status));
+            return Ok(if status.doubtful > 0 { Exit::Lost } else { Exit::Ok });
+        }
+        if start.elapsed() > REPORTS {
+            let (info, Some(status)) = (info?, status) else {
+                bail!("the MDM at {at} does not recover")
+            };
+            bail!("{}", summary(&info, &status));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// How a recovery stands, and what to do.
+pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
+    let name = |id: &u32| {
+        let device = info.devices.iter().find(|d| d.info.as_ref().is_some_and(|i| i.id == *id));
+        device.map_or_else(|| format!("dev{id}"), |d| format!("dev{id} of {}", d.sds))
+    };
+    let waits: Vec<String> = status.waits_for.iter().map(name).collect();
+    let mut text = match status.open {
+        true => String::from(
+            "The MDM still collects what servers know. I/O goes on, as without an MDM.",
+        ),
+        false => format!(
+            "Recovery {} is over (ordered by {}, {}). Make the MDMs three again: `gabion mdm add`.",
+            status.number,
+            status.by,
+            when(status.at)
+        ),
+    };
+    if status.doubtful > 0 {
+        text += &format!(
+            " {} groups are not served, as it is not known who has everything that was written.",
+            status.doubtful
+        );
+    }
+    if !waits.is_empty() {
+        text += &format!(" It waits for {}: start them.", waits.join(", "));
+    }
+    if status.stuck > 0 {
+        text += &format!(" Of {} of these groups no server can tell.", status.stuck);
+    }
+    if !status.strange.is_empty() {
+        let ids: Vec<String> = status.strange.iter().map(u32::to_string).collect();
+        text += &format!(
+            " Devices hold data of volumes that the MDM does not know (ids {}): with --finish they are DELETED. If there \
+             is a newer backup, restore that one instead.",
+            ids.join(", ")
+        );
+    }
+    if status.open {
+        text += " `gabion mdm recover --finish` goes on without what is missing.";
+    }
+    text
+}
+
+/// `gabion mdm restore`.
+pub fn restore(target: &Target, file: &Path, config: Option<&Path>, yes: bool) -> Result<()> {
+    let bytes = fs::read(file).with_context(|| format!("can't read {}", file.display()))?;
+    let backup =
+        Backup::from_bytes(&bytes).map_err(|what| anyhow::anyhow!("{}: {what}", file.display()))?;
+    let config: MdmConfig = match config {
+        Some(file) => config::read(file)?,
+        None => config::read(&target.local()?.config_file("mdm"))?,
+    };
+    let empty = |path: &Path| fs::metadata(path).map_or(true, |m| m.len() == 0);
+    if !empty(&config.log) {
+        bail!(
+            "there is a log at {}. If it is of no use any more, move it away; if it is whole, start its MDM, and use \
+             `gabion mdm recover` should the others be lost",
+            config.log.display()
+        );
+    }
+    if !yes {
+        let warning = format!(
+            "The backup of {} has {} volumes and {} devices. The log of MDM {} is made of it.\n\
+             - All other MDMs of this cluster are given up for good: make sure that none runs, and remove their logs.\n\
+             - What was decided since then is known only as far as servers can tell it.\n",
+            when(backup.made_at),
+            backup.volumes.len(),
+            backup.devices,
+            config.name
+        );
+        confirm(&warning, "restore", "to restore a backup is a decision")?;
+    }
+    let address = config.advertise.unwrap_or(config.listen);
+    let writes = backup.log(&config.name, address, &who(), now());
+    write_log(&config.log, &writes)
+        .with_context(|| format!("can't write {}", config.log.display()))?;
+    println!(
+        "{} is made. Start this MDM: it asks the servers what they know, and hands out the map when they have told. \
+         `gabion status` shows whom it waits for; `gabion mdm add` makes the MDMs three again.",
+        config.log.display()
+    );
+    Ok(())
+}
+
+/// Under another name first, so that a half-written one is never taken for a log.
+fn write_log(path: &Path, writes: &[(u64, Vec<u8>)]) -> Result<()> {
+    let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let part = path.with_extension("restoring");
+    let file = File::create(&part)?;
+    for (at, data) in writes {
+        file.write_all_at(data, *at)?;
+    }
+    file.sync_all()?;
+    fs::rename(&part, path)?;
+    File::open(folder)?.sync_all()?;
+    Ok(())
+}
+
+fn confirm(warning: &str, word: &str, why: &str) -> Result<()> {
+    if !stdin().is_terminal() {
+        bail!("{why}: say so with --yes");
+    }
+    print!("{warning}Type `{word}` to go on: ");
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    stdin().read_line(&mut answer)?;
+    if answer.trim() != word {
+        bail!("nothing was done");
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! Most MDMs, or all, are lost for good: one goes on, by order, and nothing that was answered is lost.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::fs;
+use system::bytes::Random;
+use system::probe::Probe;
+use system::{Cluster, MIB, Options, case, secs, wait};
+
+fn three() -> Result<Cluster> {
+    Cluster::start(&Options {
+        device: "file:512MiB",
+        volumes: &["vol1:64MiB"],
+        more: &["--mdms", "3"],
+        ..Options::default()
+    })
+}
+
+fn voters(cluster: &Cluster) -> Result<usize> {
+    let text = cluster.gabion(&["mdm", "list", "--json"])?.ok()?;
+    let all: Value = serde_json::from_str(&text)?;
+    let votes = |m: &&Value| m["votes"] == true && m["state"] == "up";
+    Ok(all.as_array().context("a list")?.iter().filter(votes).count())
+}
+
+fn address(cluster: &Cluster, name: &str) -> Result<String> {
+    let text = cluster.gabion(&["mdm", "list", "--json"])?.ok()?;
+    let all: Value = serde_json::from_str(&text)?;
+    let mut all = all.as_array().context("a list")?.iter();
+    let found = all.find(|m| m["name"] == name).context("it is there")?;
+    Ok(found["address"].as_str().context("an address")?.to_owned())
+}
+
+fn lose(cluster: &Cluster, name: &str) -> Result<()> {
+    cluster.kill(name)?;
+    Ok(fs::remove_file(cluster.file(&format!("{name}.log")))?)
+}
+
+/// Lost MDMs come back with empty logs.
+fn add_again(cluster: &Cluster, lost: &[(&str, String)]) -> Result<()> {
+    for (name, address) in lost {
+        cluster.gabion(&["mdm", "start", name])?;
+        cluster.gabion(&["mdm", "add", name, address])?.ok()?;
+    }
+    wait("all three vote", secs(30), || Ok((voters(cluster)? == 3).then_some(())))
+}
+
+#[test]
+fn the_last_of_three_goes_on_and_every_byte_is_there() {
+    case(|| {
+        let cluster = three()?;
+        let content = Random::new(1).bytes((64 * MIB) as usize);
+        cluster.fill("vol1", &content)?;
+        cluster.gabion(&["volume", "create", "vol2", "64MiB"])?.ok()?;
+        cluster.wait_state("healthy", secs(20))?;
+        cluster.gabion(&["mdm", "recover", "--yes"])?.fails(1, &["MDMs work"])?;
+        let lost = [("mdm2", address(&cluster, "mdm2")?), ("mdm3", address(&cluster, "mdm3")?)];
+        let probe = Probe::start(&cluster, "vol2", 2, 64 << 20)?;
+        probe.wait_ops(200)?;
+        for (name, _) in &lost {
+            lose(&cluster, name)?;
+        }
+        cluster.gabion(&["volume", "create", "no", "1MiB"])?.code(5)?;
+        wait("the survivor knows that nobody leads", secs(10), || {
+            Ok((cluster.gabion(&["mdm", "recover", "--yes"])?.code == 0).then_some(()))
+        })?;
+        probe.wait_ops(200)?;
+        cluster.wait_state("healthy", secs(30))?;
+        cluster.verify("vol1", &content)?;
+        cluster.gabion(&["volume", "create", "later", "5MiB"])?.ok()?;
+        add_again(&cluster, &lost)?;
+        // It is a cluster as any other one: the survivor may go.
+        cluster.kill("mdm")?;
+        wait("another one leads", secs(10), || {
+            Ok((cluster.gabion(&["volume", "create", "last", "1MiB"])?.code == 0).then_some(()))
+        })?;
+        probe.wait_ops(200)?;
+        let saw = probe.finish()?;
+        println!("longest request: {:?}", saw.worst);
+        cluster.kill_all()?;
+        cluster.start_again()?;
+        cluster.wait_state("healthy", secs(60))?;
+        cluster.verify("vol1", &content)
+    });
+}
+
+#[test]
+fn what_a_lost_majority_decided_is_learned_from_the_servers() {
+    case(|| {
+        let cluster = three()?;
+        let content = Random::new(2).bytes((64 * MIB) as usize);
+        cluster.fill("vol1", &content)?;
+        cluster.gabion(&["mdm", "switch", "mdm2"])?.ok()?;
+        let lost = [("mdm2", address(&cluster, "mdm2")?), ("mdm3", address(&cluster, "mdm3")?)];
+        // This one knows nothing of what comes now: another volume, and a server that is away while the others are written.
+        cluster.kill("mdm")?;
+        cluster.gabion(&["volume", "create", "vol2", "32MiB"])?.ok()?;
+        let second = Random::new(3).bytes((32 * MIB) as usize);
+        cluster.fill("vol2", &second)?;
+        cluster.kill("sds2")?;
+        cluster.wait_down("sds2")?;
+        let third = Random::new(4).bytes((64 * MIB) as usize);
+        cluster.fill("vol1", &third)?;
+        for (name, _) in &lost {
+            lose(&cluster, name)?;
+        }
+        cluster.gabion(&["mdm", "start"])?;
+        wait("the survivor goes on", secs(10), || {
+            Ok((cluster.gabion(&["mdm", "recover", "--yes"])?.code == 0).then_some(()))
+        })?;
+        cluster.verify("vol1", &third)?;
+        cluster.verify("vol2", &second)?;
+        cluster.start_sds(2)?;
+        cluster.wait_state("healthy", secs(60))?;
+        cluster.kill("sds1")?;
+        cluster.wait_down("sds1")?;
+        cluster.verify("vol1", &third)?;
+        cluster.verify("vol2", &second)?;
+        cluster.start_sds(1)?;
+        add_again(&cluster, &lost)
+    });
+}
+
+#[test]
+fn all_mdms_are_lost_and_an_older_backup_does() {
+    case(|| {
+        let cluster = three()?;
+        let content = Random::new(5).bytes((64 * MIB) as usize);
+        cluster.fill("vol1", &content)?;
+        let file = cluster.folder.join("backup");
+        let file = file.to_str().context("text")?;
+        cluster.gabion(&["mdm", "backup", file])?.ok()?;
+        cluster.gabion(&["mdm", "backup", file])?.fails(1, &["can't write"])?;
+        // After the backup: a volume, and groups change as a server goes and comes.
+        cluster.gabion(&["volume", "create", "vol2", "32MiB"])?.ok()?;
+        let second = Random::new(6).bytes((32 * MIB) as usize);
+        cluster.fill("vol2", &second)?;
+        cluster.kill("sds3")?;
+        cluster.wait_down("sds3")?;
+        let third = Random::new(7).bytes((64 * MIB) as usize);
+        cluster.fill("vol1", &third)?;
+        cluster.start_sds(3)?;
+        cluster.wait_state("healthy", secs(60))?;
+        let lost = [("mdm2", address(&cluster, "mdm2")?), ("mdm3", address(&cluster, "mdm3")?)];
+        cluster.gabion(&["mdm", "restore", file, "--yes"])?.fails(1, &["there is a log"])?;
+        for name in ["mdm", "mdm2", "mdm3"] {
+            lose(&cluster, name)?;
+        }
+        cluster.gabion(&["mdm", "restore", file, "--yes"])?.ok()?;
+        cluster.gabion(&["mdm", "start"])?.ok()?;
+        cluster.wait_state("healthy", secs(30))?;
+        cluster.verify("vol1", &third)?;
+        cluster.verify("vol2", &second)?;
+        cluster.gabion(&["volume", "create", "vol3", "8MiB"])?.ok()?;
+        cluster.verify("vol3", &vec![0; (8 * MIB) as usize])?;
+        for dead in ["sds1", "sds2"] {
+            cluster.kill(dead)?;
+            cluster.wait_down(dead)?;
+            cluster.verify("vol1", &third)?;
+            cluster.verify("vol2", &second)?;
+            cluster.start_sds(dead[3..].parse()?)?;
+            cluster.wait_state("healthy", secs(60))?;
+        }
+        add_again(&cluster, &lost)
+    });
+}
+
+#[test]
+fn a_backup_is_restored_after_all_processes_have_ended_and_new_volumes_are_not_deleted_in_silence()
+{
+    case(|| {
+        let cluster = three()?;
+        let content = Random::new(8).bytes((64 * MIB) as usize);
+        cluster.fill("vol1", &content)?;
+        let (old, new) = (cluster.folder.join("old"), cluster.folder.join("new"));
+        let (old, new) = (old.to_str().context("text")?, new.to_str().context("text")?);
+        cluster.gabion(&["mdm", "backup", old])?.ok()?;
+        cluster.gabion(&["volume", "create", "vol2", "32MiB"])?.ok()?;
+        let second = Random::new(9).bytes((32 * MIB) as usize);
+        cluster.fill("vol2", &second)?;
+        cluster.gabion(&["mdm", "backup", new])?.ok()?;
+        cluster.kill_all()?;
+        let lose_logs = || -> Result<()> {
+            for name in ["mdm", "mdm2", "mdm3"] {
+                let _ = fs::remove_file(cluster.file(&format!("{name}.log")));
+            }
+            Ok(())
+        };
+        lose_logs()?;
+        cluster.gabion(&["mdm", "restore", old, "--yes"])?.ok()?;
+        for name in ["mdm start 1", "sds start 1", "sds start 2", "sds start 3"] {
+            cluster.gabion(&name.split(' ').collect::<Vec<_>>())?;
+        }
+        wait("it is told that there is more than the backup has", secs(30), || {
+            let ran = cluster.gabion(&["status"])?;
+            Ok(ran.stdout.contains("DELETED").then_some(()))
+        })?;
+        cluster.kill("mdm")?;
+        lose_logs()?;
+        cluster.gabion(&["mdm", "restore", new, "--yes"])?.ok()?;
+        cluster.gabion(&["mdm", "start", "1"])?;
+        cluster.gabion(&["up", "--detach"])?;
+        cluster.wait_state("healthy", secs(60))?;
+        cluster.verify("vol1", &content)?;
+        cluster.verify("vol2", &second)
+    });
+}
