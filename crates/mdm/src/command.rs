@@ -14,7 +14,7 @@ pub use objects::{DropObject, MapVolume, PutObject, Rename};
 use alloc::string::String;
 use alloc::vec::Vec;
 use prost::Message;
-use wire::control::{GroupInfo, MappingInfo, MdmInfo, VolumeInfo};
+use wire::control::{AcceptedLoss, GroupInfo, MappingInfo, MdmInfo, VolumeInfo};
 
 /// One log entry.
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -83,6 +83,9 @@ pub enum Command {
     /// After a recovery of the MDMs: what servers know becomes true.
     #[prost(message, tag = "80")]
     Reconcile(Reconcile),
+    /// Groups that nobody serves begin anew, without what is lost.
+    #[prost(message, tag = "81")]
+    AcceptLoss(AcceptLoss),
 }
 
 /// See [`Command::FormCluster`].
@@ -363,12 +366,26 @@ pub struct Reconcile {
     pub close: bool,
 }
 
+/// See [`Command::AcceptLoss`].
+#[derive(Clone, PartialEq, Message)]
+pub struct AcceptLoss {
+    /// The volumes that have data there.
+    #[prost(uint32, repeated, tag = "1")]
+    pub volumes: Vec<u32>,
+    /// Who has accepted what.
+    #[prost(message, required, tag = "2")]
+    pub loss: AcceptedLoss,
+    /// Each group's replicas from now on: the first is in sync and leads, the other one gets a copy. The epoch is compared.
+    #[prost(message, repeated, tag = "3")]
+    pub groups: Vec<Shape>,
+}
+
 /// The envelope of a command in the log.
 #[derive(Clone, PartialEq, Message)]
 struct Record {
     #[prost(
         oneof = "Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 60, 80"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 60, 80, 81"
     )]
     command: Option<Command>,
 }

@@ -315,6 +315,24 @@ pub enum Refused {
     /// Nobody was named.
     #[error("say to whom: --sdc NAME, or --all")]
     Nobody,
+    /// Nothing of these volumes can be given up in this way.
+    #[error(
+        "nothing of that can be given up: `gabion volume damage` shows what is not served, and why. What is lost begins \
+         anew with zeros; what waits for a device with an older copy, by --use-stale"
+    )]
+    NothingLost,
+    /// Other volumes have data in the same groups.
+    #[error(
+        "other volumes lie in the same groups, and would lose the same: {0}. Name all of them, or delete those that \
+         are of no use any more"
+    )]
+    SharesLoss(String),
+    /// There is nobody who could begin with nothing.
+    #[error(
+        "no device of the pool can begin anew with a group that is lost: it takes one that is up and does not belong to \
+         the group. Start or add a server"
+    )]
+    NobodyEmpty,
     /// The MDM collects what servers know.
     #[error(
         "the MDM recovers, and asks servers what they know: `gabion status` shows whom it waits for; `gabion mdm recover \
@@ -378,7 +396,11 @@ impl Refused {
             Refused::NoSpace { .. } => AdminError::NoSpace,
             Refused::TooFewUnits { .. } | Refused::LastUnit { .. } => AdminError::TooFewServers,
             Refused::TooFewServers { .. } | Refused::TooFewLeft { .. } => AdminError::TooFewServers,
-            Refused::NotRecovering | Refused::MajorityWorks => AdminError::Already,
+            Refused::NotRecovering | Refused::MajorityWorks | Refused::NothingLost => {
+                AdminError::Already
+            }
+            Refused::SharesLoss(_) => AdminError::InUse,
+            Refused::NobodyEmpty => AdminError::TooFewServers,
             Refused::Recovering
             | Refused::MdmLeaves
             | Refused::NoGroup

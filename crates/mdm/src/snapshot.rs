@@ -19,7 +19,7 @@ use base::{
     SdcId, SdsId, VolumeId,
 };
 use prost::Message;
-use wire::control::{DeviceInfo, GroupInfo, MdmInfo, ObjectKind, VolumeInfo};
+use wire::control::{AcceptedLoss, DeviceInfo, GroupInfo, MdmInfo, ObjectKind, VolumeInfo};
 
 #[derive(Clone, PartialEq, Message)]
 struct Snapshot {
@@ -146,6 +146,8 @@ struct VolumeRecord {
     info: VolumeInfo,
     #[prost(uint64, tag = "2")]
     changed_at: u64,
+    #[prost(message, repeated, tag = "3")]
+    losses: Vec<AcceptedLoss>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -193,6 +195,7 @@ impl State {
                 .map(|(id, v)| VolumeRecord {
                     info: volume_info(*id, v),
                     changed_at: v.changed_at.0,
+                    losses: v.losses.clone(),
                 })
                 .collect(),
             sdcs: self.sdcs.iter().map(|(id, s)| sdc_record(*id, s)).collect(),
@@ -379,6 +382,7 @@ fn volume(r: VolumeRecord) -> Volume {
         pool: PoolId(r.info.pool.max(1)),
         thick: r.info.thick,
         slots: r.info.slots.into_iter().map(GroupId).collect(),
+        losses: r.losses,
         changed_at: MapVersion(r.changed_at),
     }
 }

@@ -12,6 +12,7 @@
 
 mod check;
 mod clients;
+mod damage;
 mod devices;
 mod groups;
 mod naming;
@@ -35,7 +36,7 @@ use base::{
 };
 use groups::{forget_volume, index_volume};
 pub(crate) use volumes::check_size;
-use wire::control::{DeviceKind, Intent, Register};
+use wire::control::{AcceptedLoss, DeviceKind, Intent, Register};
 
 /// How many earlier nonces of a device or client are remembered, to tell a left-over process from
 /// a new one.
@@ -139,6 +140,8 @@ pub struct Volume {
     pub thick: bool,
     /// The groups of its units.
     pub slots: Vec<GroupId>,
+    /// Losses that people have accepted, the last ones.
+    pub losses: Vec<AcceptedLoss>,
     /// The version that changed it last.
     pub changed_at: MapVersion,
 }
@@ -211,7 +214,7 @@ pub struct Edits {
     groups: Vec<(GroupId, Group)>,
     volume: Option<(VolumeId, Option<Volume>)>,
     member: Option<(u32, Option<Member>)>,
-    /// Of a [`command::Reconcile`].
+    /// Of a [`command::Reconcile`] or [`command::AcceptLoss`].
     volumes: Vec<(VolumeId, Option<Volume>)>,
     recovered: bool,
 }
@@ -283,6 +286,7 @@ impl State {
             Command::PutObject(c) => self.put_object(c),
             Command::DropObject(c) => self.drop_object(c),
             Command::Reconcile(c) => Ok(self.reconcile(c)),
+            Command::AcceptLoss(c) => Ok(self.accept_loss(c)),
         }
     }
 

@@ -257,6 +257,7 @@ fn device(
         primaries: groups.iter().filter(leads).count() as u32,
         replicas: groups.len() as u32,
         last_copies: groups.iter().filter(last).count() as u32,
+        unserved: groups.iter().filter(|g| state.groups[*g].is_failed()).count() as u32,
         coming: groups.iter().filter(|g| state.groups[*g].newcomer() == Some(id)).count() as u32,
         going: groups.iter().filter(|g| state.groups[*g].leaving == Some(id)).count() as u32,
         quarantine_ms: quarantine.as_millis() as u64,

@@ -11,6 +11,7 @@ mod arrival;
 pub mod client;
 mod dirty;
 mod discard;
+mod evidence;
 mod executed;
 mod full;
 mod lease;

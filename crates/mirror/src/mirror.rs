@@ -249,15 +249,6 @@ impl<J: Journal> Mirror<J> {
         groups
     }
 
-    /// Of each group: the highest epoch in which this device took part, and the last one at whose seal it was equal to the
-    /// others in sync.
-    pub fn evidence(&self) -> Vec<(GroupId, Epoch, Epoch)> {
-        let one = |(id, r): (GroupId, &Replica)| (id, r.record.acted, r.record.base);
-        let mut all: Vec<(GroupId, Epoch, Epoch)> = self.replicas.iter().map(one).collect();
-        all.sort_unstable();
-        all
-    }
-
     /// True for a group of which something is, or may be, here.
     pub fn has(&self, group: GroupId) -> bool {
         self.replicas.get(group).is_some()

@@ -278,6 +278,11 @@ fn group(info: GroupInfo) -> Group {
     }
 }
 
+/// Which of a volume's slots holds this unit.
+pub fn slot(unit: u32, slots: usize) -> usize {
+    placement::slot_of(unit, slots)
+}
+
 /// A group as the MDM told it, for one that has forgotten it.
 pub fn group_info(id: GroupId, g: &Group) -> GroupInfo {
     let numbers = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();

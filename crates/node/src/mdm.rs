@@ -168,6 +168,8 @@ pub struct Mdm {
     slowness: Slowness,
     /// So many servers are away that nothing is rebuilt: as last told.
     rebuilds_held: bool,
+    /// Groups of volumes that are lost, and that wait for somebody: as last told.
+    unserved: (u32, u32),
     /// When an answer that waits for a fence may leave, or has to.
     fence_due: Option<Time>,
     /// So many servers are silent that none is taken for lost: as last told.
@@ -205,6 +207,7 @@ impl Mdm {
             healer: Healer::default(),
             slowness: Slowness::default(),
             rebuilds_held: false,
+            unserved: (0, 0),
             fence_due: None,
             held_back: false,
             config,

@@ -43,6 +43,13 @@ pub enum Note {
         /// Which link.
         link: LinkId,
     },
+    /// So many groups of volumes are served by nobody: fewer or more than before.
+    Unserved {
+        /// Every copy of these is gone.
+        lost: u32,
+        /// These wait for a device that is away, or for somebody who can tell who has everything.
+        away: u32,
+    },
     /// This MDM goes on without the others, by an operator's order, and asks servers what they know.
     Recovering {
         /// Recoveries of this cluster, with this one.

@@ -10,9 +10,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use wire::control::{
-    AddMdm, AdminReply, AdminRequest, Ask, BackupAsk, CreateVolume, DeleteVolume, Hello,
+    AddMdm, AdminReply, AdminRequest, Ask, BackupAsk, CreateVolume, DamageAsk, DeleteVolume, Hello,
     MaintainAsk, ObjectKind, RecoverMdm, Refusal, RefusalCode, RemoveAsk, RemoveMdm, RenameAsk,
-    ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm, VolumeStatus, Welcome,
+    ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm, VolumeDamage, VolumeStatus,
+    Welcome,
 };
 use wire::header::HEADER;
 use wire::{Header, Kind, PeerFramer};
@@ -296,6 +297,12 @@ impl Admin {
     /// Lets this MDM go on without the others; or, with `finish`, ends that.
     pub fn recover_mdm(&mut self, order: RecoverMdm) -> Result<()> {
         self.ask_this(Ask::RecoverMdm(order)).map(drop)
+    }
+
+    /// What of a volume can't be served.
+    pub fn damage(&mut self, volume: &str) -> Result<VolumeDamage> {
+        let reply = self.ask(Ask::Damage(DamageAsk { volume: volume.into() }))?;
+        reply.damage.ok_or_else(|| anyhow!("the MDM at {} did not say what is damaged", self.mdm))
     }
 
     /// All that the MDMs know.

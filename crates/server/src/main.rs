@@ -13,6 +13,7 @@ mod admin;
 mod bench;
 mod cluster;
 mod config;
+mod damage;
 mod demo;
 mod deploy;
 mod device;

@@ -244,6 +244,16 @@ fn tell(note: Note) -> Telling {
             "waits",
             "belongs to no cluster yet: `gabion mdm add` takes it into one".to_owned(),
         ),
+        Note::Unserved { lost: 0, away: 0 } => {
+            told("unserved", "all groups of volumes are served again".to_owned())
+        }
+        Note::Unserved { lost, away } => told(
+            "unserved",
+            format!(
+                "groups of volumes that nobody serves: {lost} are LOST, as every copy is gone; {away} wait for a device \
+                 that is away. `gabion volume damage NAME` tells what lies there"
+            ),
+        ),
         Note::Recovering { number } => told(
             "recoveries",
             format!("goes on without the other MDMs, by order (recovery {number}): asks servers what they know"),

@@ -3,15 +3,18 @@
 //! The MDM does it, whoever watches: what is stopped here goes on there, until it is taken back.
 
 use crate::bench::progress::Line;
+use crate::exit::{Exit, coded};
 use crate::report::{Device, Report};
 use crate::size::Size;
 use crate::status;
 use crate::target::Target;
 use anyhow::Result;
 use clap::Args;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(200);
+/// When nothing but what nobody serves is left for so long, that is said.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How a removal is asked for.
 #[derive(Args, Clone, Copy, Debug)]
@@ -66,6 +69,7 @@ impl Removal {
             return Ok(false);
         }
         let line = Line::new("emptying");
+        let mut stuck: Option<Instant> = None;
         loop {
             let report = status::ask(target)?;
             let left: Vec<&Device> = devices(&report, what).collect();
@@ -77,10 +81,27 @@ impl Removal {
             }
             let groups: u32 = left.iter().map(|d| d.groups).sum();
             let used: u64 = left.iter().map(|d| d.used_bytes).sum();
+            let unserved: u32 = left.iter().map(|d| d.groups_unserved).sum();
+            let since = stuck.take().unwrap_or_else(Instant::now);
+            stuck = (groups > 0 && groups == unserved).then_some(since);
+            if stuck.is_some_and(|since| since.elapsed() > PATIENCE) {
+                return Err(coded(Exit::Lost, waits(what, groups)));
+            }
             line.say(&format!("{groups} groups with {} left", Size(used)));
             std::thread::sleep(POLL);
         }
     }
+}
+
+/// Why a removal does not go on, and what to do.
+fn waits(what: What<'_>, groups: u32) -> String {
+    let name = what.name();
+    format!(
+        "{name} can't be emptied now: {groups} of its groups have no copy that may serve. The order stays, and goes on by \
+         itself when they are served again. `gabion volume damage NAME` shows which data that is and which devices have \
+         it: start those. If they are gone for good, `gabion volume accept-loss` gives up what only they had. To take \
+         the order back, give it again with --keep"
+    )
 }
 
 fn devices<'a>(report: &'a Report, what: What<'a>) -> impl Iterator<Item = &'a Device> {

@@ -2,17 +2,17 @@
 //! never changed or taken away. Described in `docs/reference/status.md`.
 
 mod objects;
+mod recovery;
 
 use crate::config::volume_uri;
 use crate::exit::Exit;
 pub use objects::{Domain, FaultSet, Mapped, Pool, mapped};
 use objects::{domain, fault_set, of_kind, pool};
+pub use recovery::Recovery;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::control::{
-    DeviceKind, DeviceStatus, Intent, MdmStatus, ObjectKind, RecoveryStatus, StatusInfo,
-};
+use wire::control::{DeviceKind, DeviceStatus, Intent, MdmStatus, ObjectKind, StatusInfo};
 
 /// The version of this document's shape.
 pub const SCHEMA: u32 = 1;
@@ -65,29 +65,6 @@ pub struct Report {
     /// The last recovery of the MDMs; nothing when there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
-}
-
-/// The last recovery of the MDMs, of which most were lost.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Recovery {
-    /// How many there were.
-    pub number: u32,
-    pub ordered_by: String,
-    /// Since 1970, UTC.
-    pub ordered_at_seconds: u64,
-    /// The MDM still asks servers what they know.
-    pub open: bool,
-    /// Groups of which it is not known who has everything.
-    pub doubtful_groups: u32,
-    /// Of these, those of which no server can tell.
-    pub undecidable_groups: u32,
-    /// Devices whose reports are missing.
-    pub waits_for: Vec<u32>,
-    /// Volumes of which there is data and nothing else.
-    pub unknown_volumes: Vec<u32>,
-    /// For people.
-    #[serde(skip)]
-    pub text: String,
 }
 
 /// The scrubber of a device: its pass, or the last one.
@@ -196,6 +173,8 @@ pub struct Device {
     pub groups_going: u32,
     /// Groups that a volume uses and of which nobody else has a copy that is in sync.
     pub last_copies: u32,
+    /// Groups that it belongs to and that nobody serves.
+    pub groups_unserved: u32,
     /// Damaged bytes that were written anew from another copy, since the process started.
     pub repaired_bytes: u64,
     /// Times that no good copy of a damaged block was there, since the process started.
@@ -335,20 +314,6 @@ impl std::fmt::Display for UpDown {
     }
 }
 
-fn recovery(info: &StatusInfo, r: &RecoveryStatus) -> Recovery {
-    Recovery {
-        number: r.number,
-        ordered_by: r.by.clone(),
-        ordered_at_seconds: r.at,
-        open: r.open,
-        doubtful_groups: r.doubtful,
-        undecidable_groups: r.stuck,
-        waits_for: r.waits_for.clone(),
-        unknown_volumes: r.strange.clone(),
-        text: crate::mdm::recovery::summary(info, r),
-    }
-}
-
 impl Report {
     /// What an MDM told.
     pub fn new(info: &StatusInfo, mdm: SocketAddr) -> Report {
@@ -415,7 +380,7 @@ impl Report {
                 held: f.held,
                 only_spare: f.only_spare,
             }),
-            recovery: info.recovery.as_ref().map(|r| recovery(info, r)),
+            recovery: info.recovery.as_ref().map(|r| Recovery::new(info, r)),
         }
     }
 
@@ -560,6 +525,7 @@ fn device(status: &DeviceStatus) -> Device {
         groups_coming: status.coming,
         groups_going: status.going,
         last_copies: status.last_copies,
+        groups_unserved: status.unserved,
         repaired_bytes: beat.repaired,
         unreadable: beat.unreadable,
         scrub: beat.scrub.map(|s| Scrub {

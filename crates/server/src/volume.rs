@@ -1,5 +1,6 @@
 //! `gabion volume create|list|resize|map|unmap|rename|delete`.
 
+use crate::damage;
 use crate::exit::Exit;
 use crate::report::Volume;
 use crate::size::Size;
@@ -103,6 +104,43 @@ Examples:
         #[arg(value_parser = spec::volume_name)]
         to: String,
     },
+    /// Show which bytes of a volume can't be read or written, and why
+    #[command(after_help = "\
+Examples:
+  gabion volume damage db1
+  gabion volume damage db1 --json | jq '.ranges[] | select(.why == \"lost\")'
+
+Exit code 4 when there is any.")]
+    Damage {
+        /// Its name
+        name: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Serve volumes again without what is lost: those bytes read as zeros, and can be written
+    #[command(after_help = "\
+Examples:
+  gabion volume accept-loss db1 --read-as zeros
+  gabion volume accept-loss db1 --use-stale     where the device with the last writes won't come back, go on with an
+                                                older copy: what only that device had is given up
+
+Volumes share groups: all that lost the same are named together. Afterwards check the file systems. The order is
+recorded: `gabion volume damage` shows who gave it, and when.")]
+    AcceptLoss {
+        /// Their names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        /// How what is lost reads from then on
+        #[arg(long, value_enum, required_unless_present = "use_stale")]
+        read_as: Option<ReadAs>,
+        /// Go on with older copies of what waits for a device that won't come back
+        #[arg(long, conflicts_with = "read_as")]
+        use_stale: bool,
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
+    },
     /// Delete a volume and all its data
     #[command(
         alias = "remove",
@@ -170,6 +208,13 @@ fn map_to(text: &str) -> Result<MapTo, String> {
     Ok(MapTo { sdc: sdc.to_owned(), access: mode.access() })
 }
 
+/// How what is lost reads when the loss is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReadAs {
+    /// As zeros, like what was never written.
+    Zeros,
+}
+
 /// Runs `gabion volume`.
 pub fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
     match command {
@@ -216,6 +261,10 @@ pub fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
         VolumeCommand::Rename { name, to } => {
             target.connect()?.rename(ObjectKind::Volume, name, to)?;
             println!("Volume {name} is called {to} now.");
+        }
+        VolumeCommand::Damage { name, json } => return damage::show(target, name, *json),
+        VolumeCommand::AcceptLoss { names, read_as: _, use_stale, yes } => {
+            damage::accept(target, names, *use_stale, *yes)?;
         }
         VolumeCommand::Delete { name, yes, unmap } => {
             if !yes {

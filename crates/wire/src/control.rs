@@ -1,12 +1,14 @@
 //! Control messages: Protocol Buffers (proto3), so that fields can be added and old builds skip them.
 //! Tags are part of the format: never reuse one.
 
+mod damage;
 mod map;
 mod objects;
 mod orders;
 mod recovery;
 mod status;
 
+pub use damage::{AcceptLoss, AcceptedLoss, DamageAsk, Unserved, UnservedGroup, VolumeDamage};
 pub use map::{DeviceInfo, GroupInfo, Intent, MapPage, MdmInfo, SdcInfo, VolumeInfo};
 pub use objects::{
     Access, CreateObject, GrantInfo, MapAsk, MapTo, MappingInfo, Media, ObjectKind, ObjectStatus,

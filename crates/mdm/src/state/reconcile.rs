@@ -63,6 +63,7 @@ impl State {
             pool: home,
             thick: info.thick,
             slots,
+            losses: old.map_or_else(Vec::new, |v| v.losses.clone()),
             changed_at: old.map_or(MapVersion(0), |v| v.changed_at),
         };
         let other = |(id, v): (&VolumeId, &Volume)| id.0 != info.id && v.name == volume.name;
@@ -80,6 +81,7 @@ impl State {
         self.devices.values_mut().for_each(|d| d.changed_at = at);
         self.groups.values_mut().for_each(|g| g.changed_at = at);
         self.volumes.values_mut().for_each(|v| v.changed_at = at);
+        self.sdcs.values_mut().for_each(|s| s.changed_at = at);
         (self.objects.changed_at, self.members.changed_at) = (at, at);
     }
 }

@@ -54,7 +54,9 @@ impl State {
         let (mapping, generation) = Mapping::nobody().replaced(&wish, 1);
         let changed_at = MapVersion(0);
         let (name, size, thick) = (c.name.clone(), c.size, c.thick);
-        let volume = Volume { name, size, generation, mapping, pool, thick, slots, changed_at };
+        let losses = Vec::new();
+        let volume =
+            Volume { name, size, generation, mapping, pool, thick, slots, losses, changed_at };
         Ok(Edits { groups, volume: Some((self.next_volume, Some(volume))), ..Edits::default() })
     }
 

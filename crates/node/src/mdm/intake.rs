@@ -400,10 +400,16 @@ impl Mdm {
         if let Some(Ask::Scrub(m)) = &ask {
             return self.obey_scrub(now, (link, op), m.device, batch, out);
         }
+        let mut told = None;
         let made = match &ask {
             _ if let Some(made) = self.while_recovering(ask.as_ref()) => made,
             None | Some(Ask::Scrub(_) | Ask::RecoverMdm(_)) => Err(Refused::Unknown),
             Some(Ask::Status(_) | Ask::Backup(_)) => Ok(None),
+            Some(Ask::Damage(m)) => self.state.damage(&m.volume).map(|damage| {
+                told = Some(damage);
+                None
+            }),
+            Some(Ask::AcceptLoss(m)) => self.state.accept_loss_command(m, &self.observed).map(Some),
             Some(Ask::AddMdm(_) | Ask::RemoveMdm(_)) if self.is_one_leaving() => {
                 Err(Refused::MdmLeaves)
             }
@@ -446,6 +452,7 @@ impl Mdm {
         let (mut gone, mut fence) = (None, None);
         match made {
             Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
+            Ok(None) if told.is_some() => reply.damage = told,
             Ok(None) if matches!(ask, Some(Ask::Backup(_))) => reply.backup = self.state.to_bytes(),
             Ok(None) => {
                 let unheard = self.detector.unheard(now);

@@ -85,6 +85,10 @@ impl Mdm {
         if self.pages.noted != self.state.version {
             self.pages.noted = self.state.version;
             out.note(Note::Map { version: self.state.version });
+            let unserved = self.state.count_unserved();
+            if core::mem::replace(&mut self.unserved, unserved) != unserved {
+                out.note(Note::Unserved { lost: unserved.0, away: unserved.1 });
+            }
         }
         let known = self.questions.1;
         self.look_at_fences(now);

@@ -204,7 +204,7 @@ impl Mdm {
             }
             Some(Ask::RecoverMdm(m)) if m.finish => Some(Err(Refused::NotRecovering)),
             Some(Ask::RecoverMdm(_)) => Some(Err(Refused::MajorityWorks)),
-            Some(Ask::Status(_) | Ask::Backup(_)) => None,
+            Some(Ask::Status(_) | Ask::Backup(_) | Ask::Damage(_)) => None,
             _ => open.then_some(Err(Refused::Recovering)),
         }
     }

@@ -3,11 +3,12 @@
 use crate::admin::Admin;
 use crate::config::{self, MdmConfig};
 use crate::exit::{Exit, coded};
+use crate::files;
 use crate::size::Size;
 use crate::target::Target;
 use anyhow::{Context, Result, bail};
 use node::backup::{Backup, pack};
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{IsTerminal, Write, stdin};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
@@ -19,18 +20,20 @@ const POLL: Duration = Duration::from_millis(100);
 /// How long servers may take to report.
 const REPORTS: Duration = Duration::from_secs(30);
 
-fn now() -> u64 {
+/// Seconds since 1970, UTC.
+pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
 /// Who orders it, for the record.
-fn who() -> String {
+pub fn who() -> String {
     let user = std::env::var("USER").unwrap_or_else(|_| "?".to_owned());
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{user}@{}", host.trim())
 }
 
-fn when(seconds: u64) -> impl std::fmt::Display {
+/// A time for people.
+pub fn when(seconds: u64) -> impl std::fmt::Display {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
@@ -42,9 +45,9 @@ pub fn backup(target: &Target, file: &Path) -> Result<()> {
         anyhow::anyhow!("what the MDM sent is of no use ({what}): nothing was written")
     })?;
     let context = || format!("can't write {}", file.display());
-    let mut to =
-        OpenOptions::new().write(true).create_new(true).open(file).with_context(context)?;
+    let mut to = files::create(file).with_context(context)?;
     to.write_all(&bytes).and_then(|()| to.sync_all()).with_context(context)?;
+    files::settle(file).with_context(context)?;
     println!(
         "{}: {} volumes, {} devices, {}. Keep it on another host, and make one after each change of volumes or devices.",
         file.display(),
@@ -192,16 +195,17 @@ pub fn restore(target: &Target, file: &Path, config: Option<&Path>, yes: bool) -
 
 /// Under another name first, so that a half-written one is never taken for a log.
 fn write_log(path: &Path, writes: &[(u64, Vec<u8>)]) -> Result<()> {
-    let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
+    if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
+        files::make_folder(folder)?;
+    }
     let part = path.with_extension("restoring");
-    let file = File::create(&part)?;
+    files::remove(&part)?;
+    let file = files::create(&part)?;
     for (at, data) in writes {
         file.write_all_at(data, *at)?;
     }
     file.sync_all()?;
-    fs::rename(&part, path)?;
-    File::open(folder)?.sync_all()?;
+    files::rename(&part, path)?;
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! What people and programs ask of the cluster, and what they are answered.
 
 use super::{
-    BackupAsk, CreateObject, MapAsk, MapTo, RecoverMdm, RemoveObject, RenameAsk, SetPool,
-    StatusInfo, UnmapAsk, VolumeStatus,
+    AcceptLoss, BackupAsk, CreateObject, DamageAsk, MapAsk, MapTo, RecoverMdm, RemoveObject,
+    RenameAsk, SetPool, StatusInfo, UnmapAsk, VolumeDamage, VolumeStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ pub struct AdminRequest {
     /// The question or order.
     #[prost(
         oneof = "Ask",
-        tags = "1, 2, 3, 4, 20, 30, 31, 40, 41, 42, 50, 51, 52, 53, 54, 55, 80, 81"
+        tags = "1, 2, 3, 4, 20, 30, 31, 40, 41, 42, 50, 51, 52, 53, 54, 55, 80, 81, 82, 83"
     )]
     pub ask: Option<Ask>,
 }
@@ -75,6 +75,12 @@ pub enum Ask {
     /// Tell all that an MDM knows.
     #[prost(message, tag = "81")]
     Backup(BackupAsk),
+    /// What of a volume can't be served?
+    #[prost(message, tag = "82")]
+    Damage(DamageAsk),
+    /// Serve volumes again without what is lost.
+    #[prost(message, tag = "83")]
+    AcceptLoss(AcceptLoss),
 }
 
 /// "Take an MDM into the cluster." It runs already, and belongs to none.
@@ -246,4 +252,7 @@ pub struct AdminReply {
     /// The answer to `Backup`.
     #[prost(bytes = "vec", tag = "80")]
     pub backup: Vec<u8>,
+    /// The answer to `Damage`.
+    #[prost(message, optional, tag = "81")]
+    pub damage: Option<VolumeDamage>,
 }

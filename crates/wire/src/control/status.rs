@@ -168,6 +168,9 @@ pub struct DeviceStatus {
     /// Groups that a volume uses and of which it has the only copy that is in sync.
     #[prost(uint32, tag = "9")]
     pub last_copies: u32,
+    /// Groups that it belongs to and that nobody serves.
+    #[prost(uint32, tag = "80")]
+    pub unserved: u32,
     /// Groups of which it is getting a copy.
     #[prost(uint32, tag = "30")]
     pub coming: u32,

@@ -83,3 +83,161 @@ fn after_a_loss_a_new_volume_is_whole() {
         cluster.verify("vol2", &content)
     });
 }
+
+/// What `volume damage --json` says.
+fn damaged(cluster: &Cluster) -> Result<(Vec<(u64, u64)>, serde_json::Value)> {
+    let ran = cluster.gabion(&["volume", "damage", "vol1", "--json"])?;
+    let told: serde_json::Value = serde_json::from_str(&ran.stdout)?;
+    let mut ranges = Vec::new();
+    for r in told["ranges"].as_array().into_iter().flatten() {
+        let number = |field: &str| r[field].as_u64().unwrap_or(u64::MAX);
+        ensure!(r["why"] == "lost", "{told:#}");
+        ranges.push((number("from"), number("length")));
+    }
+    ensure!(ran.code == if ranges.is_empty() { 0 } else { 4 }, "it ended with {}", ran.code);
+    Ok((ranges, told))
+}
+
+#[test]
+fn damage_is_told_by_ranges_and_an_accepted_loss_is_served_again_with_zeros() {
+    case(|| {
+        let cluster = Cluster::start(&Options { volumes: &["vol1:64MiB"], ..Options::default() })?;
+        let mut content = Random::new(9).bytes((UNITS * MIB) as usize);
+        cluster.fill("vol1", &content)?;
+        ensure!(damaged(&cluster)?.0.is_empty());
+        cluster
+            .gabion(&["volume", "accept-loss", "vol1", "--read-as", "zeros", "--yes"])?
+            .fails(1, &["nothing"])?;
+        for name in ["sds2", "sds3"] {
+            cluster.kill(name)?;
+            cluster.wait_down(name)?;
+        }
+        cluster.wait_state("failed", secs(10))?;
+        let log = std::fs::read_to_string(cluster.file("logs/mdm.log"))?;
+        ensure!(log.contains("are LOST"), "{log}");
+        let ranges = damaged(&cluster)?.0;
+        let lost = |unit: u64| {
+            ranges.iter().any(|(from, len)| (*from..from + len).contains(&(unit * MIB)))
+        };
+        let mut nbd = cluster.nbd("vol1")?;
+        for unit in 0..UNITS {
+            let read = nbd.read(unit * MIB, MIB as usize);
+            ensure!(read.is_err() == lost(unit), "unit {unit}, {ranges:?}");
+        }
+        drop(nbd);
+        cluster.start_sds(2)?;
+        cluster.start_sds(3)?;
+        wait("the loss is accepted", secs(10), || {
+            let ran = cluster.gabion(&[
+                "volume",
+                "accept-loss",
+                "vol1",
+                "--read-as",
+                "zeros",
+                "--yes",
+            ])?;
+            Ok((ran.code == 0).then_some(()))
+        })?;
+        cluster.wait_state("healthy", secs(30))?;
+        for unit in (0..UNITS).filter(|unit| lost(*unit)) {
+            content[(unit * MIB) as usize..((unit + 1) * MIB) as usize].fill(0);
+        }
+        cluster.verify("vol1", &content)?;
+        let (ranges, told) = damaged(&cluster)?;
+        ensure!(
+            ranges.is_empty() && told["accepted"].as_array().map(Vec::len) == Some(1),
+            "{told:#}"
+        );
+        let content = Random::new(11).bytes((UNITS * MIB) as usize);
+        cluster.fill("vol1", &content)?;
+        cluster.kill("sds1")?;
+        cluster.wait_down("sds1")?;
+        cluster.verify("vol1", &content)
+    });
+}
+
+#[test]
+fn an_older_copy_is_used_when_somebody_says_so() {
+    case(|| {
+        let cluster = Cluster::start(&Options {
+            device: "file:512MiB",
+            volumes: &["vol1:64MiB"],
+            ..Options::default()
+        })?;
+        let mut content = Random::new(12).bytes((UNITS * MIB) as usize);
+        cluster.fill("vol1", &content)?;
+        cluster.kill("sds2")?;
+        cluster.wait_down("sds2")?;
+        let mut nbd = cluster.nbd("vol1")?;
+        for unit in 0..UNITS {
+            nbd.write(unit * MIB, &[1; 4096])?;
+        }
+        drop(nbd);
+        cluster.kill("sds1")?;
+        cluster.wait_down("sds1")?;
+        cluster.start_sds(2)?;
+        let damage = || -> Result<serde_json::Value> {
+            Ok(serde_json::from_str(
+                &cluster.gabion(&["volume", "damage", "vol1", "--json"])?.stdout,
+            )?)
+        };
+        let told = wait("an older copy is there", secs(20), || {
+            let told = damage()?;
+            let older =
+                |r: &serde_json::Value| r["older_copies"].as_array().is_some_and(|o| !o.is_empty());
+            let all = told["ranges"]
+                .as_array()
+                .is_some_and(|all| !all.is_empty() && all.iter().all(older));
+            Ok(all.then_some(told))
+        })?;
+        let given_up = |unit: u64| {
+            let within = |r: &serde_json::Value| {
+                let (from, len) =
+                    (r["from"].as_u64().unwrap_or(0), r["length"].as_u64().unwrap_or(0));
+                (from..from + len).contains(&(unit * MIB))
+            };
+            told["ranges"].as_array().is_some_and(|all| all.iter().any(within))
+        };
+        let kept: Vec<u64> = (0..UNITS).filter(|unit| !given_up(*unit)).collect();
+        ensure!(!kept.is_empty() && kept.len() < UNITS as usize, "{told:#}");
+        for unit in kept {
+            content[(unit * MIB) as usize..][..4096].fill(1);
+        }
+        cluster
+            .gabion(&["volume", "accept-loss", "vol1", "--read-as", "zeros", "--yes"])?
+            .fails(1, &["--use-stale"])?;
+        cluster.gabion(&["volume", "accept-loss", "vol1", "--use-stale", "--yes"])?.ok()?;
+        cluster.verify("vol1", &content)?;
+        // The one that had more comes back, and what was given up does not.
+        cluster.start_sds(1)?;
+        cluster.wait_state("healthy", secs(90))?;
+        for dead in ["sds2", "sds3"] {
+            cluster.kill(dead)?;
+            cluster.wait_down(dead)?;
+            cluster.verify("vol1", &content)?;
+            cluster.start_sds(dead[3..].parse()?)?;
+            cluster.wait_state("healthy", secs(60))?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_removal_that_waits_for_lost_data_says_so() {
+    case(|| {
+        let cluster =
+            Cluster::start(&Options { sds: 4, volumes: &["vol1:64MiB"], ..Options::default() })?;
+        cluster.fill("vol1", &Random::new(13).bytes((UNITS * MIB) as usize))?;
+        for name in ["sds1", "sds2"] {
+            cluster.kill(name)?;
+            cluster.wait_down(name)?;
+        }
+        cluster.wait_state("failed", secs(10))?;
+        cluster
+            .gabion(&["sds", "remove", "1"])?
+            .fails(4, &["no copy that may serve", "accept-loss"])?;
+        cluster.gabion(&["volume", "accept-loss", "vol1", "--read-as", "zeros", "--yes"])?.ok()?;
+        cluster.gabion(&["sds", "remove", "1"])?.ok()?;
+        Ok(())
+    });
+}

@@ -1,0 +1,180 @@
+//! Data of which no copy serves: which it is, and how its groups begin anew when somebody accepts the loss.
+
+use super::{Device, Edits, State, Volume};
+use crate::command::{self, Command, Shape};
+use crate::group::{Doubt, Group};
+use crate::recovery::JUMP;
+use crate::refused::Refused;
+use crate::status::Observed;
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{DeviceId, Epoch, GroupId, VolumeId};
+use wire::control::{self, AcceptedLoss, Intent, Unserved, UnservedGroup, VolumeDamage};
+
+/// How many accepted losses of a volume are remembered.
+const LOSSES: usize = 16;
+/// Groups in one order.
+const GROUPS: usize = 8192;
+
+impl State {
+    /// What of a volume can't be served.
+    pub fn damage(&self, name: &str) -> Result<VolumeDamage, Refused> {
+        let (_, volume) = self.volume_named(name).ok_or_else(|| no_volume(name))?;
+        let groups: BTreeSet<GroupId> = volume.slots.iter().copied().collect();
+        Ok(VolumeDamage {
+            size: volume.size,
+            slots: volume.slots.iter().map(|g| g.0).collect(),
+            groups: groups.into_iter().filter_map(|id| self.unserved(id)).collect(),
+            accepted: volume.losses.clone(),
+        })
+    }
+
+    /// Why nobody serves this group, if nobody does.
+    fn unserved(&self, id: GroupId) -> Option<UnservedGroup> {
+        let group = self.groups.get(&id).filter(|g| g.is_failed())?;
+        let why = match (group.lost, group.doubt) {
+            (true, Doubt::None) => Unserved::Lost,
+            (_, Doubt::None) => Unserved::Away,
+            _ => Unserved::Doubt,
+        };
+        let stale = |d: &&DeviceId| {
+            let behind = !group.in_sync.contains(d) || group.doubt != Doubt::None;
+            !group.lost && behind && self.is_up(**d)
+        };
+        Some(UnservedGroup {
+            group: id.0,
+            why: why as i32,
+            waits_for: group.in_sync.iter().map(|d| d.0).collect(),
+            stale: group.replicas.iter().filter(stale).map(|d| d.0).collect(),
+        })
+    }
+
+    /// How many groups that volumes use are lost, and how many wait for somebody.
+    pub fn count_unserved(&self) -> (u32, u32) {
+        let used = self.users.keys().filter_map(|id| self.groups.get(id)).filter(|g| g.is_failed());
+        used.fold((0, 0), |(lost, away), g| match g.lost {
+            true => (lost + 1, away),
+            false => (lost, away + 1),
+        })
+    }
+
+    /// Serves volumes again without what is lost. `seen` tells which devices know their present groups.
+    pub fn accept_loss_command(
+        &self,
+        m: &control::AcceptLoss,
+        seen: &Observed,
+    ) -> Result<Command, Refused> {
+        let mut volumes: BTreeSet<VolumeId> = BTreeSet::new();
+        let mut slots: BTreeSet<GroupId> = BTreeSet::new();
+        for name in &m.volumes {
+            let (id, volume) = self.volume_named(name).ok_or_else(|| no_volume(name))?;
+            volumes.insert(id);
+            slots.extend(&volume.slots);
+        }
+        let meant = |id: &GroupId| match self.unserved(*id) {
+            Some(u) if m.stale => u.why() != Unserved::Lost && !u.stale.is_empty(),
+            Some(u) => u.why() == Unserved::Lost,
+            None => false,
+        };
+        let groups: Vec<GroupId> = slots.into_iter().filter(meant).take(GROUPS).collect();
+        if groups.is_empty() {
+            return Err(Refused::NothingLost);
+        }
+        let touched = |v: &Volume| v.slots.iter().any(|g| groups.binary_search(g).is_ok());
+        let others = self.volumes.iter().filter(|(id, v)| !volumes.contains(id) && touched(v));
+        let others: Vec<&str> = others.map(|(_, v)| &*v.name).collect();
+        if !others.is_empty() {
+            return Err(Refused::SharesLoss(others.join(" ")));
+        }
+        let begin = |id: &GroupId| match m.stale {
+            true => self.with_stale(*id),
+            false => self.with_nothing(*id, seen),
+        };
+        let begun: Option<Vec<Shape>> = groups.iter().map(begin).collect();
+        let numbers = groups.iter().map(|g| g.0).collect();
+        let loss = AcceptedLoss { by: m.by.clone(), at: m.at, groups: numbers, stale: m.stale };
+        let volumes = volumes.into_iter().map(|v| v.0).collect();
+        let groups = begun.ok_or(Refused::NobodyEmpty)?;
+        Ok(Command::AcceptLoss(command::AcceptLoss { volumes, loss, groups }))
+    }
+
+    /// The group begins anew with the older copy that is there, and with no other replica of before: one that comes back
+    /// has to delete what it has first. What it wrote alone would not be found by comparing what each of both remembers.
+    fn with_stale(&self, id: GroupId) -> Option<Shape> {
+        let group = self.groups.get(&id)?;
+        let up = |d: &&DeviceId| self.is_up(**d);
+        let in_doubt = group.in_sync.iter().find(up).filter(|_| group.doubt != Doubt::None);
+        let first = *in_doubt.or_else(|| group.replicas.iter().find(up))?;
+        let fit = self.fit(group);
+        let apart = |d: &&DeviceId| self.unit_of(**d) != self.unit_of(first);
+        let new = fit.iter().filter(|d| !group.replicas.contains(d)).filter(apart);
+        let second = *new.min_by_key(|d| (self.groups_of(**d).len(), **d))?;
+        Some(shape(id, group, first, second))
+    }
+
+    /// Devices that may take this group.
+    fn fit(&self, group: &Group) -> Vec<DeviceId> {
+        let pool = self.pool_of(group);
+        let fit = |d: &Device| d.up && d.intent == Intent::Normal && Some(d.pool) == pool;
+        self.devices.iter().filter(|(_, d)| fit(d)).map(|(id, _)| *id).collect()
+    }
+
+    /// The group begins anew, empty. Its first device must hold nothing of it: one that doesn't belong to it, and has
+    /// said that it knows that. The other one gets a copy, which takes the place of what it may have.
+    fn with_nothing(&self, id: GroupId, seen: &Observed) -> Option<Shape> {
+        let group = self.groups.get(&id)?;
+        let knows = |d: &DeviceId| seen.devices.get(d).is_some_and(|s| s.map >= group.changed_at);
+        let load = |d: &DeviceId| (self.groups_of(*d).len(), *d);
+        let fit = self.fit(group);
+        let empty = fit.iter().filter(|d| !group.replicas.contains(d) && knows(d));
+        let first = *empty.min_by_key(|d| load(d))?;
+        let apart = |d: &&DeviceId| self.unit_of(**d) != self.unit_of(first);
+        let second = *fit.iter().filter(apart).min_by_key(|d| load(d))?;
+        Some(shape(id, group, first, second))
+    }
+
+    pub(super) fn accept_loss(&self, c: &command::AcceptLoss) -> Edits {
+        let up = |d: DeviceId| self.is_up(d);
+        let mut groups = Vec::new();
+        for shape in &c.groups {
+            let id = GroupId(shape.group);
+            let old = self.groups.get(&id).filter(|g| g.epoch.0 == shape.epoch && g.is_failed());
+            let (Some(old), [first, ..]) = (old, &shape.replicas[..]) else { continue };
+            let first = DeviceId(*first);
+            // Of a group in doubt later epochs may have been acted in.
+            let step = if old.doubt == Doubt::None { 1 } else { JUMP };
+            let group = Group {
+                epoch: Epoch(old.epoch.0 + step),
+                primary: Some(first),
+                replicas: shape.replicas.iter().map(|d| DeviceId(*d)).collect(),
+                in_sync: Vec::from([first]),
+                changed_at: old.changed_at,
+                ..Group::default()
+            };
+            let pool = |d: &DeviceId| self.devices.get(d).map(|d| d.pool);
+            let home = pool(&first);
+            let one_pool = home.is_some() && group.replicas.iter().all(|d| pool(d) == home);
+            if one_pool && group.check(&up).is_ok() {
+                groups.push((id, group));
+            }
+        }
+        let mut volumes = Vec::new();
+        for id in c.volumes.iter().map(|id| VolumeId(*id)).filter(|_| !groups.is_empty()) {
+            let Some(mut volume) = self.volumes.get(&id).cloned() else { continue };
+            volume.losses.push(c.loss.clone());
+            volume.losses.drain(..volume.losses.len().saturating_sub(LOSSES));
+            volumes.push((id, Some(volume)));
+        }
+        Edits { groups, volumes, ..Edits::default() }
+    }
+}
+
+fn shape(id: GroupId, group: &Group, first: DeviceId, second: DeviceId) -> Shape {
+    let replicas = Vec::from([first.0, second.0]);
+    Shape { group: id.0, epoch: group.epoch.0, replicas, leaving: 0 }
+}
+
+fn no_volume(name: &str) -> Refused {
+    Refused::NotFound(name.chars().take(64).collect::<String>())
+}

@@ -1,0 +1,205 @@
+//! Bytes of volumes that nobody serves: shown by ranges, and given up when somebody says so.
+
+use crate::exit::Exit;
+use crate::mdm::recovery::{now, when, who};
+use crate::size::Size;
+use crate::table::{right, table};
+use crate::target::Target;
+use anyhow::{Result, bail};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write, stdin};
+use wire::control::{AcceptLoss, Ask, Unserved, UnservedGroup, VolumeDamage};
+
+const UNIT: u64 = base::UNIT as u64;
+
+/// Bytes in a row that nobody serves, for one reason.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct Range {
+    from: u64,
+    length: u64,
+    /// `lost`, `away` or `doubt`.
+    why: &'static str,
+    /// Devices that have, or may have, everything.
+    waits_for: Vec<u32>,
+    /// Devices that are up and have an older copy.
+    older_copies: Vec<u32>,
+}
+
+/// A loss that was accepted.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+struct Accepted {
+    by: String,
+    at_seconds: u64,
+    groups: usize,
+    /// With older copies; otherwise with zeros.
+    used_stale: bool,
+}
+
+/// What `volume damage --json` prints.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+struct Damage {
+    volume: String,
+    size_bytes: u64,
+    damaged_bytes: u64,
+    ranges: Vec<Range>,
+    accepted: Vec<Accepted>,
+}
+
+fn why(group: &UnservedGroup) -> &'static str {
+    match group.why() {
+        Unserved::Lost => "lost",
+        Unserved::Doubt => "doubt",
+        Unserved::Away | Unserved::Unknown => "away",
+    }
+}
+
+/// Neighbours that nobody serves for the same reason are one range.
+fn ranges(damage: &VolumeDamage) -> Vec<Range> {
+    let groups: BTreeMap<u32, &UnservedGroup> =
+        damage.groups.iter().map(|g| (g.group, g)).collect();
+    let mut ranges: Vec<Range> = Vec::new();
+    if groups.is_empty() {
+        return ranges;
+    }
+    for unit in 0..damage.size.div_ceil(UNIT) {
+        let slot = node::mapview::slot(unit as u32, damage.slots.len());
+        let Some(group) = groups.get(&damage.slots[slot]) else { continue };
+        let from = unit * UNIT;
+        let length = UNIT.min(damage.size - from);
+        let (waits_for, older_copies) = (group.waits_for.clone(), group.stale.clone());
+        let new = Range { from, length, why: why(group), waits_for, older_copies };
+        match ranges.last_mut() {
+            Some(last) if last.from + last.length == from && last.same(&new) => {
+                last.length += length;
+            }
+            _ => ranges.push(new),
+        }
+    }
+    ranges
+}
+
+impl Range {
+    fn same(&self, other: &Range) -> bool {
+        (self.why, &self.waits_for, &self.older_copies)
+            == (other.why, &other.waits_for, &other.older_copies)
+    }
+}
+
+/// `gabion volume damage`.
+pub fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
+    let told = target.connect()?.damage(name)?;
+    let ranges = ranges(&told);
+    let accepted = told.accepted.iter().map(|a| Accepted {
+        by: a.by.clone(),
+        at_seconds: a.at,
+        groups: a.groups.len(),
+        used_stale: a.stale,
+    });
+    let damage = Damage {
+        volume: name.to_owned(),
+        size_bytes: told.size,
+        damaged_bytes: ranges.iter().map(|r| r.length).sum(),
+        ranges,
+        accepted: accepted.collect(),
+    };
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(&damage)?),
+        false => print(&damage),
+    }
+    Ok(if damage.ranges.is_empty() { Exit::Ok } else { Exit::Lost })
+}
+
+fn print(damage: &Damage) {
+    let ids = |of: &[u32]| of.iter().map(|id| format!("dev{id}")).collect::<Vec<_>>().join(", ");
+    if damage.ranges.is_empty() {
+        println!("All of {} is served.", damage.volume);
+    } else {
+        let mut t = table(&["from", "length", "why", "waits for", "older copies"]);
+        right(&mut t, &[0, 1]);
+        for r in &damage.ranges {
+            let (from, length) = (r.from.to_string(), r.length.to_string());
+            t.add_row([from, length, r.why.to_owned(), ids(&r.waits_for), ids(&r.older_copies)]);
+        }
+        println!("{t}");
+        println!(
+            "{} of {} ({}) are not served. Lost: no copy is left. Away: it waits for those devices. To go on without: \
+             `gabion volume accept-loss --help`",
+            Size(damage.damaged_bytes),
+            damage.volume,
+            Size(damage.size_bytes)
+        );
+    }
+    for a in &damage.accepted {
+        let how = if a.used_stale { "with older copies" } else { "with zeros" };
+        println!("{} groups began anew {how}: {}, {}.", a.groups, a.by, when(a.at_seconds));
+    }
+}
+
+/// `gabion volume accept-loss`.
+pub fn accept(target: &Target, names: &[String], stale: bool, yes: bool) -> Result<()> {
+    let mut admin = target.connect()?;
+    let before = names.iter().map(|name| Ok(ranges(&admin.damage(name)?)));
+    let before: Vec<Vec<Range>> = before.collect::<Result<_>>()?;
+    let meant = |r: &&Range| (r.why == "lost") != stale && !(stale && r.older_copies.is_empty());
+    let bytes: u64 = before.iter().flatten().filter(meant).map(|r| r.length).sum();
+    if !yes {
+        confirm(names, stale, bytes)?;
+    }
+    let order = AcceptLoss { volumes: names.to_vec(), by: who(), at: now(), stale };
+    admin.order(Ask::AcceptLoss(order))?;
+    let how = if stale { "what an older copy has" } else { "zeros" };
+    println!(
+        "{} of {} are served again, with {how}. Check what lies there.",
+        Size(bytes),
+        names.join(", ")
+    );
+    Ok(())
+}
+
+fn confirm(names: &[String], stale: bool, bytes: u64) -> Result<()> {
+    let names = names.join(", ");
+    if !stdin().is_terminal() {
+        bail!("this gives up data of {names} for good: say so with --yes");
+    }
+    let what = match stale {
+        true => "What only the devices had that are away is given up, also if they come back.",
+        false => "It reads as zeros from then on.",
+    };
+    print!("{} of {names} are given up for good. {what}\nType `accept` to go on: ", Size(bytes));
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    stdin().read_line(&mut answer)?;
+    if answer.trim() != "accept" {
+        bail!("nothing was done");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_exactly_the_units_of_groups_that_nobody_serves() {
+        let group =
+            |group, why: Unserved| UnservedGroup { group, why: why as i32, ..Default::default() };
+        let damage = VolumeDamage {
+            size: 8 * UNIT,
+            slots: vec![1, 2],
+            groups: vec![group(2, Unserved::Lost)],
+            accepted: Vec::new(),
+        };
+        let lost = |unit: u64| damage.slots[node::mapview::slot(unit as u32, 2)] == 2;
+        let found = ranges(&damage);
+        let covers = |unit: u64| {
+            found.iter().any(|r| r.from <= unit * UNIT && unit * UNIT < r.from + r.length)
+        };
+        assert!((0..8).all(|unit| lost(unit) == covers(unit)), "{found:?}");
+        let all = VolumeDamage {
+            groups: vec![group(1, Unserved::Lost), group(2, Unserved::Lost)],
+            ..damage
+        };
+        assert_eq!(ranges(&all).len(), 1, "neighbours are one range");
+    }
+}
