@@ -127,6 +127,11 @@ pub enum Action<T> {
         /// What is wrong with it.
         why: Hangup,
     },
+    /// There is no space for a part of this write: it waits, for as long as it takes.
+    Held {
+        /// Whose it is.
+        origin: T,
+    },
     /// Operations wait for a map: get one that is at least as new as this.
     NeedMap {
         /// This version, or a later one.
@@ -260,6 +265,11 @@ impl<T: Copy> Client<T> {
             self.proceed(key, turn);
             self.work(turn);
         }
+    }
+
+    /// False when a request of this kind would be answered `Busy` now.
+    pub fn admits(&self, writes: bool) -> bool {
+        self.held.admits(writes) && !self.requests.is_full()
     }
 
     /// A device welcomed us in a new session, with this credit.

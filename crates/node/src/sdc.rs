@@ -170,6 +170,11 @@ impl Sdc {
         self.nbd.len()
     }
 
+    /// True while this link is an NBD connection that is served.
+    pub fn serves(&self, link: LinkId) -> bool {
+        self.links.get(&link) == Some(&Peer::Nbd)
+    }
+
     /// Lets the client core act. What it wants done is done by `run`.
     fn client<R>(
         &mut self,
@@ -189,6 +194,7 @@ impl Sdc {
                 self.execute(now, action, out);
             }
             self.spare = batch;
+            self.nbd_admit(now, out);
         }
     }
 
@@ -206,6 +212,10 @@ impl Sdc {
                     Origin::Nbd { link, tag } => self.nbd_done(now, link, tag, result, out),
                 }
             }
+            Action::Held { origin: Origin::Nbd { link, tag } } => {
+                self.nbd_waits(now, link, tag, out);
+            }
+            Action::Held { origin: Origin::Program(_) } => {}
             Action::Dial { device } => self.want_server(now, device, out),
             Action::Hangup { device, why } => {
                 if let Some(link) = self.servers.up(device) {
@@ -345,6 +355,7 @@ impl Node for Sdc {
 
     fn wake_at(&self) -> Option<Time> {
         let links = Time::earliest(self.mdm.wake_at(), self.servers.dial_at);
+        let links = Time::earliest(links, self.nbd_stranger_until());
         Time::earliest(links, Time::earliest(self.nbd.refresh_by, self.client.wake_at()))
     }
 }
@@ -358,6 +369,9 @@ impl Sdc {
             self.dial_servers(now, out);
         }
         self.mdm_tick(now, out);
+        if self.nbd_stranger_until().is_some_and(|at| at <= now) {
+            self.nbd_strangers(now, out);
+        }
         if self.nbd.refresh_by.is_some_and(|at| at <= now) {
             self.nbd_refreshed(now, out);
         }

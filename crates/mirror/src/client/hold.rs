@@ -13,8 +13,8 @@
 //!   so what is bounded is all writes, when they come and nothing of them was tried, and not held ones.
 //! - **Asking again is bounded as well**: every 250 ms, and more seldom when many bytes are held.
 
-use super::Client;
 use super::op::Op;
+use super::{Action, Client, Turn};
 use base::Time;
 use base::mutant::{self, Mutant};
 use base::prng::mix;
@@ -29,6 +29,9 @@ const AGAIN: Duration = Duration::from_millis(250);
 const BURST: u64 = 16 << 20;
 /// By this factor at most: a device that is full must look so to its heartbeat.
 const SLOWEST: u32 = 12;
+
+/// The data of a held write up to this length is copied into a buffer of its own.
+const COPIED: usize = 128 << 10;
 
 /// The count of writes, and of those that are held.
 #[derive(Debug)]
@@ -63,12 +66,16 @@ impl Held {
 
 impl<T: Copy> Client<T> {
     /// There is no space for it now. `part`: some of it is in the content already.
-    pub(super) fn hold(&mut self, key: u64, part: bool, now: Time) {
+    pub(super) fn hold<M>(&mut self, key: u64, part: bool, turn: &mut Turn<'_, M, T>) {
+        let now = turn.now;
         let op = self.ops.get_mut(key).expect("it was just answered");
         if !core::mem::replace(&mut op.held, true) {
             self.held.ops += 1;
             self.held.bytes += u64::from(op.cost);
+            let request = op.request;
+            self.tell_held(request, turn);
         }
+        let op = self.ops.get_mut(key).expect("it was just answered");
         if mutant::on(Mutant::ForgetHeld) {
             return self.wait(key, Time::NEVER);
         }
@@ -80,5 +87,18 @@ impl<T: Copy> Client<T> {
         }
         let slower = 1 + (self.held.bytes / BURST).min(u64::from(SLOWEST) - 1) as u32;
         self.wait(key, now + AGAIN * slower + jitter);
+    }
+
+    /// Tells the owner that a request waits. Its data may be a view of a much larger buffer, which must not wait
+    /// with it.
+    fn tell_held<M>(&mut self, request: u64, turn: &mut Turn<'_, M, T>) {
+        let Some(request) = self.requests.get_mut(request) else { return };
+        if core::mem::replace(&mut request.held, true) {
+            return;
+        }
+        if request.request.body.len() <= COPIED {
+            request.request.body = turn.pool.copy(&request.request.body);
+        }
+        turn.out.push(Action::Held { origin: request.origin });
     }
 }

@@ -69,7 +69,7 @@ impl<T: Copy> Client<T> {
     ) {
         match status {
             Status::Ok => unreachable!("dealt with"),
-            Status::Full => self.hold(key, header.len.get() == PART_DONE, turn.now),
+            Status::Full => self.hold(key, header.len.get() == PART_DONE, turn),
             Status::Lost => self.finish(key, Err(BlockError::Lost), turn),
             Status::Media => self.finish(key, Err(BlockError::Media), turn),
             Status::Behind | Status::Busy => self.put_off(key, turn.now),

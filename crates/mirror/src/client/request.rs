@@ -23,6 +23,8 @@ pub(super) struct Request<T> {
     data: Buf,
     /// It has failed, and waits for the rest of its operations.
     pub(super) error: Option<BlockError>,
+    /// The owner was told that it waits for space.
+    pub(super) held: bool,
     /// Since when nobody wants its answer any more: nothing of it is sent again.
     pub(super) gone: Option<Time>,
     /// Bytes that were sent, and whether that was answered already: for the mutant of rule R7.
@@ -81,6 +83,7 @@ impl<T> Request<T> {
             live: 0,
             data,
             error,
+            held: false,
             gone: None,
             sent: 0,
             answered: false,

@@ -115,6 +115,7 @@ impl Rig {
                     self.sent.iter_mut().filter(|s| s.device == device).for_each(|s| s.lost = true);
                     self.hangups.push(device);
                 }
+                Action::Held { .. } => {}
                 Action::NeedMap { version } => self.needs = self.needs.max(Some(version)),
                 Action::Done { origin, result } => self.done.push((origin, result)),
             }

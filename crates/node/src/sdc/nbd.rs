@@ -6,16 +6,25 @@
 //! is done, or not; the answers find nobody.
 
 use super::{Origin, Peer, Sdc};
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use base::time::Duration;
 use base::{LinkId, Map, Time, VolumeId};
 use mdm::mapping::Grant;
-use seam::{BlockError, Buf, Effect, Effects, Note};
+use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note};
 use target::nbd::{Action, Session};
 
 /// How long a negotiation waits for a fresh map before it shows what is known.
 const REFRESH: Duration = Duration::from_millis(500);
+
+/// How long a connection may take to attach a volume.
+const NEGOTIATION: Duration = Duration::from_secs(5);
+/// Connections at once, and of these the ones that have attached nothing yet: beyond it the oldest of those goes.
+const CONNECTIONS: usize = 4096;
+const STRANGERS: usize = 256;
+
+/// Bytes of writes that wait for space, of all connections together, beyond which they count as in flight.
+const WAITING_BYTES: u64 = 1 << 30;
 
 /// All of them.
 #[derive(Debug, Default)]
@@ -26,6 +35,10 @@ pub(super) struct Sessions {
     /// When the first of them has waited long enough: then all are answered.
     pub(super) refresh_by: Option<Time>,
     spare: Vec<Action>,
+    /// Connections that may have attached nothing yet, and until when they have to; the oldest first.
+    strangers: VecDeque<(LinkId, Time)>,
+    /// Requests for which the client core has no place now: others, and writes.
+    crowded: [VecDeque<(LinkId, u64, BlockRequest)>; 2],
     /// What each client that has attached a volume may do with it.
     leaves: Map<LinkId, (VolumeId, Grant)>,
     /// The map is another one: who may not go on as it was told?
@@ -45,7 +58,9 @@ impl Sessions {
 
     pub(super) fn remove(&mut self, link: LinkId) {
         self.sessions.remove(&link);
+        self.crowded.iter_mut().for_each(|queue| queue.retain(|(of, ..)| *of != link));
         self.leaves.remove(&link);
+        self.strangers.retain(|(of, _)| *of != link);
         self.refreshing.retain(|l| *l != link);
         if self.refreshing.is_empty() {
             self.refresh_by = None;
@@ -55,9 +70,41 @@ impl Sessions {
 
 impl Sdc {
     pub(super) fn nbd_open(&mut self, now: Time, link: LinkId, out: &mut Effects) {
+        let full = self.nbd.sessions.len() >= CONNECTIONS;
+        if (full || self.nbd.strangers.len() >= STRANGERS) && !self.nbd_evict(now, out) {
+            out.note(Note::Refused { link, why: "too many NBD connections" });
+            return out.push(Effect::Close { link });
+        }
+        self.nbd.strangers.push_back((link, now + NEGOTIATION));
         self.links.insert(link, Peer::Nbd);
         self.nbd.sessions.insert(link, Session::new(&self.config.limits));
         self.nbd_session(now, link, out, |session, _, actions| session.greet(actions));
+    }
+
+    /// Closes the connection that has been here longest without a volume. False: there is none.
+    fn nbd_evict(&mut self, now: Time, out: &mut Effects) -> bool {
+        let Some((link, _)) = self.nbd.strangers.front().copied() else { return false };
+        self.nbd_close(now, link, "too many NBD connections", out);
+        true
+    }
+
+    /// When the next connection has had its time to attach a volume.
+    pub(super) fn nbd_stranger_until(&self) -> Option<Time> {
+        self.nbd.strangers.front().map(|(_, until)| *until)
+    }
+
+    /// Closes the connections that have taken too long to attach a volume.
+    pub(super) fn nbd_strangers(&mut self, now: Time, out: &mut Effects) {
+        while let Some((link, _)) = self.nbd.strangers.front().copied().filter(|s| s.1 <= now) {
+            self.nbd_close(now, link, "no volume was attached in 5 s", out);
+        }
+    }
+
+    fn nbd_close(&mut self, now: Time, link: LinkId, why: &'static str, out: &mut Effects) {
+        out.note(Note::Refused { link, why });
+        out.push(Effect::Close { link });
+        self.links.remove(&link);
+        self.nbd_gone(now, link, out);
     }
 
     /// A connection is over.
@@ -78,6 +125,47 @@ impl Sdc {
     ) {
         self.nbd_session(now, link, out, |session, out, actions| {
             session.frame(head, body, out.pool(), actions);
+        });
+    }
+
+    /// Hands a request to the client core; one for which there is no place waits here, as its client would take a
+    /// refusal for an error of the disk. It counts as in flight in its session, so there are not many.
+    fn nbd_request(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        tag: u64,
+        request: BlockRequest,
+        out: &Effects,
+    ) {
+        let writes = request.kind == BlockKind::Write;
+        let queue = &mut self.nbd.crowded[usize::from(writes)];
+        if !queue.is_empty() || !self.client.admits(writes) {
+            return queue.push_back((link, tag, request));
+        }
+        let origin = Origin::Nbd { link, tag };
+        self.client(now, out, |client, turn| client.request(origin, request, turn));
+    }
+
+    /// Hands over what has waited for a place.
+    pub(super) fn nbd_admit(&mut self, now: Time, out: &Effects) {
+        for writes in [false, true] {
+            while self.client.admits(writes)
+                && let Some((link, tag, request)) =
+                    self.nbd.crowded[usize::from(writes)].pop_front()
+            {
+                let origin = Origin::Nbd { link, tag };
+                self.client(now, out, |client, turn| client.request(origin, request, turn));
+            }
+        }
+    }
+
+    /// A write waits for space.
+    pub(super) fn nbd_waits(&mut self, now: Time, link: LinkId, tag: u64, out: &mut Effects) {
+        let all: u64 = self.nbd.sessions.values().map(Session::waiting_bytes).sum();
+        let most = WAITING_BYTES.saturating_sub(all);
+        self.nbd_session(now, link, out, |session, out, actions| {
+            session.waits(tag, most, out.pool(), actions);
         });
     }
 
@@ -107,6 +195,7 @@ impl Sdc {
             {
                 self.nbd.leaves.insert(link, (id, grant));
                 out.push(Effect::Welcome { link });
+                self.nbd.strangers.retain(|(of, _)| *of != link);
                 self.mdm.heartbeat_soon(now);
             }
             self.nbd.sessions.insert(link, session);
@@ -124,10 +213,7 @@ impl Sdc {
         let mut over: Vec<LinkId> = self.nbd.leaves.iter().filter_map(other).collect();
         over.sort_unstable();
         for link in over {
-            out.note(Note::Refused { link, why: "its volume is mapped otherwise from now on" });
-            out.push(Effect::Close { link });
-            self.links.remove(&link);
-            self.nbd_gone(now, link, out);
+            self.nbd_close(now, link, "its volume is mapped otherwise from now on", out);
         }
     }
 
@@ -156,8 +242,7 @@ impl Sdc {
             match action {
                 Action::Send { head, body } => out.send(link, head, body),
                 Action::Request { tag, request } => {
-                    let origin = Origin::Nbd { link, tag };
-                    self.client(now, out, |client, turn| client.request(origin, request, turn));
+                    self.nbd_request(now, link, tag, request, out);
                 }
                 Action::Refresh => {
                     self.nbd.refreshing.push(link);

@@ -69,6 +69,8 @@ pub struct Cluster {
     pub next_status: Option<Status>,
     /// So is every I/O while this is set.
     pub every_status: Option<Status>,
+    /// Servers have no space for any write.
+    pub full: bool,
     /// The next answer's body is damaged on the way.
     pub damage: bool,
     /// What each NBD client has received.
@@ -123,6 +125,7 @@ impl Cluster {
             held: VecDeque::new(),
             next_status: None,
             every_status: None,
+            full: false,
             damage: false,
             received: BTreeMap::new(),
             log: Log::default(),
@@ -294,7 +297,9 @@ impl Cluster {
             let leads = self.map.groups.iter().any(|g| {
                 (g.id, g.epoch, g.primary) == (header.group.get(), header.epoch.get(), device)
             });
+            let full = self.full && header.kind() == Some(Kind::Write);
             let status = self.next_status.take().or(self.every_status);
+            let status = status.or(full.then_some(Status::Full));
             let status = status.unwrap_or(if leads { Status::Ok } else { Status::Stale });
             let answer = if status == Status::Ok { self.io(&header, &body) } else { Vec::new() };
             let mut reply = Header::new(Kind::Reply);

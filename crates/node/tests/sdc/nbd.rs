@@ -161,3 +161,65 @@ fn who_is_unmapped_gets_an_error_and_is_closed_and_who_may_read_is_told() {
     let answer = nbd.take(&mut c);
     assert!(String::from_utf8_lossy(&answer).contains("no volume has this name"));
 }
+
+#[test]
+fn who_finds_no_place_in_a_busy_client_waits_for_it() {
+    let limits = Limits { sdc_requests: 8, ..Limits::SHIPPED };
+    let mut c = Cluster::new(limits.clone());
+    c.pass(ms(1));
+    let mut nbd = Client::attached(&mut c, &limits);
+    let mut other = Client::attached(&mut c, &limits);
+    c.hold = true;
+    for i in 0..10 {
+        nbd.request(&mut c, NBD_CMD_WRITE, i, i * 4096, 512, &[7; 512]);
+        other.request(&mut c, NBD_CMD_READ, i, i * 4096, 512, &[]);
+    }
+    assert_eq!((nbd.take(&mut c).len(), other.take(&mut c).len()), (0, 0));
+    c.hold = false;
+    c.release();
+    let errors = |bytes: &[u8], len: usize| -> Vec<u32> {
+        bytes.chunks(len).map(|reply| be32(reply, 4)).collect()
+    };
+    assert_eq!(errors(&nbd.take(&mut c), 16), [0; 10]);
+    assert_eq!(errors(&other.take(&mut c), 16 + 512), [0; 10]);
+    assert_eq!((c.sdc.outstanding(), c.log.paused.len()), (0, 0));
+}
+
+#[test]
+fn a_thousand_writes_that_wait_for_space_hold_nothing_else_up() {
+    let mut c = Cluster::ready();
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.full = true;
+    for i in 0..1000 {
+        nbd.request(&mut c, NBD_CMD_WRITE, i, i % 1000 * 4096, 4096, &[7; 4096]);
+        c.pass(ms(1));
+    }
+    assert_eq!((c.sdc.held(), c.log.paused.len()), (1000, 0));
+    for (cookie, command, len) in
+        [(2001, NBD_CMD_READ, 4096), (2002, NBD_CMD_FLUSH, 0), (2003, NBD_CMD_TRIM, 4096)]
+    {
+        nbd.request(&mut c, command, cookie, 0, len, &[]);
+        assert_eq!(nbd.reply(&mut c, cookie).0, 0);
+    }
+    c.full = false;
+    c.pass(Duration::from_secs(5));
+    assert_eq!(nbd.take(&mut c).len(), 1000 * 16);
+    assert_eq!((c.sdc.held(), c.sdc.outstanding(), c.pool.used()), (0, 0, 0));
+}
+
+#[test]
+fn who_attaches_nothing_is_closed_and_keeps_nobody_out() {
+    let mut c = Cluster::ready();
+    let mut served = Client::attached(&mut c, &Limits::SHIPPED);
+    let silent: Vec<_> = (0..300).map(|_| Client::connect(&mut c, &Limits::SHIPPED)).collect();
+    assert_eq!((c.sdc.connections(), c.log.closed.len()), (257, 44), "the oldest go");
+    let mut late = Client::attached(&mut c, &Limits::SHIPPED);
+    c.pass(Duration::from_millis(4_999));
+    assert_eq!(c.sdc.connections(), 257);
+    c.pass(ms(1));
+    assert_eq!((c.sdc.connections(), c.log.closed.len()), (2, silent.len()));
+    for nbd in [&mut served, &mut late] {
+        nbd.request(&mut c, NBD_CMD_READ, 1, 0, 512, &[]);
+        assert_eq!(nbd.reply(&mut c, 1).0, 0);
+    }
+}

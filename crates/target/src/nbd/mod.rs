@@ -30,4 +30,4 @@ mod session;
 
 pub use export::{Export, Exports};
 pub use framer::{NbdFramer, OPTION_MAX};
-pub use session::{Action, Session};
+pub use session::{Action, Session, WAITING};

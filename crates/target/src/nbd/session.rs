@@ -5,7 +5,9 @@
 //!   awaited, or too much is in flight) waits in the backlog, and so do all behind it.
 //! - Every request gets exactly one reply, when it is done: order of completion, not of arrival.
 //! - At most `Limits::nbd_requests` are in flight, and their memory is at most twice
-//!   `Limits::nbd_payload` before the last one is added.
+//!   `Limits::nbd_payload` before the last one is added. Writes that wait for space don't count, up to
+//!   [`WAITING`] of them and eight times `Limits::nbd_payload`: so reads, discards and flushes behind
+//!   them go on.
 //! - After [`Action::Close`] no action follows.
 //!
 //! Option haggling is in `negotiate`. The session does not retry, order or cache anything, nor wait for durability: an answer of the core means
@@ -26,6 +28,9 @@ use seam::{BlockError, BlockRequest, Buf, BufPool, Head};
 /// Frames that may wait. Far more than any client has outstanding; the driver was told to pause
 /// when the first came.
 const BACKLOG_FRAMES: usize = 16 << 10;
+
+/// Writes of one connection that may wait for space beside what is in flight.
+pub const WAITING: usize = 4096;
 
 /// What the session asks of its owner. To be done in the order given.
 #[derive(Debug)]
@@ -89,6 +94,8 @@ struct InFlight {
     cost: u32,
     /// The mutant answered it already.
     answered: bool,
+    /// It waits for space, and doesn't count as in flight.
+    waits: bool,
 }
 
 /// The server side of one NBD connection.
@@ -108,6 +115,9 @@ pub struct Session {
     backlog_bytes: u64,
     flying: Slab<InFlight>,
     flying_bytes: u64,
+    /// Of those in flight, the ones that wait for space, and their bytes.
+    waiting: usize,
+    waiting_bytes: u64,
     paused: bool,
     pub(super) stopping: bool,
 }
@@ -126,8 +136,10 @@ impl Session {
             asked: None,
             backlog: VecDeque::new(),
             backlog_bytes: 0,
-            flying: Slab::new(requests),
+            flying: Slab::new(requests + WAITING),
             flying_bytes: 0,
+            waiting: 0,
+            waiting_bytes: 0,
             paused: false,
             stopping: false,
         }
@@ -176,7 +188,12 @@ impl Session {
         let Some(op) = self.flying.remove(tag) else {
             return;
         };
-        self.flying_bytes -= u64::from(op.cost);
+        if op.waits {
+            self.waiting -= 1;
+            self.waiting_bytes -= u64::from(op.cost);
+        } else {
+            self.flying_bytes -= u64::from(op.cost);
+        }
         let (Phase::Serving(export) | Phase::Ending(export)) = self.phase else {
             return;
         };
@@ -189,6 +206,26 @@ impl Session {
         } else {
             self.drain(pool, out);
         }
+    }
+
+    /// This request waits for space: what is behind it needn't. `most` is how many bytes may come to wait.
+    pub fn waits(&mut self, tag: u64, most: u64, pool: &BufPool, out: &mut Vec<Action>) {
+        let room = most.min(self.bytes_max() * 4 - self.waiting_bytes);
+        let full = self.waiting >= WAITING;
+        let Some(op) = self.flying.get_mut(tag) else { return };
+        if op.waits || full || u64::from(op.cost) > room {
+            return;
+        }
+        op.waits = true;
+        self.waiting += 1;
+        self.waiting_bytes += u64::from(op.cost);
+        self.flying_bytes -= u64::from(op.cost);
+        self.drain(pool, out);
+    }
+
+    /// Bytes of writes that wait for space.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
     }
 
     /// Ends the session from our side: what is in flight ends, what comes is refused with
@@ -231,8 +268,13 @@ impl Session {
         u64::from(self.payload) * 2
     }
 
+    /// Requests that are in flight and don't wait for space.
+    fn active(&self) -> usize {
+        self.flying.len() - self.waiting
+    }
+
     fn is_full(&self) -> bool {
-        self.flying.len() >= self.requests || self.flying_bytes >= self.bytes_max()
+        self.active() >= self.requests || self.flying_bytes >= self.bytes_max()
     }
 
     /// True when the next frame has to wait.
@@ -272,7 +314,7 @@ impl Session {
         if matches!(self.phase, Phase::Ending(_) | Phase::Closed) {
             return;
         }
-        let relaxed = self.flying.len() <= self.requests / 2
+        let relaxed = self.active() <= self.requests / 2
             && self.flying_bytes <= self.bytes_max() / 2
             && self.backlog.is_empty();
         if !self.paused && (self.is_full() || !self.backlog.is_empty()) {
@@ -350,7 +392,7 @@ impl Session {
         if answered {
             out.push(reply::success(export.structured, header.cookie));
         }
-        let op = InFlight { header, len, cost, answered };
+        let op = InFlight { header, len, cost, answered, waits: false };
         let tag = self.flying.insert(op).expect("a frame waits while the table is full");
         self.flying_bytes += u64::from(cost);
         let request = BlockRequest { volume: export.volume, kind, at: header.at, len, body };

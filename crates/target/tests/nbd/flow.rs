@@ -144,3 +144,40 @@ fn memory_comes_back_when_the_session_goes() {
     drop(rig);
     assert_eq!(pool.used(), 0);
 }
+
+#[test]
+fn writes_that_wait_for_space_leave_the_window_to_others() {
+    let mut rig = Rig::serving(false, &Limits::TEST_MIN); // 4 requests
+    (1..=4).for_each(|c| rig.feed(&request(0, NBD_CMD_WRITE, c, 0, 512)));
+    rig.feed(&read(5));
+    assert_eq!((rig.told(), rig.asked.len()), (vec![Told::Pause], 4));
+    let tags: Vec<u64> = rig.asked.drain(..).map(|(tag, _)| tag).collect();
+    rig.waits(tags[0], 511);
+    assert_eq!(rig.asked.len(), 0, "there is no room for it among those that wait");
+    tags[..3].iter().for_each(|tag| rig.waits(*tag, 512));
+    rig.waits(tags[0], 512);
+    assert_eq!(
+        (rig.told(), rig.asked.len(), rig.session.waiting_bytes()),
+        (vec![Told::Resume], 1, 1536)
+    );
+    rig.done(Ok(&[0; 512]));
+    tags.iter().for_each(|tag| rig.done_tag(*tag, Ok(&[])));
+    let len = |cookie| if cookie == 5 { 512 } else { 0 };
+    let order: Vec<u64> = replies(&rig.sent(), &len).iter().map(|r| r.cookie).collect();
+    assert_eq!(order, [5, 1, 2, 3, 4]);
+    assert_eq!((rig.session.waiting_bytes(), rig.session.in_flight()), (0, 0));
+}
+
+#[test]
+fn not_without_end_do_writes_wait_for_space() {
+    let mut rig = Rig::serving(false, &Limits::TEST_MIN);
+    let mut asked = 0;
+    while rig.told().is_empty() {
+        rig.feed(&request(0, NBD_CMD_WRITE, 1, 0, 512));
+        for (tag, _) in rig.asked.drain(..).collect::<Vec<_>>() {
+            asked += 1;
+            rig.waits(tag, u64::MAX);
+        }
+    }
+    assert_eq!(asked, target::nbd::WAITING + 4);
+}

@@ -155,6 +155,11 @@ impl Rig {
         self.act();
     }
 
+    pub fn waits(&mut self, tag: u64, most: u64) {
+        self.session.waits(tag, most, &self.pool, &mut self.out);
+        self.act();
+    }
+
     pub fn shutdown(&mut self) {
         self.session.shutdown(&self.pool, &mut self.out);
         self.act();
