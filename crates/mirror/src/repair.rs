@@ -281,7 +281,20 @@ impl<J: Journal> Mirror<J> {
             op.local = Local::Done;
             return self.check_write(now, key, out);
         }
+        if !self.is_over(key) && self.is_settle_copy(key) {
+            // The peers' lists would get what this side's said before.
+            self.drop_copy(key);
+            self.sync_mut(group).expect("a settle is under way").anew = true;
+            return self.advance(now, group, out);
+        }
         self.start_over(now, key, out);
+    }
+
+    /// A copy for members in sync, in settling: who mends it may have had another content there.
+    fn is_settle_copy(&mut self, key: u64) -> bool {
+        let op = self.ops.get(key).expect("the caller has it");
+        let (group, copies) = (op.group, op.kind == OpKind::Copy);
+        copies && self.sync_mut(group).is_some_and(|sync| sync.joiner.is_none())
     }
 
     /// What a write has left here can't be read, and who needs it whole hasn't got it. The damage is the write's:

@@ -74,6 +74,8 @@ pub(crate) struct Sync {
     pub unreadable: Dirty,
     /// What was tried once more: the next time, the peers are told that it is lost.
     pub tried: Dirty,
+    /// The list of executed writes that the peers were told is not this side's any more: they are asked anew.
+    pub anew: bool,
     /// Copies in flight.
     copying: u32,
     queued: bool,
@@ -96,6 +98,7 @@ impl Sync {
             todo: Dirty::default(),
             unreadable: Dirty::default(),
             tried: Dirty::default(),
+            anew: false,
             copying: 0,
             queued: false,
         }
@@ -382,6 +385,10 @@ impl<J: Journal> Mirror<J> {
         }
         if sync.copying > 0 {
             return;
+        }
+        if sync.anew {
+            let members = sync.members;
+            return self.ask_members(now, group, members, out);
         }
         sync.phase = Phase::Drain;
         if drained {

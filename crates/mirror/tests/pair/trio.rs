@@ -360,3 +360,22 @@ fn what_two_of_three_cannot_read_comes_from_the_third() {
     damage(&mut trio, &[0, 2]);
     assert_eq!(trio.read(0, 1), Some(Status::Media), "nobody has it now");
 }
+
+/// One of three has a write, and can't read it when it settles the others: what it mends itself with lacks the write.
+/// Wherever that breaks off, nobody's list of executed writes says that the write is there.
+#[test]
+fn a_settle_that_mends_its_leader_leaves_true_lists() {
+    for frames in 0..60 {
+        let mut trio = Trio::in_limbo();
+        trio.write(0, 0, 2, 0);
+        trio.configure(1, &[1, 2, 3], &[]);
+        let mirror = trio.mirrors[0].as_mut().unwrap();
+        mirror.journal_mut().bad.insert(BlockSet::from_range(0..1));
+        trio.run(frames);
+        trio.kill(0);
+        trio.configure(2, &[2, 3], &[]);
+        trio.pass(3000);
+        let story = Story { order: [1, 2, 3], leader: 1, reached: &[], breaks: Vec::new() };
+        story.judge(&mut trio, 2).unwrap_or_else(|why| panic!("after {frames} frames: {why}"));
+    }
+}
