@@ -41,6 +41,8 @@ struct Memory {
     worn: bool,
     /// What has ended is told later.
     late: bool,
+    /// Blocks of unit 0 that it was told are clean.
+    clean: BlockSet,
 }
 
 impl Memory {
@@ -126,8 +128,15 @@ impl Journal for Memory {
     fn change(&mut self, token: Option<u64>, _: GroupId, changes: Vec<Change>) {
         let done = token.filter(|_| self.kept);
         self.ended.extend(done.map(|token| Finished { token, result: Ok(Buf::EMPTY), crc: None }));
-        if changes.iter().any(|c| matches!(c, Change::Wipe)) {
-            self.units.clear();
+        for change in changes {
+            match change {
+                Change::Wipe => self.units.clear(),
+                Change::Clean(list) => {
+                    let here = list.into_iter().filter(|(unit, _)| *unit == UNIT0);
+                    here.for_each(|(_, blocks)| self.clean.insert(blocks));
+                }
+                _ => {}
+            }
         }
     }
     fn disk_done(&mut self, _: DiskOp, _: Result<Buf, DiskError>, _: &mut Effects) {}

@@ -158,3 +158,19 @@ fn more_units_may_be_in_flight_than_one_change_names() {
     assert!(view.active && view.dirty_bytes == 0, "{view:?}");
     assert_eq!((pair.replies.len(), pair.mirrors[0].in_flight()), (9000, 0));
 }
+
+#[test]
+fn a_write_that_both_copies_have_is_settled_in_both_logs_soon() {
+    let mut pair = Pair::new([4, 4]);
+    for i in 0..2 {
+        let (me, media) = (DeviceId(i as u32 + 1), Memory { kept: true, ..Memory::room(4) });
+        pair.mirrors[i] = Mirror::new(me, Incarnation(7), Limits::TEST_MIN, media, Time::ZERO);
+    }
+    let mut pair = settle(pair);
+    assert_eq!(pair.write(0, 2, 7), Some(Status::Ok));
+    // Whatever is logged after a write says that it was whole: damage is damage from then on.
+    pair.wait(1000);
+    for mirror in &pair.mirrors {
+        assert_eq!(mirror.journal().clean, BlockSet::from_range(2..3));
+    }
+}
