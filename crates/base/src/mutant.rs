@@ -231,6 +231,7 @@ impl Mutant {
         Mutant::EagerClean,
         Mutant::NoSettle,
         Mutant::IgnorePeerDirty,
+        Mutant::SealOneByOne,
         Mutant::AckBeforeReply,
         Mutant::NoSession,
         Mutant::NoClientEpoch,

@@ -18,6 +18,8 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     plan.limits.client_ops = plan.limits.client_ops.max(8);
     moves(plan, &mut r);
     writes(plan, &mut r);
+    // Often so little that what a member has not answered has to be sent again in several parts.
+    plan.limits.link_queue = *r.pick(&[4 << 20, 8 << 20, plan.limits.link_queue]);
 }
 
 /// Servers come and go, and before each of them somebody waits for a leader.
