@@ -22,6 +22,7 @@ use crate::command::{Command, Reconcile};
 use crate::group::{Doubt, Group};
 use crate::members::Member;
 use crate::publish::group_info;
+use crate::refused::MAX_VOLUMES;
 use crate::state::State;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -35,6 +36,10 @@ pub const JUMP: u64 = 1 << 32;
 const IDS: u32 = 1000;
 /// The same for groups and volumes.
 const MANY_IDS: u32 = 1 << 16;
+/// Groups that one device may tell of.
+const TOLD_GROUPS: usize = 1 << 17;
+/// Volumes of which one device may say that it holds data.
+const TOLD_HELD: usize = 1 << 17;
 /// Groups in one command.
 const GROUPS: usize = 2048;
 /// Volumes in one command.
@@ -83,8 +88,17 @@ struct Said {
 }
 
 impl Word {
-    /// Takes in a part of a report.
-    pub fn add(&mut self, part: Report) {
+    /// Takes in a part of a report; false, and nothing is taken in, if no honest device can have so much to tell.
+    #[must_use]
+    pub fn add(&mut self, part: Report) -> bool {
+        let groups = self.groups.len() + part.groups.len();
+        let volumes = self.volumes.len() + part.volumes.len();
+        if groups > TOLD_GROUPS
+            || volumes > MAX_VOLUMES
+            || self.held.len() + part.held.len() > TOLD_HELD
+        {
+            return false;
+        }
         self.version = MapVersion(part.version);
         self.next_volume = part.next_volume;
         self.held.extend(part.held);
@@ -93,6 +107,7 @@ impl Word {
             self.groups.insert(GroupId(g.group), said);
         }
         self.volumes.extend(part.volumes.into_iter().map(|v| (VolumeId(v.id), v)));
+        true
     }
 
     fn acted(&self, group: GroupId) -> u64 {

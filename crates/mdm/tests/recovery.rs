@@ -31,7 +31,7 @@ fn config(epoch: u64, in_sync: &[u32]) -> GroupInfo {
 fn word(acted: u64, base: u64, config: Option<GroupInfo>) -> Word {
     let mut word = Word::default();
     let groups = vec![GroupReport { group: 1, acted, base, config }];
-    word.add(Report { groups, ..Report::default() });
+    assert!(word.add(Report { groups, ..Report::default() }));
     word
 }
 
@@ -148,13 +148,13 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
     // A server's map has volume 2, on a group that this MDM never heard of, and volume 1 no more.
     let mut one = word(1, 1, None);
     let made = GroupInfo { id: 3, ..config(1, &[1, 2]) };
-    one.add(Report {
+    assert!(one.add(Report {
         version: state.version.0 + 5,
         next_volume: 3,
         groups: vec![GroupReport { group: 3, acted: 1, base: 1, config: Some(made) }],
         volumes: vec![info(2, "new", vec![3, 1])],
         ..Report::default()
-    });
+    }));
     settle(&mut state, &words(vec![(1, one), (2, word(1, 1, None))]), true);
     assert!(!state.recovery.open, "{:?}", state.groups);
     let names: Vec<&str> = state.volumes.values().map(|v| &*v.name).collect();
@@ -177,11 +177,22 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
 fn data_of_volumes_that_nobody_knows_is_not_deleted_without_a_word() {
     let mut state = recovered(Durable);
     let mut one = word(1, 1, None);
-    one.add(Report { held: vec![1, 2], ..Report::default() });
+    assert!(one.add(Report { held: vec![1, 2], ..Report::default() }));
     let told = words(vec![(1, one), (2, word(1, 1, None))]);
     settle(&mut state, &told, false);
     assert!(state.recovery.open);
     assert_eq!(state.recovery_status(&told).unwrap().strange, [2]);
+}
+
+#[test]
+fn a_report_without_end_is_refused() {
+    let mut word = Word::default();
+    let part = |from: u32| {
+        let groups = (from..from + 1000).map(|group| GroupReport { group, ..Default::default() });
+        Report { groups: groups.collect(), ..Report::default() }
+    };
+    let taken = (0..1000).take_while(|i| word.add(part(i * 1000))).count();
+    assert!((100..200).contains(&taken), "{taken} thousand groups");
 }
 
 #[test]

@@ -127,10 +127,10 @@ impl Mdm {
                 hello => self.hello(link, hello, out),
             },
             (_, None) => Err(unexpected("the first frame must be a hello")),
-            (Some(Kind::Report), Some(Role::Sds)) => {
-                self.report(link, decode(body)?);
-                Ok(())
-            }
+            (Some(Kind::Report), Some(Role::Sds)) => match self.report(link, decode(body)?) {
+                true => Ok(()),
+                false => Err(unexpected("a report of more groups or volumes than there can be")),
+            },
             (Some(Kind::Register), Some(Role::Sds)) => {
                 self.queue(link, Input::Register(link, decode::<Register>(body)?));
                 Ok(())

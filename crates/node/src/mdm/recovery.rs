@@ -148,9 +148,11 @@ impl Mdm {
     }
 
     /// A device tells a part of what it knows.
-    pub(super) fn report(&mut self, link: LinkId, part: Report) {
-        if let Some(link) = self.links.get_mut(&link).filter(|_| self.state.wants_reports()) {
-            link.word.get_or_insert_default().add(part);
+    /// False: it tells more than there can be.
+    pub(super) fn report(&mut self, link: LinkId, part: Report) -> bool {
+        match self.links.get_mut(&link).filter(|_| self.state.wants_reports()) {
+            Some(link) => link.word.get_or_insert_default().add(part),
+            None => true,
         }
     }
 
