@@ -292,6 +292,7 @@ impl Mutant {
         Mutant::LevelFirstPool,
         Mutant::CountAllPools,
         Mutant::OneFaultUnit,
+        Mutant::OrphansLive,
         Mutant::NoFloor,
         Mutant::ForgetArrival,
         Mutant::BelieveHello,

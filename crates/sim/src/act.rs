@@ -3,6 +3,7 @@
 use crate::admin::Order;
 use crate::disk::Damage;
 use crate::history::Record;
+use crate::nbd::{Order as Nbd, deaf};
 use crate::plan::{Action, Death, IoKind, Who};
 use crate::stage::Stage;
 use crate::stamp;
@@ -86,6 +87,8 @@ impl Stage {
                 let pools = self.plan.all_pools();
                 pools.for_each(|pool| self.order(Order::Policies(pool, rebuild, rebalance)));
             }
+            Action::Hang(client, c) => self.order_nbd(client, c, Nbd::Hang),
+            Action::Deaf(client, c, ms) => self.order_nbd(client, c, deaf(ms)),
             Action::Switch => self.order(Order::SwitchMdm),
             Action::Replace(i) => {
                 let waits = |o: &Order| matches!(o, Order::AddMdm(_) | Order::RemoveMdm(_));
@@ -306,7 +309,9 @@ impl Stage {
         if !known && !self.world.now().0.is_multiple_of(16) {
             return;
         }
-        if self.outstanding[client as usize] < self.plan.depth {
+        if self.outstanding[client as usize] < self.plan.depth
+            && !self.ask_over_nbd(client, (volume, id), kind, sector, sectors)
+        {
             self.issue(client, id, kind, sector, sectors);
         }
     }
@@ -317,13 +322,6 @@ impl Stage {
         if self.world.state(proc) == ProcState::Dead {
             return;
         }
-        let index = self.history.ops.len();
-        let len = sectors * SECTOR;
-        let mut body = Vec::new();
-        if kind == IoKind::Write {
-            body.resize(len as usize, 0);
-            stamp::fill(index as u32 + 1, volume, sector, &mut body);
-        }
         let block = match kind {
             IoKind::Read => BlockKind::Read,
             IoKind::Write => BlockKind::Write,
@@ -331,9 +329,29 @@ impl Stage {
             IoKind::Discard => BlockKind::Zero { hole: true },
             IoKind::Extents => BlockKind::Extents,
         };
-        let at = u64::from(sector) * u64::from(SECTOR);
+        let (index, body) = self.record(client, volume, kind, sector, sectors);
+        let (at, len) = (u64::from(sector) * u64::from(SECTOR), sectors * SECTOR);
         let request = BlockRequest { volume, kind: block, at, len, body: Buf::EMPTY };
-        let end = at + u64::from(len);
+        self.world.request(proc, RequestId(index as u64), request, &body);
+    }
+
+    /// Writes down that an operation is asked for: its index, and the data of a write.
+    pub(crate) fn record(
+        &mut self,
+        client: u8,
+        volume: VolumeId,
+        kind: IoKind,
+        sector: u32,
+        sectors: u32,
+    ) -> (usize, Vec<u8>) {
+        let proc = self.proc(Who::Sdc(client));
+        let index = self.history.ops.len();
+        let mut body = Vec::new();
+        if kind == IoKind::Write {
+            body.resize((sectors * SECTOR) as usize, 0);
+            stamp::fill(index as u32 + 1, volume, sector, &mut body);
+        }
+        let end = u64::from(sector + sectors) * u64::from(SECTOR);
         let knew = self.sdc(client).map(Sdc::map).and_then(|map| {
             let known = map.volumes.get(&volume).filter(|v| map.my_grant(v).is_some())?;
             (known.size >= end).then_some(map.version)
@@ -352,8 +370,10 @@ impl Stage {
             seen: Vec::new(),
             cut: None,
             knew,
+            left: false,
+            gone: None,
         });
         self.outstanding[client as usize] += 1;
-        self.world.request(proc, RequestId(index as u64), request, &body);
+        (index, body)
     }
 }

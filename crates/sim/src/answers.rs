@@ -18,8 +18,6 @@ const BLOCK_SECTORS: u32 = BLOCK / SECTOR;
 impl Stage {
     pub(crate) fn reply(&mut self, reply: Reply) -> Result<(), Failure> {
         let index = reply.id.0 as usize;
-        let moment = self.history.tick();
-        let at = self.world.now();
         let Some(record) = self.history.ops.get(index) else {
             return Err(Failure::new("requests", format!("{:?} was never asked", reply.id)));
         };
@@ -30,11 +28,22 @@ impl Stage {
             return Err(Failure::new("requests", format!("answered by somebody else: {record}")));
         }
         self.outstanding[record.client as usize] -= 1;
-        let seen = match &reply.result {
+        self.answered(index, reply.result.as_deref().map_err(|e| *e))
+    }
+
+    /// A client is told what came of an operation.
+    pub(crate) fn answered(
+        &mut self,
+        index: usize,
+        result: Result<&[u8], BlockError>,
+    ) -> Result<(), Failure> {
+        let moment = self.history.tick();
+        let at = self.world.now();
+        let seen = match result {
             Ok(data) => i05_content::seen(&self.history, index, data)?,
             Err(_) => Vec::new(),
         };
-        let result = reply.result.as_ref().map(|_| ()).map_err(|e| *e);
+        let result = result.map(|_| ());
         if result.is_ok() {
             self.may_use(index)?;
         }
@@ -52,19 +61,7 @@ impl Stage {
     ) -> Result<(), Failure> {
         let Err(error) = result else { return Ok(()) };
         let op = &self.history.ops[index];
-        let volume = self.volumes.iter().find(|v| v.id == Some(op.volume));
-        // A copy was damaged, and the other one was away: that is told, and no wrong data given.
-        let excused = self.plan.allow_loss || self.exposure.excuse.is_some();
-        let case = Case {
-            op,
-            lives: volume.is_some_and(|v| !v.doomed),
-            scan: self.scanning,
-            transfer: self.plan.limits.nbd_payload,
-            lost: self.exposure.excuse.is_some() && self.is_in_loss(op),
-            damaged: self.may_be_damaged(op)
-                && (!self.scanning || excused || self.is_lost_twice(op)),
-        };
-        let fine = errors::in_order(error, case, &self.leaves);
+        let fine = self.is_in_order(op, error);
         let record = op;
         let text = format!("{error:?} is out of order here: {record}");
         if error == BlockError::Lost {
@@ -83,6 +80,23 @@ impl Stage {
         }
         let name = if error == BlockError::Lost { "I1" } else { "errors" };
         Err(Failure::new(name, text))
+    }
+
+    /// True when the operation may end in this error now.
+    pub(crate) fn is_in_order(&self, op: &Record, error: BlockError) -> bool {
+        let volume = self.volumes.iter().find(|v| v.id == Some(op.volume));
+        // A copy was damaged, and the other one was away: that is told, and no wrong data given.
+        let excused = self.plan.allow_loss || self.exposure.excuse.is_some();
+        let case = Case {
+            op,
+            lives: volume.is_some_and(|v| !v.doomed),
+            scan: self.scanning,
+            transfer: self.plan.limits.nbd_payload,
+            lost: self.exposure.excuse.is_some() && self.is_in_loss(op),
+            damaged: self.may_be_damaged(op)
+                && (!self.scanning || excused || self.is_lost_twice(op)),
+        };
+        errors::in_order(error, case, &self.leaves)
     }
 
     /// The blocks that an operation touches, and their groups, as far as its client knows them.

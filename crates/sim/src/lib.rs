@@ -17,6 +17,7 @@ mod inbox;
 mod live;
 pub mod marks;
 pub mod mutants;
+pub mod nbd;
 mod net;
 pub mod panics;
 pub mod plan;

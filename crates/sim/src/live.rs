@@ -237,7 +237,7 @@ impl Stage {
             if self.outstanding[i as usize] > 0 {
                 let lives = self.world.life(self.proc(Who::Sdc(i)));
                 let waits = |r: &&crate::history::Record| {
-                    r.client == i && r.life == lives && r.answer.is_none()
+                    r.client == i && r.life == lives && r.answer.is_none() && !r.left
                 };
                 let first = self.history.ops.iter().find(waits);
                 let first = first.map(ToString::to_string).unwrap_or_default();

@@ -7,6 +7,7 @@ mod conditions;
 mod episode;
 mod forgeries;
 mod generate;
+mod nbd;
 mod orders;
 mod policies;
 pub mod pools;
@@ -137,6 +138,10 @@ pub enum Action {
     RemoveDevice(u8),
     /// Or not: the server and its devices stay.
     Keep(u8),
+    /// Close this NBD connection of this client.
+    Hang(u8, u8),
+    /// Don't read it for so many milliseconds.
+    Deaf(u8, u8, u32),
     /// Put the server of this device into maintenance; true: with its data moved away first.
     Maintain(u8, bool),
     /// Its maintenance is over.
@@ -240,6 +245,8 @@ pub struct Plan {
     pub growth: u32,
     /// Operations that a client of the workload has outstanding at most.
     pub depth: u32,
+    /// NBD connections to each client.
+    pub nbd: u8,
     /// The processes' bounds.
     pub limits: Limits,
     /// How the hardware behaves.

@@ -200,6 +200,7 @@ fn unready(stage: &Stage, client: u8) -> Option<String> {
 fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
     let weather = stage.plan.weather.clone();
     stage.world.set_weather(weather);
+    stage.start_nbd();
     let start = stage.world.now();
     let steps = stage.plan.steps.clone();
     stage.world.alarm(start + stage.plan.length, END);

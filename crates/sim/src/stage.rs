@@ -12,6 +12,7 @@ use crate::check::upkeep::Upkeep;
 use crate::disk::{Disk, DiskKind};
 use crate::history::History;
 use crate::marks::Marks;
+use crate::nbd::Outlet;
 use crate::plan::pools::pool_name;
 use crate::plan::{Action, Death, Plan, Who};
 use crate::tamper::Harm;
@@ -116,6 +117,8 @@ pub struct Stage {
     pub scanning: bool,
     /// Deaths that are to happen in the middle of effects, and whether to start again at once.
     pub(crate) dying: Vec<Option<(Death, bool)>>,
+    /// NBD connections, by client; empty when the plan has none.
+    pub(crate) outlets: Vec<Outlet>,
 }
 
 const MDM_PORT: u16 = 7000;
@@ -154,7 +157,7 @@ impl Stage {
             world.add(&format!("sds{i}"), Some(Stage::address(Who::Sds(i))), vec![disk]);
         }
         for i in 0..plan.clients {
-            world.add(&format!("sdc{i}"), None, Vec::new());
+            world.add(&format!("sdc{i}"), Some(Stage::address(Who::Sdc(i))), Vec::new());
         }
         world.add("admin", None, Vec::new());
         // Behind the others, so that those are the same whether there is one MDM or several.
@@ -165,7 +168,7 @@ impl Stage {
         }
         let everybody = 1 + plan.mdms as usize + plan.sds as usize + plan.clients as usize;
         let volume = |units: &u32| Volume { id: None, units: *units, doomed: false, mapped: false };
-        Stage {
+        let mut stage = Stage {
             world,
             desk: Rc::default(),
             observer: Observer::new(Places::new(plan)),
@@ -194,8 +197,11 @@ impl Stage {
             ambush: None,
             scanning: false,
             dying: (0..everybody).map(|_| None).collect(),
+            outlets: Vec::new(),
             plan: plan.clone(),
-        }
+        };
+        stage.add_nbd();
+        stage
     }
 
     /// Where somebody listens.
@@ -435,6 +441,7 @@ impl Stage {
         for reply in std::mem::take(&mut self.world.replies) {
             self.reply(reply)?;
         }
+        self.take_in_nbd()?;
         if let Some(text) = self.desk.borrow_mut().forgotten.take() {
             return Err(Failure::new("Mdm", text));
         }

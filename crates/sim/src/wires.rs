@@ -206,6 +206,15 @@ impl World {
         (end.state == EndState::Up(link)).then_some((index, side as usize))
     }
 
+    /// What the process at the other end calls this link, while both ends are up.
+    pub(crate) fn far_end(&self, id: ProcId, link: LinkId) -> Option<LinkId> {
+        let (index, side) = self.link(id, link)?;
+        match self.conns[index as usize].as_ref()?.ends[1 - side].state {
+            EndState::Up(link) => Some(link),
+            EndState::Waiting | EndState::Gone => None,
+        }
+    }
+
     pub(crate) fn send(&mut self, id: ProcId, link: LinkId, head: Head, body: Buf) {
         if self.tap.contains(&id)
             && head.as_slice().len() == wire::header::HEADER

@@ -104,6 +104,8 @@ mod tests {
             answer: None,
             seen: Vec::new(),
             cut: None,
+            left: false,
+            gone: None,
             knew: knew.map(MapVersion),
         }
     }

@@ -120,6 +120,8 @@ mod tests {
             answer,
             seen: Vec::new(),
             cut: None,
+            left: false,
+            gone: None,
             knew: Some(MapVersion(7)),
         }
     }

@@ -1,7 +1,8 @@
 //! I2: every sector is a linearizable register. A write that was not answered, or answered with an
 //! error, may or may not have taken effect, once; it never appears and then vanishes. It takes effect
 //! before its answer, if it had one, and before the client's next life has completed an operation in
-//! the same unit (I9: nothing from a fenced client appears after the fence).
+//! the same unit (I9: nothing from a fenced client appears after the fence). What was asked over an NBD
+//! connection that is gone takes effect before anything that is asked later in the same place is answered.
 //!
 //! I1, that acknowledged writes stay, follows from it: the last thing in a run is a read of everything.
 
@@ -52,6 +53,15 @@ fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
     Some(Op { access, invoked: op.invoked, answered, expires })
 }
 
+/// The first answer to what the same client was asked for after it knew that the NBD connection of this operation is
+/// gone: the operation comes before that, or never (R16). Of the operations that touch the sector.
+fn overtaken(history: &History, record: &Record, touched: &[u32]) -> u64 {
+    let Some(gone) = record.gone else { return u64::MAX };
+    let ops = touched.iter().map(|i| &history.ops[*i as usize]);
+    let later = ops.filter(|op| op.client == record.client && op.invoked > gone && op.is_ok());
+    later.filter_map(|op| op.answer.map(|a| a.moment)).min().unwrap_or(u64::MAX)
+}
+
 /// Judges every sector. Gives the number of sectors whose history was too wild to judge.
 pub fn check(history: &History) -> Result<u32, Failure> {
     let fences = fences(history);
@@ -79,6 +89,7 @@ pub fn check(history: &History) -> Result<u32, Failure> {
                     let later = fences.get(&key).into_iter().flatten();
                     let fence = later.filter(|f| f.0 > record.life).map(|f| f.1).min();
                     op.expires = op.expires.min(fence.unwrap_or(u64::MAX));
+                    op.expires = op.expires.min(overtaken(history, record, touched));
                 }
                 names.push(*i);
                 ops.push(op);

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 4] =
-    [super::seals::draw, super::forgeries::forgeries, mdm_disks, fates];
+const FAMILIES: [fn(&mut Plan, &Prng); 5] =
+    [super::seals::draw, super::forgeries::forgeries, mdm_disks, fates, super::nbd::draw];
 
 impl Plan {
     /// The plan of this seed.
@@ -53,6 +53,7 @@ impl Plan {
             capacity,
             growth: 0,
             depth,
+            nbd: 0,
             limits: limits(&mut root.fork("limits")),
             weather: weather(&mut root.fork("weather")),
             outcast: None,

@@ -70,6 +70,9 @@ impl fmt::Display for Plan {
             writeln!(f, "loss 1")?;
         }
         writeln!(f, "capacity {}\ndepth {}", self.capacity, self.depth)?;
+        if self.nbd != 0 {
+            writeln!(f, "nbd {}", self.nbd)?;
+        }
         if self.growth != 0 {
             writeln!(f, "growth {}", self.growth)?;
         }
@@ -166,6 +169,8 @@ impl fmt::Display for Action {
             Action::Return(i) => write!(f, "return {i}"),
             Action::Ambush(after_us, away_ms) => write!(f, "ambush {after_us} {away_ms}"),
             Action::Forge(i, how) => write!(f, "forge {i} {how}"),
+            Action::Hang(client, c) => write!(f, "hang {client} {c}"),
+            Action::Deaf(client, c, ms) => write!(f, "deaf {client} {c} {ms}"),
             Action::Policies(rebuild, rebalance) => write!(f, "policies {rebuild} {rebalance}"),
             Action::Damage(i, damage) => {
                 let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
@@ -254,6 +259,8 @@ impl FromStr for Action {
             ["forge", i, "session"] => Action::Forge(i.parse()?, Forgery::Session),
             ["return", i] => Action::Return(i.parse()?),
             ["ambush", after_us, away_ms] => Action::Ambush(after_us.parse()?, away_ms.parse()?),
+            ["hang", client, c] => Action::Hang(client.parse()?, c.parse()?),
+            ["deaf", client, c, ms] => Action::Deaf(client.parse()?, c.parse()?, ms.parse()?),
             ["policies", rebuild, rebalance] => {
                 Action::Policies(rebuild.parse()?, rebalance.parse()?)
             }
@@ -290,6 +297,7 @@ impl FromStr for Plan {
             capacity: 64,
             growth: 0,
             depth: 4,
+            nbd: 0,
             limits: Limits::TEST_MIN,
             weather: Weather::FAIR,
             outcast: None,
@@ -331,6 +339,7 @@ impl Plan {
             "capacity" => self.capacity = rest.parse()?,
             "growth" => self.growth = rest.parse()?,
             "depth" => self.depth = rest.parse()?,
+            "nbd" => self.nbd = rest.parse()?,
             "outcast" => {
                 let (sds, how) =
                     rest.split_once(' ').context("a server and its fate are needed")?;
