@@ -125,7 +125,7 @@ impl Limits {
         scrub_bytes: 50 << 20,
         scrub_every: Duration::from_secs(7 * 24 * 3600),
         scrub_first: Duration::from_secs(3600),
-        mdm_log: 64 << 20,
+        mdm_log: 16 << 20,
         mdm_tick: Duration::from_millis(50),
         nbd_payload: 32 << 20,
         nbd_requests: 256,

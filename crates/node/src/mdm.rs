@@ -44,12 +44,15 @@ use consensus::{Consensus, Image};
 use core::net::SocketAddr;
 use mdm::detector::{Detector, Verdict};
 use mdm::healer::Healer;
-use mdm::log::Log;
+pub use mdm::log::AREA as LOG_AREA;
+use mdm::log::{Log, LogError, Why};
 use mdm::recovery::{Word, Words};
 use mdm::slowness::Slowness;
 use mdm::state::State;
 use mdm::status::Observed;
-use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Node, Note, Port, Strangers};
+use seam::{
+    BlockError, DialError, DialId, DiskError, Effect, Effects, Event, Node, Note, Port, Strangers,
+};
 use wire::control::{Hello, Role};
 use wire::{Header, Kind, PeerFramer};
 
@@ -277,6 +280,11 @@ impl Mdm {
     /// Why it doesn't serve (any more) and what to do; the process may as well end with this text.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
+    }
+
+    /// It can't go on because the file system that its log lies on is full.
+    pub fn lacks_space(&self) -> bool {
+        matches!(self.log.failed(), Some(LogError::Disk(_, Why(DiskError::NoSpace))))
     }
 
     fn link_up(&mut self, link: LinkId, dial: Option<DialId>, out: &mut Effects) {

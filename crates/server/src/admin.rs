@@ -157,6 +157,14 @@ impl Admin {
         }
     }
 
+    /// True when an MDM answers there, whether it leads or not.
+    pub fn answers(mdm: SocketAddr) -> bool {
+        match Admin::within(mdm, CONNECT_OTHERS) {
+            Ok(_) => true,
+            Err(error) => error.is::<NotLeader>(),
+        }
+    }
+
     /// Where the MDM listens.
     pub fn mdm(&self) -> SocketAddr {
         self.mdm

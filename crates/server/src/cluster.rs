@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// How long a process may take to stop when asked.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one that was killed a moment ago may still be there.
-const DYING: Duration = Duration::from_millis(500);
+pub const DYING: Duration = Duration::from_millis(500);
 
 /// The subcommand that runs this process.
 fn role(name: &str) -> &str {

@@ -56,6 +56,32 @@ pub fn log(file: &Path) -> Result<File> {
     File::options().create(true).append(true).open(file)
 }
 
+/// Takes room on the disk for ranges of a file, so that writing there does not fail for lack of it. Its length and its
+/// content stay as they are. An error is of no harm: then there is no such promise.
+pub fn reserve(file: &Path, ranges: &[std::ops::Range<u64>]) -> Result<()> {
+    let file = File::options().create(true).truncate(false).write(true).open(file)?;
+    for range in ranges {
+        let len = range.end - range.start;
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, range.start, len)?;
+    }
+    Ok(())
+}
+
+/// Bytes that are free on the file system of a file, or of the folder that it is to lie in.
+pub fn free(file: &Path) -> Option<u64> {
+    let there = file.ancestors().find(|path| path.exists());
+    let found = rustix::fs::statvfs(there.unwrap_or(Path::new("."))).ok()?;
+    Some(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// Bytes that a file has on the disk; 0: it is not there.
+pub fn allocated(file: &Path) -> u64 {
+    std::os::unix::fs::MetadataExt::blocks(&match fs::metadata(file) {
+        Ok(found) => found,
+        Err(_) => return 0,
+    }) * 512
+}
+
 /// Renames a file. The new name is durable when this returns.
 pub fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to)?;

@@ -36,6 +36,7 @@ mod report;
 mod role_mdm;
 mod role_sdc;
 mod role_sds;
+mod room;
 mod runopts;
 mod salvage;
 mod sdc;
@@ -53,7 +54,8 @@ mod volume;
 mod watched;
 
 use anyhow::{Context, Result};
-use clap::{Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use exit::Exit;
 use std::process::ExitCode;
 
@@ -128,12 +130,43 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = parse();
     match output::run(|| run(&cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("error: {error:#}");
             exit::of(&error).into()
+        }
+    }
+}
+
+/// The command line. Addresses that come from the environment don't count for commands that work on this machine's
+/// processes, nor beside a directory that the command line names.
+fn parse() -> Cli {
+    let matches = Cli::command().get_matches();
+    let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let said = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+    if !said("mdm") && (said("dir") || cli.command.is_local()) {
+        cli.target.mdm.clear();
+    }
+    cli
+}
+
+impl Command {
+    /// True when it is about processes and files of this machine.
+    fn is_local(&self) -> bool {
+        match self {
+            Command::Up(_) | Command::Down | Command::Deploy(_) | Command::Demo(_) => true,
+            Command::Sds(command) => {
+                matches!(command, sds::SdsCommand::Kill { .. } | sds::SdsCommand::Start { .. })
+            }
+            Command::Sdc(command) => {
+                matches!(command, sdc::SdcCommand::Kill | sdc::SdcCommand::Start)
+            }
+            Command::Mdm(command) => {
+                matches!(command, mdm::MdmCommand::Kill { .. } | mdm::MdmCommand::Start { .. })
+            }
+            _ => false,
         }
     }
 }

@@ -3,8 +3,10 @@
 pub mod recovery;
 mod roster;
 
+use crate::admin::Admin;
 use crate::config::{self, MDM_EXAMPLE, MdmConfig};
 use crate::exit::Exit;
+use crate::statedir::StateDir;
 use crate::target::Target;
 use crate::{cluster, role_mdm, runopts::RunArgs};
 use anyhow::Result;
@@ -113,6 +115,32 @@ Example:
     },
 }
 
+/// `gabion mdm start`. One of several MDMs can't serve while most of them are missing: then it is said which ones.
+fn start(target: &Target, dir: &StateDir, name: &str) -> Result<()> {
+    let all: Vec<String> = dir.configured()?.into_iter().filter(|n| n.starts_with("mdm")).collect();
+    let own = config::read::<MdmConfig>(&dir.config_file(name))?.listen;
+    let missing =
+        || -> Vec<String> { all.iter().filter(|n| dir.process(n).is_none()).cloned().collect() };
+    let too_few = || (all.len() - missing().len()) * 2 <= all.len();
+    let serves = || match too_few() {
+        true => Admin::answers(own),
+        false => target.connect().is_ok(),
+    };
+    let pid = cluster::start(dir, name, START_TIMEOUT, serves)?;
+    if !too_few() {
+        println!("The MDM runs, pid {pid}.");
+        return Ok(());
+    }
+    println!(
+        "{name} runs, pid {pid}, and waits for others: {} of {} MDMs have to run before one of them leads. `gabion mdm \
+         start` starts these: {}. Volumes are served meanwhile.",
+        all.len() / 2 + 1,
+        all.len(),
+        missing().join(", ")
+    );
+    Ok(())
+}
+
 /// Runs `gabion mdm`.
 pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
     match command {
@@ -120,7 +148,7 @@ pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
             let Some(file) = args.config_or_example(MDM_EXAMPLE)? else { return Ok(Exit::Ok) };
             let mut config: MdmConfig = config::read(file)?;
             config.backend.0 = args.backend.unwrap_or(config.backend.0);
-            role_mdm::run(config)?;
+            role_mdm::run(&config)?;
         }
         MdmCommand::List { json } => roster::list(target, *json)?,
         MdmCommand::Add { name, address, tie_breaker } => {
@@ -143,8 +171,7 @@ pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
         MdmCommand::Start { name } => {
             let dir = target.local()?;
             let name = cluster::mdm_name(&dir, name.as_deref())?;
-            let pid = cluster::start(&dir, &name, START_TIMEOUT, || target.connect().is_ok())?;
-            println!("The MDM runs, pid {pid}.");
+            start(target, &dir, &name)?;
         }
     }
     Ok(Exit::Ok)

@@ -2,16 +2,27 @@
 
 use crate::config::{self, MdmConfig};
 use crate::files;
-use crate::service::{self, Job};
+use crate::service::{self, Job, Running};
 use anyhow::{Context, Result};
 use base::Limits;
-use node::mdm::{Config, Mdm};
+
+use node::mdm::{Config, LOG_AREA, Mdm};
 use rt::{DiskSpec, Listener};
 use seam::Port;
 use std::time::Duration;
 
+/// What the log's image may need, beside what comes after it, in bytes.
+const IMAGE: u64 = 8 << 20;
+
 /// Runs until it is told to stop.
-pub fn run(config: MdmConfig) -> Result<()> {
+pub fn run(config: &MdmConfig) -> Result<()> {
+    let again = |_: Running<'_>| Ok(vec![job(config)?]);
+    let jobs = vec![job(config)?];
+    service::run("mdm", config.pid_file.as_slice(), jobs, Some(Box::new(again)))
+}
+
+/// The one shard.
+fn job(config: &MdmConfig) -> Result<Job<Mdm>> {
     if let Some(folder) = config.log.parent() {
         files::make_folder(folder).with_context(|| format!("can't make {}", folder.display()))?;
     }
@@ -22,7 +33,7 @@ pub fn run(config: MdmConfig) -> Result<()> {
         seed: crate::random()?,
         ..rt::Config::of(
             vec![Listener { port: Port::Peer, at: config.listen.into() }],
-            vec![DiskSpec::Growing { path: config.log }],
+            vec![DiskSpec::Growing { path: config.log.clone() }],
         )
     };
     let mut limits = Limits::SHIPPED;
@@ -32,6 +43,9 @@ pub fn run(config: MdmConfig) -> Result<()> {
     if let Some(seconds) = config.quarantine_seconds {
         limits.quarantine = Duration::from_secs(seconds.into());
     }
+    // A file system that others fill leaves the MDM its room: orders and status go on.
+    let area = limits.mdm_log + IMAGE;
+    let reserved = files::reserve(&config.log, &[0..area, LOG_AREA..LOG_AREA + area]);
     let address = config.advertise.unwrap_or(config.listen);
     let (name, join) = (config.name.clone(), config.join);
     let node = move || {
@@ -45,5 +59,12 @@ pub fn run(config: MdmConfig) -> Result<()> {
         })
     };
     let job = Job::new("mdm".into(), shard, vec![Box::new(move |_| node())]);
-    service::run("mdm", config.pid_file.as_slice(), vec![job], None)
+    let notice = reserved.err().map(|why| {
+        format!(
+            "no room could be reserved for {} ({why}): on a full file system it can't go on",
+            config.log.display()
+        )
+    });
+    let (notices, file) = (notice.into_iter().collect(), Some(config.log.clone()));
+    Ok(Job { notices, file, ..job })
 }

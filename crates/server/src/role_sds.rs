@@ -13,7 +13,7 @@ use node::sds::{self, DurableConfig, Sds};
 use rt::{DiskSpec, ListenAddr, Listener, Seat};
 use seam::Port;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use store::durable::Tuning;
 
 /// Runs until it is told to stop: the server of each file, one alone or several on one shard. A SIGHUP
@@ -92,6 +92,7 @@ struct Part {
     pin: Option<usize>,
     notice: Option<String>,
     grown: bool,
+    file: Option<PathBuf>,
 }
 
 fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
@@ -103,6 +104,7 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
     }
     let grown = parts.iter().any(|p| p.grown);
     let notices = parts.iter().filter_map(|p| p.notice.clone()).collect();
+    let file = parts.iter().find_map(|p| p.file.clone());
     let (seats, nodes) = parts.into_iter().map(|p| (p.seat, p.node)).unzip();
     let config = rt::Config {
         backend: config.backend.0,
@@ -113,7 +115,7 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
         seed: crate::random()?,
         ..rt::Config::default()
     };
-    Ok(Job { notices, grown, ..Job::new(name, config, nodes) })
+    Ok(Job { notices, grown, file, ..Job::new(name, config, nodes) })
 }
 
 /// What a device gives to a shard; `runs`: bytes that it was opened with, if it is in use.
@@ -147,6 +149,7 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>
         fault_set: config.fault_set.clone().unwrap_or_default(),
         pool: device.pool.clone().unwrap_or_default(),
     };
+    let file = spec.path().map(Path::to_owned);
     let node = move |place: &Place| {
         let bytes = place.disk_bytes;
         let device = match spec {
@@ -171,7 +174,7 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>
     };
     let listeners = vec![Listener { port: Port::Peer, at: listen.into() }];
     let seat = Seat { listeners, disks: vec![disk] };
-    Ok(Part { seat, node: Box::new(node), pin: device.pin, notice, grown })
+    Ok(Part { seat, node: Box::new(node), pin: device.pin, notice, grown, file })
 }
 
 /// Makes a file as large as the configuration says, if it is smaller; tells how large the device is.

@@ -3,11 +3,14 @@
 //! The main thread sleeps on one channel. Shards report notes and their end on it, a thread that
 //! waits for signals reports those. A shard never waits for the log: what does not fit is counted.
 //!
+//! A shard whose file system is full ends, and is started again when there is room; meanwhile the process waits.
+//!
 //! Invariants: a shard that wants to end, as one does whose device failed, ends alone; the process ends
 //! with its last shard, or when one fails. SIGHUP makes the shards those that the configuration names now, and
 //! starts those again whose device has grown.
 
 use crate::exit::{Exit, coded};
+use crate::files;
 use crate::notes::Notes;
 use crate::process::Process;
 use crate::watched::{Verdict, Watch, Watched};
@@ -16,6 +19,7 @@ use rt::{ListenAddr, RtError, Stop};
 use seam::{DiskId, Node, Note};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +45,11 @@ pub struct Place {
 /// Makes a node, once its shard has what it needs.
 pub type MakeNode<N> = Box<dyn FnOnce(&Place) -> N + Send>;
 
+/// Bytes that have to be free before a device is opened again whose file system was full.
+const ROOM: u64 = 64 << 20;
+/// How often that is looked at.
+const ROOM_PAUSE: Duration = Duration::from_secs(2);
+
 /// One shard to be run.
 pub struct Job<N> {
     /// Names its thread.
@@ -53,12 +62,14 @@ pub struct Job<N> {
     pub notices: Vec<String>,
     /// Of one that runs: its device has grown, so that it is to be opened again.
     pub grown: bool,
+    /// The file that is its disk.
+    pub file: Option<PathBuf>,
 }
 
 impl<N> Job<N> {
     /// With nothing to say.
     pub fn new(name: String, config: rt::Config, nodes: Vec<MakeNode<N>>) -> Job<N> {
-        Job { name, config, nodes, notices: Vec::new(), grown: false }
+        Job { name, config, nodes, notices: Vec::new(), grown: false, file: None }
     }
 }
 
@@ -99,12 +110,17 @@ pub fn run<N: Node + Watch + 'static>(
     reload: Option<Reload<'_, N>>,
 ) -> Result<()> {
     let _pid_files = pid_files.iter().map(|f| PidFile::write(f)).collect::<Result<Vec<_>>>()?;
-    let log = Log { role: role.to_owned() };
+    let log = Log::new(role);
     log.line(&format!("gabion {} starts, pid {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     let (report, inbox) = sync_channel(BACKLOG);
     watch_signals(report.clone())?;
-    let (lost, running, waiting) = (Arc::default(), BTreeMap::new(), BTreeMap::new());
-    let mut shards = Shards { report, lost, running, waiting };
+    let mut shards = Shards {
+        report,
+        lost: Arc::default(),
+        running: BTreeMap::new(),
+        waiting: BTreeMap::new(),
+        starved: BTreeMap::new(),
+    };
     for job in jobs {
         shards.start(&log, job)?;
     }
@@ -129,29 +145,33 @@ struct Shards<N> {
     running: BTreeMap<String, Shard>,
     /// To be started when those of the same name have ended.
     waiting: BTreeMap<String, Job<N>>,
+    /// Those that have ended, or do, as their file system is full; and their files.
+    starved: BTreeMap<String, Option<PathBuf>>,
 }
 
 struct Shard {
     thread: thread::JoinHandle<()>,
     stop: Stop,
     disk_bytes: u64,
+    file: Option<PathBuf>,
 }
 
 impl<N: Node + Watch + 'static> Shards<N> {
     fn start(&mut self, log: &Log, job: Job<N>) -> Result<()> {
         job.notices.iter().for_each(|notice| log.line(notice));
         let (report, lost, stop) = (self.report.clone(), self.lost.clone(), Stop::new());
-        let (name, until) = (job.name.clone(), stop.clone());
+        let (name, until, file) = (job.name.clone(), stop.clone(), job.file.clone());
         let thread = thread::Builder::new()
             .name(name.clone())
             .spawn(move || run_shard(job, &until, &report, &lost))?;
-        self.running.insert(name, Shard { thread, stop, disk_bytes: 0 });
+        self.running.insert(name, Shard { thread, stop, disk_bytes: 0, file });
         Ok(())
     }
 
     /// They end in order, and nothing comes after them.
     fn stop_all(&mut self) {
         self.waiting.clear();
+        self.starved.clear();
         self.running.values().for_each(|shard| shard.stop.stop());
     }
 
@@ -179,6 +199,32 @@ impl<N: Node + Watch + 'static> Shards<N> {
                 }
                 Some(_) => {}
             }
+        }
+        Ok(())
+    }
+
+    /// A shard's file system is full: it ends until there is room.
+    fn starve(&mut self, log: &Log, name: &str, why: &str) {
+        let Some(shard) = self.running.get(name) else { return };
+        log.line(&format!("{name}: {why}. It is opened again by itself then{OTHERS_GO_ON}"));
+        shard.stop.stop();
+        self.starved.insert(name.to_owned(), shard.file.clone());
+    }
+
+    /// Those that have ended for lack of room, where there is some now.
+    fn fed(&self) -> Vec<String> {
+        let free = |file: &PathBuf| files::free(file).unwrap_or(u64::MAX);
+        let has_room = |file: &Option<PathBuf>| file.as_ref().is_none_or(|f| free(f) >= ROOM);
+        let fed = self.starved.iter().filter(|(_, file)| has_room(file)).map(|(name, _)| name);
+        fed.filter(|name| !self.running.contains_key(*name)).cloned().collect()
+    }
+
+    /// Opens those again.
+    fn feed(&mut self, log: &Log, names: &[String], jobs: Vec<Job<N>>) -> Result<()> {
+        self.starved.retain(|name, _| !names.contains(name));
+        for job in jobs.into_iter().filter(|job| names.contains(&job.name)) {
+            log.line(&format!("there is room again: opening {}", job.name));
+            self.start(log, job)?;
         }
         Ok(())
     }
@@ -265,8 +311,9 @@ fn follow<N: Node + Watch + 'static>(
     mut reload: Option<Reload<'_, N>>,
 ) -> Result<()> {
     let mut notes = Notes::default();
-    while !shards.running.is_empty() {
+    while !shards.running.is_empty() || !shards.starved.is_empty() {
         let wait = notes.due_in().unwrap_or(Duration::from_secs(3600));
+        let wait = if shards.starved.is_empty() { wait } else { wait.min(ROOM_PAUSE) };
         match inbox.recv_timeout(wait) {
             Ok(Message::Bound { shard, backend, at, disk_bytes, notice }) => {
                 shards.running.get_mut(&shard).into_iter().for_each(|s| s.disk_bytes = disk_bytes);
@@ -275,7 +322,10 @@ fn follow<N: Node + Watch + 'static>(
                 notice.iter().for_each(|n| log.line(n));
             }
             Ok(Message::Verdict { verdict: Verdict::Say(text), .. }) => log.line(&text),
-            Ok(Message::Verdict { shard, verdict: Verdict::End(why) }) => {
+            Ok(Message::Verdict { shard, verdict: Verdict::Starve(why) }) if reload.is_some() => {
+                shards.starve(log, &shard, &why);
+            }
+            Ok(Message::Verdict { shard, verdict: Verdict::End(why) | Verdict::Starve(why) }) => {
                 if shards.running.len() < 2 {
                     bail!("{shard}: {why}");
                 }
@@ -288,7 +338,9 @@ fn follow<N: Node + Watch + 'static>(
                 }
             }
             Ok(Message::Signal(SIGHUP)) => {
+                log.reopen();
                 // What is wrong with the configuration must not harm what runs.
+                shards.starved.clear();
                 let runs = |name: &str| shards.running.get(name).map(|s| s.disk_bytes);
                 if let Some(named) = reload.as_mut().map(|reload| reload(&runs))
                     && let Err(why) = named.and_then(|jobs| shards.become_those(log, jobs))
@@ -303,7 +355,9 @@ fn follow<N: Node + Watch + 'static>(
             Ok(Message::Ended { shard, why }) => {
                 let asked = shards.ended(log, &shard)?;
                 match why {
-                    Some(why) if shards.running.is_empty() => return Err(failed(&shard, why)),
+                    Some(why) if shards.running.is_empty() && shards.starved.is_empty() => {
+                        return Err(failed(&shard, why));
+                    }
                     Some(why) => log.line(&format!("{shard}: {why}{OTHERS_GO_ON}")),
                     None if !asked => bail!("{shard} ended although nobody asked it to"),
                     None => {}
@@ -311,6 +365,16 @@ fn follow<N: Node + Watch + 'static>(
             }
             Err(RecvTimeoutError::Timeout) => {
                 notes.sum_up().iter().for_each(|line| log.line(line));
+                let fed = shards.fed();
+                if !fed.is_empty()
+                    && let Some(reload) = reload.as_mut()
+                {
+                    let runs = |name: &str| shards.running.get(name).map(|s| s.disk_bytes);
+                    let named = reload(&runs);
+                    if let Err(why) = named.and_then(|jobs| shards.feed(log, &fed, jobs)) {
+                        log.line(&format!("what was full was not opened again: {why:#}"));
+                    }
+                }
                 let lost = shards.lost.swap(0, Ordering::Relaxed);
                 if lost > 0 {
                     log.line(&format!("{lost} notes more came than could be told"));
@@ -348,12 +412,34 @@ fn watch_signals(report: SyncSender<Message>) -> Result<()> {
 
 struct Log {
     role: String,
+    /// The file that standard error was when the process began, if it was one.
+    file: Option<PathBuf>,
 }
 
 impl Log {
+    fn new(role: &str) -> Log {
+        let said = std::fs::read_link("/proc/self/fd/2").ok().filter(|path| path.is_file());
+        Log { role: role.to_owned(), file: said }
+    }
+
+    /// Goes on in the file of the same name, which is another one when the former was renamed.
+    fn reopen(&self) {
+        let Some(file) = &self.file else { return };
+        let outcome = files::log(file).and_then(|to| {
+            rustix::stdio::dup2_stdout(&to)?;
+            rustix::stdio::dup2_stderr(&to)?;
+            Ok(())
+        });
+        match outcome {
+            Ok(()) => self.line("the log goes on here"),
+            Err(why) => self.line(&format!("{} can't be opened: {why}", file.display())),
+        }
+    }
+
     fn line(&self, text: &str) {
         let now = humantime::format_rfc3339_millis(SystemTime::now());
-        eprintln!("{now} {} {text}", self.role);
+        // A log that finds no room on its disk must not end what it tells of.
+        let _ = writeln!(std::io::stderr(), "{now} {} {text}", self.role);
     }
 }
 

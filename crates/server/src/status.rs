@@ -207,7 +207,7 @@ pub fn servers(report: &Report) -> String {
                 state,
                 sds.pid.to_string(),
                 device.address.clone(),
-                format!("{} {}", device.kind, device.shard),
+                format!("dev{} {}", device.id, device.kind),
                 used(device),
                 Size(device.capacity_bytes).to_string(),
                 device.groups.to_string(),

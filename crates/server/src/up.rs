@@ -4,12 +4,13 @@ use crate::config::{self, Backend, DeviceConfig, MdmConfig, NbdAddress, SdcConfi
 use crate::exit::{Exit, coded};
 use crate::files;
 use crate::gather::{self, Member};
+use crate::process::Process;
 use crate::report::{Report, UpDown};
 use crate::size::Size;
 use crate::spec::{DeviceSpec, UpDevice, VolumeSpec};
 use crate::statedir::StateDir;
 use crate::target::Target;
-use crate::{cluster, live, ports, salvage};
+use crate::{cluster, live, ports, room, salvage};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -191,6 +192,7 @@ impl Plan {
 fn kept(dir: &StateDir) -> Result<Option<Asked>> {
     let file = dir.cluster_file();
     if !dir.mdm_log("mdm").exists() {
+        refuse_without_log(dir)?;
         return Ok(None);
     }
     let before = match (file.exists(), files::is_emptied(&file)) {
@@ -199,6 +201,29 @@ fn kept(dir: &StateDir) -> Result<Option<Asked>> {
         _ => return Ok(None),
     };
     Ok(before.devices.iter().any(UpDevice::survives).then_some(before))
+}
+
+/// Devices without the log that tells what is on them are not the beginning of another cluster.
+fn refuse_without_log(dir: &StateDir) -> Result<()> {
+    let logs: Vec<_> =
+        (1..5).map(|i| dir.mdm_log(&cluster::mdm(i))).filter(|l| l.exists()).collect();
+    let place = dir.root().display();
+    if !logs.is_empty() {
+        bail!(
+            "mdm.log is gone from {place}, and other MDMs of its cluster have their logs: {}. Put the file back, if there \
+             is a copy. Otherwise see docs/operate: nothing is started, as another cluster would \
+             begin here",
+            logs.iter().map(|log| log.display().to_string()).collect::<Vec<_>>().join(", ")
+        );
+    }
+    if salvage::has_devices(dir)? {
+        bail!(
+            "mdm.log is gone from {place}, and the devices of its cluster are there: without it nobody knows what lies \
+             where, and another cluster would begin here. Put the file back, or one of `gabion mdm backup`. To begin \
+             anew without that data, choose another --dir, or remove {place}/devices"
+        );
+    }
+    Ok(())
 }
 
 /// A cluster grows by this command, but doesn't become another one.
@@ -267,6 +292,7 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     config::write(&dir.cluster_file(), &plan.asked)?;
     drop(lock);
     starting.missing.iter().for_each(|missing| println!("{missing}"));
+    room::warnings(&sparse(&dir, plan.asked.sds)).iter().for_each(|line| println!("{line}"));
     print!("{}", live::how_to_use(&report, &target.dir_option(), args.detach));
     if args.detach {
         return Ok(if report.exit() == Exit::Lost { Exit::Lost } else { Exit::Ok });
@@ -279,6 +305,17 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
         let _ = child.wait();
     }
     Ok(Exit::Ok)
+}
+
+/// The file devices of the cluster, and their sizes.
+fn sparse(dir: &StateDir, servers: u32) -> Vec<(std::path::PathBuf, u64)> {
+    let config = |i| config::read::<SdsConfig>(&dir.config_file(&cluster::sds(i))).ok();
+    let devices = (0..servers).filter_map(config).flat_map(|server| server.device);
+    let file = |device: DeviceConfig| match device.spec {
+        DeviceSpec::File(path, size) => Some((path, size?.0)),
+        _ => None,
+    };
+    devices.filter_map(file).collect()
 }
 
 /// Stops everything that runs in the directory and says so.
@@ -309,7 +346,9 @@ fn check_names(volumes: &[VolumeSpec]) -> Result<()> {
 
 fn refuse_second(dir: &StateDir, target: &Target) -> Result<()> {
     let live = dir.live()?;
-    if live.is_empty() {
+    // One that was killed a moment ago may still be there.
+    let ends = |(_, process): &(String, Process)| process.wait_gone(cluster::DYING);
+    if live.iter().all(ends) {
         return Ok(());
     }
     let option = target.dir_option();

@@ -2,7 +2,7 @@
 
 use crate::damage;
 use crate::exit::Exit;
-use crate::report::Volume;
+use crate::report::{Report, Volume};
 use crate::size::Size;
 use crate::target::Target;
 use crate::{report, spec, status};
@@ -208,6 +208,24 @@ fn map_to(text: &str) -> Result<MapTo, String> {
     Ok(MapTo { sdc: sdc.to_owned(), access: mode.access() })
 }
 
+/// What to know about a pool whose volumes may become larger than it is.
+fn overcommitted(report: &Report, pool: &str) -> Option<String> {
+    let pool = report.storage_pools.iter().find(|p| p.name == pool)?;
+    let volumes = report.volumes.iter().filter(|v| v.storage_pool == pool.name);
+    let wanted: u64 = volumes.map(|v| v.size_bytes.saturating_mul(2)).sum();
+    let spare = 100 - u64::from(pool.spare_percent).min(100);
+    let room = pool.capacity_bytes / 100 * spare;
+    (wanted > room).then(|| {
+        format!(
+            "Note: the volumes of pool {} may take {} with both copies, and it has {} beside its spare. When it is full, \
+             writes wait: `gabion device add` gives it more.",
+            pool.name,
+            Size(wanted),
+            Size(room)
+        )
+    })
+}
+
 /// How what is lost reads when the loss is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReadAs {
@@ -228,7 +246,9 @@ pub fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
                 unmapped: *unmapped,
             })?;
             println!("Volume {} of {} is there.", made.name, Size(made.size));
-            let volumes = status::ask(target)?.volumes;
+            let report = status::ask(target)?;
+            overcommitted(&report, &made.pool).iter().for_each(|line| println!("{line}"));
+            let volumes = report.volumes;
             if let Some(uri) = volumes.iter().find(|v| v.name == *name).and_then(uri) {
                 println!("Attach it as {uri}");
             }

@@ -13,6 +13,8 @@ pub enum Verdict {
     Say(String),
     /// End the process, for this reason.
     End(String),
+    /// End until the file system that its disk lies on has room again.
+    Starve(String),
 }
 
 /// A role as its process sees it.
@@ -78,14 +80,21 @@ impl<N: Node + Watch, F: FnMut(Verdict)> Node for Watched<N, F> {
 
 impl Watch for node::mdm::Mdm {
     fn verdict(&self) -> Option<Verdict> {
-        let say = |why: &str| Verdict::Say(format!("nothing can change any more: {why}"));
-        self.failed().map(say)
+        let why = self.failed()?;
+        Some(match self.lacks_space() {
+            true => Verdict::Starve(why.to_owned()),
+            false => Verdict::Say(format!("nothing can change any more: {why}")),
+        })
     }
 }
 
 impl Watch for node::sds::Sds {
     fn verdict(&self) -> Option<Verdict> {
-        let broken = || self.device().and_then(Journal::failed).map(broken);
+        let how = self.device().and_then(Journal::failed);
+        if self.ended() && how == Some(DiskError::NoSpace) {
+            return Some(Verdict::Starve(broken(DiskError::NoSpace).to_owned()));
+        }
+        let broken = || how.map(broken);
         let why = || match self.trouble() {
             Some(trouble) => trouble.to_string(),
             None => {
@@ -104,10 +113,7 @@ const UNRELIABLE: &str = "the device can't read what was just written to it, or 
 /// What to do about a device that failed to write or to flush.
 fn broken(how: DiskError) -> &'static str {
     match how {
-        DiskError::NoSpace => {
-            "the file system that the device lies on is full: make room, and start the server again (while it \
-             runs for other devices: send it SIGHUP)"
-        }
+        DiskError::NoSpace => "the file system that the device lies on is full: make room",
         _ => {
             "the device failed to write or to flush: see `dmesg`. When it works again, start the server again \
              (while it runs for other devices: send it SIGHUP); else give it another one: `gabion device add \

@@ -43,7 +43,11 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a cluster; returns when it serves.
     pub fn start(options: &Options) -> Result<Cluster> {
-        let folder = Folder::new()?;
+        Cluster::start_in(Folder::new()?, options)
+    }
+
+    /// Starts one in the folder `c` of this one.
+    pub fn start_in(folder: Folder, options: &Options) -> Result<Cluster> {
         let dir = folder.join("c");
         let mut cluster = Cluster { printed: String::new(), folder, dir };
         let (dir, sds) = (cluster.dir().to_owned(), options.sds.to_string());

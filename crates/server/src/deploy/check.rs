@@ -8,6 +8,7 @@ use crate::spec::DeviceSpec;
 use seam::DiskError;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::time::SystemTime;
 use store::durable::Identity;
 use store::durable::survey::Search;
@@ -47,7 +48,12 @@ pub struct Held {
 pub fn check(remote: &Remote<'_>) -> Findings {
     let before = SystemTime::now();
     match remote.run(&script(remote)) {
-        Ok(said) => read(&said, before, SystemTime::now()),
+        Ok(said) => {
+            let mut found = read(&said, before, SystemTime::now());
+            let asked = remote.host.sdc.map(|at| at.ip());
+            found.wrong.extend(asked.and_then(|ip| absent(ip, &said)));
+            found
+        }
         Err(why) => Findings { wrong: vec![format!("{why:#}")], ..Findings::default() },
     }
 }
@@ -65,6 +71,9 @@ fn script(remote: &Remote<'_>) -> String {
         "echo \"machine=$(cat /proc/sys/kernel/random/boot_id) $(stat -c %d:%i /) {}\"",
         host.root.display()
     );
+    // The addresses that its interfaces have, by the kernel's own list.
+    script +=
+        "awk '/32 host LOCAL/ {print \"has=\" f} {f=$2}' /proc/net/fib_trie 2>/dev/null || true\n";
     if host.mdm.is_some() {
         let log = host.path("var/lib/gabion/mdm.log");
         let _ = writeln!(script, "if [ -s '{}' ]; then echo log=1; fi", log.display());
@@ -102,6 +111,16 @@ fn script(remote: &Remote<'_>) -> String {
         }
     }
     script
+}
+
+/// What is wrong with an address at which a host is to serve, but that none of its interfaces has.
+fn absent(ip: IpAddr, said: &str) -> Option<String> {
+    let mut has = said.lines().filter_map(|l| l.strip_prefix("has=")).peekable();
+    // A host that can't tell is believed.
+    has.peek()?;
+    let local = ip.is_unspecified() || ip.is_loopback() || ip.is_ipv6();
+    let there = has.any(|at| at.parse() == Ok(ip));
+    (!local && !there).then(|| format!("none of its interfaces has the address {ip} of its SDC"))
 }
 
 fn device_script(device: &DeviceSpec) -> String {
@@ -205,6 +224,17 @@ mod tests {
 
     fn wrong(said: &str) -> Vec<String> {
         look(said).wrong
+    }
+
+    #[test]
+    fn an_address_that_no_interface_has_is_found() {
+        let said = "kernel=6\nhas=127.0.0.1\nhas=10.0.0.7\n";
+        let absent = |ip: &str, said| absent(ip.parse().unwrap(), said).is_some();
+        assert!(absent("10.0.0.8", said));
+        for fine in ["10.0.0.7", "0.0.0.0", "127.0.0.5", "::1"] {
+            assert!(!absent(fine, said), "{fine}");
+        }
+        assert!(!absent("10.0.0.8", "kernel=6\n"), "it can't tell");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::size::Size;
 use crate::spec::DeviceSpec;
 use crate::table::{right, table};
 use crate::target::Target;
-use crate::{cluster, ports, service, status};
+use crate::{cluster, ports, room, service, status};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::process::Signal;
@@ -298,6 +298,14 @@ pub fn add(
                 path.display()
             ),
             Content::Device { .. } | Content::Foreign => content::erase(path)?,
+        }
+        if let DeviceSpec::File(path, Some(size)) = &spec {
+            let others = found.config.device.iter().filter_map(|d| match &d.spec {
+                DeviceSpec::File(path, size) => Some((path.clone(), size.as_ref()?.0)),
+                _ => None,
+            });
+            let all: Vec<_> = others.chain([(path.clone(), size.0)]).collect();
+            room::warnings(&all).iter().for_each(|line| println!("{line}"));
         }
         let probed = probe::probe(path, force)?;
         if probed.verdict.is_refused() && !force {

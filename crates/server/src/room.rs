@@ -1,0 +1,51 @@
+//! Whether sparse devices have room on the file systems that they lie on.
+
+use crate::files;
+use crate::size::Size;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What to tell people whose file devices may take more than their file systems have: one line for each of these. A
+/// device is its path and its size in bytes.
+pub fn warnings(devices: &[(PathBuf, u64)]) -> Vec<String> {
+    let mut systems: BTreeMap<u64, (&Path, u64)> = BTreeMap::new();
+    for (file, bytes) in devices {
+        let there = file.ancestors().find(|path| path.exists());
+        let Some(found) = there.and_then(|path| fs::metadata(path).ok()) else { continue };
+        let wanted = &mut systems.entry(found.dev()).or_insert((file, 0)).1;
+        *wanted += bytes.saturating_sub(files::allocated(file));
+    }
+    let lacking = |(file, wanted): &(&Path, u64)| {
+        let free = files::free(file).filter(|free| free < wanted)?;
+        Some(warning(file, *wanted, free))
+    };
+    systems.values().filter_map(lacking).collect()
+}
+
+fn warning(file: &Path, wanted: u64, free: u64) -> String {
+    format!(
+        "WARNING: devices on the file system of {} may still take {}, and {} are free there. When it is full, their \
+         servers wait until there is room.",
+        file.display(),
+        Size(wanted),
+        Size(free)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_not_there_yet_needs_room() {
+        let file = std::env::temp_dir().join(format!("gabion-room-{}", std::process::id()));
+        files::write(&file, vec![1; 1 << 20]).unwrap();
+        assert_eq!(warnings(&[(file.clone(), 1 << 20)]), Vec::<String>::new());
+        let huge = warnings(&[(file.clone(), 1 << 60), (file.with_extension("other"), 1 << 60)]);
+        assert_eq!(huge.len(), 1, "one file system, one line: {huge:?}");
+        assert!(huge[0].contains("2 EiB") || huge[0].contains("EiB"), "{huge:?}");
+        files::remove(&file).unwrap();
+    }
+}

@@ -1,0 +1,107 @@
+//! Small things that cost an operator a night: what commands say, refuse, and leave alone.
+
+use anyhow::{Context, ensure};
+use std::fs;
+use std::process::Command;
+use std::time::Instant;
+use system::bytes::Random;
+use system::cluster::signal;
+use system::{Cluster, MIB, Options, case, gabion, run, secs, wait};
+
+const FILES: Options =
+    Options { sds: 3, device: "file:256MiB", volumes: &["vol1:64MiB"], more: &[] };
+
+#[test]
+fn a_cluster_without_its_mdms_log_is_not_replaced_by_another_one() {
+    case(|| {
+        let cluster = Cluster::start(&FILES)?;
+        let data = Random::new(3).bytes(4 * MIB as usize);
+        cluster.fill("vol1", &data)?;
+        cluster.gabion(&["down"])?.ok()?;
+        let (log, away) = (cluster.file("mdm.log"), cluster.file("away"));
+        fs::rename(&log, &away)?;
+        for _ in 0..2 {
+            cluster.gabion(&["up", "--detach"])?.fails(1, &["mdm.log is gone", "where"])?;
+        }
+        ensure!(!log.exists() && cluster.file("config/sds1.toml").exists(), "it changed something");
+        fs::rename(&away, &log)?;
+        cluster.start_again()?;
+        cluster.verify("vol1", &data)
+    });
+}
+
+#[test]
+fn killed_mdms_come_back_one_by_one_and_say_whom_they_wait_for() {
+    case(|| {
+        let cluster = Cluster::start(&Options { more: &["--mdms", "3"], ..Options::default() })?;
+        for name in ["mdm", "mdm2", "mdm3"] {
+            cluster.kill(name)?;
+        }
+        let begun = Instant::now();
+        let said = cluster.gabion(&["mdm", "start", "mdm2"])?.ok()?;
+        ensure!(begun.elapsed() < secs(10), "it took {:?}", begun.elapsed());
+        ensure!(said.contains("2 of 3") && said.contains("mdm, mdm3"), "{said}");
+        let said = cluster.gabion(&["mdm", "start", "mdm"])?.ok()?;
+        ensure!(!said.contains("waits"), "{said}");
+        cluster.gabion(&["status"])?.code(3)?;
+        cluster.gabion(&["mdm", "start", "mdm3"])?.ok()?;
+        cluster.wait_state("healthy", secs(20)).map(drop)
+    });
+}
+
+#[test]
+fn an_exported_address_is_no_hindrance_to_commands_of_this_machine() {
+    case(|| {
+        let cluster = Cluster::start(&Options::default())?;
+        let exported = |args: &[&str]| {
+            let mut command = Command::new(run::binary());
+            command.args(args).args(["--dir", cluster.dir()]).env("GABION_MDM", "127.0.0.1:9");
+            run::run(&mut command)
+        };
+        exported(&["sds", "kill", "2"])?.ok()?;
+        exported(&["sds", "start", "2"])?.ok()?;
+        exported(&["status"])?;
+        let folder = cluster.folder.join("deploy");
+        let mut deploy = Command::new(run::binary());
+        deploy.args(["deploy", "--down", "--dir"]).arg(&folder).env("GABION_MDM", "127.0.0.1:9");
+        run::run(&mut deploy)?.fails(1, &["no cluster was deployed"])?;
+        gabion(["sds", "kill", "2", "--mdm", "127.0.0.1:9"])?.fails(1, &["leave out --mdm"])
+    });
+}
+
+#[test]
+fn a_log_that_was_rotated_is_opened_anew_by_sighup() {
+    case(|| {
+        let cluster = Cluster::start(&Options::default())?;
+        for name in ["mdm", "sds1", "sdc"] {
+            let log = cluster.file(&format!("logs/{name}.log"));
+            let rotated = cluster.file(&format!("logs/{name}.log.1"));
+            fs::rename(&log, &rotated)?;
+            signal(cluster.pid(name)?, rustix::process::Signal::HUP)?;
+            wait("the log goes on in a new file", secs(10), || {
+                Ok(fs::read_to_string(&log)?.contains("goes on").then_some(()))
+            })?;
+            let before = fs::metadata(&rotated)?.len();
+            cluster.gabion(&["status"])?.code(0)?;
+            ensure!(fs::metadata(&rotated)?.len() == before, "{name} writes to the old file");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_volume_that_overcommits_its_pool_is_told() {
+    case(|| {
+        let cluster = Cluster::start(&FILES)?;
+        let said = cluster.gabion(&["volume", "create", "small", "16MiB"])?.ok()?;
+        ensure!(!said.contains("Note:"), "{said}");
+        let said = cluster.gabion(&["volume", "create", "large", "10GiB"])?.ok()?;
+        ensure!(said.contains("Note:") && said.contains("default"), "{said}");
+        let status = cluster.gabion(&["status"])?.stdout;
+        let id = cluster.status()?["sds"][0]["devices"][0]["id"].as_u64().context("an id")?;
+        ensure!(status.contains(&format!("dev{id} durable")), "{status}");
+        // Everything is killed, and comes back at once.
+        cluster.kill_all()?;
+        cluster.start_again()
+    });
+}
