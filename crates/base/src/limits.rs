@@ -15,6 +15,14 @@ pub struct Limits {
     pub client_bytes: u32,
     /// Operations that a shard works on at once, its clients' and its own.
     pub shard_ops: u32,
+    /// Executed writes of one client that a group lists before it takes no more of that client, but for the
+    /// lowest unanswered one; several times `client_ops`.
+    pub executed_window: u32,
+    /// Executed writes that a group lists before it forgets the oldest; more than `shard_ops`. What hands a
+    /// list over is one frame, and one record of a device's log.
+    pub executed_group: u32,
+    /// Executed writes that all groups of a device list before the oldest are forgotten.
+    pub executed_device: u32,
     /// Block requests that an SDC works on at once.
     pub sdc_requests: u32,
     /// Bytes that may wait in one link's send queue before the link is given up as stuck.
@@ -95,6 +103,9 @@ impl Limits {
         client_ops: 1024,
         client_bytes: 64 << 20,
         shard_ops: 16384,
+        executed_window: 4096,
+        executed_group: 24576,
+        executed_device: 65536,
         sdc_requests: 16384,
         link_queue: 256 << 20,
         strangers: 1024,
@@ -137,6 +148,9 @@ impl Limits {
         client_ops: 4,
         client_bytes: 2 << 20,
         shard_ops: 64,
+        executed_window: 8,
+        executed_group: 40,
+        executed_device: 256,
         sdc_requests: 16,
         link_queue: 64 << 20,
         strangers: 8,

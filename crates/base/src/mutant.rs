@@ -183,6 +183,12 @@ pub enum Mutant {
     NoFloor,
     /// Pace: a copy that has to wait where it comes to is forgotten.
     ForgetArrival,
+    /// R8: the list of executed writes grows for ever.
+    EndlessList,
+    /// R8: what was dropped from a full list of executed writes is taken for never executed.
+    ForgetSilently,
+    /// R8: an SDS that has restarted lets in a life of a client that a newer one has replaced.
+    OldLife,
     /// Placement: groups are levelled by their number, whatever they hold. (In the MDM's own tests.)
     LevelByNumber,
     /// Placement: what has to move goes where there is room, and is levelled afterwards. (In the MDM's own tests.)
@@ -296,6 +302,7 @@ impl Mutant {
         Mutant::NoFloor,
         Mutant::ForgetArrival,
         Mutant::BelieveHello,
+        Mutant::EndlessList,
     ];
 }
 

@@ -57,7 +57,8 @@ pub(crate) fn errno(error: BlockError) -> c_int {
         BlockError::Misaligned | BlockError::TooBig => libc::EINVAL,
         BlockError::Full => libc::ENOSPC,
         BlockError::Lost => libc::ENODATA,
-        BlockError::Media => libc::EIO,
+        BlockError::Media | BlockError::Forgotten => libc::EIO,
+        BlockError::Superseded => libc::ESTALE,
         BlockError::Busy => libc::EAGAIN,
     }
 }
@@ -70,7 +71,10 @@ pub extern "C" fn gabion_strerror(result: i64) -> *const c_char {
         libc::EAGAIN => c"the queue is full: poll for completions, then try again",
         libc::EBADF => c"not a handle of this library, or one that was closed",
         libc::EINVAL => c"an argument is wrong: gabion_last_error says which",
-        libc::EIO => c"a device failed to read or write; see `gabion status`",
+        libc::ESTALE => c"a newer process has this client's name: give one of the two another",
+        libc::EIO => {
+            c"a device failed, or nobody knows whether a write was done; see `gabion status`"
+        }
         libc::ENODATA => c"every copy of this range is lost; see `gabion status`",
         libc::ENOENT => {
             c"no such volume: it was deleted, is not mapped to this client, or was never made"
@@ -117,6 +121,8 @@ mod tests {
             BlockError::Lost,
             BlockError::Media,
             BlockError::Busy,
+            BlockError::Forgotten,
+            BlockError::Superseded,
         ];
         let words = |result: i64| {
             // SAFETY: a text of this library.

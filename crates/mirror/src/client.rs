@@ -169,6 +169,8 @@ struct Hint {
 #[derive(Debug)]
 pub struct Client<T> {
     me: Option<(SdcId, Incarnation)>,
+    /// Somebody newer has our name.
+    superseded: bool,
     transfer: u32,
     extra: usize,
     stuck_after: Duration,
@@ -200,6 +202,7 @@ impl<T: Copy> Client<T> {
         let requests = limits.sdc_requests as usize;
         Client {
             me: None,
+            superseded: false,
             transfer: limits.nbd_payload,
             extra: requests,
             stuck_after: limits.stuck_after,
@@ -238,6 +241,10 @@ impl<T: Copy> Client<T> {
         request: BlockRequest,
         turn: &mut Turn<'_, M, T>,
     ) {
+        if self.superseded {
+            let result = Err(BlockError::Superseded);
+            return turn.out.push(Action::Done { origin, result });
+        }
         let early = turn.map.version() == MapVersion(0);
         let verdict = request::check(&request, self.transfer).and_then(|()| match early {
             true => Ok(0),

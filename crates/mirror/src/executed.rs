@@ -3,12 +3,15 @@
 //!
 //! Kept by block: a resync that breaks off may have brought in, or overwritten, only a part of a write.
 //!
-//! Bounded: a client says with every write which number is its lowest unanswered one in the group;
-//! lower ones are never retried, and forgotten.
+//! A client says with every write which number is its lowest unanswered one in the group; lower ones are
+//! never retried, and go. That alone bounds nothing: a client may hang, die, or lie. So a list has a
+//! length, and so have all lists of a device together ([`base::Limits`]): beyond it the oldest entries
+//! are forgotten, and [`Forgotten`] covers them. And a client whose window in a group is full gets no further
+//! write in, but for its lowest one.
 
 use alloc::vec::Vec;
 use base::{BlockSet, Incarnation, SdcId, UnitKey};
-use seam::{ClientWrite, ExecutedBlocks};
+use seam::{ClientWrite, ExecutedBlocks, Forgotten};
 use wire::records::Executed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +19,8 @@ struct Entry {
     seq: u64,
     unit: UnitKey,
     blocks: BlockSet,
+    /// Rises with each entry of the device: the lowest are forgotten first.
+    noted: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,20 +42,24 @@ impl Client {
 
     fn push(&mut self, entry: Entry) {
         if self.entries.len() >= self.prune_at {
-            let floor = self.floor;
-            self.entries.retain(|e| e.seq >= floor);
-            self.prune_at = (self.entries.len() * 2).max(FEW);
+            self.prune();
         }
         self.entries.push(entry);
     }
 
-    /// What may be retried.
-    fn iter(&self) -> impl Iterator<Item = ExecutedBlocks> {
+    /// Drops what is never retried.
+    fn prune(&mut self) {
+        let floor = self.floor;
+        self.entries.retain(|e| e.seq >= floor);
+        self.prune_at = (self.entries.len() * 2).max(FEW);
+    }
+
+    /// What may be retried, and when it was noted.
+    fn iter(&self) -> impl Iterator<Item = (u64, ExecutedBlocks)> {
         let Client { sdc, incarnation, floor, .. } = *self;
-        self.entries.iter().filter(move |e| e.seq >= floor).map(move |e| ExecutedBlocks {
-            write: ClientWrite { sdc, incarnation, seq: e.seq, floor },
-            unit: e.unit,
-            blocks: e.blocks,
+        self.entries.iter().filter(move |e| e.seq >= floor).map(move |e| {
+            let write = ClientWrite { sdc, incarnation, seq: e.seq, floor };
+            (e.noted, ExecutedBlocks { write, unit: e.unit, blocks: e.blocks })
         })
     }
 
@@ -67,7 +76,7 @@ pub(crate) fn wire_entry(e: &ExecutedBlocks) -> Executed {
 }
 
 /// The entry that such a record tells. What may be forgotten, it doesn't tell.
-fn told_entry(r: &Executed) -> ExecutedBlocks {
+pub(crate) fn told_entry(r: &Executed) -> ExecutedBlocks {
     let (sdc, incarnation, seq) = (r.sdc(), Incarnation(r.incarnation.get()), r.seq.get());
     let write = ClientWrite { sdc, incarnation, seq, floor: 0 };
     ExecutedBlocks { write, unit: r.key(), blocks: r.set() }
@@ -77,11 +86,12 @@ fn told_entry(r: &Executed) -> ExecutedBlocks {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecutedList {
     clients: Vec<Client>,
+    len: usize,
 }
 
 impl ExecutedList {
-    /// Remembers a write to these blocks.
-    pub fn record(&mut self, write: ClientWrite, unit: UnitKey, blocks: BlockSet) {
+    /// Remembers a write to these blocks. `noted` rises with every entry of the device.
+    pub fn record(&mut self, write: ClientWrite, unit: UnitKey, blocks: BlockSet, noted: u64) {
         let ClientWrite { sdc, incarnation, seq, floor } = write;
         let index = self.clients.iter().position(|c| c.sdc == sdc).unwrap_or_else(|| {
             self.clients.push(Client::new(sdc, incarnation));
@@ -91,13 +101,51 @@ impl ExecutedList {
         if client.incarnation > incarnation {
             return;
         }
+        let before = client.entries.len();
         if client.incarnation < incarnation {
             *client = Client::new(sdc, incarnation);
         }
         client.floor = client.floor.max(floor);
         if seq >= client.floor {
-            client.push(Entry { seq, unit, blocks });
+            client.push(Entry { seq, unit, blocks, noted });
         }
+        self.len = self.len + client.entries.len() - before;
+        // Those that write are found soon, however many have written once.
+        self.clients.swap(index, index / 2);
+    }
+
+    /// The most entries that one client has in it.
+    pub fn widest(&self) -> usize {
+        self.clients.iter().map(|c| c.entries.len()).max().unwrap_or(0)
+    }
+
+    /// Entries that it has, with some that are never retried any more.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when it has no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// True when a client has `most` writes in the list, and this one would be another: the client's oldest
+    /// unanswered one gets through, so that the window moves.
+    pub fn is_crowded(&self, write: ClientWrite, most: usize) -> bool {
+        if self.len < most || write.seq <= write.floor {
+            return false;
+        }
+        let client =
+            self.clients.iter().find(|c| c.sdc == write.sdc && c.incarnation == write.incarnation);
+        client.is_some_and(|c| {
+            let floor = c.floor.max(write.floor);
+            c.entries.iter().filter(|e| e.seq >= floor).count() >= most
+        })
+    }
+
+    /// The newest life of the client that the list knows.
+    pub fn life(&self, sdc: SdcId) -> Option<Incarnation> {
+        self.clients.iter().find(|c| c.sdc == sdc).map(|c| c.incarnation)
     }
 
     /// The blocks that are known to include this write.
@@ -109,63 +157,134 @@ impl ExecutedList {
 
     /// These blocks now have the content of a replica whose list is `theirs`: what it doesn't include
     /// is gone, what it includes is here.
-    pub fn overwrite(&mut self, unit: UnitKey, blocks: BlockSet, theirs: &[ExecutedBlocks]) {
+    pub fn overwrite(
+        &mut self,
+        unit: UnitKey,
+        blocks: BlockSet,
+        theirs: &[ExecutedBlocks],
+        noted: &mut u64,
+    ) {
         for client in &mut self.clients {
-            client
-                .entries
-                .iter_mut()
-                .filter(|e| e.unit == unit)
-                .for_each(|e| e.blocks.remove(blocks));
-            client.entries.retain(|e| !e.blocks.is_empty());
+            let here = client.entries.iter_mut().filter(|e| e.unit == unit);
+            here.for_each(|e| e.blocks.remove(blocks));
         }
+        self.retain(|_, e| !e.blocks.is_empty());
         for entry in theirs.iter().filter(|e| e.unit == unit) {
             let common = entry.blocks.and(blocks);
-            if !common.is_empty() {
-                self.record(entry.write, unit, common);
+            if !common.is_empty() && !self.extend(entry.write, unit, common) {
+                *noted += 1;
+                self.record(entry.write, unit, common, *noted);
             }
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = ExecutedBlocks> {
-        self.clients.iter().flat_map(Client::iter)
+    /// Adds blocks to the entry of a write, if there is one: copies bring in a write bit by bit.
+    fn extend(&mut self, write: ClientWrite, unit: UnitKey, blocks: BlockSet) -> bool {
+        let same = |c: &&mut Client| c.sdc == write.sdc && c.incarnation == write.incarnation;
+        let Some(client) = self.clients.iter_mut().find(same) else { return false };
+        let entry = client.entries.iter_mut().find(|e| (e.seq, e.unit) == (write.seq, unit));
+        entry.map(|e| e.blocks.insert(blocks)).is_some()
     }
 
-    /// All that may be retried.
+    fn retain(&mut self, mut keep: impl FnMut(&ExecutedBlocks, &Entry) -> bool) {
+        self.clients.retain_mut(|c| {
+            let Client { sdc, incarnation, floor, .. } = *c;
+            c.entries.retain(|e| {
+                let write = ClientWrite { sdc, incarnation, seq: e.seq, floor };
+                keep(&ExecutedBlocks { write, unit: e.unit, blocks: e.blocks }, e)
+            });
+            !c.entries.is_empty()
+        });
+        self.len = self.clients.iter().map(|c| c.entries.len()).sum();
+    }
+
+    // ---- bounds ----
+
+    /// When each entry was noted.
+    pub fn noted(&self) -> impl Iterator<Item = u64> {
+        self.clients.iter().flat_map(|c| c.entries.iter().map(|e| e.noted))
+    }
+
+    /// Forgets what was noted at `last` or before.
+    pub fn forget_until(&mut self, last: u64, forgotten: &mut Forgotten) {
+        self.retain(|told, e| {
+            let ClientWrite { sdc, incarnation, seq, floor } = told.write;
+            let stays = e.noted > last;
+            if !stays && seq >= floor {
+                forgotten.raise(sdc, incarnation, seq + 1);
+            }
+            stays
+        });
+    }
+
+    /// Has at most `most` entries from now on: if they are more, a quarter goes at once, as it looks at all of them.
+    pub fn bound(&mut self, most: usize, forgotten: &mut Forgotten) {
+        if self.len <= most {
+            return;
+        }
+        self.clients.iter_mut().for_each(Client::prune);
+        self.retain(|_, _| true);
+        if self.len > most
+            && let Some(last) = oldest(self.noted().collect(), self.len - most * 3 / 4)
+        {
+            self.forget_until(last, forgotten);
+        }
+    }
+
+    /// Forgets what lives that are over have written.
+    pub fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
+        self.retain(|told, _| !is_over(told.write.sdc, told.write.incarnation));
+    }
+
+    // ---- as a whole ----
+
+    /// All that may be retried, in the order in which it was noted.
     pub fn entries(&self) -> Vec<ExecutedBlocks> {
-        self.iter().collect()
+        let mut all: Vec<_> = self.clients.iter().flat_map(Client::iter).collect();
+        all.sort_by_key(|(noted, _)| *noted);
+        all.into_iter().map(|(_, entry)| entry).collect()
     }
 
     /// What is known of these blocks.
     pub fn of(&self, unit: UnitKey, blocks: BlockSet) -> Vec<ExecutedBlocks> {
-        let common = |e: ExecutedBlocks| {
+        let common = |(_, e): (u64, ExecutedBlocks)| {
             let blocks = e.blocks.and(blocks);
             (e.unit == unit && !blocks.is_empty()).then_some(ExecutedBlocks { blocks, ..e })
         };
-        self.iter().filter_map(common).collect()
+        self.clients.iter().flat_map(Client::iter).filter_map(common).collect()
     }
 
-    /// The list of these entries.
-    pub fn from_entries(entries: &[ExecutedBlocks]) -> ExecutedList {
+    /// The list of these entries, the oldest first; those that name no blocks are left out.
+    pub fn from_entries(entries: &[ExecutedBlocks], noted: &mut u64) -> ExecutedList {
         let mut list = ExecutedList::default();
-        entries.iter().for_each(|e| list.record(e.write, e.unit, e.blocks));
+        for e in entries.iter().filter(|e| !e.blocks.is_empty()) {
+            *noted += 1;
+            list.record(e.write, e.unit, e.blocks, *noted);
+        }
         list
     }
 
-    /// The list as records of a frame.
+    /// The list as records of a frame, the oldest first.
     pub fn to_records(&self) -> Vec<Executed> {
-        self.iter().map(|e| wire_entry(&e)).collect()
+        self.entries().iter().map(wire_entry).collect()
     }
 
     /// The list that these records tell.
-    pub fn from_records(records: &[Executed]) -> ExecutedList {
+    pub fn from_records(records: &[Executed], noted: &mut u64) -> ExecutedList {
         let entries: Vec<ExecutedBlocks> = records.iter().map(told_entry).collect();
-        ExecutedList::from_entries(&entries)
+        ExecutedList::from_entries(&entries, noted)
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.clients.clear();
+        *self = ExecutedList::default();
     }
+}
+
+/// The latest of the `count` oldest of these; `None` when it is about none.
+pub(crate) fn oldest(mut noted: Vec<u64>, count: usize) -> Option<u64> {
+    let last = count.min(noted.len()).checked_sub(1)?;
+    Some(*noted.select_nth_unstable(last).1)
 }
 
 #[cfg(test)]
@@ -186,32 +305,62 @@ mod tests {
     fn remembers_what_may_be_retried_and_no_more() {
         let mut list = ExecutedList::default();
         for seq in 1..10_000 {
-            list.record(write(5, seq, seq.saturating_sub(4)), UNIT, blocks(0..1));
+            list.record(write(5, seq, seq.saturating_sub(4)), UNIT, blocks(0..1), seq);
         }
         assert!((9_995..10_000).all(|seq| list.blocks(write(5, seq, 0)) == blocks(0..1)));
         assert!(list.clients[0].entries.len() <= 64);
-        list.record(write(6, 1, 1), UNIT, blocks(0..1));
+        list.record(write(6, 1, 1), UNIT, blocks(0..1), 10_001);
         assert!(
             !list.blocks(write(6, 1, 1)).is_empty() && list.blocks(write(5, 9_999, 0)).is_empty()
         );
-        list.record(write(5, 2, 1), UNIT, blocks(0..1));
+        list.record(write(5, 2, 1), UNIT, blocks(0..1), 10_002);
         assert!(list.blocks(write(5, 2, 1)).is_empty(), "an older life counts no more");
     }
 
     #[test]
     fn copied_blocks_know_what_the_source_knows() {
         let (mut mine, mut theirs) = (ExecutedList::default(), ExecutedList::default());
-        mine.record(write(1, 7, 1), UNIT, blocks(0..4));
-        mine.record(write(1, 8, 1), UNIT, blocks(4..8));
-        theirs.record(write(1, 8, 1), UNIT, blocks(4..8));
-        theirs.record(write(1, 9, 1), UNIT, blocks(2..6));
-        mine.overwrite(UNIT, blocks(3..6), &theirs.of(UNIT, blocks(3..6)));
+        mine.record(write(1, 7, 1), UNIT, blocks(0..4), 1);
+        mine.record(write(1, 8, 1), UNIT, blocks(4..8), 2);
+        theirs.record(write(1, 8, 1), UNIT, blocks(4..8), 3);
+        theirs.record(write(1, 9, 1), UNIT, blocks(2..6), 4);
+        mine.overwrite(UNIT, blocks(3..6), &theirs.of(UNIT, blocks(3..6)), &mut 9);
         assert_eq!(mine.blocks(write(1, 7, 1)), blocks(0..3));
         assert_eq!(mine.blocks(write(1, 8, 1)), blocks(4..8));
         assert_eq!(mine.blocks(write(1, 9, 1)), blocks(3..6));
         assert_eq!(
-            ExecutedList::from_records(&mine.to_records()).blocks(write(1, 9, 1)),
+            ExecutedList::from_records(&mine.to_records(), &mut 0).blocks(write(1, 9, 1)),
             blocks(3..6)
         );
+    }
+
+    #[test]
+    fn a_list_has_a_length_and_what_it_forgets_is_covered() {
+        let (mut list, mut forgotten) = (ExecutedList::default(), Forgotten::new());
+        for seq in 1..=5000 {
+            let sdc = SdcId(1 + (seq % 3) as u32);
+            list.record(ClientWrite { sdc, ..write(4, seq, 1) }, UNIT, blocks(0..1), seq);
+            list.bound(100, &mut forgotten);
+            assert!(list.len() <= 100);
+        }
+        for seq in 1..=5000 {
+            let named = ClientWrite { sdc: SdcId(1 + (seq % 3) as u32), ..write(4, seq, 1) };
+            assert!(!list.blocks(named).is_empty() || forgotten.covers(named));
+        }
+        assert!((4950..=5000).all(|seq| {
+            let named = ClientWrite { sdc: SdcId(1 + (seq % 3) as u32), ..write(4, seq, 1) };
+            !list.blocks(named).is_empty()
+        }));
+        assert!(!forgotten.covers(write(4, 5001, 1)) && !forgotten.covers(write(5, 1, 1)));
+    }
+
+    #[test]
+    fn a_window_that_is_full_takes_the_lowest_number_only() {
+        let mut list = ExecutedList::default();
+        (2..=9).for_each(|seq| list.record(write(4, seq, 1), UNIT, blocks(0..1), seq));
+        assert!(list.is_crowded(write(4, 10, 1), 8) && !list.is_crowded(write(4, 10, 1), 9));
+        assert!(!list.is_crowded(write(4, 1, 1), 8), "the one that the floor waits for");
+        assert!(!list.is_crowded(write(4, 10, 5), 8), "the floor has moved");
+        assert!(!list.is_crowded(ClientWrite { sdc: SdcId(2), ..write(4, 10, 1) }, 8));
     }
 }

@@ -34,6 +34,7 @@ pub use dirty::Dirty;
 pub use executed::ExecutedList;
 pub use lease::{Fate, Leases};
 pub use lock::{Locks, Range};
+pub use marks::Grown;
 pub use mirror::{GroupView, Mirror, Stats};
 pub use replica::GroupConfig;
 pub use scrub::ScrubStats;

@@ -8,19 +8,39 @@
 //! Invariant: the journal's dirty set of a group includes the one here.
 
 use crate::dirty::Dirty;
+use crate::executed::{ExecutedList, told_entry, wire_entry};
 use crate::mirror::Mirror;
 use crate::op::{Op, OpKind};
 use crate::replica::Role;
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use base::{BlockSet, Epoch, GroupId, LinkId, Lsn, Mutant, Time, mutant};
-use seam::{Change, Effects, ExecutedBlocks, Finished, Journal, Marks, Origin};
+use base::{
+    BlockSet, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SdcId, Time, UnitKey, mutant,
+};
+use seam::{Change, ClientWrite, Effects, ExecutedBlocks, Finished, Journal, Marks, Origin};
+use wire::records::Executed;
 
 /// The low half of a change's token: no operation has that index.
 const CHANGE: u64 = u32::MAX as u64;
 /// Units that one change names at most: the journal takes less than 1 MiB of entries at a time.
 const UNITS: usize = 8192;
+
+/// After how many executed writes all lists are counted.
+const LOOK_EVERY: u64 = 256;
+
+/// How long lists are that clients, peers and time make longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grown {
+    /// Executed writes in all lists.
+    pub executed: usize,
+    /// In the longest list of a group.
+    pub executed_group: usize,
+    /// Of one client in one group.
+    pub executed_client: usize,
+    /// Uncertain writes of a joiner.
+    pub uncertain: usize,
+}
 
 /// Who waits for a change.
 #[derive(Clone, Copy, Debug)]
@@ -127,6 +147,133 @@ impl<J: Journal> Mirror<J> {
             Waiting::Wipe { epoch, link } => self.wiped(group, epoch, link, out),
             Waiting::Discard => self.discarded(now, group, out),
         }
+    }
+
+    // ---- executed writes ----
+
+    /// A client's write is in the content of these blocks.
+    pub(crate) fn executed(
+        &mut self,
+        group: GroupId,
+        write: ClientWrite,
+        unit: UnitKey,
+        blocks: BlockSet,
+    ) {
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        self.noted += 1;
+        let noted = self.noted;
+        replica.record.executed.record(write, unit, blocks, noted);
+        self.bound_executed(group);
+        if noted.is_multiple_of(LOOK_EVERY) {
+            self.bound_all_executed();
+        }
+    }
+
+    /// Blocks have another replica's content.
+    pub(crate) fn overwritten(
+        &mut self,
+        group: GroupId,
+        unit: UnitKey,
+        blocks: BlockSet,
+        theirs: &[ExecutedBlocks],
+    ) {
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        replica.record.executed.overwrite(unit, blocks, theirs, &mut self.noted);
+        self.bound_executed(group);
+    }
+
+    pub(crate) fn bound_executed(&mut self, group: GroupId) {
+        let most = self.limits.executed_group as usize;
+        if let Some(replica) = self.replicas.get_mut(group)
+            && replica.record.executed.len() > most
+            && !mutant::on(Mutant::EndlessList)
+        {
+            replica.record.executed.bound(most, &mut self.forgotten);
+        }
+    }
+
+    /// Executed writes that all lists of this device have.
+    pub fn executed_len(&self) -> usize {
+        self.replicas.values().map(|r| r.record.executed.len()).sum()
+    }
+
+    /// How long lists of this device are, for who compares that with their bounds.
+    pub fn grown(&self) -> Grown {
+        let lists = || self.replicas.values().map(|r| &r.record.executed);
+        let waits = |r: &crate::replica::Replica| match &r.role {
+            Role::Secondary(s) => s.uncertain_as_joiner(),
+            _ => 0,
+        };
+        Grown {
+            executed: self.executed_len(),
+            executed_group: lists().map(ExecutedList::len).max().unwrap_or(0),
+            executed_client: lists().map(ExecutedList::widest).max().unwrap_or(0),
+            uncertain: self.replicas.values().map(waits).max().unwrap_or(0),
+        }
+    }
+
+    /// What [`Mirror::grown`] may tell at most.
+    pub fn may_grow(limits: &base::Limits) -> Grown {
+        let group = limits.executed_group as usize;
+        Grown {
+            executed: limits.executed_device as usize + LOOK_EVERY as usize,
+            executed_group: group,
+            // Twice, as what is never retried is dropped now and then only.
+            executed_client: group.min(2 * (limits.executed_window + limits.shard_ops) as usize),
+            uncertain: crate::secondary::UNCERTAIN_MAX,
+        }
+    }
+
+    fn bound_all_executed(&mut self) {
+        let (len, most) = (self.executed_len(), self.limits.executed_device as usize);
+        if len <= most || mutant::on(Mutant::EndlessList) {
+            return;
+        }
+        let noted = self.replicas.values().flat_map(|r| r.record.executed.noted()).collect();
+        let Some(last) = crate::executed::oldest(noted, len - most * 3 / 4) else { return };
+        for group in self.groups() {
+            let Some(replica) = self.replicas.get_mut(group) else { continue };
+            replica.record.executed.forget_until(last, &mut self.forgotten);
+        }
+    }
+
+    /// What another replica of the group has forgotten: content that comes from there may include it.
+    pub(crate) fn take_forgotten(&mut self, group: GroupId, told: &[Executed]) {
+        let before = self.forgotten.clone();
+        let entries = told.iter().filter(|r| r.set().is_empty()).map(told_entry);
+        let entries: Vec<ExecutedBlocks> = entries.collect();
+        for entry in &entries {
+            self.forgotten.take(entry);
+        }
+        if self.forgotten != before {
+            self.change(group, alloc::vec![Change::Forgotten(entries)]);
+        }
+    }
+
+    /// The group's list of executed writes, and what was forgotten here, as records of a frame.
+    pub(crate) fn executed_records(&self, group: GroupId) -> Vec<Executed> {
+        let mut records: Vec<Executed> = self.forgotten.entries().map(|e| wire_entry(&e)).collect();
+        if let Some(replica) = self.replicas.get(group) {
+            records.extend(replica.record.executed.to_records());
+        }
+        records
+    }
+
+    /// The newest life of a client of which a write is listed here.
+    pub fn newest_life(&self, sdc: SdcId) -> Incarnation {
+        let lives = self.replicas.values().filter_map(|r| r.record.executed.life(sdc));
+        lives.max().unwrap_or_default()
+    }
+
+    /// Clients' lives that are over, by this rule, are refused by all: what they wrote need not be known any more.
+    pub fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
+        for group in self.groups() {
+            if let Some(replica) = self.replicas.get_mut(group) {
+                replica.record.executed.end_lives(is_over);
+            }
+        }
+        self.forgotten.end_lives(is_over);
+        self.journal.end_lives(is_over);
     }
 
     // ---- what is clean ----

@@ -28,8 +28,8 @@ use base::{
     Mutant, Policy, Slab, Time, VolumeId, mutant,
 };
 use seam::{
-    Buf, Change, DiskError, DiskOp, Effects, ExecutedBlocks, GroupRecord, Job, Journal, Note,
-    Started,
+    Buf, Change, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, GroupRecord, Job, Journal,
+    Note, Started,
 };
 use wire::{Header, Kind, Status, flag};
 
@@ -129,6 +129,9 @@ pub struct Mirror<J> {
     pub(crate) repairs: BTreeMap<u64, Repair>,
     /// By operation that writes another replica's content: what that replica's list says about it.
     pub(crate) copied: BTreeMap<u64, Rc<[ExecutedBlocks]>>,
+    /// Executed writes that no list has any more, and how many were ever listed.
+    pub(crate) forgotten: Forgotten,
+    pub(crate) noted: u64,
     pub(crate) scrub: Scrub,
     pub(crate) stats: Stats,
     /// How long jobs of the device take.
@@ -145,8 +148,10 @@ impl<J: Journal> Mirror<J> {
         journal: J,
         boot: Time,
     ) -> Mirror<J> {
+        let (mut forgotten, mut noted) = (journal.forgotten(), 0);
         let replica = |(group, found): (GroupId, GroupRecord)| {
-            let mut record = Record::new(&found);
+            let mut record = Record::new(&found, &mut noted);
+            record.executed.bound(limits.executed_group as usize, &mut forgotten);
             if mutant::on(Mutant::VolatileDirty) {
                 record.clean();
             }
@@ -188,6 +193,8 @@ impl<J: Journal> Mirror<J> {
             changes: Changes::default(),
             repairs: BTreeMap::new(),
             copied: BTreeMap::new(),
+            forgotten,
+            noted,
             stats: Stats::default(),
             failed: false,
         }
@@ -263,15 +270,6 @@ impl<J: Journal> Mirror<J> {
         };
         let (config, dirty_bytes) = (replica.config.clone(), replica.record.dirty.bytes());
         Some(GroupView { group, config, primary, active, dirty_bytes, todo_bytes })
-    }
-
-    /// Bytes that syncs here still have to move.
-    pub fn resync_remaining(&self) -> u64 {
-        let todo = |r: &Replica| match &r.role {
-            Role::Primary(Primary { sync: Some(sync), .. }) => sync.todo.bytes(),
-            _ => 0,
-        };
-        self.replicas.values().map(todo).sum()
     }
 
     /// Groups of which a newcomer gets a copy while another replica is out of sync: what is still to be copied,
@@ -709,10 +707,10 @@ impl<J: Journal> Mirror<J> {
             Err(error) => return self.job_failed(now, key, error, out),
         };
         if client.sdc.0 != 0 && kind.changes_data() {
-            replica.record.executed.record(client, unit, BlockSet::touching(at, len));
+            self.executed(group, client, unit, BlockSet::touching(at, len));
         }
         if copied && let Some(list) = self.copied.remove(&key) {
-            replica.record.executed.overwrite(unit, BlockSet::touching(at, len), &list);
+            self.overwritten(group, unit, BlockSet::touching(at, len), &list);
         }
         match (asker, kind) {
             (Asker::Nobody, _) => {

@@ -110,6 +110,16 @@ pub(crate) enum Local {
     Done,
 }
 
+/// A client's name for what it asks for.
+pub(crate) fn client_write(h: &Header) -> ClientWrite {
+    ClientWrite {
+        sdc: SdcId(h.sdc.get()),
+        incarnation: Incarnation(h.incarnation.get()),
+        seq: h.seq.get(),
+        floor: h.floor.get(),
+    }
+}
+
 impl Op {
     /// An operation that has just come: nothing is done yet.
     pub fn new(group: GroupId, kind: OpKind, unit: UnitKey, at: u32, len: u32, asker: Asker) -> Op {
@@ -143,12 +153,7 @@ impl Op {
     /// The operation that a frame asks for.
     pub fn from_frame(h: &Header, kind: OpKind, asker: Asker, body: Buf) -> Op {
         let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
-        let client = ClientWrite {
-            sdc: SdcId(h.sdc.get()),
-            incarnation: Incarnation(h.incarnation.get()),
-            seq: h.seq.get(),
-            floor: h.floor.get(),
-        };
+        let client = client_write(h);
         let op = Op::new(GroupId(h.group.get()), kind, unit, h.at.get(), h.len.get(), asker);
         Op { client, flags: h.flags, body, body_crc: h.body_crc.get(), ..op }
     }

@@ -1,7 +1,7 @@
 //! The primary: client operations from arrival to answer (rules R1, R3, R8).
 
 use crate::mirror::{Caller, Mirror};
-use crate::op::{Asker, Local, Op, OpKind, fits};
+use crate::op::{Asker, Local, Op, OpKind, client_write, fits};
 use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
 use base::{
@@ -10,6 +10,9 @@ use base::{
 };
 use seam::{Buf, Effects, Journal, Note, Started};
 use wire::{Header, Kind, Status, flag};
+
+/// Operations of a group's stream, from the oldest that is not finished on, beyond which no write is taken.
+const STREAM: usize = 65_536;
 
 impl<J: Journal> Mirror<J> {
     /// A client's operation came. The caller has checked the session, and the volume against the map.
@@ -66,7 +69,10 @@ impl<J: Journal> Mirror<J> {
         {
             return Err(Status::Stale);
         }
-        if replica.next.is_some() || !matches!(replica.role, Role::Primary(_)) {
+        let Role::Primary(Primary { stream, .. }) = &replica.role else {
+            return Err(Status::Behind);
+        };
+        if replica.next.is_some() {
             return Err(Status::Behind);
         }
         let (at, len) = (h.at.get(), h.len.get());
@@ -81,6 +87,18 @@ impl<J: Journal> Mirror<J> {
             _ => return Err(Status::OutOfRange),
         };
         if self.is_busy() || h.sdc.get() == 0 {
+            return Err(Status::Busy);
+        }
+        if kind.changes_data() && !mutant::on(Mutant::OldLife) {
+            let newest = replica.record.executed.life(SdcId(h.sdc.get()));
+            if newest.is_some_and(|life| life.0 > h.incarnation.get()) {
+                return Err(Status::Superseded);
+            }
+        }
+        let most = self.limits.executed_window as usize;
+        let full =
+            || stream.len() >= STREAM || replica.record.executed.is_crowded(client_write(h), most);
+        if kind.changes_data() && full() {
             return Err(Status::Busy);
         }
         Ok(kind)
@@ -174,9 +192,13 @@ impl<J: Journal> Mirror<J> {
         if self.is_gone(unit.volume) {
             return self.finish_client(key, Status::NoVolume, out);
         }
-        if self.is_executed(key) {
-            out.note(Note::Deduped { group });
-            return self.finish_client(key, Status::Ok, out);
+        match self.is_executed(key) {
+            Some(Status::Ok) => {
+                out.note(Note::Deduped { group });
+                return self.finish_client(key, Status::Ok, out);
+            }
+            Some(status) => return self.finish_client(key, status, out),
+            None => {}
         }
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let sealing =
@@ -206,16 +228,20 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Whether a retried write is in the content already. If a part of it is, the rest is left to do.
-    fn is_executed(&mut self, key: u64) -> bool {
+    /// Whether a retried write is in the content already: what to answer then. If a part of it is, the rest is left to do.
+    fn is_executed(&mut self, key: u64) -> Option<Status> {
         let op = self.ops.get_mut(key).expect("the operation lives");
         if op.flags & flag::RETRY == 0 || mutant::on(Mutant::NoDedupe) {
-            return false;
+            return None;
         }
         let done = self.replicas[op.group].record.executed.blocks(op.client);
         let mut left = BlockSet::touching(op.at, op.len);
         left.remove(done);
-        let Some(first) = left.first_run() else { return true };
+        let Some(first) = left.first_run() else { return Some(Status::Ok) };
+        // Neither "done" nor doing it is known to be right.
+        if self.forgotten.covers(op.client) && !mutant::on(Mutant::ForgetSilently) {
+            return Some(Status::Forgotten);
+        }
         let last = (first.end..BLOCKS_PER_UNIT).rev().find(|b| left.contains(*b));
         let end = last.map_or(first.end, |b| b + 1);
         let (from, to) = ((first.start * BLOCK).max(op.at), (end * BLOCK).min(op.at + op.len));
@@ -233,7 +259,7 @@ impl<J: Journal> Mirror<J> {
         }
         op.in_part = (from, to - from) != (op.at, op.len);
         (op.at, op.len) = (from, to - from);
-        false
+        None
     }
 
     /// Gives an operation its lsn and sends it to all that need it.

@@ -14,7 +14,7 @@
 //!
 //! A device that can't read what was just written anew has failed: this process ends, and the other copy serves.
 
-use crate::executed::ExecutedList;
+use crate::executed::{ExecutedList, wire_entry};
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, Op, OpKind, fits};
 use crate::replica::{Members, Role};
@@ -237,10 +237,12 @@ impl<J: Journal> Mirror<J> {
         else {
             return;
         };
-        let list: Rc<[ExecutedBlocks]> = ExecutedList::from_records(list).entries().into();
         op.local = Local::Mending;
         replica.local += 1;
         let unit = op.unit;
+        // The content may include what that replica has forgotten.
+        self.take_forgotten(group, list);
+        let list: Rc<[ExecutedBlocks]> = ExecutedList::from_records(list, &mut 0).entries().into();
         self.copied.insert(key, list.clone());
         if mutant::on(Mutant::NoRewrite) {
             return self.job_done(now, key, Ok(Buf::EMPTY), None, out);
@@ -269,8 +271,8 @@ impl<J: Journal> Mirror<J> {
         op.local = Local::NotStarted;
         let (group, unit) = (op.group, op.unit);
         let (repair, list) = (self.repairs[&key], self.copied.remove(&key));
-        if let (Some(replica), Some(list)) = (self.replicas.get_mut(group), list) {
-            replica.record.executed.overwrite(unit, repair.set(), &list);
+        if let Some(list) = list {
+            self.overwritten(group, unit, repair.set(), &list);
         }
         self.stats.repaired += u64::from(repair.len());
         out.note(Note::Repaired { group, bytes: repair.len().into() });
@@ -470,7 +472,8 @@ impl<J: Journal> Mirror<J> {
         let Asker::Primary { link, op: name } = op.asker else { return };
         let blocks = BlockSet::touching(op.at, op.len);
         let entries = self.replicas[op.group].record.executed.of(op.unit, blocks);
-        let list: Vec<Executed> = entries.iter().map(crate::executed::wire_entry).collect();
+        let list: Vec<Executed> =
+            self.forgotten.entries().chain(entries).map(|e| wire_entry(&e)).collect();
         let mut body = out.alloc(data.len() + list.as_bytes().len());
         body.as_mut()[..data.len()].copy_from_slice(&data);
         body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());

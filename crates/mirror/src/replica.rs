@@ -97,8 +97,10 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// What a journal remembered.
-    pub fn new(found: &GroupRecord) -> Record {
+    /// What a journal remembered. `noted` counts the entries of the device's lists.
+    pub fn new(found: &GroupRecord, noted: &mut u64) -> Record {
+        let mut executed = found.executed.clone();
+        executed.sort_by_key(|e| (e.write.incarnation, e.write.seq));
         let mut dirty = Dirty::default();
         found.dirty.iter().for_each(|(unit, blocks)| dirty.insert(*unit, *blocks));
         Record {
@@ -106,7 +108,7 @@ impl Record {
             base: found.base,
             dirty,
             all_dirty: found.all_dirty,
-            executed: ExecutedList::from_entries(&found.executed),
+            executed: ExecutedList::from_entries(&executed, noted),
         }
     }
 

@@ -20,7 +20,7 @@ use zerocopy::IntoBytes;
 pub const GAP: &str = "a gap in the stream of replicated writes";
 
 /// Before the seal, uncertain writes beyond this number are kept as dirty blocks instead.
-const UNCERTAIN_MAX: usize = 256;
+pub(crate) const UNCERTAIN_MAX: usize = 256;
 
 /// A follower's state in one epoch.
 #[derive(Debug)]
@@ -67,6 +67,11 @@ impl Secondary {
     /// It is equal to the primary, but for what is in flight.
     pub fn is_equal(&self) -> bool {
         self.sealed.is_some() && !self.joiner
+    }
+
+    /// Uncertain writes, if it is a joiner.
+    pub fn uncertain_as_joiner(&self) -> usize {
+        if self.joiner { self.uncertain.len() } else { 0 }
     }
 
     /// What copies from the primary bring with them.
@@ -282,7 +287,9 @@ impl<J: Journal> Mirror<J> {
         secondary.sealed = None;
         secondary.last = Lsn(h.lsn.get());
         secondary.refused.clear();
-        secondary.source = ExecutedList::from_records(list);
+        secondary.source = ExecutedList::from_records(list, &mut 0);
+        // Copies bring in what the primary has forgotten, too.
+        self.take_forgotten(GroupId(h.group.get()), list);
         self.send_state(link, h, out);
     }
 
@@ -400,10 +407,12 @@ impl<J: Journal> Mirror<J> {
         let beside = !replica.config.in_sync.contains(&self.me) && replica.config.in_sync.len() > 1;
         let base = if beside { Epoch(0) } else { epoch };
         replica.record.base = base;
-        replica.record.executed = ExecutedList::from_records(list);
+        replica.record.executed = ExecutedList::from_records(list, &mut self.noted);
         let mut changes = alloc::vec![Change::CleanAll, Change::Base(base)];
+        self.take_forgotten(group, list);
+        self.bound_executed(group);
         if self.journal.survives() {
-            changes.push(Change::Executed(replica.record.executed.entries()));
+            changes.push(Change::Executed(self.replicas[group].record.executed.entries()));
         }
         let wait = Waiting::Seal { epoch, lsn, link, op: h.op.get() };
         self.change_first(now, group, changes, wait, out);

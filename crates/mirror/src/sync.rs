@@ -186,12 +186,12 @@ impl<J: Journal> Mirror<J> {
                 header.flags = if sync.joiner.is_some() { flag::JOINER } else { 0 }
                     | if replica.record.all_dirty { flag::ALL } else { 0 };
                 header.lsn = last.0.into();
-                let records = replica.record.executed.to_records();
+                let records = self.executed_records(group);
                 (header, out.copy(records.as_bytes()))
             }
             Phase::Wipe => (self.header(Kind::SyncWipe, group), Buf::EMPTY),
             Phase::Seal(lsn) => {
-                let records = replica.record.executed.to_records();
+                let records = self.executed_records(group);
                 let mut header = self.header(Kind::Seal, group);
                 header.lsn = lsn.0.into();
                 (header, out.copy(records.as_bytes()))

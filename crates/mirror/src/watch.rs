@@ -10,6 +10,17 @@ use seam::{Buf, Effects, Journal};
 use wire::{Header, Kind};
 
 impl<J: Journal> Mirror<J> {
+    /// Bytes that syncs here still have to move.
+    pub fn resync_remaining(&self) -> u64 {
+        let todo = |r: &crate::replica::Replica| match &r.role {
+            crate::replica::Role::Primary(crate::replica::Primary { sync: Some(sync), .. }) => {
+                sync.todo.bytes()
+            }
+            _ => 0,
+        };
+        self.replicas.values().map(todo).sum()
+    }
+
     /// Does what is due. Call at `wake_at`, and after a new map.
     pub fn tick(&mut self, now: Time, out: &mut Effects) {
         self.send_beacons(now, out);

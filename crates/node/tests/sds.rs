@@ -9,7 +9,7 @@ use seam::{Buf, BufPool, DialId, DownReason, Effect, Effects, Event, Node, Port}
 use wire::control::{
     DeviceInfo, GroupInfo, Hello, MapPage, Refusal, Registered, Role, SdcInfo, VolumeInfo, Welcome,
 };
-use wire::{Header, Kind, control_frame, parse};
+use wire::{Header, Kind, Status, control_frame, parse};
 
 const MDM: &str = "10.0.0.1:7000";
 
@@ -34,6 +34,8 @@ struct Bench {
     welcome: Vec<LinkId>,
     /// The session that the last refusal named.
     refused: u64,
+    /// The epoch that clients name.
+    epoch: u64,
 }
 
 impl Bench {
@@ -63,6 +65,7 @@ impl Bench {
             closed: Vec::new(),
             welcome: Vec::new(),
             refused: 0,
+            epoch: 1,
         };
         bench.settle();
         bench
@@ -243,6 +246,10 @@ fn an_mdm_of_another_cluster_changes_nothing() {
 impl Bench {
     /// Device 3 leads the only group, and these are in sync.
     fn map(&mut self, mdm: LinkId, epoch: u64, in_sync: &[u32]) {
+        self.map_led(mdm, epoch, 3, in_sync);
+    }
+
+    fn map_led(&mut self, mdm: LinkId, epoch: u64, primary: u32, in_sync: &[u32]) {
         let device = |id: u32, incarnation| DeviceInfo {
             id,
             sds: id,
@@ -254,7 +261,7 @@ impl Bench {
         let group = GroupInfo {
             id: 1,
             epoch,
-            primary: 3,
+            primary,
             replicas: vec![3, 4],
             in_sync: in_sync.to_vec(),
             ..GroupInfo::default()
@@ -288,9 +295,22 @@ impl Bench {
         link
     }
 
+    /// A frame of device 4, which leads the group in epoch 1; a write is one of client 5.
+    fn stream(&mut self, link: LinkId, kind: Kind, life: u64, body: &[u8]) {
+        let mut h = Header::new(kind);
+        (h.group, h.volume, h.epoch, h.map) = (1.into(), 1.into(), 1.into(), 21.into());
+        if kind == Kind::Replicate {
+            (h.op, h.lsn, h.sdc, h.incarnation) = (1.into(), 1.into(), 5.into(), life.into());
+            (h.seq, h.floor, h.len) = (1.into(), 1.into(), 512.into());
+        }
+        let (head, body) = (wire::frame(h, body), self.out.pool().copy(body));
+        self.sds.on(self.now, Event::Frame { link, head: head.as_slice(), body }, &mut self.out);
+        self.settle();
+    }
+
     fn io(&mut self, link: LinkId, kind: Kind, op: u64, at: u32, body: &[u8]) {
         let mut h = Header::new(kind);
-        (h.op, h.group, h.volume, h.epoch) = (op.into(), 1.into(), 1.into(), 1.into());
+        (h.op, h.group, h.volume, h.epoch) = (op.into(), 1.into(), 1.into(), self.epoch.into());
         h.at = at.into();
         (h.seq, h.floor, h.len) = (op.into(), op.into(), 512.into());
         let (head, body) = (wire::frame(h, body), self.out.pool().copy(body));
@@ -357,4 +377,31 @@ fn what_waits_for_a_client_that_is_cut_off_is_not_done_later() {
     b.settle();
     b.peer_comes();
     assert_eq!(b.begun, [6], "of which clients a write was begun");
+}
+
+/// Device 4 led while a newer life of client 5 wrote; then this device leads, which has never heard of that life.
+#[test]
+fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    b.map_led(mdm, 1, 4, &[3, 4]);
+    let leader = b.link(None);
+    let hello = hello(ClusterId(7), Role::Sds, "b");
+    let hello = Hello { id: 4, incarnation: 2, session: 1, map: 21, to: 3, ..hello };
+    b.frame(leader, Kind::Hello, &hello);
+    let old = b.client(5); // its life is 8
+    b.stream(leader, Kind::SyncStart, 0, &[]);
+    b.stream(leader, Kind::Seal, 0, &[]);
+    b.stream(leader, Kind::Replicate, 9, &[0xbb; 512]);
+    b.map_led(mdm, 2, 3, &[3]);
+    b.pass(Duration::from_secs(3));
+    let before = b.replies;
+    b.epoch = 2;
+    b.asked.clear();
+    b.io(old, Kind::Write, 7, 0, &[0xaa; 512]);
+    let reply = b.asked.iter().find(|h| h.kind() == Some(Kind::Reply));
+    let status = reply.and_then(|h| Status::from_code(h.status.get()));
+    assert_eq!((b.replies, status), (before + 1, Some(Status::Superseded)));
+    let again = b.client(5);
+    assert!(b.sent.contains(&(again, Kind::Refusal)) && b.closed.contains(&again));
 }

@@ -59,6 +59,10 @@ pub enum BlockError {
     Media,
     /// More requests at once than `Limits::sdc_requests`.
     Busy,
+    /// The write may have been done or not, and will not be done any more (rule R8).
+    Forgotten,
+    /// A newer process has this client's name (rule R8).
+    Superseded,
 }
 
 impl fmt::Display for BlockError {
@@ -75,6 +79,12 @@ impl fmt::Display for BlockError {
             BlockError::Lost => "every copy of this range is lost; see `gabion status`",
             BlockError::Media => "the device failed",
             BlockError::Busy => "too many requests at once",
+            BlockError::Superseded => {
+                "a newer process has this client's name: give one of the two another, and start this one again"
+            }
+            BlockError::Forgotten => {
+                "nobody knows any more whether this write was done: read the range, or write it again"
+            }
         })
     }
 }

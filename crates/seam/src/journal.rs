@@ -11,7 +11,7 @@
 //! Everything here is a *delta* whose last writer wins, per block, per client or per field: replaying a
 //! piece of history over a state that already contains a part of it gives the state after that history.
 
-use crate::{Buf, DiskError, DiskOp, Effects};
+use crate::{Buf, DiskError, DiskOp, Effects, Forgotten};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -166,7 +166,9 @@ pub enum Change {
     CleanAll,
     /// The list of executed writes becomes this one: it is handed over at a seal.
     Executed(Vec<ExecutedBlocks>),
-    /// The content goes, and all of the above but [`Change::Acted`]. No job runs on the group.
+    /// These entries of [`Forgotten`] are added to what was forgotten on the device.
+    Forgotten(Vec<ExecutedBlocks>),
+    /// The content goes, and all of the above but what was forgotten and [`Change::Acted`]. No job runs on the group.
     Wipe,
 }
 
@@ -181,7 +183,7 @@ pub struct GroupRecord {
     pub dirty: BTreeMap<UnitKey, BlockSet>,
     /// There was no room for the dirty set: any block may differ, and only a full copy helps.
     pub all_dirty: bool,
-    /// Client writes that the content includes.
+    /// Client writes that the content includes, but for those of [`Journal::forgotten`].
     pub executed: Vec<ExecutedBlocks>,
 }
 
@@ -240,6 +242,13 @@ pub trait Journal {
     fn used(&self) -> u64;
     /// What the groups remembered when the device was mounted, with all that was changed since.
     fn records(&self) -> Vec<(GroupId, GroupRecord)>;
+    /// Executed writes that no group's record lists, although its content may include them.
+    fn forgotten(&self) -> Forgotten {
+        Forgotten::new()
+    }
+    /// Clients' lives that are over, by this rule, are refused everywhere: their executed writes need not be
+    /// known any more. A crash may bring them back.
+    fn end_lives(&mut self, _is_over: &dyn Fn(SdcId, Incarnation) -> bool) {}
     /// False for a device that keeps nothing (NULL): nothing needs to be copied or remembered.
     fn keeps_data(&self) -> bool {
         true

@@ -11,6 +11,7 @@ pub mod buf;
 pub mod contract;
 pub mod effect;
 pub mod event;
+pub mod forgotten;
 pub mod framer;
 pub mod journal;
 pub mod node;
@@ -20,6 +21,7 @@ pub use block::{BlockError, BlockKind, BlockRequest};
 pub use buf::{Buf, BufPool};
 pub use effect::{Effect, Effects, Head};
 pub use event::{DialError, DiskError, DownReason, Event};
+pub use forgotten::Forgotten;
 pub use framer::{FrameError, Framer, Framing};
 pub use journal::{
     Change, ClientWrite, ExecutedBlocks, Finished, GroupRecord, Job, Journal, Marks, Origin,

@@ -1,6 +1,7 @@
 //! The judges: one file per invariant, plus what they share.
 
 pub mod agreement;
+pub mod bounds;
 pub mod errors;
 pub mod first_success;
 pub mod i02_register;

@@ -4,7 +4,7 @@
 use crate::admin::{ALL, Order};
 use crate::check::first_success::{self, Probes};
 use crate::check::{
-    Failure, agreement, i02_register, i03_mirrors, i10_clean, i14_leaks, pools, r15_spare,
+    Failure, agreement, bounds, i02_register, i03_mirrors, i10_clean, i14_leaks, pools, r15_spare,
 };
 use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
 use crate::relief::Relief;
@@ -213,6 +213,7 @@ fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
             Some(END) => return Ok(()),
             Some(NEXT) => {
                 i10_clean::check(stage)?;
+                bounds::check(stage)?;
                 r15_spare::check(stage)?;
                 let now = stage.world.now();
                 while let Some(s) = steps.get(next).filter(|s| start + s.at <= now) {

@@ -183,6 +183,10 @@ codes! {
         Damaged = 9,
         /// The client may only read the volume.
         ReadOnly = 10,
+        /// Whether this write was done is not known any more: it is neither done nor called done.
+        Forgotten = 11,
+        /// A newer process has the client's name: nothing of this one is done any more.
+        Superseded = 12,
     }
 }
 

@@ -24,6 +24,16 @@ use seam::{BlockError, Buf};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl<T: Copy> Client<T> {
+    /// A newer process has this client's name, says the MDM: nothing is asked any more, and what was is over.
+    pub fn superseded<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
+        self.superseded = true;
+        for request in self.requests.values_mut() {
+            request.error.get_or_insert(BlockError::Superseded);
+        }
+        self.early.clear();
+        self.forget(|_| true, turn);
+    }
+
     /// Nobody wants the answers to these requests any more: nothing of them is asked again.
     pub fn forget<M: Topology>(&mut self, gone: impl Fn(T) -> bool, turn: &mut Turn<'_, M, T>) {
         let mut over = Vec::new();

@@ -72,6 +72,8 @@ impl<T: Copy> Client<T> {
             Status::Full => self.hold(key, header.len.get() == PART_DONE, turn),
             Status::Lost => self.finish(key, Err(BlockError::Lost), turn),
             Status::Media => self.finish(key, Err(BlockError::Media), turn),
+            Status::Superseded => self.finish(key, Err(BlockError::Superseded), turn),
+            Status::Forgotten => self.finish(key, Err(BlockError::Forgotten), turn),
             Status::Behind | Status::Busy => self.put_off(key, turn.now),
             Status::Damaged => self.again(key, turn),
             Status::Stale => self.stale(key, device, header, turn),

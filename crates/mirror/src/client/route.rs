@@ -202,6 +202,7 @@ impl<T: Copy> Client<T> {
             op.seq = self.seq;
         }
         op.place = Place::Sent(device);
+        let (seq, writes) = (op.seq, op.writes);
         let mut header = op.header(&request.request, request.generation);
         let body = match request.request.kind {
             BlockKind::Write => {
@@ -218,14 +219,17 @@ impl<T: Copy> Client<T> {
         }
         let group = GroupId(header.group.get());
         let outstanding = self.outstanding.get_or_insert_with(group, Outstanding::default);
+        // A read is never retried under its number: while one waits, what was written meanwhile may be forgotten.
         if first {
-            outstanding.push(self.seq, key, &self.ops);
+            if writes {
+                outstanding.push(self.seq, key, &self.ops);
+            }
         } else {
             header.flags |= flag::RETRY;
             self.retried += 1;
         }
         header.op = key.into();
-        header.floor = outstanding.floor(self.seq, &self.ops).into();
+        header.floor = outstanding.floor(self.seq, &self.ops).min(seq).into();
         header.sdc = sdc.0.into();
         header.incarnation = incarnation.0.into();
         header.map = turn.map.version().0.into();

@@ -2,6 +2,7 @@
 //! The simulator walks the side roads.
 
 mod damage;
+mod executed;
 mod full;
 mod scenes;
 mod scrub;
@@ -309,6 +310,8 @@ impl Pair {
     }
 
     fn deliver(&mut self, from: usize, link: LinkId, h: &Header, body: Buf) {
+        let most = Limits::SHIPPED.frame_body as usize;
+        assert!(body.len() <= most, "{:?}: its receiver would close the link", h.kind());
         if link == CLIENT {
             self.replies.push(*h);
             return self.bodies.push(body);
@@ -345,7 +348,7 @@ impl Pair {
         }
         let mut h = Header::new(kind);
         (h.op, h.seq, h.floor, h.sdc, h.incarnation) =
-            (self.seq.into(), self.seq.into(), 1.into(), 5.into(), 1.into());
+            (self.seq.into(), self.seq.into(), self.seq.into(), 5.into(), 1.into());
         (h.group, h.epoch, h.volume, h.unit) =
             (GROUP.0.into(), self.epoch.into(), 1.into(), unit.into());
         let len = range.end - range.start;

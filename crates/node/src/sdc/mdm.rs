@@ -14,7 +14,9 @@ use base::time::Duration;
 use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
 use core::net::SocketAddr;
 use seam::{Buf, Effects, Note};
-use wire::control::{Heartbeat, MapPage, Refusal, RegisterSdc, Registered, Role, Welcome};
+use wire::control::{
+    Heartbeat, MapPage, Refusal, RefusalCode, RegisterSdc, Registered, Role, Welcome,
+};
 use wire::{Header, Kind, flag};
 
 /// After this long without an answer a pull is sent again, if it is still wanted.
@@ -153,7 +155,12 @@ impl Sdc {
             }
             Some(Kind::Refusal) => {
                 self.refuse(now, link, refusal_note(&header, &body), out);
-                let leader = decode::<Refusal>(&header, &body).map(|r| r.leader);
+                let refusal = decode::<Refusal>(&header, &body);
+                // A server's word is not enough: it may have been lied to. The MDM gives out the lives.
+                if refusal.as_ref().is_some_and(|r| r.code() == RefusalCode::Superseded) {
+                    self.client(now, out, |client, turn| client.superseded(turn));
+                }
+                let leader = refusal.map(|r| r.leader);
                 if let Some(leader) = leader.and_then(|l| l.parse().ok()) {
                     self.mdm.finder.go_to(leader);
                 }

@@ -2,10 +2,10 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{BlockSet, GroupId, UnitKey, VolumeId};
+use base::{BlockSet, GroupId, Incarnation, SdcId, UnitKey, VolumeId};
 use seam::{
-    Buf, Change, DiskError, DiskOp, Effects, Finished, GroupRecord, Job, Journal, Marks, Started,
-    Walk,
+    Buf, Change, DiskError, DiskOp, Effects, Finished, Forgotten, GroupRecord, Job, Journal, Marks,
+    Started, Walk,
 };
 use store::Memory;
 use store::durable::Durable;
@@ -133,6 +133,14 @@ impl Journal for Device {
 
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {
         of!(self, d => d.records())
+    }
+
+    fn forgotten(&self) -> Forgotten {
+        of!(self, d => d.forgotten())
+    }
+
+    fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
+        of!(self, d => d.end_lives(is_over));
     }
 
     fn keeps_data(&self) -> bool {

@@ -24,7 +24,7 @@ use base::{
 };
 use core::net::SocketAddr;
 use followers::Followers;
-use mirror::{GroupView, Mirror, ScrubStats, Stats};
+use mirror::{GroupView, Grown, Mirror, ScrubStats, Stats};
 use opening::Opening;
 use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Note, Port, Strangers};
 use store::durable::{MountError, Tuning};
@@ -228,6 +228,16 @@ impl Sds {
     /// The map that this shard acts on.
     pub fn map(&self) -> &MapView {
         &self.map
+    }
+
+    /// How long the lists of the replicas here are.
+    pub fn grown(&self) -> Option<Grown> {
+        self.mirror.as_ref().map(|m| m.grown())
+    }
+
+    /// How long they may be.
+    pub fn may_grow(&self) -> Grown {
+        Mirror::<Device>::may_grow(&self.config.limits)
     }
 
     /// True when this process must end.

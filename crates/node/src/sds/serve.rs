@@ -152,6 +152,11 @@ impl Sds {
             Role::Sdc => {
                 let sdc = SdcId(hello.id);
                 let old = self.clients.get(&sdc).copied();
+                // R8: this process may not have seen the newer one; what it wrote is listed with the data.
+                if incarnation < mirror.newest_life(sdc) && !mutant::on(Mutant::OldLife) {
+                    let text = "a newer process has this client's name";
+                    return Err(refusal(RefusalCode::Superseded, text));
+                }
                 let session = newer(old, incarnation, hello, link)?;
                 if !mutant::on(Mutant::NoSession) {
                     mirror.session_over(sdc);

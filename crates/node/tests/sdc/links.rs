@@ -163,6 +163,23 @@ fn a_refused_hello_is_tried_again_later() {
 }
 
 #[test]
+fn whose_name_a_newer_process_has_ends_its_io_when_the_mdm_says_so() {
+    let mut c = Cluster::ready();
+    c.every_status = Some(Status::Behind);
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    c.pass(ms(10));
+    let code = RefusalCode::Superseded as i32;
+    let refusal = Refusal { code, text: "no".into(), ..Refusal::default() };
+    let link = c.link_of(Who::Mdm).unwrap();
+    c.send(link, Header::new(Kind::Refusal), &refusal);
+    c.every_status = None;
+    c.pass(ms(2000));
+    c.ask(2, BlockKind::Write, 0, 512, &[7; 512]);
+    let results: Vec<_> = c.log.replies.iter().map(|(_, r)| r.clone().err()).collect();
+    assert_eq!(results, [Some(BlockError::Superseded); 2]);
+}
+
+#[test]
 fn damage_and_nonsense_cost_a_link_but_no_answer() {
     let mut c = Cluster::ready();
     c.damage = true;

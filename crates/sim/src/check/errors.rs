@@ -78,7 +78,12 @@ pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
             !scan && matches!(op.kind, Read | Write) && op.sectors * base::SECTOR > case.transfer
         }
         // A write without space waits.
-        BlockError::Full | BlockError::Misaligned | BlockError::ReadOnly => false,
+        // Lists are short here, and who was cut off for long may find its write forgotten.
+        BlockError::Forgotten => !scan,
+        BlockError::Full
+        | BlockError::Misaligned
+        | BlockError::ReadOnly
+        | BlockError::Superseded => false,
     }
 }
 

@@ -235,9 +235,9 @@ impl Durable {
         for (bytes, sum) in root.as_mut().chunks_exact_mut(4).zip(&self.root) {
             bytes.copy_from_slice(&sum.to_le_bytes());
         }
-        let records = self.groups.encode();
         let sequence = self.anchor.sequence + 1;
         let copy = (sequence & 1) as usize;
+        let records = self.groups.encode(self.layout.records[copy].len);
         if records.len() as u64 > self.layout.records[copy].len {
             return self.fail(DiskError::NoSpace);
         }

@@ -2,21 +2,54 @@
 //!
 //! Invariants: applying a history whose first part is in the state already gives the same state as
 //! applying its rest; the dirty set never lacks a block that a durable record added and none took out.
-//! When it has no room any more it becomes "all of the group", never less.
+//! When it has no room any more it becomes "all of the group", never less. Executed writes for which there
+//! is no room are forgotten, the oldest first, and [`Forgotten`] covers them.
+//!
+//! All of it always fits into the area of records: see [`Room`] and `docs/internals/limits.md`.
 
 use super::format::{DiskBlocks, DiskExecuted, GroupHead};
 use super::record::{Reader, Write, Writer, blocks_of, disk_blocks, disk_executed, executed_of};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{BlockSet, Epoch, GroupId, Incarnation, SdcId, UnitKey, VolumeId};
-use seam::{Change, ClientWrite, ExecutedBlocks, GroupRecord, Origin};
+use base::{BlockSet, Epoch, GroupId, Incarnation, Mutant, SdcId, UnitKey, VolumeId, mutant};
+use seam::{Change, ClientWrite, ExecutedBlocks, Forgotten, GroupRecord, Origin};
 
-/// The executed writes of one client's newest life.
+/// How the area of records is divided: half of it is for dirty sets, a 32nd for the groups themselves, as
+/// much as it takes for clients whose writes were forgotten; the rest is for executed writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Units that dirty sets may name.
+    pub units: usize,
+    /// Executed writes that are listed.
+    pub executed: usize,
+}
+
+impl Room {
+    /// What an area of so many bytes allows, and at most so many units and executed writes.
+    pub fn of(area: u64, units: usize, executed: usize) -> Room {
+        let area = area as usize;
+        let forgotten = (Forgotten::MOST + 1) * size_of::<DiskExecuted>();
+        let rest = (area / 2 - area / 32).saturating_sub(forgotten);
+        Room {
+            units: units.min(area / 2 / size_of::<DiskBlocks>()),
+            executed: executed.min(rest / size_of::<DiskExecuted>()),
+        }
+    }
+}
+
+/// Blocks that include a write, and when that was noted: the oldest are forgotten first.
+#[derive(Clone, Copy, Debug)]
+struct Listed {
+    blocks: BlockSet,
+    noted: u64,
+}
+
+/// The executed writes of one client's newest life; there is at least one.
 #[derive(Clone, Debug, Default)]
 struct Client {
     incarnation: Incarnation,
     floor: u64,
-    writes: BTreeMap<(u64, UnitKey), BlockSet>,
+    writes: BTreeMap<(u64, UnitKey), Listed>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -32,48 +65,100 @@ struct Group {
 #[derive(Clone, Debug)]
 pub struct Groups {
     groups: BTreeMap<GroupId, Group>,
-    /// Units in dirty sets, and how many there may be.
+    /// Units in dirty sets.
     units: usize,
-    most: usize,
+    room: Room,
+    tally: Tally,
+    forgotten: Forgotten,
+}
+
+/// Executed writes of all groups: how many are listed, and how many were ever noted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    listed: usize,
+    noted: u64,
 }
 
 impl Group {
-    fn executed(&mut self, write: ClientWrite, unit: UnitKey, blocks: BlockSet) {
+    fn executed(&mut self, write: ClientWrite, unit: UnitKey, blocks: BlockSet, tally: &mut Tally) {
+        if blocks.is_empty() {
+            return;
+        }
         let client = self.clients.entry(write.sdc).or_default();
         if client.incarnation > write.incarnation {
             return;
         }
         if client.incarnation < write.incarnation {
+            tally.listed -= client.writes.len();
             *client = Client { incarnation: write.incarnation, ..Client::default() };
         }
         client.floor = client.floor.max(write.floor);
         let floor = client.floor;
         while client.writes.first_key_value().is_some_and(|((seq, _), _)| *seq < floor) {
             client.writes.pop_first();
+            tally.listed -= 1;
         }
-        if write.seq >= floor && !blocks.is_empty() {
-            client.writes.entry((write.seq, unit)).or_default().insert(blocks);
+        if write.seq >= floor {
+            tally.noted += 1;
+            let new = Listed { blocks: BlockSet::EMPTY, noted: tally.noted };
+            let before = client.writes.len();
+            client.writes.entry((write.seq, unit)).or_insert(new).blocks.insert(blocks);
+            tally.listed += client.writes.len() - before;
+        }
+        if client.writes.is_empty() {
+            self.clients.remove(&write.sdc);
         }
     }
 
+    /// Keeps these entries; tells how many go.
+    fn retain(
+        &mut self,
+        mut keep: impl FnMut(SdcId, &Client, u64, UnitKey, &mut Listed) -> bool,
+    ) -> usize {
+        let mut gone = 0;
+        self.clients.retain(|sdc, client| {
+            let mut writes = core::mem::take(&mut client.writes);
+            let before = writes.len();
+            writes.retain(|(seq, unit), listed| keep(*sdc, client, *seq, *unit, listed));
+            gone += before - writes.len();
+            client.writes = writes;
+            !client.writes.is_empty()
+        });
+        gone
+    }
+
     /// These blocks now have the content of a replica whose list is `theirs`.
-    fn copied(&mut self, unit: UnitKey, blocks: BlockSet, theirs: &[ExecutedBlocks]) {
-        for client in self.clients.values_mut() {
-            let here = client.writes.iter_mut().filter(|((_, u), _)| *u == unit);
-            here.for_each(|(_, have)| have.remove(blocks));
-            client.writes.retain(|_, have| !have.is_empty());
-        }
-        for entry in theirs.iter().filter(|e| e.unit == unit) {
-            let common = entry.blocks.and(blocks);
-            if !common.is_empty() {
-                self.executed(entry.write, unit, common);
+    fn copied(
+        &mut self,
+        unit: UnitKey,
+        blocks: BlockSet,
+        theirs: &[ExecutedBlocks],
+        tally: &mut Tally,
+    ) {
+        tally.listed -= self.retain(|_, _, _, u, listed| {
+            if u == unit {
+                listed.blocks.remove(blocks);
             }
+            !listed.blocks.is_empty()
+        });
+        for entry in theirs.iter().filter(|e| e.unit == unit) {
+            self.executed(entry.write, unit, entry.blocks.and(blocks), tally);
         }
+    }
+
+    fn forget_executed(&mut self, tally: &mut Tally) {
+        tally.listed -= self.clients.values().map(|c| c.writes.len()).sum::<usize>();
+        self.clients.clear();
+    }
+
+    /// Nothing is remembered but the epoch: what was here of the group has gone.
+    fn is_vacant(&self) -> bool {
+        self.base == Epoch(0) && self.dirty.is_empty() && !self.all_dirty && self.clients.is_empty()
     }
 
     fn list(&self) -> Vec<ExecutedBlocks> {
         let entries = self.clients.iter().flat_map(|(sdc, c)| {
-            c.writes.iter().map(|((seq, unit), blocks)| ExecutedBlocks {
+            c.writes.iter().map(|((seq, unit), listed)| ExecutedBlocks {
                 write: ClientWrite {
                     sdc: *sdc,
                     incarnation: c.incarnation,
@@ -81,23 +166,33 @@ impl Group {
                     floor: c.floor,
                 },
                 unit: *unit,
-                blocks: *blocks,
+                blocks: listed.blocks,
             })
         });
         entries.collect()
     }
 }
 
-/// A client's life and floor, as an entry without blocks: they count also when no write is left.
-fn marker(sdc: SdcId, c: &Client) -> ExecutedBlocks {
-    let write = ClientWrite { sdc, incarnation: c.incarnation, seq: c.floor, floor: c.floor };
-    ExecutedBlocks { write, unit: UnitKey::default(), blocks: BlockSet::EMPTY }
-}
-
 impl Groups {
-    /// No group; at most `most` units will be in dirty sets.
-    pub fn new(most: usize) -> Groups {
-        Groups { groups: BTreeMap::new(), units: 0, most }
+    /// No group; what is remembered stays within `room`.
+    pub fn new(room: Room) -> Groups {
+        let (groups, tally) = (BTreeMap::new(), Tally::default());
+        Groups { groups, units: 0, room, tally, forgotten: Forgotten::new() }
+    }
+
+    /// Executed writes that are listed, in all groups.
+    pub fn executed_len(&self) -> usize {
+        self.tally.listed
+    }
+
+    /// The same, at most.
+    pub fn executed_most(&self) -> usize {
+        self.room.executed
+    }
+
+    /// Executed writes that are not listed any more.
+    pub fn forgotten(&self) -> &Forgotten {
+        &self.forgotten
     }
 
     /// A write became durable.
@@ -108,12 +203,13 @@ impl Groups {
         if w.marks.dirty {
             self.insert(w.group, w.unit, w.touched());
         }
-        let group = self.groups.entry(w.group).or_default();
+        let (group, tally) = (self.groups.entry(w.group).or_default(), &mut self.tally);
         match &w.marks.origin {
             Origin::Unnamed => {}
-            Origin::Client(write) => group.executed(*write, w.unit, w.touched()),
-            Origin::Copied(theirs) => group.copied(w.unit, w.touched(), theirs),
+            Origin::Client(write) => group.executed(*write, w.unit, w.touched(), tally),
+            Origin::Copied(theirs) => group.copied(w.unit, w.touched(), theirs, tally),
         }
+        self.bound();
     }
 
     /// A change became durable; the content is the caller's business.
@@ -126,15 +222,56 @@ impl Groups {
             Change::Clean(list) => list.iter().for_each(|(u, b)| self.remove(id, *u, *b)),
             Change::CleanAll => self.clean(id),
             Change::Executed(list) => {
-                group.clients.clear();
-                list.iter().for_each(|e| group.executed(e.write, e.unit, e.blocks));
+                group.forget_executed(&mut self.tally);
+                for e in list {
+                    group.executed(e.write, e.unit, e.blocks, &mut self.tally);
+                }
+                self.bound();
+            }
+            Change::Forgotten(list) => {
+                for entry in list {
+                    self.forgotten.take(entry);
+                }
             }
             Change::Wipe => {
                 group.base = Epoch(0);
-                group.clients.clear();
+                group.forget_executed(&mut self.tally);
                 self.clean(id);
             }
         }
+    }
+
+    /// Forgets executed writes until there is room for them: a quarter at once, as it looks at all of them.
+    fn bound(&mut self) {
+        if self.tally.listed > self.room.executed && !mutant::on(Mutant::EndlessList) {
+            self.forget_oldest(self.tally.listed - self.room.executed * 3 / 4);
+        }
+    }
+
+    fn forget_oldest(&mut self, count: usize) {
+        let clients = self.groups.values().flat_map(|g| g.clients.values());
+        let mut noted: Vec<u64> =
+            clients.flat_map(|c| c.writes.values().map(|l| l.noted)).collect();
+        let Some(last) = count.min(noted.len()).checked_sub(1) else { return };
+        let last = *noted.select_nth_unstable(last).1;
+        for group in self.groups.values_mut() {
+            let forgotten = &mut self.forgotten;
+            self.tally.listed -= group.retain(|sdc, client, seq, _, listed| {
+                let stays = listed.noted > last;
+                if !stays && seq >= client.floor {
+                    forgotten.raise(sdc, client.incarnation, seq + 1);
+                }
+                stays
+            });
+        }
+    }
+
+    /// Forgets what lives that are over have written: who is refused retries nothing.
+    pub fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
+        for group in self.groups.values_mut() {
+            self.tally.listed -= group.retain(|sdc, c, _, _, _| !is_over(sdc, c.incarnation));
+        }
+        self.forgotten.end_lives(is_over);
     }
 
     /// A volume is gone.
@@ -151,7 +288,7 @@ impl Groups {
         if group.all_dirty || blocks.is_empty() {
             return;
         }
-        if self.units >= self.most && !group.dirty.contains_key(&unit) {
+        if self.units >= self.room.units && !group.dirty.contains_key(&unit) {
             self.units -= group.dirty.len();
             group.dirty.clear();
             group.all_dirty = true;
@@ -195,12 +332,17 @@ impl Groups {
         self.groups.iter().map(record).collect()
     }
 
-    /// All of it, as bytes for the area of records.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
+    /// All of it, as bytes for an area of records of `area` bytes.
+    ///
+    /// Longer only if there are more groups than fit beside nothing else.
+    pub fn encode(&mut self, area: u64) -> Vec<u8> {
+        self.fit(area as usize);
+        let mut bytes = Vec::with_capacity(self.encoded_len());
+        let mut forgotten: Vec<ExecutedBlocks> = self.forgotten.entries().collect();
         for (id, group) in &self.groups {
-            let mut executed = group.list();
-            executed.extend(group.clients.iter().map(|(sdc, c)| marker(*sdc, c)));
+            // They are the device's, not a group's: they lie with the first one.
+            let mut executed = core::mem::take(&mut forgotten);
+            executed.extend(group.list());
             let len = size_of::<GroupHead>()
                 + group.dirty.len() * size_of::<DiskBlocks>()
                 + executed.len() * size_of::<DiskExecuted>();
@@ -221,9 +363,46 @@ impl Groups {
         bytes
     }
 
+    fn encoded_len(&self) -> usize {
+        self.groups.len() * size_of::<GroupHead>()
+            + self.units * size_of::<DiskBlocks>()
+            + (self.tally.listed + self.forgotten.len()) * size_of::<DiskExecuted>()
+    }
+
+    /// Makes room when there are more groups than their share of the area has room for.
+    ///
+    /// First groups go of which nothing is here any more: their epoch is not needed, as the MDM raises it
+    /// in every group that it gives to a life of this device. Then executed writes are forgotten, and dirty
+    /// sets become "all".
+    fn fit(&mut self, area: usize) {
+        let excess = |all: &Groups| all.encoded_len().saturating_sub(area);
+        if excess(self) > 0 {
+            let most = self.groups.len()
+                - excess(self).div_ceil(size_of::<GroupHead>()).min(self.groups.len());
+            let newest = self.groups.iter().max_by_key(|(_, g)| g.acted).map(|(id, _)| *id);
+            let mut left = self.groups.len();
+            self.groups.retain(|id, group| {
+                let stays = left <= most || !group.is_vacant() || Some(*id) == newest;
+                left -= usize::from(!stays);
+                stays
+            });
+        }
+        if excess(self) > 0 {
+            self.forget_oldest(excess(self).div_ceil(size_of::<DiskExecuted>()));
+        }
+        while excess(self) > 0 {
+            let most = self.groups.iter_mut().max_by_key(|(_, g)| g.dirty.len());
+            let Some((_, group)) = most.filter(|(_, g)| !g.dirty.is_empty()) else { return };
+            self.units -= group.dirty.len();
+            group.dirty.clear();
+            group.all_dirty = true;
+        }
+    }
+
     /// What [`Groups::encode`] wrote; `None` when these bytes are something else.
-    pub fn decode(bytes: &[u8], most: usize) -> Option<Groups> {
-        let mut all = Groups::new(most);
+    pub fn decode(bytes: &[u8], room: Room) -> Option<Groups> {
+        let mut all = Groups::new(room);
+        let mut executed = Vec::new();
         let mut from = Reader(bytes);
         while !from.0.is_empty() {
             let head = from.take::<GroupHead>()?;
@@ -235,14 +414,24 @@ impl Groups {
             let group = all.groups.entry(id).or_default();
             (group.acted, group.base) = (Epoch(head.acted.get()), Epoch(head.base.get()));
             for _ in 0..head.executed.get() {
-                let e = executed_of(from.take::<DiskExecuted>()?);
-                group.executed(e.write, e.unit, e.blocks);
+                let entry = executed_of(from.take::<DiskExecuted>()?);
+                if !all.forgotten.take(&entry) {
+                    executed.push((id, entry));
+                }
             }
             if head.flags.get() & 1 == 1 {
                 all.clean(id);
                 all.groups.entry(id).or_default().all_dirty = true;
             }
         }
+        // When each was noted is not kept: lives that began first are taken for the oldest. An area of an
+        // earlier build may list more than there is room for.
+        executed.sort_unstable_by_key(|(_, e)| (e.write.incarnation, e.write.seq));
+        for (id, e) in executed {
+            let group = all.groups.entry(id).or_default();
+            group.executed(e.write, e.unit, e.blocks, &mut all.tally);
+        }
+        all.bound();
         Some(all)
     }
 }
@@ -253,6 +442,9 @@ mod tests {
     use alloc::vec;
 
     const G: GroupId = GroupId(3);
+    const AREA: u64 = 1 << 20;
+    const ROOM: Room = Room { units: 100, executed: 100 };
+    const TWO: Room = Room { units: 2, executed: 100 };
 
     fn unit(index: u32) -> UnitKey {
         UnitKey { volume: VolumeId(1), index }
@@ -268,15 +460,15 @@ mod tests {
             let first = prng.below(8) as u32;
             BlockSet::from_range(first..first + 1 + prng.below(4) as u32)
         };
-        let write = |prng: &mut base::Prng| {
-            let seq = prng.range(1, 12);
-            let floor = if prng.chance(0.2) { seq.saturating_sub(3) } else { 0 };
-            let incarnation = Incarnation(prng.range(1, 2));
-            ClientWrite { sdc: SdcId(prng.below(2) as u32), incarnation, seq, floor }
+        // Lives and floors rise, as those of clients do.
+        let write = |prng: &mut base::Prng, at: u64| {
+            let (floor, incarnation) = (at / 4, Incarnation(1 + at / 15));
+            let seq = floor + prng.below(9);
+            ClientWrite { sdc: SdcId(1 + prng.below(2) as u32), incarnation, seq, floor }
         };
-        let step = |prng: &mut base::Prng| {
+        let step = |prng: &mut base::Prng, at: u64| {
             let (unit, set) = (unit(prng.below(2) as u32), blocks(prng));
-            let executed = ExecutedBlocks { write: write(prng), unit, blocks: set };
+            let executed = ExecutedBlocks { write: write(prng, at), unit, blocks: set };
             let origin = match prng.below(3) {
                 0 => Origin::Unnamed,
                 1 => Origin::Client(executed.write),
@@ -296,7 +488,7 @@ mod tests {
                 }
             }
         };
-        (0..30).map(|_| step(prng)).collect()
+        (0..30).map(|at| step(prng, at)).collect()
     }
 
     enum Step {
@@ -318,34 +510,95 @@ mod tests {
         let mut prng = base::Prng::new(1);
         for _ in 0..2000 {
             let steps = history(&mut prng);
-            let mut straight = Groups::new(100);
+            let mut straight = Groups::new(ROOM);
             apply(&mut straight, &steps);
             let begin = prng.below(steps.len() as u64) as usize;
             let ahead = begin + prng.below((steps.len() - begin) as u64 + 1) as usize;
-            let mut fuzzy = Groups::new(100);
+            let mut fuzzy = Groups::new(ROOM);
             apply(&mut fuzzy, &steps[..ahead]);
-            let mut fuzzy = Groups::decode(&fuzzy.encode(), 100).unwrap();
+            let mut fuzzy = Groups::decode(&fuzzy.encode(AREA), ROOM).unwrap();
             apply(&mut fuzzy, &steps[begin..]);
             assert_eq!(fuzzy.records(), straight.records(), "{begin} {ahead}");
         }
     }
 
     #[test]
+    fn what_has_no_room_is_forgotten_oldest_first_and_covered() {
+        let room = Room { units: 10, executed: 8 };
+        let mut groups = Groups::new(room);
+        let write =
+            |sdc, seq| ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(7), seq, floor: 1 };
+        let entry = |sdc, seq| ExecutedBlocks {
+            write: write(sdc, seq),
+            unit: unit(0),
+            blocks: BlockSet::from_range(0..1),
+        };
+        for seq in 1..=100 {
+            groups.change(G, &Change::Executed(vec![entry(1, seq), entry(2, seq)]));
+            groups.change(GroupId(4 + seq as u32), &Change::Executed(vec![entry(1, seq)]));
+        }
+        for _ in 0..2 {
+            let list = groups.records().into_iter().flat_map(|(_, r)| r.executed);
+            let list: Vec<_> = list.map(|e| (e.write.sdc, e.write.seq)).collect();
+            assert!((6..=8).contains(&list.len()), "{list:?}");
+            assert!(list.contains(&(SdcId(1), 100)) && list.contains(&(SdcId(2), 100)));
+            let known =
+                |seq| list.contains(&(SdcId(1), seq)) || groups.forgotten().covers(write(1, seq));
+            assert!((1..=100).all(known) && !groups.forgotten().covers(write(1, 101)));
+            groups = Groups::decode(&groups.encode(AREA), room).unwrap();
+        }
+        groups.end_lives(&|sdc, _| sdc == SdcId(1));
+        let left = groups.records().into_iter().flat_map(|(_, r)| r.executed);
+        assert!(left.into_iter().all(|e| e.write.sdc == SdcId(2)));
+        assert_eq!(groups.tally.listed, 1);
+    }
+
+    #[test]
+    fn an_area_that_is_too_short_takes_less_and_never_a_lie() {
+        let mut groups = Groups::new(Room { units: 50, executed: 50 });
+        let write = |seq| ClientWrite { sdc: SdcId(1), incarnation: Incarnation(7), seq, floor: 1 };
+        for group in 1..=40 {
+            groups.change(GroupId(group), &Change::Acted(Epoch(u64::from(group))));
+        }
+        for seq in 1..=20 {
+            let (unit, blocks) = (unit(0), BlockSet::from_range(0..1));
+            let executed = vec![ExecutedBlocks { write: write(seq), unit, blocks }];
+            let id = GroupId(30 + seq as u32);
+            groups.change(id, &Change::Executed(executed));
+            groups.change(id, &dirty(1, 0..1));
+        }
+        let whole = groups.encode(AREA);
+        assert_eq!(Groups::decode(&whole, groups.room).unwrap().records(), groups.records());
+        for area in [whole.len() - 1, 2600, 1500, 720] {
+            let bytes = groups.encode(area as u64);
+            assert!(bytes.len() <= area, "{} of {area}", bytes.len());
+            let again = Groups::decode(&bytes, groups.room).unwrap();
+            let records: BTreeMap<_, _> = again.records().into_iter().collect();
+            for seq in 1..=20 {
+                let record = &records[&GroupId(30 + seq as u32)];
+                assert!(!record.executed.is_empty() || again.forgotten().covers(write(seq)));
+                assert!(!record.dirty.is_empty() || record.all_dirty);
+            }
+            assert!(records.values().any(|r| r.acted == Epoch(40)), "the newest epoch");
+        }
+    }
+
+    #[test]
     fn what_is_written_is_read_and_too_much_becomes_all() {
-        let mut groups = Groups::new(2);
+        let mut groups = Groups::new(TWO);
         let write = ClientWrite { sdc: SdcId(1), incarnation: Incarnation(2), seq: 9, floor: 4 };
         let entry = ExecutedBlocks { write, unit: unit(0), blocks: BlockSet::from_range(1..3) };
         for change in [Change::Acted(Epoch(7)), dirty(0, 0..4), Change::Executed(vec![entry])] {
             groups.change(G, &change);
         }
-        let again = Groups::decode(&groups.encode(), 2).unwrap();
+        let again = Groups::decode(&groups.encode(AREA), TWO).unwrap();
         assert_eq!(again.records(), groups.records());
         assert_eq!(again.records()[0].1.executed, [entry]);
         groups.change(G, &dirty(1, 0..1));
         groups.change(G, &dirty(1, 5..6));
         assert!(!groups.records()[0].1.all_dirty);
         groups.change(G, &dirty(2, 0..1));
-        let record = &Groups::decode(&groups.encode(), 2).unwrap().records()[0].1;
+        let record = &Groups::decode(&groups.encode(AREA), TWO).unwrap().records()[0].1;
         assert!(record.all_dirty && record.dirty.is_empty() && record.acted == Epoch(7));
         groups.change(G, &Change::Clean(vec![(unit(0), BlockSet::FULL)]));
         assert!(groups.records()[0].1.all_dirty);

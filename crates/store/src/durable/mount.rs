@@ -15,7 +15,7 @@
 use super::bits::Bits;
 use super::fetch::whole_copy;
 use super::format::MapEntry;
-use super::groups::Groups;
+use super::groups::{Groups, Room};
 use super::layout::{Layout, MAP_ENTRIES, PAGE, SMALLEST};
 use super::replay::Replay;
 use super::search::Search;
@@ -172,7 +172,7 @@ impl Parts {
             root: root_of(&root, &before, layout),
             copies: Bits::new(layout.map_pages() + layout.sum_pages()),
             map: UnitMap::new(layout.slot_count(), unused),
-            groups: Groups::new(0),
+            groups: Groups::new(Room::default()),
             content,
         }
     }
@@ -399,7 +399,7 @@ impl Mount {
             }
             Step::Records => {
                 let parts = self.parts.as_mut().expect("the root was read");
-                let most = dirty_most(&parts.content.layout, self.tuning);
+                let most = room(&parts.content.layout, self.tuning);
                 let groups = Groups::decode(&self.got, most);
                 match groups.filter(|_| crc32c(&self.got) == parts.content.anchor.records_crc) {
                     Some(groups) => parts.groups = groups,
@@ -466,9 +466,9 @@ impl Mount {
     }
 }
 
-/// How many units dirty sets may name: what memory and the area of records allow.
-fn dirty_most(layout: &Layout, tuning: Tuning) -> usize {
-    tuning.dirty_units.min((layout.records[0].len / 2 / 40) as usize)
+/// What the groups may remember: what memory and the area of records allow.
+fn room(layout: &Layout, tuning: Tuning) -> Room {
+    Room::of(layout.records[0].len, tuning.dirty_units, tuning.executed)
 }
 
 /// Takes over pages of the map, both copies of each; tells the page behind them.

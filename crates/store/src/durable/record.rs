@@ -143,7 +143,7 @@ pub fn write_len(w: &Write) -> usize {
 pub fn change_len(changes: &[Change]) -> usize {
     let len = |c: &Change| match c {
         Change::Dirty(list) | Change::Clean(list) => list.len() * size_of::<DiskBlocks>(),
-        Change::Executed(list) => list.len() * size_of::<DiskExecuted>(),
+        Change::Executed(list) | Change::Forgotten(list) => list.len() * size_of::<DiskExecuted>(),
         _ => 0,
     };
     let changes = changes.iter().map(|c| size_of::<ChangeHead>() + len(c));
@@ -268,6 +268,7 @@ pub fn put_changes(group: GroupId, changes: &[Change], to: &mut Writer<'_>) {
             Change::CleanAll => (5, 0, 0),
             Change::Executed(list) => (6, list.len(), 0),
             Change::Wipe => (7, 0, 0),
+            Change::Forgotten(list) => (8, list.len(), 0),
         };
         let (kind, entries) = (kind.into(), (entries as u32).into());
         to.add(&ChangeHead { kind, entries, epoch: epoch.into() });
@@ -275,7 +276,9 @@ pub fn put_changes(group: GroupId, changes: &[Change], to: &mut Writer<'_>) {
             Change::Dirty(list) | Change::Clean(list) => {
                 list.iter().for_each(|(unit, blocks)| to.add(&disk_blocks(*unit, *blocks)));
             }
-            Change::Executed(list) => list.iter().for_each(|e| to.add(&disk_executed(e))),
+            Change::Executed(list) | Change::Forgotten(list) => {
+                list.iter().for_each(|e| to.add(&disk_executed(e)));
+            }
             _ => {}
         }
     }
@@ -406,6 +409,7 @@ fn read_change(body: &mut Reader<'_>) -> Option<Change> {
         5 => Change::CleanAll,
         6 => Change::Executed(list(n, body, executed_of)?),
         7 => Change::Wipe,
+        8 => Change::Forgotten(list(n, body, executed_of)?),
         _ => return None,
     })
 }

@@ -19,10 +19,10 @@ use super::survey::{Growth, Replayed};
 use super::unitmap::{Chunk, UnitMap};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use base::{BlockSet, GroupId, Mutant, Slab, UnitKey, VolumeId, mutant};
+use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, Slab, UnitKey, VolumeId, mutant};
 use seam::{
-    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, GroupRecord, Job as Ask,
-    Journal, Marks, Started, Walk,
+    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Forgotten, GroupRecord,
+    Job as Ask, Journal, Marks, Started, Walk,
 };
 
 /// When a write is durable on this device.
@@ -50,6 +50,8 @@ pub struct Tuning {
     pub cached_pages: usize,
     /// Units that dirty sets may name before they become "all"; 60 bytes each.
     pub dirty_units: usize,
+    /// Executed writes of clients that are listed before the oldest are forgotten; 150 bytes each.
+    pub executed: usize,
 }
 
 impl Tuning {
@@ -61,6 +63,7 @@ impl Tuning {
         fresh_sums: 14 << 10,
         cached_pages: 1024,
         dirty_units: 32 << 10,
+        executed: 64 << 10,
     };
 }
 
@@ -229,6 +232,16 @@ impl Durable {
         self.checkpoint_due || self.checkpoint.is_some()
     }
 
+    /// Executed writes of clients that are listed, in all groups.
+    pub fn executed_len(&self) -> usize {
+        self.groups.executed_len()
+    }
+
+    /// The same, at most.
+    pub fn executed_most(&self) -> usize {
+        self.groups.executed_most()
+    }
+
     /// True while a job runs.
     pub fn has_jobs(&self) -> bool {
         !self.jobs.is_empty()
@@ -313,6 +326,16 @@ impl Durable {
         }
         if let Some(token) = job.token {
             self.finished.push_back(Finished { token, result, crc });
+        }
+    }
+
+    /// Goes on with all that runs, unless that fails: then all jobs have ended.
+    fn go_on(&mut self, out: &mut Effects) {
+        let steps = [Durable::run_checkpoint, Durable::run_destage, Durable::run_commit];
+        for step in steps {
+            if self.failed.is_none() {
+                step(self, out);
+            }
         }
     }
 
@@ -502,14 +525,15 @@ impl Journal for Durable {
     }
 
     fn flush(&mut self, out: &mut Effects) {
-        if self.failed.is_none() {
-            self.map.sweep(SWEEP, |slot| self.overlay.clear(slot, u16::MAX));
+        if self.failed.is_some() {
+            return;
+        }
+        self.map.sweep(SWEEP, |slot| self.overlay.clear(slot, u16::MAX));
+        self.go_on(out);
+        if self.failed.is_none() && (self.destage.wanted || self.checkpoint_due) {
+            // A batch found no room, and perhaps nothing is on its way that would bring another call.
             self.run_checkpoint(out);
-            self.run_destage(out);
-            self.run_commit(out);
-            if self.destage.wanted || self.checkpoint_due {
-                // A batch found no room, and perhaps nothing is on its way that would bring another call.
-                self.run_checkpoint(out);
+            if self.failed.is_none() {
                 self.run_destage(out);
             }
         }
@@ -572,6 +596,14 @@ impl Journal for Durable {
 
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {
         self.groups.records()
+    }
+
+    fn forgotten(&self) -> Forgotten {
+        self.groups.forgotten().clone()
+    }
+
+    fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
+        self.groups.end_lives(is_over);
     }
 
     fn failed(&self) -> Option<DiskError> {

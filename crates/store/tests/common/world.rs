@@ -41,6 +41,7 @@ pub fn tuning(write_through: bool) -> Tuning {
         fresh_sums: 48,
         cached_pages: 2,
         dirty_units: 1 << 10,
+        executed: 64 << 10,
     }
 }
 
@@ -603,6 +604,7 @@ impl World {
             Change::Dirty(list) => list.iter().for_each(|(u, b)| record.mark(*u, *b)),
             Change::CleanAll => record.dirty.clear(),
             Change::Executed(_) => record.executed.clear(),
+            Change::Forgotten(_) => {}
             Change::Wipe => {
                 *record = Record { acted: record.acted, ..Record::default() };
                 model.units.retain(|(g, _), _| *g != group);

@@ -1,0 +1,136 @@
+//! The list of executed writes has bounds, and what goes for them is neither done twice nor called done.
+
+use super::*;
+use base::SdcId;
+use seam::ClientWrite;
+
+/// A pair with these limits, settled.
+fn pair(limits: Limits) -> Pair {
+    let mut pair = Pair::new([4, 4]);
+    for (i, mirror) in pair.mirrors.iter_mut().enumerate() {
+        let (me, media) = (DeviceId(i as u32 + 1), Memory::room(4));
+        *mirror = Mirror::new(me, Incarnation(7), limits.clone(), media, Time::ZERO);
+    }
+    settle(pair)
+}
+
+fn named(sdc: u32, seq: u64, floor: u64) -> ClientWrite {
+    ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(1), seq, floor }
+}
+
+/// A client's write of one block.
+fn write(
+    pair: &mut Pair,
+    to: usize,
+    name: ClientWrite,
+    block: u32,
+    fill: u8,
+    flags: u8,
+) -> Option<Status> {
+    let mut h = Header::new(Kind::Write);
+    (h.op, h.seq, h.floor) = (1.into(), name.seq.into(), name.floor.into());
+    (h.sdc, h.incarnation) = (name.sdc.0.into(), name.incarnation.0.into());
+    (h.group, h.epoch, h.volume) = (GROUP.0.into(), pair.epoch.into(), 1.into());
+    (h.at, h.len, h.flags) = ((block * BLOCK).into(), BLOCK.into(), flags);
+    let body = vec![fill; BLOCK as usize];
+    let h = wire::parse(wire::frame(h, &body).as_slice());
+    let body = pair.outs[to].copy(&body);
+    let before = pair.replies.len();
+    pair.mirrors[to].client(pair.now, CLIENT, &h, body, &mut pair.outs[to]);
+    pair.run();
+    let reply = pair.replies.get(before)?;
+    Status::from_code(reply.status.get())
+}
+
+/// 70,000 writes of clients whose floor stands: the lists stay so short that a settle hands them over in
+/// frames that are taken, and all that is not listed any more is refused.
+#[test]
+fn however_many_writes_stay_unanswered_a_group_settles() {
+    let limits = Limits::SHIPPED;
+    let mut pair = pair(limits.clone());
+    let (clients, each) = (20, 3500);
+    for seq in 2..each + 2 {
+        for sdc in 1..=clients {
+            let block = (seq % 200) as u32;
+            let done = write(&mut pair, 0, named(sdc, seq, 1), block, sdc as u8, 0);
+            assert_eq!(done, Some(Status::Ok));
+        }
+    }
+    for mirror in &pair.mirrors {
+        assert!(mirror.executed_len() <= limits.executed_group as usize);
+    }
+    pair.connect(false);
+    pair.configure(1, &[1], &[], &[0]);
+    pair.connect(true);
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(1000);
+    pair.configure(2, &[1, 2], &[], &[0, 1]);
+    pair.wait(1000);
+    assert!(pair.mirrors[1].view(GROUP).unwrap().active, "it has settled, twice");
+    let retry = |pair: &mut Pair, sdc, seq| {
+        write(pair, 1, named(sdc, seq, 1), (seq % 200) as u32, 99, flag::RETRY)
+    };
+    assert_eq!(retry(&mut pair, 3, each + 1), Some(Status::Ok), "a young one is known");
+    for seq in [2, 3, 400, 1700] {
+        assert_eq!(retry(&mut pair, 3, seq), Some(Status::Forgotten));
+    }
+    for block in 0..200 {
+        assert_ne!(pair.read(1, block), Some(99), "an old write was done again");
+    }
+    pair.assert_equal();
+}
+
+/// What one replica has forgotten the other one refuses, too, once it has that one's content.
+#[test]
+fn what_was_forgotten_stays_forgotten_when_another_one_leads() {
+    let mut limits = Limits::TEST_MIN;
+    (limits.executed_group, limits.executed_window) = (8, 100);
+    let mut pair = pair(limits.clone());
+    pair.connect(false);
+    pair.configure(1, &[1], &[], &[0]);
+    for seq in 1..=30 {
+        assert_eq!(write(&mut pair, 0, named(5, seq, 1), 0, seq as u8, 0), Some(Status::Ok));
+    }
+    pair.connect(true);
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(1000);
+    pair.configure(2, &[1, 2], &[], &[0, 1]);
+    pair.wait(1000);
+    let retry = |pair: &mut Pair, seq| write(pair, 1, named(5, seq, 1), 0, 99, flag::RETRY);
+    assert_eq!(retry(&mut pair, 30), Some(Status::Ok));
+    assert_eq!(retry(&mut pair, 1), Some(Status::Forgotten));
+    assert_eq!(pair.read(1, 0), Some(30));
+    assert_eq!(retry(&mut pair, 31), Some(Status::Ok), "it was never done, and is done now");
+    assert_eq!(pair.read(1, 0), Some(99));
+}
+
+#[test]
+fn who_leaves_its_lowest_write_open_gets_so_many_others_in_and_then_that_one() {
+    let limits = Limits { executed_window: 50, ..Limits::SHIPPED };
+    let mut pair = pair(limits);
+    for seq in 2..52 {
+        assert_eq!(write(&mut pair, 0, named(5, seq, 1), 0, 7, 0), Some(Status::Ok));
+    }
+    for seq in [52, 53] {
+        assert_eq!(write(&mut pair, 0, named(5, seq, 0), 0, 8, 0), Some(Status::Busy));
+        assert_eq!(write(&mut pair, 0, named(5, seq, 1), 0, 8, flag::RETRY), Some(Status::Busy));
+    }
+    assert_eq!(write(&mut pair, 0, named(6, 52, 0), 0, 8, 0), Some(Status::Ok), "another client");
+    assert_eq!(write(&mut pair, 0, named(5, 1, 1), 0, 9, flag::RETRY), Some(Status::Ok));
+    assert_eq!(write(&mut pair, 0, named(5, 52, 52), 0, 10, flag::RETRY), Some(Status::Ok));
+    assert_eq!(write(&mut pair, 0, named(5, 53, 52), 0, 11, flag::RETRY), Some(Status::Ok));
+    pair.assert_equal();
+}
+
+/// A client that lies about its floor fills its own window, and nothing more.
+#[test]
+fn a_floor_that_stays_at_zero_fills_a_window_and_no_more() {
+    let limits = Limits { executed_window: 50, ..Limits::SHIPPED };
+    let mut pair = pair(limits);
+    let mut done = 0;
+    for seq in 1..=500 {
+        done += u32::from(write(&mut pair, 0, named(5, seq, 0), 0, 7, 0) == Some(Status::Ok));
+    }
+    assert_eq!(done, 50);
+    assert!(pair.mirrors.iter().all(|m| m.executed_len() <= 50));
+}
