@@ -7,7 +7,8 @@
 //! - Members are those that the state names, where it names them; those that one of them names; and, for an MDM that
 //!   has nothing yet, whoever calls it. Nobody else is dialled, and from nobody else a message is taken.
 //! - A message counts only with the secret that was sent to the member's address: who listens elsewhere doesn't know it.
-//!   A link that was proven so is not replaced by one that wasn't.
+//!   A link that was proven so is replaced by one that wasn't only when the member itself, at its address, refuses
+//!   what it is sent.
 //! - A message is sent as a whole, in parts that fit into frames, or not at all; that one was lost is told to the
 //!   consensus.
 
@@ -205,6 +206,7 @@ impl Mdm {
             kind => {
                 let refusal = Refusal::decode(body).ok().filter(|_| kind == Some(Kind::Refusal));
                 out.push(Effect::Close { link });
+                self.doubt(member);
                 if self.peers.lost(link).is_some() {
                     self.member_lost(now, member, out);
                 }
@@ -389,6 +391,19 @@ impl Mdm {
         for link in self.links.iter().filter_map(other).collect::<Vec<_>>() {
             self.links.remove(&link);
             out.push(Effect::Close { link });
+        }
+    }
+
+    /// A member has refused what was sent to its address. It may have begun anew while the link of its
+    /// earlier life still seems to be up: then its newest link says which secret counts.
+    fn doubt(&mut self, member: u32) {
+        let Some(told) = self.peers.told.get_mut(&member) else { return };
+        told.proven = false;
+        let other = |(link, l): (&LinkId, &super::Link)| {
+            (l.peer == Peer::Mdm(member) && *link != told.link).then_some((*link, l.secret))
+        };
+        if let Some((link, secret)) = self.links.iter().filter_map(other).max() {
+            *told = Told { link, secret, proven: false };
         }
     }
 

@@ -19,11 +19,22 @@ impl Bench {
     }
 
     fn hello_as(&mut self, id: u32, address: &str) -> LinkId {
+        self.hello_with(id, address, 9)
+    }
+
+    fn hello_with(&mut self, id: u32, address: &str, secret: u64) -> LinkId {
         let link = self.connect();
         let plain = hello(ClusterId(7), Role::Mdm, "b");
-        let hello = Hello { id, to: 1, address: address.into(), secret: 9, ..plain };
+        let hello = Hello { id, to: 1, address: address.into(), secret, ..plain };
         self.send(link, Header::new(Kind::Hello), &hello);
         link
+    }
+
+    /// What is in front of the messages that this MDM has sent on a link.
+    fn secrets_sent(&mut self, link: LinkId) -> Vec<u64> {
+        let all = std::mem::take(self.inbox.entry(link).or_default());
+        let raft = all.iter().filter(|(h, _)| h.kind() == Some(Kind::Raft));
+        raft.map(|(h, _)| h.op.get()).collect()
     }
 
     /// A message of member 2 with this term.
@@ -86,6 +97,33 @@ fn a_message_counts_from_where_the_member_listens() {
     b.say(member, secret, term + 1);
     assert!(b.term() > term, "that is how one gives way to another leader");
     assert!(!b.closed.contains(&member));
+}
+
+#[test]
+fn a_member_that_began_anew_is_understood_while_its_earlier_link_seems_up() {
+    let mut b = Bench::with_a_member();
+    b.dials.retain(|(_, to)| to == AWAY);
+    let (way, greeting) = b.dial_up();
+    let secret = greeting.secret;
+    let plain = node::links::welcome(ClusterId(7), Role::Mdm);
+    b.send(way, Header::new(Kind::Welcome), &plain);
+    let earlier = b.hello_as(2, AWAY);
+    let term = b.term();
+    b.say(earlier, secret, term);
+    // Its power fails: nothing tells this MDM that the link is gone. The next life draws its own secret.
+    let later = b.hello_with(2, AWAY, 10);
+    b.pass(200, &[]);
+    assert!(b.secrets_sent(way).iter().all(|s| *s == 9), "a proven link isn't replaced");
+    let why = node::links::refusal(RefusalCode::Unexpected, "from elsewhere");
+    b.send(way, Header::new(Kind::Refusal), &why);
+    b.dials.clear();
+    b.pass(2000, &[]);
+    let (way, _) = b.dial_up();
+    b.send(way, Header::new(Kind::Welcome), &plain);
+    b.pass(200, &[]);
+    let sent = b.secrets_sent(way);
+    assert!(!sent.is_empty() && sent.iter().all(|s| *s == 10), "{sent:?}");
+    assert!(!b.closed.contains(&later));
 }
 
 #[test]
