@@ -5,7 +5,7 @@ use core::time::Duration;
 use node::links::hello;
 use node::sds::{DeviceConfig, Sds, SdsConfig};
 use prost::Message;
-use seam::{Buf, BufPool, DialId, DownReason, Effect, Effects, Event, Node, Port};
+use seam::{Buf, BufPool, DialId, DiskOp, DownReason, Effect, Effects, Event, Node, Port};
 use wire::control::{
     DeviceInfo, GroupInfo, Hello, MapPage, Refusal, Registered, Role, SdcInfo, VolumeInfo, Welcome,
 };
@@ -36,6 +36,8 @@ struct Bench {
     refused: u64,
     /// The epoch that clients name.
     epoch: u64,
+    /// Writes of the device that have not ended.
+    writing: Vec<DiskOp>,
 }
 
 impl Bench {
@@ -66,6 +68,7 @@ impl Bench {
             welcome: Vec::new(),
             refused: 0,
             epoch: 1,
+            writing: Vec::new(),
         };
         bench.settle();
         bench
@@ -91,6 +94,7 @@ impl Bench {
                     }
                 }
                 Effect::Close { link } => self.closed.push(link),
+                Effect::Write { op, .. } => self.writing.push(op),
                 Effect::Dial { dial, to, .. } => self.dials.push((dial, to.to_string())),
                 _ => {}
             }
@@ -295,6 +299,15 @@ impl Bench {
         link
     }
 
+    /// Everything that the device was to write is written.
+    fn device_ends(&mut self) {
+        for op in std::mem::take(&mut self.writing) {
+            let ended = Event::DiskDone { op, result: Ok(Buf::EMPTY) };
+            self.sds.on(self.now, ended, &mut self.out);
+            self.settle();
+        }
+    }
+
     /// A frame of device 4, which leads the group in epoch 1; a write is one of client 5.
     fn stream(&mut self, link: LinkId, kind: Kind, life: u64, body: &[u8]) {
         let mut h = Header::new(kind);
@@ -393,6 +406,7 @@ fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote
     b.stream(leader, Kind::SyncStart, 0, &[]);
     b.stream(leader, Kind::Seal, 0, &[]);
     b.stream(leader, Kind::Replicate, 9, &[0xbb; 512]);
+    b.device_ends();
     b.map_led(mdm, 2, 3, &[3]);
     b.pass(Duration::from_secs(3));
     let before = b.replies;
