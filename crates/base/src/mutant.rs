@@ -175,6 +175,8 @@ pub enum Mutant {
     MdmStaleState,
     /// Mdm: a leader answers questions without asking the others whether it still leads.
     MdmStaleAnswer,
+    /// R4: servers don't tell each other of newer maps. (In a test of the simulator's.)
+    HoardMaps,
     /// Mdm: what a start reads is taken for durable, though it may be in the page cache only.
     MdmTrustCache,
     /// R16: what was asked for an NBD connection that is gone is asked again.

@@ -146,6 +146,11 @@ impl MapView {
         Some(changes)
     }
 
+    /// True when no answer has begun whose last page has not come.
+    pub fn is_between_pages(&self) -> bool {
+        self.pages.is_empty()
+    }
+
     /// A link broke in the middle of an answer: forget its first pages.
     pub fn forget_pages(&mut self) {
         self.pages.clear();

@@ -281,7 +281,7 @@ impl Plan {
     /// True when a process's data survives its death.
     pub fn keeps(&self, who: Who) -> bool {
         match who {
-            Who::Sds(i) => self.durable && self.memory >> i & 1 == 0,
+            Who::Sds(i) => self.durable && u32::from(self.memory) >> i & 1 == 0,
             Who::Mdm(_) => true,
             Who::Sdc(_) | Who::Admin => false,
         }

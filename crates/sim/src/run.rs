@@ -6,6 +6,7 @@ use crate::check::first_success::{self, Probes};
 use crate::check::{
     Failure, agreement, bounds, i02_register, i03_mirrors, i10_clean, i14_leaks, pools, r15_spare,
 };
+use crate::history::Record;
 use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
 use crate::relief::Relief;
 use crate::stage::Stage;
@@ -29,6 +30,8 @@ pub struct Outcome {
     pub steps: u64,
     /// Operations that clients asked for.
     pub ops: usize,
+    /// The longest time that a client waited for the answer to a read or write that ended well.
+    pub longest: Duration,
     /// Rare paths that were met.
     pub marks: BTreeMap<String, u64>,
     /// Data was lost, rightly so, and for this reason.
@@ -81,11 +84,17 @@ pub fn run(plan: &Plan, sink: Sink) -> Outcome {
         took: stage.world.now().since(Time::ZERO),
         steps: stage.world.steps(),
         ops: stage.history.ops.len(),
+        longest: longest(&stage.history.ops),
         marks: stage.marks.counts(),
         excused: stage.exposure.excuse.clone().filter(|_| lost),
         unclear,
         lines: stage.world.trace().take_lines(),
     }
+}
+
+fn longest(ops: &[Record]) -> Duration {
+    let took = |r: &Record| r.answer.filter(|a| a.result.is_ok()).map(|a| a.at.since(r.at));
+    ops.iter().filter_map(took).max().unwrap_or_default()
 }
 
 fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {

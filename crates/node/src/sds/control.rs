@@ -7,6 +7,7 @@ use crate::mapview::{Changes, group_info, is_of_before};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
 use base::{
     ClusterId, DeviceId, Duration, GroupId, Incarnation, LinkId, MapVersion, Time, beside_spare,
 };
@@ -57,7 +58,7 @@ impl Sds {
                 Registered::decode(&body[..]).map(|r| self.registered(now, link, &r, out))
             }
             Some(Kind::MapPage) => {
-                MapPage::decode(&body[..]).map(|p| self.map_page(now, link, p, out))
+                MapPage::decode(&body[..]).map(|p| self.page_of_mdm(now, link, body, p, out))
             }
             Some(Kind::Refusal) => Refusal::decode(&body[..]).map(|r| {
                 let code = r.code();
@@ -251,8 +252,75 @@ impl Sds {
         out.send(link, wire::frame(pull, &[]), Buf::EMPTY);
     }
 
-    fn map_page(&mut self, now: Time, link: LinkId, mut page: MapPage, out: &mut Effects) {
-        let last = page.last;
+    fn page_of_mdm(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        body: &Buf,
+        page: MapPage,
+        out: &mut Effects,
+    ) {
+        let (last, from) = (page.last, self.map.version);
+        self.map_page(now, page, out);
+        self.news.keep(body.to_vec(), last.then_some((from, self.map.version)));
+        if last {
+            self.pull(link, out);
+        }
+    }
+
+    /// A server whose map is older asks for what the MDM has sent here since.
+    pub(super) fn pass_on(&self, link: LinkId, have: MapVersion, out: &mut Effects) {
+        if mutant::on(Mutant::HoardMaps) {
+            return;
+        }
+        for (version, page) in self.news.since(have) {
+            let mut header = Header::new(Kind::MapPage);
+            header.map = version.0.into();
+            let body = out.copy(page);
+            out.send(link, wire::frame(header, &body), body);
+        }
+    }
+
+    /// Another server has this map: who has an older one for long asks for it, as the MDM doesn't tell.
+    pub(super) fn look_for_news(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        from: DeviceId,
+        theirs: MapVersion,
+        out: &mut Effects,
+    ) {
+        let (mine, every) = (self.map.version, self.config.limits.beacon_every);
+        if self.news.is_due(now, from, (theirs, mine), every) {
+            let mut pull = Header::new(Kind::MapPull);
+            pull.map = mine.0.into();
+            out.send(link, wire::frame(pull, &[]), Buf::EMPTY);
+        }
+    }
+
+    /// Another server passes a map on: so will this one.
+    pub(super) fn page_of_server(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        from: DeviceId,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
+        let Ok(page) = MapPage::decode(&body[..]) else { return self.drop_link(now, link, out) };
+        let pages = self.news.came(from, page);
+        // Pages of two answers must not become one.
+        if pages.is_empty() || !self.map.is_between_pages() {
+            return;
+        }
+        for page in pages {
+            let (bytes, last, had) = (page.encode_to_vec(), page.last, self.map.version);
+            self.map_page(now, page, out);
+            self.news.keep(bytes, last.then_some((had, self.map.version)));
+        }
+    }
+
+    fn map_page(&mut self, now: Time, mut page: MapPage, out: &mut Effects) {
         // Of all groups only those count here to which this device belongs, or did: a large domain's others would fill
         // the memory of small servers.
         let mirror = self.mirror.as_ref();
@@ -267,9 +335,6 @@ impl Sds {
         if let Some(changes) = self.map.page(page) {
             self.map_changed(now, changes, out);
             self.greet_waiting(now, out);
-        }
-        if last {
-            self.pull(link, out);
         }
     }
 

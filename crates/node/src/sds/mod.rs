@@ -10,6 +10,7 @@
 mod control;
 mod device;
 mod followers;
+mod news;
 mod opening;
 mod serve;
 
@@ -25,6 +26,7 @@ use base::{
 use core::net::SocketAddr;
 use followers::Followers;
 use mirror::{GroupView, Grown, Mirror, ScrubStats, Stats};
+use news::News;
 use opening::Opening;
 use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Note, Port, Strangers};
 use store::durable::{MountError, Tuning};
@@ -152,6 +154,8 @@ pub struct Sds {
     named_at: MapVersion,
     /// The map knows this life: its configurations count.
     named: bool,
+    /// Maps for servers that the MDM doesn't reach.
+    news: News,
     mdm: Finder,
     /// The life of the MDM that welcomed it last.
     mdm_life: Incarnation,
@@ -193,6 +197,7 @@ impl Sds {
             map: MapView::default(),
             named_at: MapVersion(0),
             named: false,
+            news: News::default(),
             mdm,
             mdm_life: Incarnation(0),
             occupied: None,
@@ -374,6 +379,7 @@ impl Sds {
         match self.links.remove(&link) {
             Some(Who::Mdm) => {
                 self.map.forget_pages();
+                self.news.forget_pages();
                 self.mdm.lost(now, out.prng());
             }
             Some(Who::Follower(device)) => {

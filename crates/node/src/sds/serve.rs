@@ -297,12 +297,17 @@ impl Sds {
         let mirror = self.mirror.as_mut().expect("leaders are welcomed by a named shard");
         match h.kind() {
             Some(Kind::Replicate) => mirror.replicate_in(now, link, from, h, body, out),
-            Some(Kind::Beacon) => mirror.beacon_in(now, link, from, h, out),
+            Some(Kind::Beacon) => {
+                mirror.beacon_in(now, link, from, h, out);
+                self.look_for_news(now, link, from, MapVersion(h.map.get()), out);
+            }
             Some(Kind::Read) => mirror.fetch_in(now, link, from, h, out),
             Some(Kind::Commit) => mirror.commit_in(from, h),
             Some(Kind::SyncStart) => mirror.sync_start_in(link, from, h, &body, out),
             Some(Kind::SyncWipe) => mirror.sync_wipe_in(now, link, from, h, out),
             Some(Kind::Seal) => mirror.seal_in(now, link, from, h, &body, out),
+            Some(Kind::MapPull) => self.pass_on(link, MapVersion(h.map.get()), out),
+            Some(Kind::MapPage) => self.page_of_server(now, link, from, &body, out),
             _ => {
                 out.note(Note::Refused {
                     link,
@@ -328,7 +333,12 @@ impl Sds {
         }
         match h.kind() {
             Some(Kind::Replicated) => mirror.replicated(now, from, h, out),
-            Some(Kind::Grant) => mirror.grant_in(now, from, h, out),
+            Some(Kind::Grant) => {
+                mirror.grant_in(now, from, h, out);
+                self.look_for_news(now, link, from, MapVersion(h.map.get()), out);
+            }
+            Some(Kind::MapPull) => self.pass_on(link, MapVersion(h.map.get()), out),
+            Some(Kind::MapPage) => self.page_of_server(now, link, from, body, out),
             Some(Kind::SyncState) => mirror.sync_state_in(now, from, h, body, out),
             Some(Kind::Sealed) => mirror.sealed_in(now, from, h, out),
             Some(Kind::Damage) => mirror.damage_in(now, from, h, out),

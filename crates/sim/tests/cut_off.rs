@@ -1,0 +1,62 @@
+//! Servers that the MDM doesn't reach, and everybody else does: who asks them is answered in about the time that a
+//! silence takes to be noticed, however many they are (rules R4 and R12).
+
+use base::mutant::{Mutant, choose};
+use sim::plan::{Action, IoKind, Plan, Timed, Who};
+use sim::run::run;
+use sim::trace::Sink;
+use std::time::Duration;
+
+const UNITS: u32 = 16;
+/// Sectors of a unit.
+const UNIT: u32 = 2048;
+
+/// Twelve servers of which the MDM doesn't reach `silent` for ten seconds: more than a fifth, so that not all of them are
+/// left out. Meanwhile another volume is made, and each unit of the first one is read and written.
+fn plan(seed: u64, silent: u8) -> Plan {
+    let text = format!(
+        "gabion-plan 1\nseed {seed}\nsds 12\nclients 1\nvolume {UNITS}\nvolume 1\ndurable 1\ncapacity 80\ndepth 64\n\
+         length 16"
+    );
+    let mut plan: Plan = text.parse().unwrap();
+    let ms = |ms: u64| Duration::from_millis(ms);
+    for i in 0..silent {
+        for (from, to) in [(Who::Mdm(0), Who::Sds(i)), (Who::Sds(i), Who::Mdm(0))] {
+            let late = u64::from(i) * 150; // the first ones are left out before the rest is silent
+            plan.steps.push(Timed { at: ms(2000 + late), action: Action::Block(from, to) });
+            plan.steps.push(Timed { at: ms(12_000), action: Action::Open(from, to) });
+        }
+    }
+    plan.steps.push(Timed { at: ms(4000), action: Action::Delete(1) });
+    plan.steps.push(Timed { at: ms(6000), action: Action::Create(1, 1) });
+    for at in (500..15_000).step_by(250) {
+        for unit in 0..UNITS {
+            let kind = if (at / 250) % 2 == 0 { IoKind::Read } else { IoKind::Write };
+            let (client, volume, sector) = (0, 0, unit * UNIT + 8);
+            let action = Action::Io { client, volume, kind, sector, sectors: 8 };
+            plan.steps.push(Timed { at: ms(at + u64::from(unit)), action });
+        }
+    }
+    plan.steps.sort_by_key(|s| s.at);
+    plan
+}
+
+/// `suspect_after`, `grace`, and 750 ms for the rest; and a tenth, as much as the servers' clocks may drift.
+const PROMISE: Duration = Duration::from_millis(3300);
+
+/// One test: the switch is one for the process.
+#[test]
+fn many_servers_that_only_the_mdm_does_not_reach_go_on_serving() {
+    let stories = [5, 8].iter().flat_map(|silent| (1..=8).map(|seed| (seed, *silent)));
+    for (seed, silent) in stories {
+        let outcome = run(&plan(seed, silent), Sink::Off);
+        assert!(outcome.failure.is_none(), "seed {seed}: {}", outcome.failure.unwrap());
+        let longest = outcome.longest;
+        println!("seed {seed}, {silent} silent: the longest request took {longest:?}");
+        assert!(longest < PROMISE, "seed {seed}, {silent} silent: {longest:?}");
+    }
+    choose(Some(Mutant::HoardMaps));
+    let without = run(&plan(2, 5), Sink::Off).longest;
+    choose(None);
+    assert!(without > Duration::from_secs(5), "they wait for the MDM: {without:?}");
+}
