@@ -161,9 +161,12 @@ impl<J: Journal> Mirror<J> {
     ) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         self.noted += 1;
-        let noted = self.noted;
-        replica.record.executed.record(write, unit, blocks, noted);
-        self.bound_executed(group);
+        let (noted, most) = (self.noted, self.limits.executed_group as usize);
+        let list = &mut replica.record.executed;
+        list.record(write, unit, blocks, noted);
+        if list.len() > most && !mutant::on(Mutant::EndlessList) {
+            list.bound(most, &mut self.forgotten);
+        }
         if noted.is_multiple_of(LOOK_EVERY) {
             self.bound_all_executed();
         }

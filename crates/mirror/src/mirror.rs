@@ -19,7 +19,7 @@ use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
 use crate::scrub::Scrub;
 use crate::secondary::Secondary;
 use crate::stopwatch::Stopwatch;
-use crate::window::Peer;
+use crate::window::{self, Peer};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -243,8 +243,8 @@ impl<J: Journal> Mirror<J> {
     }
 
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
-        self.give_room(key);
         let op = self.ops.remove(key)?;
+        self.give_room(op.group, op.flying, window::bytes(&op));
         self.client_ops -= u32::from(op.from_client);
         Some(op)
     }
@@ -425,8 +425,9 @@ impl<J: Journal> Mirror<J> {
         if matches!(asker, Asker::Nobody) {
             return; // the configuration changes again while its job runs
         }
+        let (flying, bytes) = (core::mem::take(&mut op.flying), window::bytes(op));
         self.scrub.dropped(key);
-        self.give_room(key);
+        self.give_room(group, flying, bytes);
         let op = self.ops.get_mut(key).expect("looked up above");
         if op.kind == OpKind::Copy {
             self.copies -= 1;

@@ -4,6 +4,7 @@ use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, Op, OpKind, client_write, fits};
 use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
+use crate::window;
 use base::{
     BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, SECTOR, SdcId,
     Time, mutant,
@@ -349,17 +350,21 @@ impl<J: Journal> Mirror<J> {
             return;
         }
         let member = replica.config.member(from);
-        self.make_room(now, key, from, member);
-        let Some(replica) = self.replicas.get(group) else { return };
-        let Some(op) = self.ops.get_mut(key) else { return };
-        match Status::from_code(h.status.get()) {
-            Some(Status::Ok) => {
-                op.acked.insert(member);
-                self.check_write(now, key, out);
-            }
+        let joins = replica.config.joiners.contains(&from);
+        let status = Status::from_code(h.status.get());
+        if status == Some(Status::Ok) {
+            op.acked.insert(member);
+        }
+        if op.flying.intersects(member) {
+            op.flying.remove(member);
+            let bytes = window::bytes(op);
+            self.make_room(now, from, bytes);
+        }
+        match status {
+            Some(Status::Ok) => self.check_write(now, key, out),
             Some(Status::Full) => self.refused(now, key, from, member, out),
             Some(Status::Damaged) => self.damaged_there(now, key, member, out),
-            _ if replica.config.joiners.contains(&from) => self.cut(now, group, out),
+            _ if joins => self.cut(now, group, out),
             _ => {}
         }
         self.pump(now, out);

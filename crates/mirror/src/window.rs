@@ -38,6 +38,12 @@ impl Peer {
         self.awaited.is_some()
     }
 
+    /// So many bytes are under way no more. True when something waits for the room.
+    fn land(&mut self, bytes: u64) -> bool {
+        self.flying = self.flying.saturating_sub(bytes);
+        !self.backlog.is_empty() || self.awaited.is_some()
+    }
+
     /// One operation always has room, however large it is.
     fn has_room(&self, bytes: u64, window: u64) -> bool {
         self.flying == 0 || self.flying + bytes <= window
@@ -45,7 +51,7 @@ impl Peer {
 }
 
 /// Bytes that an operation of the stream takes in a link's queue.
-fn bytes(op: &Op) -> u64 {
+pub(crate) fn bytes(op: &Op) -> u64 {
     (wire::header::HEADER + op.body.len()) as u64
 }
 
@@ -81,40 +87,30 @@ impl<J: Journal> Mirror<J> {
         now
     }
 
-    /// A member answered an operation: that makes room.
-    pub(crate) fn make_room(&mut self, now: Time, key: u64, from: DeviceId, member: Members) {
-        let Some(op) = self.ops.get_mut(key).filter(|op| op.flying.intersects(member)) else {
-            return;
-        };
-        op.flying.remove(member);
-        let bytes = bytes(op);
+    /// A member answered an operation that took so many bytes: that makes room.
+    pub(crate) fn make_room(&mut self, now: Time, from: DeviceId, bytes: u64) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        peer.flying = peer.flying.saturating_sub(bytes);
         peer.awaited = peer.awaited.map(|_| now);
-        self.note_room(from);
+        if peer.land(bytes) {
+            self.note_room(from);
+        }
     }
 
-    /// An operation is over: whoever has not answered it never will.
-    pub(crate) fn give_room(&mut self, key: u64) {
-        let Some(op) = self.ops.get_mut(key) else { return };
-        let flying = core::mem::take(&mut op.flying);
+    /// An operation of a group is over: members that have not answered it never will.
+    pub(crate) fn give_room(&mut self, group: GroupId, flying: Members, bytes: u64) {
         if flying.is_empty() {
             return;
         }
-        let (group, bytes) = (op.group, bytes(op));
         let Some(replica) = self.replicas.get(group) else { return };
         for device in replica.config.devices(flying).collect::<Vec<_>>() {
-            if let Some(peer) = self.peers.get_mut(&device) {
-                peer.flying = peer.flying.saturating_sub(bytes);
+            if self.peers.get_mut(&device).is_some_and(|peer| peer.land(bytes)) {
+                self.note_room(device);
             }
-            self.note_room(device);
         }
     }
 
     fn note_room(&mut self, device: DeviceId) {
-        let Some(peer) = self.peers.get(&device) else { return };
-        let waits = !peer.backlog.is_empty() || peer.awaited.is_some();
-        if waits && !self.roomy.contains(&device) {
+        if !self.roomy.contains(&device) {
             self.roomy.push(device);
         }
     }
