@@ -116,6 +116,11 @@ impl Detector {
         true
     }
 
+    /// True while a dial to the device is under way.
+    pub fn probes(&self, device: DeviceId) -> bool {
+        self.watched.get(&device).is_some_and(|w| w.probe.is_some())
+    }
+
     /// A dial came through: somebody listens, which proves nothing. Or it ended in another way than a
     /// refusal, which proves nothing either.
     pub fn probe_over(&mut self, dial: u64) {
@@ -327,7 +332,9 @@ mod tests {
     #[test]
     fn a_refused_dial_proves_the_death_of_the_life_it_asked_about() {
         let mut d = detector();
+        assert!(!d.probes(DEV));
         assert!(d.probe(DEV, 7) && !d.probe(DEV, 8), "one at a time");
+        assert!(d.probes(DEV) && !d.probes(OTHER));
         d.watch(at(10), DEV, SdsId(1), Incarnation(6));
         assert_eq!(d.refused(7), Some(Verdict { device: DEV, incarnation: LIFE, dead: true }));
         assert_eq!(d.refused(7), None);

@@ -1,6 +1,7 @@
 //! Verdicts on a server's devices wait a moment for each other: a server that dies with all its devices is one entry of the
 //! log, and one map, instead of one for each of them. What its peers suspect waits, too: the verdict says more, and then
-//! there is nothing left to say. Who has one device doesn't wait.
+//! there is nothing left to say. Verdicts on a server with one device don't wait, and what its peers suspect only does while
+//! it is being dialled: which of the two answers is here first is chance, and the second would be one more entry and map.
 
 use super::Mdm;
 use super::intake::Input;
@@ -72,13 +73,15 @@ impl Mdm {
         }
     }
 
-    /// Takes out of a proposal what it suspects of servers with several devices, for later.
+    /// Takes out of a proposal what it suspects of servers with several devices, and of devices that are being dialled, for
+    /// later.
     pub(super) fn defer(&mut self, now: Time, m: &mut Proposal) {
         let shared = |device: &u32| {
             let sds = self.state.devices.get(&DeviceId(*device)).map(|d| d.sds);
             self.state.devices.values().filter(|d| d.up && Some(d.sds) == sds).count() > 1
         };
-        let (later, at_once) = m.suspects.iter().partition(|d| shared(d));
+        let asked = |device: &u32| self.detector.probes(DeviceId(*device));
+        let (later, at_once) = m.suspects.iter().partition(|d| shared(d) || asked(d));
         m.suspects = at_once;
         let later = Proposal { suspects: later, admit: Vec::new(), join: Vec::new(), ..m.clone() };
         if !later.suspects.is_empty() && self.gathered.doubts.len() < DOUBTS {
