@@ -164,6 +164,15 @@ impl Cluster {
         })
     }
 
+    /// Waits until a server that was ordered to go is no longer part of the cluster.
+    pub fn wait_removed(&self, name: &str) -> Result<()> {
+        wait(&format!("{name} is removed"), secs(20), || {
+            let status = self.status()?;
+            let mut sds = status["sds"].as_array().context("sds is a list")?.iter();
+            Ok(sds.all(|s| s["name"] != name).then_some(()))
+        })
+    }
+
     /// Pids of all recorded processes that run.
     pub fn running(&self) -> Vec<u32> {
         recorded(&self.dir).into_iter().filter(|pid| is_running(*pid)).collect()
