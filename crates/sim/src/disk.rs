@@ -374,10 +374,11 @@ impl Disk {
         self.trap = None;
     }
 
-    /// The process dies: takes back what its next life could not tell from a write that was never finished.
-    pub fn forget_lies(&mut self) {
+    /// The process dies: takes back what its next life could not tell from a write that was never finished. If `lasts`,
+    /// damage of what was written stays, however young the write is: its loss has to be told.
+    pub fn forget_lies(&mut self, lasts: bool) {
         self.trap = None;
-        let recent = |w: &Wrong| w.lie || self.ended - w.since < SETTLED;
+        let recent = |w: &Wrong| w.lie || !lasts && self.ended - w.since < SETTLED;
         let pages: Vec<u64> =
             self.atlas.iter().filter(|(_, w)| recent(w)).map(|(page, _)| *page).collect();
         pages.into_iter().for_each(|page| self.heal(page));

@@ -4,6 +4,7 @@
 //! What remains random at run time (delays, ties, batches) comes from the plan's seed.
 
 mod conditions;
+mod crowd;
 mod episode;
 mod forgeries;
 mod generate;

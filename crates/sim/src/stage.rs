@@ -145,6 +145,7 @@ impl Stage {
     /// Everybody in place, nobody started.
     pub fn new(plan: &Plan, sink: Sink) -> Stage {
         let mut world = World::new(plan.seed, plan.weather.clone(), plan.limits.link_queue, sink);
+        world.damage_lasts = plan.allow_loss;
         let mdm = Some(Stage::address(Who::Mdm(0)));
         let id = world.add("mdm", mdm, vec![Disk::new(DiskKind::Log, 4 * TIB)]);
         world.tap.push(id);

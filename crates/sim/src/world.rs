@@ -144,6 +144,8 @@ pub struct World {
     pub tap: Vec<ProcId>,
     /// Map pages, as they were sent.
     pub tapped: Vec<(Head, Buf)>,
+    /// Damage stays when the process dies.
+    pub damage_lasts: bool,
     /// Hellos that somebody has overheard, with whom they were for; and what that one makes of them.
     pub(crate) overheard: VecDeque<(ProcId, Hello)>,
     pub(crate) forge_prng: Prng,
@@ -177,6 +179,7 @@ impl World {
             sent: Vec::new(),
             tap: Vec::new(),
             tapped: Vec::new(),
+            damage_lasts: false,
         }
     }
 
@@ -325,7 +328,8 @@ impl World {
         proc.wake = None;
         proc.scheduled = false;
         proc.strike = Strike::None;
-        proc.disks.iter_mut().for_each(Disk::forget_lies);
+        let lasts = self.damage_lasts;
+        proc.disks.iter_mut().for_each(|disk| disk.forget_lies(lasts));
         for (_, op) in std::mem::take(&mut proc.pending) {
             if let PendingKind::Write { at, body, .. } = op.what {
                 proc.disks[op.disk.0 as usize].write_torn(at, &body, &mut self.disk_prng);

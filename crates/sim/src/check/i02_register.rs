@@ -53,6 +53,9 @@ fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
     Some(Op { access, invoked: op.invoked, answered, expires })
 }
 
+/// How many of a hundred sectors may have histories that are too complex to judge.
+const UNCLEAR_PERCENT: u64 = 1;
+
 /// The first answer to what the same client was asked for after it knew that the NBD connection of this operation is
 /// gone: the operation comes before that, or never (R16). Of the operations that touch the sector.
 fn overtaken(history: &History, record: &Record, touched: &[u32]) -> u64 {
@@ -62,7 +65,10 @@ fn overtaken(history: &History, record: &Record, touched: &[u32]) -> u64 {
     later.filter_map(|op| op.answer.map(|a| a.moment)).min().unwrap_or(u64::MAX)
 }
 
-/// Judges every sector. Gives the number of sectors whose history was too wild to judge.
+/// Judges every sector. Gives the number of sectors whose history is too complex to judge.
+///
+/// # Errors
+/// A sector that is no register; or more than [`UNCLEAR_PERCENT`] of the sectors can't be judged.
 pub fn check(history: &History) -> Result<u32, Failure> {
     let fences = fences(history);
     let mut volumes: BTreeMap<VolumeId, Vec<Vec<u32>>> = BTreeMap::new();
@@ -74,11 +80,12 @@ pub fn check(history: &History) -> Result<u32, Failure> {
         }
         sectors[op.sector as usize..end].iter_mut().for_each(|s| s.push(i as u32));
     }
-    let mut unclear = 0;
+    let (mut unclear, mut all) = (0, 0);
     for (volume, sectors) in &volumes {
         let mut last: (Vec<Op>, u32) = (Vec::new(), u32::MAX);
         for (sector, touched) in sectors.iter().enumerate() {
             let sector = sector as u32;
+            all += u64::from(!touched.is_empty());
             let mut names = Vec::with_capacity(touched.len());
             let mut ops = Vec::with_capacity(touched.len());
             for i in touched {
@@ -110,6 +117,11 @@ pub fn check(history: &History) -> Result<u32, Failure> {
             }
             last = (ops, sector / UNIT_SECTORS);
         }
+    }
+    if u64::from(unclear) * 100 > all * UNCLEAR_PERCENT {
+        let text =
+            format!("{unclear} of {all} sectors have histories that are too complex to judge");
+        return Err(Failure::new("I2", text));
     }
     Ok(unclear)
 }
@@ -148,4 +160,42 @@ fn explain(
     before.drain(..skip);
     before.iter().for_each(|i| text += &what(*i));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Answer;
+    use base::Time;
+
+    /// Writes to one sector that were all under way at once.
+    fn crowded(writes: u64) -> History {
+        let mut history = History::default();
+        for i in 0..writes {
+            let answer = Answer { moment: 1000 + i, at: Time::ZERO, result: Ok(()) };
+            history.ops.push(Record {
+                client: 0,
+                life: 1,
+                volume: VolumeId(1),
+                kind: IoKind::Write,
+                sector: 0,
+                sectors: 1,
+                invoked: 1 + i,
+                at: Time::ZERO,
+                answer: Some(answer),
+                seen: Vec::new(),
+                cut: None,
+                knew: None,
+                left: false,
+                gone: None,
+            });
+        }
+        history
+    }
+
+    #[test]
+    fn a_history_with_too_many_unclear_sectors_fails() {
+        assert_eq!(check(&crowded(100)), Ok(0));
+        assert!(check(&crowded(129)).is_err_and(|f| f.text.contains("too complex")));
+    }
 }

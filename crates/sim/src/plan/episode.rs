@@ -78,6 +78,12 @@ impl Episode<'_> {
         self.plan.steps.push(Timed { at, action });
     }
 
+    /// Blocks the path from one to the other for so long.
+    pub fn block(&mut self, from: Who, to: Who, time: Duration) {
+        self.push(Duration::ZERO, Action::Block(from, to));
+        self.push(time, Action::Open(from, to));
+    }
+
     pub fn sds(&self, r: &mut Prng) -> Who {
         Who::Sds(r.below(u64::from(self.plan.sds)) as u8)
     }

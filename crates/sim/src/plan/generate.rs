@@ -13,8 +13,14 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 5] =
-    [super::seals::draw, super::forgeries::forgeries, mdm_disks, fates, super::nbd::draw];
+const FAMILIES: [fn(&mut Plan, &Prng); 6] = [
+    super::seals::draw,
+    super::forgeries::forgeries,
+    mdm_disks,
+    fates,
+    super::nbd::draw,
+    super::crowd::draw,
+];
 
 impl Plan {
     /// The plan of this seed.
