@@ -57,6 +57,15 @@ impl Stage {
                 let id = self.proc(Who::Sds(i));
                 self.world.forge(id, how);
             }
+            Action::Halt(who, us) => {
+                self.marks.meet("sim: a virtual machine was stopped");
+                self.world.halt(self.proc(who), Duration::from_micros(us.into()));
+            }
+            Action::Leap(who, ms) => {
+                self.marks.meet("sim: a clock jumped ahead");
+                self.world.leap(self.proc(who), Duration::from_millis(ms.into()));
+            }
+            Action::Drift(who, ppm) => self.world.drift(self.proc(who), ppm.into()),
             Action::Reset(a, b) => {
                 let (a, b) = (self.proc(a), self.proc(b));
                 self.world.reset(a, b);

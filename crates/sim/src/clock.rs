@@ -1,14 +1,18 @@
-//! A process's own clock: it starts anywhere and runs a little fast or slow.
+//! A process's own clock: it starts anywhere and runs a little fast or slow. In a virtual machine that is stopped it
+//! stands still, and it may jump ahead.
 
 use base::Time;
+use std::time::Duration;
 
 const MILLION: i128 = 1_000_000;
 
 /// Translates between the world's time and one process's.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// The process's time when the world's is zero.
-    offset: u64,
+    /// From this moment of the world on it goes.
+    from: Time,
+    /// What it shows until then, in nanoseconds.
+    shows: u64,
     /// Local nanoseconds per million of the world's.
     rate: i128,
 }
@@ -16,25 +20,53 @@ pub struct Clock {
 impl Clock {
     /// A clock that is `offset` ahead and gains `drift_ppm` millionths.
     pub fn new(offset: u64, drift_ppm: i64) -> Clock {
-        let rate = MILLION + i128::from(drift_ppm);
-        assert!(rate > 0, "a clock that stands still");
-        Clock { offset, rate }
+        Clock { from: Time::ZERO, shows: offset, rate: rate(drift_ppm) }
     }
 
     /// What this clock shows when the world's shows `at`.
     pub fn local(&self, at: Time) -> Time {
-        Time(self.offset + (i128::from(at.0) * self.rate / MILLION) as u64)
+        let gone = i128::from(at.0.saturating_sub(self.from.0));
+        Time(self.shows + (gone * self.rate / MILLION) as u64)
     }
 
     /// The first moment at which this clock shows `local` or more.
     pub fn world(&self, local: Time) -> Time {
-        let ahead = i128::from(local.0.saturating_sub(self.offset));
-        let mut at = Time(u64::try_from(ahead * MILLION / self.rate).unwrap_or(u64::MAX / 2));
+        let ahead = i128::from(local.0.saturating_sub(self.shows));
+        let gone = u64::try_from(ahead * MILLION / self.rate).unwrap_or(u64::MAX / 2);
+        let mut at = Time(self.from.0.saturating_add(gone));
         while self.local(at) < local {
             at.0 += 1;
         }
         at
     }
+
+    /// From `now` on it gains `drift_ppm` millionths.
+    pub fn drift(&mut self, now: Time, drift_ppm: i64) {
+        self.anchor(now);
+        self.rate = rate(drift_ppm);
+    }
+
+    /// From `now` on it stands still for so long.
+    pub fn stand(&mut self, now: Time, time: Duration) {
+        self.anchor(now);
+        self.from = self.from + time;
+    }
+
+    /// It jumps ahead by so much.
+    pub fn leap(&mut self, now: Time, by: Duration) {
+        self.anchor(now);
+        self.shows += by.as_nanos() as u64;
+    }
+
+    fn anchor(&mut self, now: Time) {
+        (self.shows, self.from) = (self.local(now).0, self.from.max(now));
+    }
+}
+
+fn rate(drift_ppm: i64) -> i128 {
+    let rate = MILLION + i128::from(drift_ppm);
+    assert!(rate > 0, "a clock that runs backwards");
+    rate
 }
 
 #[cfg(test)]
@@ -51,5 +83,21 @@ mod tests {
                 assert!(at.0 == 0 || clock.local(Time(at.0 - 1)) < Time(local));
             }
         }
+    }
+
+    #[test]
+    fn it_stands_still_jumps_and_changes_its_rate_and_never_goes_back() {
+        let ms = |n: u64| Time(n * 1_000_000);
+        let time = Duration::from_millis;
+        let mut clock = Clock::new(0, 0);
+        clock.stand(ms(10), time(5));
+        assert_eq!([12, 15, 16].map(|n| clock.local(ms(n))), [ms(10), ms(10), ms(11)]);
+        assert_eq!(clock.world(ms(11)), ms(16));
+        clock.leap(ms(12), time(100));
+        assert_eq!([12, 15, 16].map(|n| clock.local(ms(n))), [ms(110), ms(110), ms(111)]);
+        clock.drift(ms(25), 100_000);
+        assert_eq!([25, 35].map(|n| clock.local(ms(n))), [ms(120), ms(131)]);
+        clock.drift(ms(35), -100_000);
+        assert_eq!([35, 45].map(|n| clock.local(ms(n))), [ms(131), ms(140)]);
     }
 }

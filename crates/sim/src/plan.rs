@@ -3,6 +3,7 @@
 //! Everything that shrinking may want to remove is an explicit action, faults and workload alike.
 //! What remains random at run time (delays, ties, batches) comes from the plan's seed.
 
+pub mod clocks;
 mod conditions;
 mod crowd;
 mod episode;
@@ -154,6 +155,12 @@ pub enum Action {
     Policies(Policy, Policy),
     /// Somebody sends this server a hello in the name of another process.
     Forge(u8, Forgery),
+    /// Stop the virtual machine of a process; its clock stands still for so many microseconds.
+    Halt(Who, u32),
+    /// A process's clock jumps ahead by so many milliseconds.
+    Leap(Who, u32),
+    /// A process's clock gains so many millionths from now on.
+    Drift(Who, i32),
 }
 
 impl Action {

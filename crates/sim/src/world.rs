@@ -389,6 +389,30 @@ impl World {
         self.poke(id);
     }
 
+    /// Stops the virtual machine of a process: its clock stands still for so long. Until it is resumed it does nothing.
+    pub fn halt(&mut self, id: ProcId, time: Duration) {
+        self.procs[id.0].clock.stand(self.now, time);
+        self.pause(id, false);
+    }
+
+    /// A process's clock jumps ahead.
+    pub fn leap(&mut self, id: ProcId, by: Duration) {
+        self.procs[id.0].clock.leap(self.now, by);
+        self.wake_anew(id);
+    }
+
+    /// A process's clock gains so many millionths from now on.
+    pub fn drift(&mut self, id: ProcId, ppm: i64) {
+        self.procs[id.0].clock.drift(self.now, ppm);
+        self.wake_anew(id);
+    }
+
+    /// The moment at which a process wants to wake up is another one by the world's time.
+    fn wake_anew(&mut self, id: ProcId) {
+        self.procs[id.0].wake = None;
+        self.ask_wake(id);
+    }
+
     /// Hands a block request to a process. False when it does not run.
     pub fn request(
         &mut self,

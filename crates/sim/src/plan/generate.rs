@@ -13,13 +13,14 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 6] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 7] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
     fates,
     super::nbd::draw,
     super::crowd::draw,
+    super::clocks::draw,
 ];
 
 impl Plan {

@@ -1,0 +1,106 @@
+//! Plans whose clocks change their drift, stand still and jump, within what `docs/operate/hosts.md` allows.
+
+use super::episode::{Episode, while_away};
+use super::{Action, Plan, Who};
+use base::{Limits, Prng};
+use std::time::Duration;
+
+/// How far a clock may run fast or slow, in millionths. Two clocks that are this far apart still keep leases: 1.1 / 0.9
+/// is less than `grace` / `lease`.
+pub const MOST_DRIFT_PPM: u32 = 100_000;
+
+/// How long a server's clock may stand still in the time of one lease, when clocks run at most `drift_ppm` fast or
+/// slow: a lease is used until it has run out by a clock that is slow and stood still, and who takes over waits for `grace`
+/// by one that is fast.
+pub fn may_stand(limits: &Limits, drift_ppm: u32) -> Duration {
+    let scaled = |time: Duration, rate: u32| time * 1_000_000 / rate;
+    let used = scaled(limits.lease, 1_000_000 - drift_ppm);
+    scaled(limits.grace, 1_000_000 + drift_ppm).saturating_sub(used)
+}
+
+/// Draws what happens to the clocks of some plans.
+pub(super) fn draw(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("clocks");
+    if !r.chance(0.25) {
+        return;
+    }
+    let drift = match plan.weather.drift_ppm {
+        0 => r.range(1, MOST_DRIFT_PPM.into()) as u32,
+        drift => drift,
+    };
+    let drifts = r.chance(0.6);
+    if drifts {
+        change_drifts(plan, drift, &mut r);
+    }
+    if r.chance(0.6) {
+        let drift = if drifts { drift } else { plan.weather.drift_ppm };
+        stop_servers(plan, may_stand(&plan.limits, drift), &mut r);
+    }
+    if r.chance(0.4) {
+        disturb_others(plan, &mut r);
+    }
+}
+
+fn at(plan: &Plan, r: &mut Prng) -> Duration {
+    Duration::from_micros(r.below(plan.length.as_micros() as u64))
+}
+
+fn change_drifts(plan: &mut Plan, most: u32, r: &mut Prng) {
+    for _ in 0..r.range(1, 30) {
+        let (at, ppm) = (at(plan, r), r.below(2 * u64::from(most) + 1) as i32 - most as i32);
+        let mut e = Episode { plan, at, careful: true };
+        let everybody = e.everybody();
+        e.push(Duration::ZERO, Action::Drift(*r.pick(&everybody), ppm));
+    }
+}
+
+/// Virtual machines of servers are stopped for a moment, each one at most once in two leases.
+fn stop_servers(plan: &mut Plan, most: Duration, r: &mut Prng) {
+    let most = most.as_micros() as u64;
+    if most == 0 {
+        return;
+    }
+    for i in 0..plan.sds {
+        let mut at = Duration::ZERO;
+        loop {
+            at += plan.limits.lease * 2 + Duration::from_micros(r.below(2_000_000));
+            if at >= plan.length {
+                break;
+            }
+            let us = if r.chance(0.5) { most } else { r.range(1, most) };
+            let mut e = Episode { plan, at, careful: true };
+            e.push(Duration::ZERO, Action::Halt(Who::Sds(i), us as u32));
+            e.push(Duration::from_micros(us), Action::Resume(Who::Sds(i)));
+        }
+    }
+}
+
+/// Clocks of MDMs and clients jump, and their virtual machines are stopped for longer: no lease depends on those.
+fn disturb_others(plan: &mut Plan, r: &mut Prng) {
+    for _ in 0..r.range(1, 8) {
+        let at = at(plan, r);
+        let mut e = Episode { plan, at, careful: true };
+        let who = if r.chance(0.5) { e.mdm(r) } else { e.sdc(r) };
+        if r.chance(0.5) {
+            e.push(Duration::ZERO, Action::Leap(who, r.range(1, 20_000) as u32));
+        } else {
+            let time = while_away(r);
+            e.push(Duration::ZERO, Action::Halt(who, time.as_micros() as u32));
+            e.push(time, Action::Resume(who));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_may_stand_for_what_the_operator_is_told() {
+        // `docs/operate/hosts.md`: a quarter of a lease, less what clocks drift apart; 0.2 s at most are allowed.
+        let millis = |ppm| may_stand(&Limits::SHIPPED, ppm).as_millis();
+        assert_eq!(millis(0), 250);
+        assert!(millis(1000) > 200, "{} ms", millis(1000));
+        assert!((20..30).contains(&millis(MOST_DRIFT_PPM)), "{} ms", millis(MOST_DRIFT_PPM));
+    }
+}

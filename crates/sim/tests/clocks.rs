@@ -1,0 +1,114 @@
+//! Which clocks break the rules of leases, and that the simulator sees it: `docs/operate/hosts.md` allows the others.
+//!
+//! The story of each run: a server loses the paths to all but one client, which reads from it without a pause,
+//! while another client writes the same blocks to those who took over.
+
+use base::Limits;
+use sim::plan::clocks::{MOST_DRIFT_PPM, may_stand};
+use sim::plan::{Plan, Who};
+use sim::run::run;
+use sim::trace::Sink;
+use std::fmt::Write;
+use std::time::Duration;
+
+const SEEDS: u64 = 12;
+/// When the paths break, in milliseconds.
+const CUT: u64 = 1500;
+
+/// The story of one server, with this fault of a clock.
+fn story(seed: u64, alone: u8, fault: &str) -> Plan {
+    let other = 1 - alone;
+    let mut text = format!("gabion-plan 1\nseed {seed}\nsds 2\nclients 2\nvolume 4\ncapacity 16\n");
+    // Others take over soon, and then only the leases keep reads apart.
+    text += "depth 8\nlength 6.0\nlimit suspect_after 500000\nweather tcp_ms 30000\n";
+    let mut steps: Vec<(u64, String)> = Vec::new();
+    let pairs = [
+        ("mdm".to_string(), format!("sds{alone}")),
+        (format!("sds{other}"), format!("sds{alone}")),
+        ("sdc1".to_string(), format!("sds{alone}")),
+        ("mdm".to_string(), "sdc0".to_string()),
+        (format!("sds{other}"), "sdc0".to_string()),
+    ];
+    for (a, b) in pairs {
+        steps.push((CUT, format!("block {a} {b}")));
+        steps.push((CUT, format!("block {b} {a}")));
+    }
+    for ms in (0..5900).step_by(20) {
+        for unit in 0..4 {
+            let sector = unit * 2048;
+            steps.push((ms, format!("write 1 0 {sector} 8")));
+            steps.push((ms, format!("read 0 0 {sector} 8")));
+        }
+    }
+    for line in fault.lines() {
+        let (ms, action) = line.split_once(' ').expect("a time in ms and an action");
+        steps.push((ms.parse().expect("a time in ms"), action.to_string()));
+    }
+    steps.sort_by_key(|s| s.0);
+    for (ms, action) in steps {
+        writeln!(text, "at {}.{:03} {action}", ms / 1000, ms % 1000)
+            .expect("strings can be written");
+    }
+    text.parse().expect("the story can be read")
+}
+
+/// What the judges say of the runs with a fault. `fault` gets the server that is alone, and the other one.
+fn verdicts(fault: impl Fn(Who, Who) -> String) -> Vec<String> {
+    let stories = (0..SEEDS).flat_map(|seed| [(seed, 0), (seed, 1)]);
+    let outcomes = stories.map(|(seed, alone)| {
+        let fault = fault(Who::Sds(alone), Who::Sds(1 - alone));
+        run(&story(seed, alone, &fault), Sink::Off)
+    });
+    outcomes.filter_map(|o| o.failure).map(|f| f.to_string()).collect()
+}
+
+fn halt(ms: u64, who: Who, time: Duration) -> String {
+    let end = ms + time.as_millis() as u64;
+    format!("{ms} halt {who} {}\n{end} resume {who}\n", time.as_micros())
+}
+
+#[test]
+fn leases_hold_whatever_clocks_do_within_the_bounds() {
+    let none = verdicts(|_, _| String::new());
+    assert!(none.is_empty(), "{none:?}");
+    // A suspended host: its clock counts the time.
+    let suspend = verdicts(|alone, _| format!("1600 pause {alone}\n4000 resume {alone}\n"));
+    assert!(suspend.is_empty(), "{suspend:?}");
+    let drift = verdicts(|alone, other| {
+        format!("1000 drift {alone} -{MOST_DRIFT_PPM}\n1700 drift {other} {MOST_DRIFT_PPM}\n")
+    });
+    assert!(drift.is_empty(), "{drift:?}");
+    // A stop as long as an operator may allow, at any moment of the lease.
+    for ms in [1400, 1700, 2000, 2300] {
+        let short = may_stand(&Limits::TEST_MIN, 0);
+        let stop = verdicts(|alone, _| halt(ms, alone, short));
+        assert!(stop.is_empty(), "at {ms}: {stop:?}");
+    }
+    // Those that hold no leases may have any clock.
+    let others = verdicts(|_, other| {
+        let stop = halt(1600, other, Duration::from_secs(2));
+        format!(
+            "{stop}1600 leap mdm 5000\n2500 leap sdc0 5000\n2500 halt sdc1 500000\n3000 resume sdc1\n"
+        )
+    });
+    assert!(others.is_empty(), "{others:?}");
+}
+
+#[test]
+fn a_stop_of_a_server_beyond_the_bound_is_noticed() {
+    let stopped = verdicts(|alone, _| halt(1600, alone, Duration::from_secs(2)));
+    assert!(!stopped.is_empty() && stopped.iter().all(|v| v.starts_with("I2")), "{stopped:?}");
+}
+
+#[test]
+fn clocks_that_drift_further_apart_are_noticed() {
+    let apart =
+        verdicts(|alone, other| format!("1000 drift {alone} -300000\n1000 drift {other} 300000\n"));
+    assert!(!apart.is_empty() && apart.iter().all(|v| v.starts_with("I2")), "{apart:?}");
+}
+
+#[test]
+fn a_server_s_clock_that_jumps_ahead_of_time_is_noticed() {
+    let ahead = verdicts(|_, other| format!("1600 leap {other} 3000\n"));
+    assert!(!ahead.is_empty() && ahead.iter().all(|v| v.starts_with("I2")), "{ahead:?}");
+}
