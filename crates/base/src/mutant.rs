@@ -163,6 +163,8 @@ pub enum Mutant {
     OneStream,
     /// R12: one who finds another one slow is believed, whoever it is.
     TrustOneWord,
+    /// R12: who reaches nobody but the MDM is believed when it says that others are gone.
+    BelieveAccuser,
     /// R12: nobody is too slow.
     BearSlow,
     /// Mdm: a vote is sent before it is durable.
@@ -283,6 +285,7 @@ impl Mutant {
         Mutant::RebuildMaintained,
         Mutant::OneStream,
         Mutant::TrustOneWord,
+        Mutant::BelieveAccuser,
         Mutant::BearSlow,
         Mutant::MdmVoteUnwritten,
         Mutant::MdmEntryUnwritten,

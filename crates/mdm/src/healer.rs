@@ -27,7 +27,7 @@ use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, DomainId, Duration, GroupId, Limits, MapVersion, SdsId, Time};
+use base::{DeviceId, DomainId, GroupId, Limits, MapVersion, SdsId, Time};
 use parting::Partings;
 use room::{Homes, Rooms};
 use wire::control::{Intent, MoveStatus};
@@ -129,7 +129,7 @@ impl Healer {
         let there = |id: &DeviceId| state.devices.get(id).filter(|d| d.intent != Intent::Removed);
         let worked_on =
             |d: &Device| d.intent == Intent::Maintain && !mutant::on(Mutant::RebuildMaintained);
-        let held = |id: &DeviceId| seen.quarantine(*id, now) > Duration::ZERO;
+        let held = |id: &DeviceId| seen.is_out(*id, now);
         let down = |id: &DeviceId| there(id).is_some_and(|d| (!d.up || held(id)) && !worked_on(d));
         self.away.retain(|id, _| down(id));
         for id in state.devices.keys().filter(|id| down(id)) {
@@ -273,6 +273,7 @@ impl<'a> Round<'a> {
         let entry = |d: DeviceId| self.state.devices.get(&d);
         let beat = self.seen.devices.get(&newcomer).and_then(|s| s.heartbeat.as_ref());
         if entry(newcomer).is_none_or(|d| !d.up || d.intent != Intent::Normal)
+            || self.seen.cut_off.contains(&newcomer)
             || beat.is_some_and(|b| b.full)
         {
             return true;

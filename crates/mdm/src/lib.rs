@@ -31,6 +31,7 @@ pub mod members;
 pub mod objects;
 pub mod publish;
 pub mod quarantine;
+pub mod reach;
 pub mod recovery;
 pub mod refused;
 pub mod removal;

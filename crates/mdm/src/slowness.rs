@@ -75,7 +75,7 @@ impl Slowness {
             return Vec::new();
         }
         let delays = delays(state, seen);
-        let held = |d: &DeviceId| seen.quarantine(*d, now) > Duration::ZERO;
+        let held = |d: &DeviceId| seen.is_out(*d, now);
         let slow = delays.keys().filter(|d| !held(d) && is_slow(**d, &delays, state, limits));
         for device in slow {
             self.slow.entry(*device).or_insert((now, now)).1 = now;
@@ -141,7 +141,7 @@ fn can_do_without(devices: &BTreeSet<DeviceId>, now: Time, state: &State, seen: 
     for (id, d) in state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed) {
         if state.domain_of(d.sds) == domain && state.unit(d.sds) != unit {
             all.insert(state.unit(d.sds));
-            if !d.up || seen.quarantine(*id, now) > Duration::ZERO {
+            if !d.up || seen.is_out(*id, now) {
                 out.insert(state.unit(d.sds));
             }
         }

@@ -87,12 +87,19 @@ pub struct Observed {
     pub devices: BTreeMap<DeviceId, Seen>,
     /// Of clients.
     pub sdcs: BTreeMap<SdcId, Seen>,
+    /// Devices that the other servers don't reach.
+    pub cut_off: BTreeSet<DeviceId>,
 }
 
 impl Observed {
     /// For how long this device is still held out, as it came and went too often.
     pub fn quarantine(&self, device: DeviceId, now: Time) -> Duration {
         self.devices.get(&device).map_or(Duration::ZERO, |seen| seen.quarantine.left(now))
+    }
+
+    /// True when this device gets nothing now: it is held out, or the other servers don't reach it.
+    pub fn is_out(&self, device: DeviceId, now: Time) -> bool {
+        self.cut_off.contains(&device) || self.quarantine(device, now) > Duration::ZERO
     }
 
     /// Bytes that a device had in use when it was heard last.
@@ -232,7 +239,7 @@ fn device(
     delays: &BTreeMap<DeviceId, Duration>,
 ) -> DeviceStatus {
     let slow_ms = delays.get(&id).map_or(0, |took| took.as_millis() as u32);
-    let quarantine = seen.quarantine(id, now);
+    let (quarantine, cut_off) = (seen.quarantine(id, now), seen.cut_off.contains(&id));
     let d = &state.devices[&id];
     let server = state.servers.get(&d.sds);
     let domain = server.and_then(|s| state.objects.domains.get(&s.domain));
@@ -262,6 +269,7 @@ fn device(
         going: groups.iter().filter(|g| state.groups[*g].leaving == Some(id)).count() as u32,
         quarantine_ms: quarantine.as_millis() as u64,
         slow_ms,
+        cut_off,
     }
 }
 

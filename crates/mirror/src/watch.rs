@@ -146,4 +146,9 @@ impl<J: Journal> Mirror<J> {
     pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {
         self.leases.silent(now).chain(self.suspects.iter().copied()).collect()
     }
+
+    /// Devices that groups here need, or would like to have back, and that have not answered for as long.
+    pub fn unreached(&self, now: Time) -> impl Iterator<Item = DeviceId> {
+        self.leases.silent(now)
+    }
 }

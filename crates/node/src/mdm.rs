@@ -24,6 +24,7 @@
 //! dials only find out whether somebody listens, and say which life of the MDM asks, so that a server
 //! whose link still leads to an earlier one comes back at once.
 
+mod cut_off;
 mod gather;
 mod greet;
 mod intake;
@@ -46,6 +47,7 @@ use mdm::detector::{Detector, Verdict};
 use mdm::healer::Healer;
 pub use mdm::log::AREA as LOG_AREA;
 use mdm::log::{Log, LogError, Why};
+use mdm::reach::Reach;
 use mdm::recovery::{Word, Words};
 use mdm::slowness::Slowness;
 use mdm::state::State;
@@ -169,6 +171,7 @@ pub struct Mdm {
     detector: Detector,
     healer: Healer,
     slowness: Slowness,
+    reach: Reach,
     /// So many servers are away that nothing is rebuilt: as last told.
     rebuilds_held: bool,
     /// Groups of volumes that are lost, and that wait for somebody: as last told.
@@ -209,6 +212,7 @@ impl Mdm {
             detector: Detector::new(&config.limits),
             healer: Healer::default(),
             slowness: Slowness::default(),
+            reach: Reach::default(),
             rebuilds_held: false,
             unserved: (0, 0),
             fence_due: None,
@@ -499,6 +503,7 @@ impl Node for Mdm {
         }
         // The healer speaks when something may be proposed, and is asked then anyway.
         let heal = Time::earliest(self.healer.wake_at(), self.slowness.wake_at());
+        let heal = Time::earliest(heal, self.reach.wake_at());
         let heal = heal.filter(|_| self.may_propose());
         let own = Time::earliest(self.detector.wake_at(), heal);
         let own = Time::earliest(own, self.gathered.due());

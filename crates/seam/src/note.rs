@@ -250,6 +250,13 @@ pub enum Note {
         /// For how long.
         long: Duration,
     },
+    /// The other servers don't reach a device that the MDM hears: they do without it (rule R12); or that is over.
+    CutOff {
+        /// Which.
+        device: DeviceId,
+        /// True when it is over.
+        over: bool,
+    },
     /// A device takes so long that the MDM does without it (rule R12).
     Slow {
         /// Which.

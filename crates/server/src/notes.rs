@@ -230,6 +230,15 @@ fn tell(note: Note) -> Telling {
                 long.as_secs_f64()
             ),
         ),
+        Note::CutOff { device, over: false } => told(
+            "devices cut off",
+            format!(
+                "the other servers do not reach {device}, and the MDM does: they do without it. Look at its data network"
+            ),
+        ),
+        Note::CutOff { device, over: true } => {
+            told("devices cut off", format!("{device}: nobody says any more that it is out of reach"))
+        }
         Note::Slow { device, took } => told(
             "slow devices",
             format!(

@@ -157,6 +157,8 @@ pub struct Device {
     pub quarantine_seconds: f64,
     /// Milliseconds that its operations, or its host's answers, take lately, if that is long; else 0.
     pub slow_ms: u32,
+    /// The other servers do not reach it, and the MDM does.
+    pub cut_off: bool,
     pub connected: bool,
     /// What it holds and does is known. Before it has told, for a moment after it came, `used_bytes` and other figures
     /// are 0, and so are their shares in those of the cluster.
@@ -514,6 +516,7 @@ fn device(status: &DeviceStatus) -> Device {
         },
         quarantine_seconds: status.quarantine_ms as f64 / 1000.0,
         slow_ms: status.slow_ms,
+        cut_off: status.cut_off,
         connected: status.connected,
         told: status.heartbeat.is_some(),
         address: info.address,

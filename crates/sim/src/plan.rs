@@ -210,6 +210,8 @@ pub enum Outcast {
     Cut,
     /// Only the MDM does not reach it.
     Unheard,
+    /// Nobody but the MDMs reaches it.
+    Heard,
     /// Its host has lost power; its store survives.
     Dark,
     /// Its process stands still.

@@ -287,9 +287,12 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     if stage.has_to_mend() {
         return Ok(());
     }
+    let away = stage.plan.away(i);
+    if how == Outcast::Heard && !stage.can_be_found_cut_off(&away) {
+        return Ok(());
+    }
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || format!("outcast sds{i} {how:?}"));
-    let away = stage.plan.away(i);
     casts_out(stage, &away);
     for who in away.iter().copied().map(Who::Sds) {
         match how {
@@ -298,10 +301,15 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
                 stage.kill(who, Death { keep: true, power: true, ..Death::default() });
             }
             Outcast::Frozen => stage.act(Action::Pause(who, false)),
-            Outcast::Cut | Outcast::Unheard => {
+            Outcast::Cut | Outcast::Unheard | Outcast::Heard => {
                 let mates = |o: &Who| matches!(o, Who::Sds(j) if away.contains(j));
                 let others = stage.everybody().into_iter().filter(|o| !mates(o));
-                for other in others.filter(|o| how == Outcast::Cut || matches!(o, Who::Mdm(_))) {
+                let mdm = |o: &Who| matches!(o, Who::Mdm(_));
+                for other in others.filter(|o| match how {
+                    Outcast::Unheard => mdm(o),
+                    Outcast::Heard => !mdm(o),
+                    _ => true,
+                }) {
                     stage.act(Action::Block(who, other));
                     stage.act(Action::Block(other, who));
                 }

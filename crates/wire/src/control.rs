@@ -439,4 +439,8 @@ pub struct Proposal {
     /// Devices whose address refuses connections: evidence that the process is dead.
     #[prost(uint32, repeated, tag = "6")]
     pub refused: Vec<u32>,
+    /// All devices that don't answer, also those that are out of sync; the silent and the refused ones of `suspects` are
+    /// among them.
+    #[prost(uint32, repeated, tag = "7")]
+    pub unreached: Vec<u32>,
 }

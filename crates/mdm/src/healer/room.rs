@@ -5,9 +5,7 @@ use crate::state::State;
 use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use base::{
-    DeviceId, Duration, GroupId, Limits, Mutant, PoolId, SdsId, Time, beside_spare, mutant,
-};
+use base::{DeviceId, GroupId, Limits, Mutant, PoolId, SdsId, Time, beside_spare, mutant};
 use placement::{Held, Plan};
 use wire::control::Intent;
 
@@ -75,7 +73,7 @@ impl Rooms {
         let mut rooms = BTreeMap::new();
         for (id, d) in &state.devices {
             let Some(unit) = state.unit_of(*id) else { continue };
-            let held = seen.quarantine(*id, now) > Duration::ZERO;
+            let held = seen.is_out(*id, now);
             let seen = seen.devices.get(id).filter(|s| s.connected && !held);
             let beat = seen.and_then(|s| s.heartbeat.as_ref());
             let groups = state.groups_of(*id);

@@ -98,6 +98,7 @@ impl Mdm {
         if !self.ready || self.state.recovery.open {
             return;
         }
+        self.do_without_cut_off(now, batch, out);
         self.send_slow_away(now, batch, out);
         let limits = &self.config.limits;
         for command in self.healer.work(now, &self.state, &self.observed, limits) {
@@ -139,6 +140,7 @@ impl Mdm {
             Input::RegisterSdc(link, m) => self.register_sdc(now, link, &m, batch, out),
             Input::Verdicts(list) => self.verdicts(now, list, batch, out),
             Input::Proposal(_, mut m) => {
+                self.weigh(now, &mut m);
                 self.defer(now, &mut m);
                 self.propose_all(now, &m, batch, out);
             }
@@ -164,7 +166,7 @@ impl Mdm {
     }
 
     /// Applies a command and puts it into the batch, if it changes anything.
-    fn execute(
+    pub(super) fn execute(
         &mut self,
         now: Time,
         command: &Command,
@@ -212,7 +214,7 @@ impl Mdm {
             self.healer.hurry(now, &self.config.limits);
         }
         let believable = suspects.len() <= loss_limit(self.state.units_beside(DeviceId(m.device)));
-        let held = |device| self.observed.quarantine(device, now) > Duration::ZERO;
+        let held = |device| self.observed.is_out(device, now);
         let may = |command: &Command| match command {
             Command::Suspect(c) => believable && !self.gathers(DeviceId(c.device)),
             Command::Join(c) => !held(DeviceId(c.device)),
@@ -234,7 +236,13 @@ impl Mdm {
         }
     }
 
-    fn count_absence(&mut self, now: Time, device: DeviceId, came: Option<u64>, out: &mut Effects) {
+    pub(super) fn count_absence(
+        &mut self,
+        now: Time,
+        device: DeviceId,
+        came: Option<u64>,
+        out: &mut Effects,
+    ) {
         let first = self.config.limits.quarantine;
         let Some(old) = self.state.devices.get(&device) else { return };
         let record = &mut self.observed.devices.entry(device).or_default().quarantine;

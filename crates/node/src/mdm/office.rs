@@ -12,6 +12,7 @@ use consensus::{Committed, Meaning, Turn};
 use mdm::detector::Detector;
 use mdm::entry::{self, Decided};
 use mdm::healer::Healer;
+use mdm::reach::Reach;
 use mdm::slowness::Slowness;
 use mdm::status::Observed;
 use seam::{Effects, Note};
@@ -152,6 +153,7 @@ impl Mdm {
         self.detector = Detector::new(&self.config.limits);
         self.held_back = false;
         self.slowness = Slowness::default();
+        self.reach = Reach::default();
         (self.healer, self.rebuilds_held) = (Healer::default(), false);
         self.words.clear();
         self.devices.clear();

@@ -500,6 +500,10 @@ impl Sds {
         let mut suspects: Vec<u32> = silent.chain(refused.iter().copied()).collect();
         suspects.sort_unstable();
         suspects.dedup();
+        let mut unreached: Vec<u32> = mirror.unreached(now).map(|d| d.0).collect();
+        unreached.extend(&refused);
+        unreached.sort_unstable();
+        unreached.dedup();
         let back = |d: &DeviceId| {
             let linked = self.followers.get(*d).is_some_and(|f| f.dialer.up().is_some());
             linked && mirror.answers(now, *d) && self.map.devices.get(d).is_some_and(|d| d.up)
@@ -514,9 +518,12 @@ impl Sds {
             join: out_of_sync.iter().filter(|d| back(d)).map(|d| d.0).collect(),
             admit: mirror.admissions().into_iter().map(admission).collect(),
             refused,
+            unreached,
         };
-        let empty =
-            proposal.suspects.is_empty() && proposal.join.is_empty() && proposal.admit.is_empty();
+        let empty = proposal.suspects.is_empty()
+            && proposal.join.is_empty()
+            && proposal.admit.is_empty()
+            && proposal.unreached.is_empty();
         (!empty).then_some(proposal)
     }
 }

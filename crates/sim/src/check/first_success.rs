@@ -27,8 +27,15 @@ pub fn bound(how: Outcast, limits: &Limits) -> Option<Duration> {
             // A clock may run slow by this much.
             Some(silence * 11 / 10)
         }
+        Outcast::Heard => Some(unreached(limits) * 11 / 10),
         Outcast::SlowLinks | Outcast::SlowDisk => None,
     }
+}
+
+/// Its peers take twice as long as the MDM to miss a server that the MDM hears; then all of them tell so, which takes a
+/// beacon and a heartbeat, and is waited for as long. With the shipped limits this makes the 4 s of the promise.
+fn unreached(limits: &Limits) -> Duration {
+    (limits.suspect_after + limits.beacon_every + limits.heartbeat_every) * 2 + AFTER_SILENCE
 }
 
 /// One request to each group, asked at the moment of a fault.
@@ -157,5 +164,6 @@ mod tests {
         assert_eq!(bound(Outcast::Dead, &Limits::SHIPPED), Some(Duration::from_secs(1)));
         let silence = bound(Outcast::Cut, &Limits::SHIPPED).unwrap() * 10 / 11;
         assert_eq!(silence, Duration::from_secs(3));
+        assert!(unreached(&Limits::SHIPPED) <= Duration::from_secs(4));
     }
 }

@@ -146,6 +146,13 @@ fn fates(plan: &mut Plan, root: &Prng) {
     plan.outcast = plan.outcast.map(|(who, how)| match how {
         Outcast::Dead if r.chance(0.4) => (who, Outcast::Dark),
         Outcast::Cut if r.chance(0.4) => (who, Outcast::Frozen),
+        Outcast::Unheard if plan.sds > 2 && r.chance(0.5) => (who, Outcast::Heard),
         how => (who, how),
     });
+    if plan.outcast.is_some_and(|(_, how)| how == Outcast::Heard) {
+        // Otherwise it is asked to take something again and again while it is out of reach.
+        plan.limits.quarantine = Duration::from_millis(30);
+        // Enough for several to miss it.
+        plan.limits.groups_per_device = plan.limits.groups_per_device.max(3);
+    }
 }

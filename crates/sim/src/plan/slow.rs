@@ -25,9 +25,12 @@ impl Outcast {
         match self {
             Outcast::SlowLinks => Some((SLOW, Duration::ZERO)),
             Outcast::SlowDisk => Some((Duration::ZERO, SLOW * 2)),
-            Outcast::Dead | Outcast::Cut | Outcast::Unheard | Outcast::Dark | Outcast::Frozen => {
-                None
-            }
+            Outcast::Dead
+            | Outcast::Cut
+            | Outcast::Unheard
+            | Outcast::Heard
+            | Outcast::Dark
+            | Outcast::Frozen => None,
         }
     }
 }

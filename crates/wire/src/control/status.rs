@@ -183,6 +183,9 @@ pub struct DeviceStatus {
     /// Milliseconds that its operations, or its host's answers, take; 0: not long.
     #[prost(uint32, tag = "41")]
     pub slow_ms: u32,
+    /// The other servers don't reach it.
+    #[prost(bool, tag = "42")]
+    pub cut_off: bool,
     /// The server's protection domain.
     #[prost(string, tag = "50")]
     pub domain: String,

@@ -1,0 +1,283 @@
+//! Which servers the others don't reach, although the MDM hears them (rule R12).
+//!
+//! Leaders tell which devices they don't reach. A path that is broken is broken for both of its ends, so what one of them
+//! tells is a line between two devices, whoever told it. If one device is cut off, all lines meet there: it has lines to
+//! several servers, and each of those has fewer. Then *that* device is done without, and not those that it names.
+//!
+//! Nothing is decided before a line has been told for as long as all others need to tell theirs. A device that has a
+//! line to one server only, or to servers that have as many lines, isn't called cut off: two words stand against each other
+//! there, and the leader's suspicion counts. So it does in a cluster of two servers.
+
+use crate::detector::loss_limit;
+use crate::state::State;
+use alloc::collections::{BTreeMap, BTreeSet};
+use base::mutant::{self, Mutant};
+use base::{DeviceId, DomainId, Duration, Limits, SdsId, Time};
+
+/// What was told counts for so many heartbeats. Who doesn't reach somebody says so with each.
+const LASTS: u32 = 5;
+/// So many devices one of them may name: more than a device shares groups with.
+const NAMED: usize = 1024;
+
+/// What one device has told.
+#[derive(Debug, Default)]
+struct Word {
+    last: Time,
+    /// The devices that it doesn't reach, and since when it says so.
+    since: BTreeMap<DeviceId, Time>,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub struct Reach {
+    words: BTreeMap<DeviceId, Word>,
+    /// Until when they count as cut off, if nobody says so again.
+    cut_off: BTreeMap<DeviceId, Time>,
+    due: Option<Time>,
+    /// When it was looked last.
+    looked: Time,
+}
+
+/// How long a line waits for the others: everybody else's beacons go unanswered, too, and everybody has told so.
+pub fn patience(limits: &Limits) -> Duration {
+    limits.beacon_every + limits.heartbeat_every
+}
+
+impl Reach {
+    /// A device tells all that it doesn't reach now.
+    pub fn told(&mut self, now: Time, by: DeviceId, unreached: &[u32], limits: &Limits) {
+        if unreached.is_empty() && !self.words.contains_key(&by) {
+            return;
+        }
+        let word = self.words.entry(by).or_default();
+        word.last = now;
+        let named = unreached.iter().take(NAMED).map(|d| DeviceId(*d));
+        let named: BTreeSet<DeviceId> = named.filter(|d| *d != by).collect();
+        word.since.retain(|device, _| named.contains(device));
+        for device in named {
+            word.since.entry(device).or_insert(now);
+        }
+        let due = now + limits.heartbeat_every / 2;
+        self.due = Some(self.due.map_or(due, |at| at.min(due)));
+    }
+
+    /// When [`Reach::look`] has something to do.
+    pub fn wake_at(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// One device answers another one.
+    pub fn reached(&mut self, now: Time, by: DeviceId, device: DeviceId) {
+        for end in [by, device] {
+            if let Some(until) = self.cut_off.get_mut(&end) {
+                *until = now;
+                self.due = Some(now);
+            }
+        }
+    }
+
+    /// True when it counts that `by` doesn't reach the device: when it was looked last, it had told so for long enough, and
+    /// was not cut off itself while the device was not.
+    pub fn counts(&self, by: DeviceId, device: DeviceId, limits: &Limits) -> bool {
+        if mutant::on(Mutant::BelieveAccuser) {
+            return true;
+        }
+        let since = self.words.get(&by).and_then(|word| word.since.get(&device));
+        let old = since.is_none_or(|since| self.looked.since(*since) >= patience(limits));
+        old && (!self.cut_off.contains_key(&by) || self.cut_off.contains_key(&device))
+    }
+
+    /// Those that are cut off now. `None`: there is nothing to look at before [`Reach::wake_at`].
+    ///
+    /// A device that is done without is asked by nobody for a moment, and then it takes as long as before until they say again that
+    /// they don't reach it. So long it counts as cut off, unless somebody reaches it.
+    pub fn look(
+        &mut self,
+        now: Time,
+        state: &State,
+        limits: &Limits,
+    ) -> Option<BTreeSet<DeviceId>> {
+        if self.due.is_none_or(|due| now < due) {
+            return None;
+        }
+        self.looked = now;
+        let lasts = limits.heartbeat_every * LASTS;
+        self.words.retain(|_, word| now.since(word.last) < lasts);
+        let until = now + (limits.suspect_after + patience(limits)) * 2;
+        let found = self.found(now, state, limits);
+        self.cut_off.extend(found.into_iter().map(|device| (device, until)));
+        self.cut_off.retain(|_, until| *until > now);
+        let idle = self.words.is_empty() && self.cut_off.is_empty();
+        self.due = (!idle).then(|| now + limits.heartbeat_every / 2);
+        Some(self.cut_off.keys().copied().collect())
+    }
+
+    fn found(&self, now: Time, state: &State, limits: &Limits) -> BTreeSet<DeviceId> {
+        if mutant::on(Mutant::BelieveAccuser) {
+            return BTreeSet::new();
+        }
+        let server = |d: DeviceId| state.devices.get(&d).filter(|d| d.up).map(|d| d.sds);
+        // Both ends of each line, and whether it was told for long enough.
+        let mut lines: BTreeMap<DeviceId, BTreeMap<DeviceId, bool>> = BTreeMap::new();
+        for (by, word) in &self.words {
+            for (device, since) in &word.since {
+                let (Some(one), Some(other)) = (server(*by), server(*device)) else { continue };
+                if one == other {
+                    continue;
+                }
+                let old = now.since(*since) >= patience(limits);
+                for (from, to) in [(by, device), (device, by)] {
+                    *lines.entry(*from).or_default().entry(*to).or_default() |= old;
+                }
+            }
+        }
+        let servers = |d: &DeviceId| -> BTreeSet<SdsId> {
+            lines[d].keys().filter_map(|to| server(*to)).collect()
+        };
+        let many: BTreeMap<DeviceId, usize> =
+            lines.keys().map(|d| (*d, servers(d).len())).collect();
+        let meet = |d: &DeviceId| {
+            let fewer = lines[d].keys().filter(|to| many[*to] < many[d]);
+            let fewer: BTreeSet<SdsId> = fewer.filter_map(|to| server(*to)).collect();
+            fewer.len() > 1 && lines[d].values().any(|old| *old)
+        };
+        let found: BTreeSet<DeviceId> = lines.keys().filter(|d| meet(d)).copied().collect();
+        self.believable(state, found)
+    }
+
+    /// Where so many are cut off that it can't be one accident, the network is broken, and nobody is done without.
+    fn believable(&self, state: &State, mut found: BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
+        let place = |d: &DeviceId| {
+            let unit = state.unit_of(*d)?;
+            Some((state.domain_of(unit), unit))
+        };
+        let mut units: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
+        for (domain, unit) in found.iter().filter_map(place) {
+            units.entry(domain).or_default().insert(unit);
+        }
+        found.retain(|d| {
+            let Some((domain, _)) = place(d) else { return false };
+            units[&domain].len() <= loss_limit(state.units_beside(*d))
+        });
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Command, DeviceUp, FormCluster};
+    use alloc::vec::Vec;
+    use wire::control::DeviceKind;
+
+    const LIMITS: Limits = Limits::SHIPPED;
+
+    fn ms(n: u64) -> Time {
+        Time(n * 1_000_000)
+    }
+
+    /// So many servers, with so many devices each: server 1 has the devices 1 to `devices`, and so on.
+    fn cluster(servers: u32, devices: u32) -> State {
+        let mut state = State::new();
+        state.apply(1, &Command::FormCluster(FormCluster { cluster: 9 }));
+        for id in 1..=servers * devices {
+            let (sds, shard) = ((id - 1) / devices + 1, (id - 1) % devices);
+            let up = DeviceUp {
+                device: id,
+                sds,
+                name: alloc::format!("s{sds}"),
+                shard,
+                incarnation: u64::from(id),
+                nonce: u64::from(id),
+                store: u64::from(id),
+                address: alloc::format!("10.0.0.{id}:1"),
+                capacity: 1 << 30,
+                kind: DeviceKind::Durable as i32,
+                domain: 1,
+                ..DeviceUp::default()
+            };
+            let outcome = state.apply(1 + u64::from(id), &Command::DeviceUp(up));
+            assert_eq!(outcome, crate::Outcome::Changed);
+        }
+        state
+    }
+
+    /// What is found when these have told so with each heartbeat for long enough.
+    fn found(state: &State, words: &[(u32, &[u32])]) -> (Reach, Vec<u32>) {
+        let mut reach = Reach::default();
+        let mut found = BTreeSet::new();
+        for at in (1000..2000).step_by(200) {
+            for (by, unreached) in words {
+                reach.told(ms(at), DeviceId(*by), unreached, &LIMITS);
+            }
+            found = reach.look(ms(at + 100), state, &LIMITS).unwrap_or_default();
+        }
+        (reach, found.into_iter().map(|d| d.0).collect())
+    }
+
+    #[test]
+    fn where_all_lines_meet_is_who_is_cut_off() {
+        let four = cluster(4, 1);
+        let told_by_all = [(1, &[2, 3, 4][..]), (2, &[1]), (3, &[1]), (4, &[1])];
+        let (reach, cut) = found(&four, &told_by_all);
+        assert_eq!(cut, [1]);
+        assert!(!reach.counts(DeviceId(1), DeviceId(2), &LIMITS), "its word counts for nothing");
+        assert!(reach.counts(DeviceId(2), DeviceId(1), &LIMITS));
+        // Whoever tells: a broken path is broken for both ends.
+        assert_eq!(found(&four, &told_by_all[..1]).1, [1]);
+        assert_eq!(found(&four, &told_by_all[1..3]).1, [1]);
+        // Two are cut off, from each other as well.
+        assert_eq!(found(&four, &[(1, &[2, 3, 4]), (2, &[1, 3, 4])]).1, [1, 2]);
+    }
+
+    #[test]
+    fn where_one_word_stands_against_another_the_leader_counts() {
+        let four = cluster(4, 1);
+        // One path is broken; two halves that don't reach each other; nobody reaches anybody.
+        let halves: [(u32, &[u32]); 4] = [(1, &[3, 4]), (2, &[3, 4]), (3, &[1, 2]), (4, &[1, 2])];
+        let nobody: [(u32, &[u32]); 2] = [(1, &[2, 3]), (2, &[3])];
+        for words in [&[(1, &[2][..]), (2, &[1])][..], &halves, &nobody] {
+            let (reach, cut) = found(&four, words);
+            assert_eq!(cut, [0; 0], "{words:?}");
+            let (by, unreached) = words[0];
+            assert!(reach.counts(DeviceId(by), DeviceId(unreached[0]), &LIMITS));
+        }
+        // The two devices of one server are one path.
+        assert_eq!(found(&cluster(2, 2), &[(1, &[3, 4]), (3, &[1, 2])]).1, [0; 0]);
+        // Both devices of a server are cut off.
+        let both: [(u32, &[u32]); 2] = [(1, &[3, 5]), (2, &[4, 6])];
+        assert_eq!(found(&cluster(3, 2), &both).1, [1, 2]);
+    }
+
+    #[test]
+    fn too_many_at_once_are_no_accident() {
+        let twelve = cluster(12, 1);
+        let rest: Vec<u32> = (4..=12).collect();
+        let words: Vec<(u32, &[u32])> = (1..=2).map(|by| (by, &rest[..])).collect();
+        assert_eq!(found(&twelve, &words).1, [1, 2]);
+        let words: Vec<(u32, &[u32])> = (1..=3).map(|by| (by, &rest[..])).collect();
+        assert_eq!(found(&twelve, &words).1, [0; 0]);
+    }
+
+    #[test]
+    fn nothing_counts_before_all_could_tell_and_it_ends_when_one_is_reached() {
+        let four = cluster(4, 1);
+        let mut reach = Reach::default();
+        assert_eq!(reach.look(ms(1), &four, &LIMITS), None);
+        reach.told(ms(1000), DeviceId(1), &[2, 3], &LIMITS);
+        assert_eq!(reach.look(ms(1050), &four, &LIMITS), None, "there is nothing to look at yet");
+        assert_eq!(reach.look(ms(1500), &four, &LIMITS), Some(BTreeSet::new()));
+        assert!(!reach.counts(DeviceId(1), DeviceId(2), &LIMITS));
+        reach.told(ms(1600), DeviceId(1), &[2, 3], &LIMITS);
+        assert_eq!(reach.look(ms(1700), &four, &LIMITS), Some([DeviceId(1)].into()));
+        // It is done without, and asked by nobody: it counts as cut off for a while.
+        reach.told(ms(1800), DeviceId(1), &[], &LIMITS);
+        assert_eq!(reach.look(ms(4000), &four, &LIMITS), Some([DeviceId(1)].into()));
+        reach.reached(ms(4001), DeviceId(3), DeviceId(1));
+        assert_eq!(reach.look(ms(4001), &four, &LIMITS), Some(BTreeSet::new()));
+        assert_eq!(reach.wake_at(), None, "and there is nothing to look at any more");
+        // Who says nothing any more has said nothing.
+        reach.told(ms(5000), DeviceId(1), &[2, 3], &LIMITS);
+        assert_eq!(reach.look(ms(6000), &four, &LIMITS), Some(BTreeSet::new()));
+    }
+}

@@ -1,0 +1,64 @@
+//! What servers don't reach each other: whose suspicion counts, and who is done without (rule R12; `mdm::reach` says who
+//! is cut off). A device that the others don't reach goes down, so that they lead what it led; its next heartbeat brings it
+//! back, without them. It leads what nobody else has then, and joins when they reach it.
+
+use super::Mdm;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use base::{DeviceId, Time};
+use mdm::command::{Command, DeviceDown, DevicesDown};
+use mdm::entry::Commands;
+use mdm::state::State;
+use seam::{Effects, Note};
+use wire::control::Proposal;
+
+impl Mdm {
+    /// Takes out of a proposal what doesn't count, or doesn't yet: its sender says it again with each heartbeat.
+    pub(super) fn weigh(&mut self, now: Time, m: &mut Proposal) {
+        let (by, limits) = (DeviceId(m.device), &self.config.limits);
+        self.reach.told(now, by, &m.unreached, limits);
+        m.join.iter().for_each(|device| self.reach.reached(now, by, DeviceId(*device)));
+        let (reach, unreached) = (&self.reach, &m.unreached);
+        m.suspects.retain(|d| !unreached.contains(d) || reach.counts(by, DeviceId(*d), limits));
+    }
+
+    /// Devices that are cut off go out of the groups that others can serve.
+    pub(super) fn do_without_cut_off(
+        &mut self,
+        now: Time,
+        batch: &mut Commands,
+        out: &mut Effects,
+    ) {
+        let Some(found) = self.reach.look(now, &self.state, &self.config.limits) else { return };
+        let before = core::mem::replace(&mut self.observed.cut_off, found.clone());
+        for device in before.difference(&found) {
+            out.note(Note::CutOff { device: *device, over: true });
+        }
+        for device in found.difference(&before) {
+            out.note(Note::CutOff { device: *device, over: false });
+            if !shares(&self.state, *device, &found) {
+                // It is asked to take something again and again.
+                self.count_absence(now, *device, None, out);
+            }
+        }
+        let down = |device: &DeviceId| {
+            let incarnation = self.state.devices[device].incarnation.0;
+            DeviceDown { device: device.0, incarnation, dead: false }
+        };
+        let list: Vec<DeviceDown> =
+            found.iter().filter(|d| shares(&self.state, **d, &found)).map(down).collect();
+        if !list.is_empty() {
+            self.execute(now, &Command::DevicesDown(DevicesDown { list }), batch, out);
+        }
+    }
+}
+
+/// True when the device is in sync in a group in which another one is, too, that is up and not cut off.
+fn shares(state: &State, device: DeviceId, cut_off: &BTreeSet<DeviceId>) -> bool {
+    let there = |d: &DeviceId| *d != device && state.is_up(*d) && !cut_off.contains(d);
+    let with_others = |g: &base::GroupId| {
+        let in_sync = &state.groups[g].in_sync;
+        in_sync.contains(&device) && in_sync.iter().any(there)
+    };
+    state.is_up(device) && state.groups_of(device).iter().any(with_others)
+}

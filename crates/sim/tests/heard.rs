@@ -1,0 +1,63 @@
+//! A server that the MDM reaches, and nobody else does: the others go on without it, whatever it says of them, and it comes
+//! back when they reach it again (rule R12).
+
+use base::mutant::{Mutant, choose};
+use sim::plan::{Action, IoKind, Plan, Timed, Who};
+use sim::run::run;
+use sim::trace::Sink;
+use std::time::Duration;
+
+const UNITS: u32 = 16;
+/// Sectors of a unit.
+const UNIT: u32 = 2048;
+
+/// Of so many servers one is cut off from all the others and from the client for ten seconds. Meanwhile each unit is read and
+/// written.
+fn plan(seed: u64, servers: u8) -> Plan {
+    let text = format!(
+        "gabion-plan 1\nseed {seed}\nsds {servers}\nclients 1\nvolume {UNITS}\ndurable 1\ncapacity 80\ndepth 64\n\
+         length 16"
+    );
+    let mut plan: Plan = text.parse().unwrap();
+    let ms = |ms: u64| Duration::from_millis(ms);
+    let others = (1..servers).map(Who::Sds).chain([Who::Sdc(0)]);
+    for other in others {
+        for (from, to) in [(other, Who::Sds(0)), (Who::Sds(0), other)] {
+            plan.steps.push(Timed { at: ms(2000), action: Action::Block(from, to) });
+            plan.steps.push(Timed { at: ms(12_000), action: Action::Open(from, to) });
+        }
+    }
+    for at in (500..15_000).step_by(250) {
+        for unit in 0..UNITS {
+            let kind = if (at / 250) % 2 == 0 { IoKind::Read } else { IoKind::Write };
+            let (client, volume, sector) = (0, 0, unit * UNIT + 8);
+            let action = Action::Io { client, volume, kind, sector, sectors: 8 };
+            plan.steps.push(Timed { at: ms(at + u64::from(unit)), action });
+        }
+    }
+    plan.steps.sort_by_key(|s| s.at);
+    plan
+}
+
+/// Twice `suspect_after`, and two beacons and heartbeats; 750 ms for the rest; and a tenth, as much as the servers' clocks may
+/// drift.
+const PROMISE: Duration = Duration::from_millis(4345);
+
+/// One test: the switch is one for the process.
+#[test]
+fn a_server_that_only_the_mdm_reaches_is_done_without() {
+    for (seed, servers) in [3, 4, 5, 12].iter().flat_map(|n| (1..=4).map(move |seed| (seed, *n))) {
+        let outcome = run(&plan(seed, servers), Sink::Off);
+        assert!(outcome.failure.is_none(), "seed {seed}: {}", outcome.failure.unwrap());
+        let longest = outcome.longest;
+        println!("seed {seed}, {servers} servers: the longest request took {longest:?}");
+        assert!(longest < PROMISE, "seed {seed}, {servers} servers: {longest:?}");
+    }
+    choose(Some(Mutant::BelieveAccuser));
+    let believed = [(1, 4), (2, 12)].into_iter();
+    let without: Vec<Duration> =
+        believed.map(|(seed, servers)| run(&plan(seed, servers), Sink::Off).longest).collect();
+    choose(None);
+    println!("with its word believed: {without:?}");
+    assert!(without.iter().all(|d| *d > Duration::from_secs(9)), "{without:?}");
+}
