@@ -211,7 +211,7 @@ impl ExecutedList {
             let ClientWrite { sdc, incarnation, seq, floor } = told.write;
             let stays = e.noted > last;
             if !stays && seq >= floor {
-                forgotten.raise(sdc, incarnation, seq + 1);
+                forgotten.raise(sdc, incarnation, seq.saturating_add(1));
             }
             stays
         });
@@ -352,6 +352,19 @@ mod tests {
             !list.blocks(named).is_empty()
         }));
         assert!(!forgotten.covers(write(4, 5001, 1)) && !forgotten.covers(write(5, 1, 1)));
+    }
+
+    /// A log that an earlier build wrote may name it: a client is refused with it today.
+    #[test]
+    fn the_highest_number_there_is_can_be_forgotten() {
+        let (mut list, mut forgotten) = (ExecutedList::default(), Forgotten::new());
+        list.record(write(4, u64::MAX, 0), UNIT, blocks(0..1), 1);
+        for seq in 2..=200 {
+            let other = ClientWrite { sdc: SdcId(2), ..write(4, seq, 0) };
+            list.record(other, UNIT, blocks(0..1), seq);
+        }
+        list.bound(100, &mut forgotten);
+        assert!(forgotten.covers(write(4, u64::MAX - 1, 0)));
     }
 
     #[test]

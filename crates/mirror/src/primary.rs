@@ -80,6 +80,10 @@ impl<J: Journal> Mirror<J> {
         if !fits::<SECTOR>(at, len) {
             return Err(Status::OutOfRange);
         }
+        // Nothing is above it: what is forgotten is told by the number that follows (R8).
+        if h.seq.get() == u64::MAX {
+            return Err(Status::OutOfRange);
+        }
         let kind = match h.kind() {
             Some(Kind::Read) => OpKind::Read,
             Some(Kind::Extents) => OpKind::Extents,

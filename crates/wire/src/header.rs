@@ -172,7 +172,7 @@ codes! {
         Lost = 4,
         /// No such volume.
         NoVolume = 5,
-        /// The range leaves the volume or the unit.
+        /// The range leaves the volume or the unit, or the operation's number is the highest there is.
         OutOfRange = 6,
         /// The device failed.
         Media = 7,

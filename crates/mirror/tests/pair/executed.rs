@@ -134,3 +134,14 @@ fn a_floor_that_stays_at_zero_fills_a_window_and_no_more() {
     assert_eq!(done, 50);
     assert!(pair.mirrors.iter().all(|m| m.executed_len() <= 50));
 }
+
+/// No number is above it: of a client whose writes up to there are forgotten nothing could be told apart any more.
+#[test]
+fn the_highest_number_there_is_is_refused() {
+    let mut pair = pair(Limits::TEST_MIN);
+    let refused = Some(Status::OutOfRange);
+    assert_eq!(write(&mut pair, 0, named(5, u64::MAX, 0), 0, 7, 0), refused);
+    assert_eq!(write(&mut pair, 0, named(5, u64::MAX, 0), 0, 7, flag::RETRY), refused);
+    assert_eq!(write(&mut pair, 0, named(5, 1, 0), 0, 8, 0), Some(Status::Ok));
+    assert_eq!(pair.read(0, 0), Some(8));
+}

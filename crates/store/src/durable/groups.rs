@@ -259,7 +259,7 @@ impl Groups {
             self.tally.listed -= group.retain(|sdc, client, seq, _, listed| {
                 let stays = listed.noted > last;
                 if !stays && seq >= client.floor {
-                    forgotten.raise(sdc, client.incarnation, seq + 1);
+                    forgotten.raise(sdc, client.incarnation, seq.saturating_add(1));
                 }
                 stays
             });
@@ -551,6 +551,25 @@ mod tests {
         let left = groups.records().into_iter().flat_map(|(_, r)| r.executed);
         assert!(left.into_iter().all(|e| e.write.sdc == SdcId(2)));
         assert_eq!(groups.tally.listed, 1);
+    }
+
+    /// A client is refused with it today, but a log of an earlier build may have it.
+    #[test]
+    fn the_highest_number_there_is_can_be_forgotten_and_replayed() {
+        let room = Room { units: 10, executed: 8 };
+        let entry = |seq| ExecutedBlocks {
+            write: ClientWrite { sdc: SdcId(1), incarnation: Incarnation(7), seq, floor: 0 },
+            unit: unit(0),
+            blocks: BlockSet::from_range(0..1),
+        };
+        let mut groups = Groups::new(room);
+        groups.change(G, &Change::Executed(vec![entry(u64::MAX)]));
+        groups = Groups::decode(&groups.encode(AREA), room).unwrap();
+        for seq in 1..=20 {
+            groups.change(GroupId(4 + seq as u32), &Change::Executed(vec![entry(seq)]));
+        }
+        let groups = Groups::decode(&groups.encode(AREA), room).unwrap();
+        assert!(groups.executed_len() <= 8 && groups.forgotten().covers(entry(20).write));
     }
 
     #[test]
