@@ -53,6 +53,8 @@ pub struct Limits {
     pub redial_max: Duration,
     /// How long a client lets an operation wait before it asks the MDM for a newer map.
     pub stuck_after: Duration,
+    /// How long a client works on a request before it answers that it wasn't done in time; zero: for ever.
+    pub answer_within: Duration,
     /// Resync copies that one shard has in flight; a quarter more for those that clients wait for.
     pub copies: u32,
     /// Bytes of one resync copy; a multiple of 4 KiB, at most 1 MiB.
@@ -121,6 +123,7 @@ impl Limits {
         redial_min: Duration::from_millis(5),
         redial_max: Duration::from_millis(500),
         stuck_after: Duration::from_millis(100),
+        answer_within: Duration::ZERO,
         copies: 16,
         copy_bytes: 128 << 10,
         rebuild: Policy::latency_percent(150, 2 << 20),

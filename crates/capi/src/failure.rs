@@ -60,6 +60,7 @@ pub(crate) fn errno(error: BlockError) -> c_int {
         BlockError::Media | BlockError::Forgotten => libc::EIO,
         BlockError::Superseded => libc::ESTALE,
         BlockError::Busy => libc::EAGAIN,
+        BlockError::TimedOut => libc::ETIMEDOUT,
     }
 }
 
@@ -123,6 +124,7 @@ mod tests {
             BlockError::Busy,
             BlockError::Forgotten,
             BlockError::Superseded,
+            BlockError::TimedOut,
         ];
         let words = |result: i64| {
             // SAFETY: a text of this library.

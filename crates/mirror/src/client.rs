@@ -16,7 +16,7 @@
 //! - At most `Limits::sdc_requests` requests, and three times as many operations; no allocation per
 //!   request once the tables have grown. Writes leave a quarter of the requests to others.
 //! - A write that finds no space is held, for as long as it takes.
-//! - What was asked for somebody who is gone is never sent again (rule R16).
+//! - What was asked for somebody who is gone is never sent again (rule R16), nor what was answered as too late.
 //!
 //! Overlapping requests are not ordered here: the primary does that.
 //!
@@ -174,6 +174,8 @@ pub struct Client<T> {
     transfer: u32,
     extra: usize,
     stuck_after: Duration,
+    /// Zero: a request may take for ever.
+    answer_within: Duration,
     requests: Slab<Request<T>>,
     ops: Slab<Op>,
     /// Requests that came before the first map.
@@ -206,6 +208,7 @@ impl<T: Copy> Client<T> {
             transfer: limits.nbd_payload,
             extra: requests,
             stuck_after: limits.stuck_after,
+            answer_within: limits.answer_within,
             requests: Slab::new(requests),
             // A request always gets a first operation. One beyond the first is started only while
             // there are fewer than `requests` more operations than requests, some of which may not
@@ -241,6 +244,17 @@ impl<T: Copy> Client<T> {
         request: BlockRequest,
         turn: &mut Turn<'_, M, T>,
     ) {
+        self.request_of(turn.now, origin, request, turn);
+    }
+
+    /// Takes a request that its owner got at this time.
+    pub fn request_of<M: Topology>(
+        &mut self,
+        since: Time,
+        origin: T,
+        request: BlockRequest,
+        turn: &mut Turn<'_, M, T>,
+    ) {
         if self.superseded {
             let result = Err(BlockError::Superseded);
             return turn.out.push(Action::Done { origin, result });
@@ -259,7 +273,7 @@ impl<T: Copy> Client<T> {
         }
         let writes = request.kind == BlockKind::Write;
         let key = match self.held.admits(writes) {
-            true => self.requests.insert(Request::new(origin, request, generation)).ok(),
+            true => self.requests.insert(Request::new(origin, request, generation, since)).ok(),
             false => None,
         };
         let Some(key) = key else {
@@ -268,6 +282,9 @@ impl<T: Copy> Client<T> {
         self.held.writes += u32::from(writes);
         if early {
             self.early.push(key);
+            if !self.answer_within.is_zero() {
+                self.look_later(turn.now);
+            }
         } else {
             self.proceed(key, turn);
             self.work(turn);

@@ -364,6 +364,7 @@ impl Sdc {
     fn tick(&mut self, now: Time, out: &mut Effects) {
         if self.client.wake_at().is_some_and(|at| at <= now) {
             self.client(now, out, |client, turn| client.tick(turn));
+            self.nbd_late(now, out);
         }
         if self.servers.dial_at.is_some_and(|at| at <= now) {
             self.dial_servers(now, out);

@@ -63,6 +63,9 @@ pub enum BlockError {
     Forgotten,
     /// A newer process has this client's name (rule R8).
     Superseded,
+    /// There was no answer within the time that a user has set. A write may have been done or not; it will not be
+    /// done any more after anything that is asked later.
+    TimedOut,
 }
 
 impl fmt::Display for BlockError {
@@ -81,6 +84,9 @@ impl fmt::Display for BlockError {
             BlockError::Busy => "too many requests at once",
             BlockError::Superseded => {
                 "a newer process has this client's name: give one of the two another, and start this one again"
+            }
+            BlockError::TimedOut => {
+                "no answer within the client's `io_timeout`: see `gabion status`; a write may have been done or not"
             }
             BlockError::Forgotten => {
                 "nobody knows any more whether this write was done: read the range, or write it again"

@@ -128,6 +128,9 @@ pub struct SdcConfig {
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
+    /// Seconds after which a request that was not answered ends with an error, at least 1; by default, never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_timeout_seconds: Option<std::num::NonZeroU32>,
     /// The processor core to stay on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin: Option<usize>,
@@ -208,6 +211,8 @@ backend = "auto"
 tcp_only = false
 # Microseconds to poll for more work before sleeping: latency for processor time.
 # spin_us = 30
+# Seconds after which a request that was not answered ends with an I/O error; by default, never.
+# io_timeout_seconds = 30
 # pid_file = "/run/gabion/sdc1.pid"
 # pin = 0
 "#;

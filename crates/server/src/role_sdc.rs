@@ -7,6 +7,8 @@ use base::Limits;
 use node::sdc::{self, Sdc};
 use rt::Listener;
 use seam::Port;
+use std::num::NonZeroU32;
+use std::time::Duration;
 
 /// Runs until it is told to stop.
 pub fn run(config: SdcConfig) -> Result<()> {
@@ -22,6 +24,8 @@ pub fn run(config: SdcConfig) -> Result<()> {
     };
     let nonce = crate::random()?;
     let (name, mdm) = (config.name.clone(), config.mdm);
+    let seconds = config.io_timeout_seconds.map_or(0, NonZeroU32::get);
+    let answer_within = Duration::from_secs(seconds.into());
     // With the ports that the kernel has chosen, where it was left the choice.
     let node = move |place: &Place| {
         Sdc::new(sdc::SdcConfig {
@@ -30,7 +34,7 @@ pub fn run(config: SdcConfig) -> Result<()> {
             nbd_uris: place.at.iter().map(|at| NbdAddress(at.clone()).uri()).collect(),
             nonce,
             pid: std::process::id(),
-            limits: Limits::SHIPPED,
+            limits: Limits { answer_within, ..Limits::SHIPPED },
         })
     };
     let job = Job::new(config.name.clone(), shard, vec![Box::new(node)]);

@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
 use std::io::Read;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Child;
@@ -48,8 +49,8 @@ Examples:
   gabion up --sds 16 --device null:1TiB --volume bench:1TiB    to measure: keeps no data
   gabion up --sds 16 --sds-per-process 8                       the same servers in two processes
 
-Devices are sparse files in the directory (--dir): the same command starts the same cluster again, with
-its data, also after a crash of everything. RAM and NULL devices are empty once their process has died:
+Devices are sparse files in the directory (--dir): the same command starts the same cluster again, with \
+its data, also after a crash of everything. RAM and NULL devices are empty once their process has died: \
 a cluster that has only those starts anew, empty.")]
 pub struct UpArgs {
     /// How many data servers (SDSs) to run, at least 2; more than the directory's cluster has: it grows
@@ -98,6 +99,10 @@ pub struct UpArgs {
     /// Seconds for which an SDS that comes and goes too often is held out, the first time; 0: never [default: 5]
     #[arg(long, value_name = "S")]
     quarantine: Option<u32>,
+
+    /// Seconds after which a request that was not answered ends with an I/O error; 0: never [default: never]
+    #[arg(long, value_name = "S")]
+    io_timeout: Option<u32>,
 
     /// Serve NBD at this TCP address too
     #[arg(long, value_name = "IP:PORT")]
@@ -477,6 +482,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
     }
     let mut nbd = vec![NbdAddress(rt::ListenAddr::Unix(dir.nbd_socket()))];
     nbd.extend(args.nbd_tcp.map(|at| NbdAddress(rt::ListenAddr::Tcp(at))));
+    let kept: Option<SdcConfig> = config::read(&dir.config_file("sdc")).ok();
     let client = SdcConfig {
         name: "sdc".into(),
         mdm,
@@ -485,6 +491,10 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
         tcp_only,
         spin_us,
         pid_file: pid_file("sdc"),
+        io_timeout_seconds: match args.io_timeout {
+            Some(seconds) => NonZeroU32::new(seconds),
+            None => kept.and_then(|kept| kept.io_timeout_seconds),
+        },
         pin: None,
     };
     config::write(&dir.config_file("sdc"), &client)?;

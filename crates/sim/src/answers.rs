@@ -74,6 +74,7 @@ impl Stage {
                 BlockError::OutOfRange => "sim: out of range",
                 BlockError::Busy => "sim: busy",
                 BlockError::Media => "sim: damage was reported",
+                BlockError::TimedOut => "sim: no answer in time",
                 _ => "sim: too big",
             });
             return Ok(());
@@ -92,6 +93,7 @@ impl Stage {
             lives: volume.is_some_and(|v| !v.doomed),
             scan: self.scanning,
             transfer: self.plan.limits.nbd_payload,
+            timed: !self.plan.limits.answer_within.is_zero(),
             lost: self.exposure.excuse.is_some() && self.is_in_loss(op),
             damaged: self.may_be_damaged(op)
                 && (!self.scanning || excused || self.is_lost_twice(op)),

@@ -11,6 +11,7 @@ mod forgeries;
 mod generate;
 mod nbd;
 mod orders;
+mod patience;
 mod policies;
 pub mod pools;
 mod seals;

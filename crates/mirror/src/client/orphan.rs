@@ -13,7 +13,8 @@
 //!   off does so, too, long before its path heals.
 
 use super::op::Place;
-use super::{Client, Hangup, Topology, Turn};
+use super::request::Request;
+use super::{Action, Client, Hangup, Topology, Turn};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::time::Duration;
@@ -46,18 +47,49 @@ impl<T: Copy> Client<T> {
             let held = |key: &u64| self.ops.iter().any(|(_, op)| op.held && op.request == *key);
             over.retain(held);
         }
+        self.orphan(&over, BlockError::Busy, turn);
+    }
+
+    /// Answers the requests that have taken longer than the user allows. What a primary has of them is an orphan from
+    /// then on: its effect is not known, and comes before that of anything that is asked later, or never.
+    pub(super) fn end_late<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
+        if self.answer_within.is_zero() {
+            return;
+        }
+        let late =
+            |r: &Request<T>| r.gone.is_none() && turn.now.since(r.since) >= self.answer_within;
+        let late: Vec<u64> =
+            self.requests.iter().filter(|(_, r)| late(r)).map(|(key, _)| key).collect();
+        for key in &late {
+            let request = self.requests.get_mut(*key).expect("just seen");
+            let error = if request.held { BlockError::Full } else { BlockError::TimedOut };
+            request.error.get_or_insert(error);
+        }
+        self.orphan(&late, BlockError::TimedOut, turn);
+        for key in late {
+            let Some(request) = self.requests.get_mut(key).filter(|r| !r.answered) else {
+                continue;
+            };
+            request.answered = true;
+            let error = request.error.unwrap_or(BlockError::TimedOut);
+            turn.out.push(Action::Done { origin: request.origin, result: Err(error) });
+        }
+    }
+
+    /// Nothing of these requests is sent any more.
+    fn orphan<M: Topology>(&mut self, over: &[u64], why: BlockError, turn: &mut Turn<'_, M, T>) {
         if over.is_empty() {
             return;
         }
-        for key in &over {
+        for key in over {
             let request = self.requests.get_mut(*key).expect("just seen");
             request.gone = Some(turn.now);
-            request.error.get_or_insert(BlockError::Busy);
+            request.error.get_or_insert(why);
             request.request.body = Buf::EMPTY; // A frame that is out has its own share of it.
         }
         self.drop_unsent_of_orphans();
         for key in over {
-            self.proceed(key, turn);
+            self.proceed(*key, turn);
         }
     }
 

@@ -25,11 +25,14 @@ pub(super) struct Request<T> {
     pub(super) error: Option<BlockError>,
     /// The owner was told that it waits for space.
     pub(super) held: bool,
+    /// When it came.
+    pub(super) since: Time,
     /// Since when nobody wants its answer any more: nothing of it is sent again.
     pub(super) gone: Option<Time>,
-    /// Bytes that were sent, and whether that was answered already: for the mutant of rule R7.
-    pub(super) sent: u32,
+    /// Its answer has been given, although a part of it is under way still.
     pub(super) answered: bool,
+    /// Bytes that were sent: for the mutant of rule R7.
+    pub(super) sent: u32,
 }
 
 /// A part of a request that lies in one unit.
@@ -69,7 +72,12 @@ pub(super) fn place(request: &BlockRequest, map: &impl Topology) -> Result<u32, 
 }
 
 impl<T> Request<T> {
-    pub(super) fn new(origin: T, mut request: BlockRequest, generation: u32) -> Request<T> {
+    pub(super) fn new(
+        origin: T,
+        mut request: BlockRequest,
+        generation: u32,
+        since: Time,
+    ) -> Request<T> {
         if request.kind == BlockKind::Flush {
             request.len = 0;
         }
@@ -84,9 +92,10 @@ impl<T> Request<T> {
             data,
             error,
             held: false,
+            since,
             gone: None,
-            sent: 0,
             answered: false,
+            sent: 0,
         }
     }
 

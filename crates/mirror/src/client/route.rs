@@ -66,9 +66,14 @@ impl<T: Copy> Client<T> {
             request.live += 1;
             let op = self.ops.insert(op).expect("one per request, and the extra ones, fit");
             self.loose.push_back(op);
-            if self.sweep_at.is_none() {
-                self.sweep_at = Some(turn.now + self.stuck_after);
-            }
+            self.look_later(turn.now);
+        }
+    }
+
+    /// Sees to it that there is a `sweep`.
+    pub(super) fn look_later(&mut self, now: Time) {
+        if self.sweep_at.is_none() {
+            self.sweep_at = Some(now + self.stuck_after);
         }
     }
 
@@ -385,7 +390,10 @@ impl<T: Copy> Client<T> {
                 _ => {}
             }
         }
+        self.end_late(turn);
         self.end_orphans(turn);
-        self.sweep_at = (!self.ops.is_empty()).then(|| turn.now + self.stuck_after / 2);
+        let timed = !self.answer_within.is_zero() && !self.requests.is_empty();
+        let more = timed || !self.ops.is_empty();
+        self.sweep_at = more.then(|| turn.now + self.stuck_after / 2);
     }
 }

@@ -37,8 +37,8 @@ pub(super) struct Sessions {
     spare: Vec<Action>,
     /// Connections that may have attached nothing yet, and until when they have to; the oldest first.
     strangers: VecDeque<(LinkId, Time)>,
-    /// Requests for which the client core has no place now: others, and writes.
-    crowded: [VecDeque<(LinkId, u64, BlockRequest)>; 2],
+    /// Requests for which the client core has no place now, and since when: others, and writes.
+    crowded: [VecDeque<(LinkId, u64, BlockRequest, Time)>; 2],
     /// What each client that has attached a volume may do with it.
     leaves: Map<LinkId, (VolumeId, Grant)>,
     /// The map is another one: who may not go on as it was told?
@@ -141,7 +141,7 @@ impl Sdc {
         let writes = request.kind == BlockKind::Write;
         let queue = &mut self.nbd.crowded[usize::from(writes)];
         if !queue.is_empty() || !self.client.admits(writes) {
-            return queue.push_back((link, tag, request));
+            return queue.push_back((link, tag, request, now));
         }
         let origin = Origin::Nbd { link, tag };
         self.client(now, out, |client, turn| client.request(origin, request, turn));
@@ -151,11 +151,28 @@ impl Sdc {
     pub(super) fn nbd_admit(&mut self, now: Time, out: &Effects) {
         for writes in [false, true] {
             while self.client.admits(writes)
-                && let Some((link, tag, request)) =
+                && let Some((link, tag, request, since)) =
                     self.nbd.crowded[usize::from(writes)].pop_front()
             {
                 let origin = Origin::Nbd { link, tag };
-                self.client(now, out, |client, turn| client.request(origin, request, turn));
+                self.client(now, out, |client, turn| {
+                    client.request_of(since, origin, request, turn)
+                });
+            }
+        }
+    }
+
+    /// Answers what has waited for a place for longer than the user allows.
+    pub(super) fn nbd_late(&mut self, now: Time, out: &mut Effects) {
+        let within = self.config.limits.answer_within;
+        if within.is_zero() {
+            return;
+        }
+        for kind in 0..self.nbd.crowded.len() {
+            while let Some((link, tag, ..)) =
+                self.nbd.crowded[kind].pop_front_if(|(.., since)| now.since(*since) >= within)
+            {
+                self.nbd_done(now, link, tag, Err(BlockError::TimedOut), out);
             }
         }
     }

@@ -87,3 +87,94 @@ fn a_server_that_keeps_a_write_for_a_connection_that_is_gone_loses_the_session()
     c.pass(Duration::from_secs(2));
     assert!(c.data.iter().all(|b| *b == 0));
 }
+
+/// One whose requests may take five seconds.
+fn impatient() -> Cluster {
+    let mut c = Cluster::new(Limits { answer_within: Duration::from_secs(5), ..Limits::SHIPPED });
+    c.pass(ms(1));
+    c
+}
+
+#[test]
+fn what_takes_longer_than_the_user_allows_is_an_error_and_is_never_sent_again() {
+    let mut c = impatient();
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    [Who::Server(1), Who::Server(2)].into_iter().for_each(|who| c.kill(who));
+    write(&mut c, &mut nbd, 1, 0xaa);
+    c.pass(ms(4900));
+    assert_eq!(nbd.take(&mut c), []);
+    c.pass(ms(200));
+    assert_eq!(nbd.reply(&mut c, 1).0, NBD_EIO);
+    nbd.request(&mut c, NBD_CMD_READ, 2, 0, LEN, &[]);
+    c.pass(ms(5100));
+    assert_eq!((nbd.reply(&mut c, 2).0, c.sdc.outstanding()), (NBD_EIO, 0));
+    c.alive = [1, 101, 102].into();
+    c.pass(Duration::from_secs(5));
+    assert!(c.log.ios.is_empty(), "{:?}", c.log.ios);
+    write(&mut c, &mut nbd, 3, 0xbb);
+    c.pass(ms(1));
+    assert_eq!(nbd.reply(&mut c, 3).0, 0);
+}
+
+#[test]
+fn a_write_that_was_sent_and_took_too_long_lands_before_what_is_asked_later_or_never() {
+    let mut c = impatient();
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.hold = true;
+    write(&mut c, &mut nbd, 1, 0xaa);
+    c.pass(ms(5100));
+    assert_eq!(nbd.reply(&mut c, 1).0, NBD_EIO);
+    // Its server has it still. What is asked now comes after it, in the same session.
+    write(&mut c, &mut nbd, 2, 0xbb);
+    c.hold = false;
+    c.release();
+    assert_eq!(nbd.reply(&mut c, 2).0, 0);
+    assert_eq!((c.data[0], c.log.ios.len(), c.sdc.outstanding()), (0xbb, 2, 0));
+}
+
+#[test]
+fn a_server_that_keeps_a_write_that_took_too_long_loses_the_session() {
+    let mut c = impatient();
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.hold = true;
+    write(&mut c, &mut nbd, 1, 0xaa);
+    c.pass(ms(5100));
+    assert_eq!((nbd.reply(&mut c, 1).0, c.log.closed.as_slice()), (NBD_EIO, &[][..]));
+    c.pass(ms(1200));
+    assert_eq!((c.log.closed.as_slice(), c.sdc.outstanding()), (&[Who::Server(1)][..], 0));
+    c.hold = false;
+    c.pass(Duration::from_secs(2));
+    assert!(c.data.iter().all(|b| *b == 0), "it was written after its error");
+}
+
+#[test]
+fn a_write_that_waits_for_space_waits_as_long_as_the_user_allows() {
+    let mut c = impatient();
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.full = true;
+    write(&mut c, &mut nbd, 1, 0xaa);
+    c.pass(ms(5200));
+    assert_eq!(nbd.reply(&mut c, 1).0, NBD_ENOSPC);
+    c.full = false;
+    c.pass(Duration::from_secs(10));
+    assert!(c.data.iter().all(|b| *b == 0));
+}
+
+#[test]
+fn what_finds_no_place_in_a_busy_client_has_the_same_time() {
+    let mut c = Cluster::new(Limits {
+        answer_within: Duration::from_secs(5),
+        sdc_requests: 4,
+        ..Limits::SHIPPED
+    });
+    c.pass(ms(1));
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.hold = true;
+    for cookie in 1..=8 {
+        nbd.request(&mut c, NBD_CMD_READ, cookie, 0, LEN, &[]);
+    }
+    c.pass(ms(5200));
+    let answers = nbd.take(&mut c);
+    assert_eq!(answers.len(), 8 * 16, "eight answers without data");
+    assert!(answers.chunks(16).all(|a| crate::nbd_client::be32(a, 4) == NBD_EIO));
+}

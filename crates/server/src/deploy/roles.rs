@@ -74,6 +74,7 @@ pub fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>>
             tcp_only: false,
             spin_us: None,
             pid_file: pid("sdc"),
+            io_timeout_seconds: topology.io_timeout_seconds,
             pin: None,
         };
         roles.push(role("sdc", &config)?);

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -29,6 +30,8 @@ volumes = ["db:20GiB"]
 # rebuild_after_seconds = 60
 # One that comes and goes again and again is held out for so long, the first time; 0: never. By default, 5.
 # quarantine_seconds = 5
+# A request of a client that was not answered for so long ends with an I/O error. By default, none does.
+# io_timeout_seconds = 30
 
 [[host]]
 name = "node1"
@@ -93,6 +96,9 @@ pub struct Topology {
     /// How long a device that comes and goes too often is held out, the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_seconds: Option<u32>,
+    /// How long a request of a client may stay without an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_timeout_seconds: Option<NonZeroU32>,
     #[serde(rename = "host")]
     pub hosts: Vec<Host>,
     /// How pools are to be that hosts name.

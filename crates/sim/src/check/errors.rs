@@ -61,6 +61,8 @@ pub struct Case<'a> {
     pub lost: bool,
     /// A block of it may be damaged where it is read.
     pub damaged: bool,
+    /// Its client has a time limit.
+    pub timed: bool,
 }
 
 /// True when this error is in order for the operation.
@@ -77,13 +79,11 @@ pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
         BlockError::TooBig => {
             !scan && matches!(op.kind, Read | Write) && op.sectors * base::SECTOR > case.transfer
         }
-        // A write without space waits.
         // Lists are short here, and who was cut off for long may find its write forgotten.
         BlockError::Forgotten => !scan,
-        BlockError::Full
-        | BlockError::Misaligned
-        | BlockError::ReadOnly
-        | BlockError::Superseded => false,
+        // A write without space waits, for as long as its client's limit allows.
+        BlockError::TimedOut | BlockError::Full => !scan && case.timed,
+        BlockError::Misaligned | BlockError::ReadOnly | BlockError::Superseded => false,
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::plan::IoKind;
     use base::Time;
-    use seam::BlockError::{Busy, Full, NoSuchVolume, OutOfRange, TooBig};
+    use seam::BlockError::{Busy, Full, NoSuchVolume, OutOfRange, TimedOut, TooBig};
 
     const VOLUME: VolumeId = VolumeId(3);
 
@@ -116,7 +116,15 @@ mod tests {
     }
 
     fn case(op: &Record) -> Case<'_> {
-        Case { op, lives: true, scan: false, transfer: 4096, lost: false, damaged: false }
+        Case {
+            op,
+            lives: true,
+            scan: false,
+            transfer: 4096,
+            lost: false,
+            damaged: false,
+            timed: false,
+        }
     }
 
     fn scan(op: &Record) -> Case<'_> {
@@ -146,10 +154,12 @@ mod tests {
         let mut leaves = Leaves::default();
         leaves.take(1, VOLUME);
         let op = op(1, None);
-        for error in [NoSuchVolume, OutOfRange, Busy, TooBig, Full] {
+        for error in [NoSuchVolume, OutOfRange, Busy, TooBig, Full, TimedOut] {
             assert!(!in_order(error, scan(&op), &leaves), "{error:?}");
         }
         assert!(in_order(NoSuchVolume, Case { lives: false, ..scan(&op) }, &leaves));
+        assert!(!in_order(TimedOut, case(&op), &leaves), "it has no limit");
+        assert!(in_order(TimedOut, Case { timed: true, ..case(&op) }, &leaves));
     }
 
     #[test]

@@ -57,9 +57,12 @@ fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
 const UNCLEAR_PERCENT: u64 = 1;
 
 /// The first answer to what the same client was asked for after it knew that the NBD connection of this operation is
-/// gone: the operation comes before that, or never (R16). Of the operations that touch the sector.
+/// gone, or had answered that it took too long: the operation comes before that, or never (R16). Of the operations
+/// that touch the sector.
 fn overtaken(history: &History, record: &Record, touched: &[u32]) -> u64 {
-    let Some(gone) = record.gone else { return u64::MAX };
+    let ended = |result| matches!(result, Err(BlockError::TimedOut | BlockError::Full));
+    let late = record.answer.filter(|a| ended(a.result)).map(|a| a.moment);
+    let Some(gone) = record.gone.or(late) else { return u64::MAX };
     let ops = touched.iter().map(|i| &history.ops[*i as usize]);
     let later = ops.filter(|op| op.client == record.client && op.invoked > gone && op.is_ok());
     later.filter_map(|op| op.answer.map(|a| a.moment)).min().unwrap_or(u64::MAX)

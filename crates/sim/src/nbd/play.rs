@@ -180,11 +180,14 @@ impl Stage {
         }
         let write = record.is_write();
         // One value stands for several errors: it is one that is in order, if any is.
-        let failed = [BlockError::NoSuchVolume, BlockError::Media];
+        let failed = [BlockError::NoSuchVolume, BlockError::Media, BlockError::TimedOut];
         let failed = failed.into_iter().find(|e| self.is_in_order(record, *e));
         let result = match error {
             0 => Ok(data),
             NBD_EIO => Err(failed.unwrap_or(BlockError::Lost)),
+            NBD_ENOSPC if write && self.is_in_order(record, BlockError::Full) => {
+                Err(BlockError::Full)
+            }
             NBD_ENOSPC if write => Err(BlockError::OutOfRange),
             NBD_EINVAL => Err(BlockError::OutOfRange),
             NBD_EPERM => Err(BlockError::ReadOnly),

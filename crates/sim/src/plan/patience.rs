@@ -1,0 +1,13 @@
+//! Plans whose clients have a time limit: a request that takes longer ends with an error (rule R16).
+
+use super::Plan;
+use base::Prng;
+use std::time::Duration;
+
+/// Draws a limit for some plans; not where a last fault is followed by requests whose first success is waited for.
+pub(super) fn draw(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("patience");
+    if plan.outcast.is_none() && r.chance(0.25) {
+        plan.limits.answer_within = Duration::from_millis(r.range(50, 2000));
+    }
+}
