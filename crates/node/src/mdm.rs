@@ -35,6 +35,7 @@ mod office;
 mod outlet;
 mod peers;
 mod recovery;
+mod turned_away;
 
 use crate::links::{self, hello, send_control};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -174,6 +175,7 @@ pub struct Mdm {
     reach: Reach,
     /// So many servers are away that nothing is rebuilt: as last told.
     rebuilds_held: bool,
+    turned_away: turned_away::TurnedAways,
     /// Groups of volumes that are lost, and that wait for somebody: as last told.
     unserved: (u32, u32),
     /// When an answer that waits for a fence may leave, or has to.
@@ -214,6 +216,7 @@ impl Mdm {
             slowness: Slowness::default(),
             reach: Reach::default(),
             rebuilds_held: false,
+            turned_away: Default::default(),
             unserved: (0, 0),
             fence_due: None,
             held_back: false,

@@ -50,6 +50,11 @@ pub enum Note {
         /// These wait for a device that is away, or for somebody who can tell who has everything.
         away: u32,
     },
+    /// Of so many groups that this device belongs to every copy is gone: fewer or more than before.
+    GroupsLost {
+        /// How many.
+        groups: u32,
+    },
     /// This MDM goes on without the others, by an operator's order, and asks servers what they know.
     Recovering {
         /// Recoveries of this cluster, with this one.

@@ -1,14 +1,13 @@
 //! Bytes of volumes that nobody serves: shown by ranges, and given up when somebody says so.
 
+use crate::decision::{Question, now, when, who};
 use crate::exit::Exit;
-use crate::mdm::recovery::{now, when, who};
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write, stdin};
 use wire::control::{AcceptLoss, Ask, Unserved, UnservedGroup, VolumeDamage};
 
 const UNIT: u64 = base::UNIT as u64;
@@ -144,7 +143,7 @@ pub fn accept(target: &Target, names: &[String], stale: bool, yes: bool) -> Resu
     let meant = |r: &&Range| (r.why == "lost") != stale && !(stale && r.older_copies.is_empty());
     let bytes: u64 = before.iter().flatten().filter(meant).map(|r| r.length).sum();
     if !yes {
-        confirm(names, stale, bytes)?;
+        confirm(&names.join(", "), stale, bytes)?;
     }
     let order = AcceptLoss { volumes: names.to_vec(), by: who(), at: now(), stale };
     admin.order(Ask::AcceptLoss(order))?;
@@ -157,23 +156,15 @@ pub fn accept(target: &Target, names: &[String], stale: bool, yes: bool) -> Resu
     Ok(())
 }
 
-fn confirm(names: &[String], stale: bool, bytes: u64) -> Result<()> {
-    let names = names.join(", ");
-    if !stdin().is_terminal() {
-        bail!("this gives up data of {names} for good: say so with --yes");
-    }
+fn confirm(names: &str, stale: bool, bytes: u64) -> Result<()> {
     let what = match stale {
         true => "What only the devices had that are away is given up, also if they come back.",
         false => "It reads as zeros from then on.",
     };
-    print!("{} of {names} are given up for good. {what}\nType `accept` to go on: ", Size(bytes));
-    std::io::stdout().flush()?;
-    let mut answer = String::new();
-    stdin().read_line(&mut answer)?;
-    if answer.trim() != "accept" {
-        bail!("nothing was done");
-    }
-    Ok(())
+    let warning = format!("{} of {names} are given up for good. {what}\n", Size(bytes));
+    let unasked = format!("this gives up data of {names} for good");
+    let (unasked, refused) = (unasked.as_str(), "nothing was done");
+    Question { warning: &warning, word: "accept", unasked, refused }.ask()
 }
 
 #[cfg(test)]

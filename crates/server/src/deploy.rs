@@ -45,8 +45,8 @@ Examples:
   gabion deploy cluster.toml --local --dir try    on this machine, each host a network namespace (root)
   gabion deploy --down --dir try                  ends that one; its data stays in the directory
 
-The hosts need nothing but sshd, a shell and root's rights. It asks all of them first; if anything is wrong with any,
-nothing is changed. GABION_SSH names another program than `ssh`. A table works as a topology, too: name,address,mdm,domain,fault_set,pool,sdc,devices in a file
+The hosts need nothing but sshd, a shell and root's rights. It asks all of them first; if anything is wrong with any, \
+nothing is changed. GABION_SSH names another program than `ssh`. A table works as a topology, too: name,address,mdm,domain,fault_set,pool,sdc,devices in a file \
 NAME.csv.")]
 pub struct DeployArgs {
     /// The hosts, and what each of them does: TOML, or CSV

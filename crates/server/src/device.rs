@@ -3,6 +3,7 @@
 pub mod content;
 mod grow;
 pub mod medium;
+pub mod presence;
 pub mod probe;
 mod roster;
 pub mod scratch;
@@ -71,7 +72,7 @@ Example:
     #[command(after_help = "\
 Refused when the others have no room for it, or would be too few servers. Ctrl-C leaves it going on; --keep ends it.
 
-With --now it is taken out of its server at once, and its data stays on it: groups that it has a copy of go on with
+With --now it is taken out of its server at once, and its data stays on it: groups that it has a copy of go on with \
 the other one, degraded, until it is imported again, or made anew elsewhere after a minute.
 
 Examples:
@@ -95,7 +96,7 @@ Examples:
     },
     /// Use more of a device, while its server runs: of a file that is made larger, or a disk that is larger now
     #[command(after_help = "\
-The server opens the device again, which takes a moment; the other copies serve meanwhile. Writes that wait for
+The server opens the device again, which takes a moment; the other copies serve meanwhile. Writes that wait for \
 space go on by themselves. A device grows by at least 16 MiB at a time, up to 16 times, and never shrinks.
 
 Examples:
@@ -118,7 +119,7 @@ Examples:
     #[command(after_help = "\
 It happens now and then by itself. This begins a pass now, and shows how it goes; Ctrl-C leaves it running.
 
-Exit code 1 when something is damaged of which no other copy was there, or when a device went down before
+Exit code 1 when something is damaged of which no other copy was there, or when a device went down before \
 all of it was read.
 
 Examples:
@@ -138,7 +139,7 @@ Examples:
   gabion device probe disk1      the file system that disk1 lies on, or would, with a scratch file beside it
   gabion device probe /dev/sdb   a block device; it is written to only when it is empty
 
-Exit code 1 when its flushes can't be true: data would not survive a power loss.
+Exit code 1 when its flushes can't be true: data would not survive a power loss. \
 docs/reference/probe.md says what can be found out and what can't.")]
     Probe {
         /// A file, there or yet to be made, a folder or a block device
@@ -150,6 +151,21 @@ docs/reference/probe.md says what can be found out and what can't.")]
         #[arg(long)]
         json: bool,
     },
+}
+
+impl DeviceCommand {
+    /// True when it is about a server that `gabion up` runs here.
+    pub fn is_local(&self) -> bool {
+        match self {
+            DeviceCommand::Add { server, .. }
+            | DeviceCommand::Import { server, .. }
+            | DeviceCommand::Remove { server, .. }
+            | DeviceCommand::Grow { server, .. } => server.is_local(),
+            DeviceCommand::List { .. }
+            | DeviceCommand::Scrub { .. }
+            | DeviceCommand::Probe { .. } => false,
+        }
+    }
 }
 
 /// Reads `7` and `dev7`.

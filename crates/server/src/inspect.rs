@@ -29,7 +29,7 @@ Examples:
   gabion inspect disk1 export --volume 3 --out vol3.img
                                           what it holds of a volume, as a sparse file
 
-The device must not be in use. It is not changed.
+The device must not be in use. It is not changed. \
 docs/reference/inspect.md describes the fields of --json.")]
 pub struct InspectArgs {
     /// A file or block device of a data server

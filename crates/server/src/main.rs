@@ -14,6 +14,7 @@ mod bench;
 mod cluster;
 mod config;
 mod damage;
+mod decision;
 mod demo;
 mod deploy;
 mod device;
@@ -69,8 +70,8 @@ Examples:
   gabion sds kill 2        take a server away; I/O goes on
   gabion sds start 2       give it back; it is filled from the other copies
 
-Exit codes: 0 done (status: healthy), 1 failed or refused, 2 wrong usage, 3 status: degraded,
-4 status: failed, 5 no MDM answers, 6 an address or the directory is in use, 7 bench: a must is missed, or
+Exit codes: 0 done (status: healthy), 1 failed or refused, 2 wrong usage, 3 status: degraded, \
+4 status: failed, 5 no MDM answers, 6 an address or the directory is in use, 7 bench: a must is missed, or \
 a figure could not be measured.")]
 struct Cli {
     #[command(flatten)]
@@ -164,8 +165,10 @@ impl Command {
                 matches!(command, sdc::SdcCommand::Kill | sdc::SdcCommand::Start)
             }
             Command::Mdm(command) => {
-                matches!(command, mdm::MdmCommand::Kill { .. } | mdm::MdmCommand::Start { .. })
+                use mdm::MdmCommand::{Kill, Restore, Start};
+                matches!(command, Kill { .. } | Start { .. } | Restore { config: None, .. })
             }
+            Command::Device(command) => command.is_local(),
             _ => false,
         }
     }
@@ -204,10 +207,25 @@ fn random() -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::Cli;
+    use clap::{CommandFactory, Parser};
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_about_what_runs_here_are_told_from_those_about_any_cluster() {
+        let local = |line: &str| {
+            let words = std::iter::once("gabion").chain(line.split(' '));
+            Cli::try_parse_from(words).expect(line).command.is_local()
+        };
+        for line in ["up", "sds kill 2", "device remove 7 --sds 2 --now", "mdm restore b"] {
+            assert!(local(line), "{line}");
+        }
+        let any =
+            ["status", "device list", "device remove 7 --config a", "mdm restore b --config c"];
+        assert!(!any.into_iter().any(local));
     }
 }

@@ -41,12 +41,13 @@ Examples:
   gabion mdm add mdm2 192.168.1.11:7001
   gabion mdm add mdm3 192.168.1.12:7001 --tie-breaker
 
-MDMs vote, and more than half of them have to work. Three bear the loss of one, five the loss of two; an
+MDMs vote, and more than half of them have to work. Three bear the loss of one, five the loss of two; an \
 even number bears no more than one fewer. So the second one waits until there is a third.")]
     Add {
         /// Its name
         name: String,
-        /// Where it listens
+        /// Where it listens, as HOST:PORT
+        #[arg(value_parser = crate::target::address)]
         address: SocketAddr,
         /// It votes, and leads only while no other one can
         #[arg(long)]
@@ -76,8 +77,8 @@ Examples:
   gabion mdm recover --mdm 192.168.1.11:7001     stop and clear the lost ones first, if anything is left of them
   gabion mdm recover --finish                    don't wait any more for servers that don't report
 
-Refused while most MDMs work. What the lost ones decided last may be unknown to this one; it asks all servers what
-they know of that. Afterwards `gabion mdm add` brings the others back. docs/operate/managers.md tells which
+Refused while most MDMs work. What the lost ones decided last may be unknown to this one; it asks all servers what \
+they know of that. Afterwards `gabion mdm add` brings the others back. docs/operate/managers.md tells which \
 way is right when.")]
     Recover {
         /// Don't ask

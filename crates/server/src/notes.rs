@@ -253,6 +253,16 @@ fn tell(note: Note) -> Telling {
             "waits",
             "belongs to no cluster yet: `gabion mdm add` takes it into one".to_owned(),
         ),
+        Note::GroupsLost { groups: 0 } => {
+            told("losses", "no group of this device is lost any more".to_owned())
+        }
+        Note::GroupsLost { groups } => told(
+            "losses",
+            format!(
+                "{groups} groups of this device are LOST, as every copy is gone: what lies there is an error. \
+                 `gabion volume damage NAME` tells which bytes, and `gabion volume accept-loss` serves them again"
+            ),
+        ),
         Note::Unserved { lost: 0, away: 0 } => {
             told("unserved", "all groups of volumes are served again".to_owned())
         }

@@ -51,7 +51,7 @@ Example:
 pub enum PoolCommand {
     /// Make a storage pool: devices of one protection domain, on which volumes lie
     #[command(after_help = "\
-A device is in the pool that its server's configuration (or `gabion device add --pool`) names when it comes for the
+A device is in the pool that its server's configuration (or `gabion device add --pool`) names when it comes for the \
 first time.
 
 Example:

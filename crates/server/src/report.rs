@@ -3,6 +3,7 @@
 
 mod objects;
 mod recovery;
+mod turned_away;
 
 use crate::config::volume_uri;
 use crate::exit::Exit;
@@ -12,6 +13,7 @@ pub use recovery::Recovery;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+pub use turned_away::TurnedAway;
 use wire::control::{DeviceKind, DeviceStatus, Intent, MdmStatus, ObjectKind, StatusInfo};
 
 /// The version of this document's shape.
@@ -65,6 +67,8 @@ pub struct Report {
     /// The last recovery of the MDMs; nothing when there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
+    /// Servers that were not taken in lately.
+    pub turned_away: Vec<TurnedAway>,
 }
 
 /// The scrubber of a device: its pass, or the last one.
@@ -383,6 +387,7 @@ impl Report {
                 only_spare: f.only_spare,
             }),
             recovery: info.recovery.as_ref().map(|r| Recovery::new(info, r)),
+            turned_away: info.turned_away.iter().map(TurnedAway::from).collect(),
         }
     }
 
@@ -574,6 +579,7 @@ mod tests {
         };
         StatusInfo {
             cluster: 0xabc,
+            turned_away: vec![Default::default()],
             groups: 4,
             devices: vec![device(1, 1, true), device(2, 1, true), device(3, 2, true)],
             volumes: vec![VolumeStatus {
@@ -698,6 +704,11 @@ mod tests {
             "/mdm/0/leads",
             "/mdm/0/votes",
             "/mdm/0/entries_behind",
+            "/turned_away/0/name",
+            "/turned_away/0/shard",
+            "/turned_away/0/address",
+            "/turned_away/0/why",
+            "/turned_away/0/seconds_ago",
             "/sds/0/devices/0/told",
             "/volumes/0/unserved",
             "/sds/0/name",

@@ -5,6 +5,7 @@
 
 use crate::config::{self, DeviceConfig, SdsConfig};
 use crate::device::content::{self, Content};
+use crate::device::presence::Presence;
 use crate::service::{self, Job, MakeNode, Place, Running};
 use crate::spec::DeviceSpec;
 use anyhow::{Context, Result, bail};
@@ -12,6 +13,7 @@ use base::Limits;
 use node::sds::{self, DurableConfig, Sds};
 use rt::{DiskSpec, ListenAddr, Listener, Seat};
 use seam::Port;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use store::durable::Tuning;
@@ -25,12 +27,38 @@ pub fn run(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<()> {
     };
     let pid_files: Vec<_> = configs.iter().filter_map(|c| c.pid_file.clone()).collect();
     if others.is_empty() {
-        let again = |runs: Running<'_>| jobs(&read(files, backend)?[0], runs);
+        let again = |runs: Running<'_>| {
+            let now = &read(files, backend)?[0];
+            let mut jobs = jobs(now, runs)?;
+            jobs[0].notices.extend(elsewhere(first, now));
+            Ok(jobs)
+        };
         let jobs = jobs(first, &|_| None)?;
         return service::run(&first.name, &pid_files, jobs, Some(Box::new(again)));
     }
     let job = shared(&configs)?;
     service::run(&job.name.clone(), &pid_files, vec![job], None)
+}
+
+/// What to say about a file that names another place for what runs than it did.
+fn elsewhere(before: &SdsConfig, now: &SdsConfig) -> Option<String> {
+    let pools = |config: &SdsConfig| -> BTreeMap<u32, Option<String>> {
+        config.shards().map(|(shard, device)| (shard, device.pool.clone())).collect()
+    };
+    let (had, has) = (pools(before), pools(now));
+    let pool = |(shard, pool): (&u32, &Option<String>)| has.get(shard).is_some_and(|p| p != pool);
+    let mut what = Vec::new();
+    what.extend((before.domain != now.domain).then_some("`domain`"));
+    what.extend((before.fault_set != now.fault_set).then_some("`fault_set`"));
+    what.extend(had.iter().any(pool).then_some("the `pool` of a device"));
+    (!what.is_empty()).then(|| {
+        format!(
+            "the file names another {}: that counts when a server or device comes for the first time, and what is there \
+             stays where it is. To move it, have it removed (`gabion sds remove`, `gabion device remove`), and add it \
+             again",
+            what.join(", ")
+        )
+    })
 }
 
 fn read(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<Vec<SdsConfig>> {
@@ -105,6 +133,8 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
     let grown = parts.iter().any(|p| p.grown);
     let notices = parts.iter().filter_map(|p| p.notice.clone()).collect();
     let file = parts.iter().find_map(|p| p.file.clone());
+    // Of several servers on one shard none ends alone.
+    let presence = file.clone().filter(|_| parts.len() == 1).map(Presence::new);
     let (seats, nodes) = parts.into_iter().map(|p| (p.seat, p.node)).unzip();
     let config = rt::Config {
         backend: config.backend.0,
@@ -115,7 +145,7 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
         seed: crate::random()?,
         ..rt::Config::default()
     };
-    Ok(Job { notices, grown, file, ..Job::new(name, config, nodes) })
+    Ok(Job { notices, grown, file, presence, ..Job::new(name, config, nodes) })
 }
 
 /// What a device gives to a shard; `runs`: bytes that it was opened with, if it is in use.
@@ -192,4 +222,27 @@ fn enlarged(spec: &DeviceSpec) -> Result<u64> {
 /// The real address, when the kernel has chosen the port.
 fn bound(at: &[ListenAddr]) -> Option<SocketAddr> {
     at.first().and_then(ListenAddr::tcp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::SDS_EXAMPLE;
+
+    #[test]
+    fn a_file_that_names_another_place_for_what_runs_is_told_that_this_changes_nothing() {
+        let config = |text: &str| toml::from_str::<SdsConfig>(text).unwrap();
+        let before = config(SDS_EXAMPLE);
+        assert_eq!(elsewhere(&before, &before), None);
+        let mut now = before.clone();
+        now.device[0].pool = Some("fast".into());
+        let text = elsewhere(&before, &now).unwrap();
+        assert!(text.contains("the `pool` of a device") && !text.contains("fault_set"), "{text}");
+        now.fault_set = Some("rack2".into());
+        assert!(elsewhere(&before, &now).unwrap().contains("`fault_set`, the `pool`"));
+        // A device that is new in the file goes where the file says.
+        let mut more = before.clone();
+        more.device.push(DeviceConfig { shard: Some(7), ..now.device[0].clone() });
+        assert_eq!(elsewhere(&before, &more), None);
+    }
 }

@@ -46,8 +46,8 @@ Example:
     },
     /// Put a server into maintenance before it is turned off for a while, or end that
     #[command(after_help = "\
-Others lead what it led, so turning it off disturbs nobody. Nothing is made anew in its place however long it is
-off; when it is back it gets what it has missed. Until then what it holds is there once, unless --protected has moved
+Others lead what it led, so turning it off disturbs nobody. Nothing is made anew in its place however long it is \
+off; when it is back it gets what it has missed. Until then what it holds is there once, unless --protected has moved \
 it to others first. One server at a time; refused when something would not be served without it.
 
 Examples:
@@ -63,7 +63,7 @@ Examples:
     },
     /// Remove a server: what it has moves to others first, while both copies stay
     #[command(after_help = "\
-Refused when the others have no room for it, or would be too few. Ctrl-C leaves it going on; --keep ends it. At its
+Refused when the others have no room for it, or would be too few. Ctrl-C leaves it going on; --keep ends it. At its \
 end the server's process can be stopped; it belongs to the cluster no more.
 
 Examples:

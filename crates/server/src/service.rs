@@ -9,6 +9,7 @@
 //! with its last shard, or when one fails. SIGHUP makes the shards those that the configuration names now, and
 //! starts those again whose device has grown.
 
+use crate::device::presence::{self, Presence};
 use crate::exit::{Exit, coded};
 use crate::files;
 use crate::notes::Notes;
@@ -64,12 +65,14 @@ pub struct Job<N> {
     pub grown: bool,
     /// The file that is its disk.
     pub file: Option<PathBuf>,
+    /// What others may have done to that file. It is looked at every [`presence::EVERY`].
+    pub presence: Option<Presence>,
 }
 
 impl<N> Job<N> {
     /// With nothing to say.
     pub fn new(name: String, config: rt::Config, nodes: Vec<MakeNode<N>>) -> Job<N> {
-        Job { name, config, nodes, notices: Vec::new(), grown: false, file: None }
+        Job { name, config, nodes, notices: Vec::new(), grown: false, file: None, presence: None }
     }
 }
 
@@ -157,10 +160,13 @@ struct Shard {
 }
 
 impl<N: Node + Watch + 'static> Shards<N> {
-    fn start(&mut self, log: &Log, job: Job<N>) -> Result<()> {
+    fn start(&mut self, log: &Log, mut job: Job<N>) -> Result<()> {
         job.notices.iter().for_each(|notice| log.line(notice));
         let (report, lost, stop) = (self.report.clone(), self.lost.clone(), Stop::new());
         let (name, until, file) = (job.name.clone(), stop.clone(), job.file.clone());
+        if let Some(presence) = job.presence.take() {
+            watch_presence(presence, name.clone(), stop.clone(), report.clone())?;
+        }
         let thread = thread::Builder::new()
             .name(name.clone())
             .spawn(move || run_shard(job, &until, &report, &lost))?;
@@ -197,7 +203,7 @@ impl<N: Node + Watch + 'static> Shards<N> {
                     shard.stop.stop();
                     self.waiting.insert(job.name.clone(), job);
                 }
-                Some(_) => {}
+                Some(_) => job.notices.iter().for_each(|notice| log.line(notice)),
             }
         }
         Ok(())
@@ -394,6 +400,31 @@ fn failed(shard: &str, why: RtError) -> anyhow::Error {
         }
         why => anyhow::anyhow!("{shard}: {why}"),
     }
+}
+
+/// Looks at a shard's device now and then, on a thread of its own: a read of a disk that fails may
+/// take long.
+fn watch_presence(
+    mut presence: Presence,
+    shard: String,
+    stop: Stop,
+    report: SyncSender<Message>,
+) -> Result<()> {
+    thread::Builder::new().name("presence".into()).spawn(move || {
+        let mut last = None;
+        while !stop.is_set() {
+            let verdict = presence.look();
+            if verdict != last
+                && let Some(verdict) = verdict.clone()
+                && report.send(Message::Verdict { shard: shard.clone(), verdict }).is_err()
+            {
+                return;
+            }
+            last = verdict;
+            thread::sleep(presence::EVERY);
+        }
+    })?;
+    Ok(())
 }
 
 /// Reports SIGTERM and SIGINT, and SIGHUP, which asks to read the configuration again.

@@ -18,7 +18,7 @@ Examples:
   gabion status --mdm 192.168.1.10:7001  any cluster
   gabion status --json | jq .state       healthy, degraded or failed
 
-Exit codes: 0 healthy, 3 degraded, 4 failed, 5 no MDM answers.
+Exit codes: 0 healthy, 3 degraded, 4 failed, 5 no MDM answers. \
 docs/reference/status.md describes the fields of --json.")]
 pub struct StatusArgs {
     /// Print one JSON document
@@ -70,6 +70,10 @@ fn page(report: &Report) -> String {
     space(report).into_iter().for_each(|line| page += &format!("{line}\n"));
     let doubt = report.recovery.iter().filter(|r| r.open || r.doubtful_groups > 0);
     doubt.for_each(|r| page += &format!("RECOVERY  {}\n", r.text));
+    for t in &report.turned_away {
+        let at = if t.address.is_empty() { String::new() } else { format!(" at {}", t.address) };
+        page += &format!("TURNED AWAY {} s ago: {}{at}: {}\n", t.seconds_ago, t.name, t.why);
+    }
     page
 }
 

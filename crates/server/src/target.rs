@@ -7,7 +7,7 @@ use crate::exit::{self, Exit, coded};
 use crate::statedir::StateDir;
 use anyhow::Result;
 use clap::Args;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 const DEFAULT_DIR: &str = "gabion-data";
@@ -20,7 +20,7 @@ pub struct Target {
     pub dir: PathBuf,
 
     /// The addresses of its MDMs, or of some of them, with commas: talk to that cluster, wherever it runs
-    #[arg(long, global = true, env = "GABION_MDM", value_name = "IP:PORT", value_delimiter = ',')]
+    #[arg(long, global = true, env = "GABION_MDM", value_name = "HOST:PORT", value_delimiter = ',', value_parser = address)]
     pub mdm: Vec<SocketAddr>,
 }
 
@@ -99,6 +99,18 @@ impl Target {
     }
 }
 
+/// An address, or the first one of a host's name.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs().map(|mut all| all.next());
+    match found {
+        Ok(Some(address)) => Ok(address),
+        Err(why) if text.rsplit_once(':').is_some_and(|(_, p)| p.parse::<u16>().is_ok()) => {
+            Err(format!("this host's address isn't known: {why}"))
+        }
+        _ => Err("write a host and a port, as in 192.168.1.11:7001 or node1:7001".to_owned()),
+    }
+}
+
 /// The address of the MDM of a cluster that `up` started.
 fn mdm_of(dir: &StateDir) -> Result<SocketAddr> {
     let file = dir.config_file("mdm");
@@ -107,4 +119,19 @@ fn mdm_of(dir: &StateDir) -> Result<SocketAddr> {
         return Err(coded(Exit::Unreachable, text));
     }
     Ok(config::read::<MdmConfig>(&file)?.listen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn addresses_are_given_as_numbers_or_as_names() {
+        assert_eq!(address("10.0.0.1:7001").unwrap().to_string(), "10.0.0.1:7001");
+        assert_eq!(address("[::1]:7001").unwrap().to_string(), "[::1]:7001");
+        assert_eq!(address("localhost:7001").unwrap().port(), 7001);
+        for wrong in ["node1", "7001", "", "node1:", "node1:70010"] {
+            assert!(address(wrong).unwrap_err().contains("node1:7001"), "{wrong}");
+        }
+    }
 }

@@ -1,14 +1,14 @@
 //! `gabion volume create|list|resize|map|unmap|rename|delete`.
 
 use crate::damage;
+use crate::decision::Question;
 use crate::exit::Exit;
 use crate::report::{Report, Volume};
 use crate::size::Size;
 use crate::target::Target;
 use crate::{report, spec, status};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use std::io::{IsTerminal, stdin};
 use wire::control::{Access, Ask, CreateVolume, MapAsk, MapTo, ObjectKind, UnmapAsk, VolumeStatus};
 
 /// What to do with volumes.
@@ -54,7 +54,7 @@ Examples:
     },
     /// Let SDCs use a volume, beside those that may already
     #[command(after_help = "\
-A volume is mapped to all SDCs, or to those that are named. Who may only read from now on, and who may not use it
+A volume is mapped to all SDCs, or to those that are named. Who may only read from now on, and who may not use it \
 any more (--only), is cut off before this command ends.
 
 Examples:
@@ -79,7 +79,7 @@ Examples:
     },
     /// Don't let SDCs use a volume any more
     #[command(after_help = "\
-When this command has ended, nothing that an unmapped SDC sends is done any more. If a server that may serve it does
+When this command has ended, nothing that an unmapped SDC sends is done any more. If a server that may serve it does \
 not confirm that, the command fails and says which one.
 
 Examples:
@@ -125,7 +125,7 @@ Examples:
   gabion volume accept-loss db1 --use-stale     where the device with the last writes won't come back, go on with an
                                                 older copy: what only that device had is given up
 
-Volumes share groups: all that lost the same are named together. Afterwards check the file systems. The order is
+Volumes share groups: all that lost the same are named together. Afterwards check the file systems. The order is \
 recorded: `gabion volume damage` shows who gave it, and when.")]
     AcceptLoss {
         /// Their names
@@ -307,14 +307,8 @@ fn uri(volume: &Volume) -> Option<&String> {
 }
 
 fn confirm(name: &str) -> Result<()> {
-    if !stdin().is_terminal() {
-        bail!("deleting {name} destroys its data: say so with --yes");
-    }
-    print!("This destroys all data of {name}. Type its name to go on: ");
-    let mut answer = String::new();
-    stdin().read_line(&mut answer)?;
-    if answer.trim() != name {
-        bail!("{name} was not deleted");
-    }
-    Ok(())
+    let warning = format!("This destroys all data of {name}.\n");
+    let unasked = format!("deleting {name} destroys its data");
+    let refused = format!("{name} was not deleted");
+    Question { warning: &warning, word: name, unasked: &unasked, refused: &refused }.ask()
 }

@@ -21,7 +21,7 @@ pub use orders::{
 pub use recovery::{BackupAsk, GroupReport, RecoverMdm, RecoveryStatus, Report};
 pub use status::{
     DeviceStatus, FullStatus, MdmStatus, MovesStatus, SdcStatus, SlowDevice, StatusInfo,
-    VolumeStatus,
+    TurnedAway, VolumeStatus,
 };
 
 use alloc::string::String;

@@ -50,8 +50,9 @@ impl<T: Copy> Client<T> {
         self.orphan(&over, BlockError::Busy, turn);
     }
 
-    /// Answers the requests that have taken longer than the user allows. What a primary has of them is an orphan from
-    /// then on: its effect is not known, and comes before that of anything that is asked later, or never.
+    /// Answers the requests that have taken longer than the user allows. What a primary has of
+    /// them is an orphan from then on: its effect is not known, and comes before that of anything
+    /// that is asked later, or never.
     pub(super) fn end_late<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         if self.answer_within.is_zero() {
             return;

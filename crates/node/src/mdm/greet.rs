@@ -124,7 +124,15 @@ impl Mdm {
                     self.go_on(now, out);
                     Ok(())
                 }
-                hello => self.hello(link, hello, out),
+                hello => {
+                    let (name, server) = (hello.name.clone(), hello.role() == Role::Sds);
+                    self.hello(link, hello, out).inspect_err(|why| {
+                        let strange = [RefusalCode::WrongCluster, RefusalCode::WrongVersion];
+                        if server && strange.contains(&why.code()) {
+                            self.turned_away.put(now, &name, 0, "", &why.text);
+                        }
+                    })
+                }
             },
             (_, None) => Err(unexpected("the first frame must be a hello")),
             (Some(Kind::Report), Some(Role::Sds)) => match self.report(link, decode(body)?) {

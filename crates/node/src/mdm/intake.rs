@@ -302,12 +302,15 @@ impl Mdm {
                 return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
             }
             Registration::Bad(text) => {
+                self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
                 return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
             }
             Registration::WrongPlace(text) => {
+                self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
                 return self.refuse(link, &refusal(RefusalCode::WrongPlace, text), out);
             }
             Registration::WrongDevice(text) => {
+                self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
                 // Who is in the way may have died unnoticed: another process may have listened in its place at once.
                 let mut silent = self.state.in_the_way(m);
                 silent.retain(|device| !self.devices.contains_key(device));
@@ -321,6 +324,7 @@ impl Mdm {
                 return self.refuse(link, &refusal(RefusalCode::Occupied, text), out);
             }
         };
+        self.turned_away.came(&m.sds, m.shard);
         let incarnation = self.state.devices[&device].incarnation;
         self.detector.heard(now, device, incarnation);
         self.observed.devices.entry(device).or_default().connected = true;
@@ -470,6 +474,7 @@ impl Mdm {
                 info.mdm_pid = self.config.pid;
                 info.mdms = self.member_status();
                 info.recovery = self.state.recovery_status(&self.words);
+                info.turned_away = self.turned_away.lately(now);
                 if self.rebuilds_held {
                     info.moves.get_or_insert_default().held_back = true;
                 }

@@ -3,7 +3,7 @@
 use super::opening::Known;
 use super::{Sds, Trouble, Who};
 use crate::links::{hello, send_control};
-use crate::mapview::{Changes, group_info, is_of_before};
+use crate::mapview::{Changes, Group, group_info, is_of_before};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -389,10 +389,19 @@ impl Sds {
         } else {
             changes.groups
         };
+        let lost = self.lost.len();
         for group in groups {
             if let Some(config) = self.map.group(group) {
                 mirror.configure(now, group, config, out);
             }
+            let gone = |g: &Group| g.lost && g.replicas.contains(&self.me);
+            match self.map.group(group).is_some_and(gone) {
+                true => self.lost.insert(group),
+                false => self.lost.remove(&group),
+            };
+        }
+        if self.lost.len() != lost {
+            out.note(Note::GroupsLost { groups: self.lost.len() as u32 });
         }
         let (needed, out_of_sync) = mirror.wanted();
         let up = |d: &DeviceId| self.map.devices.get(d).is_some_and(|d| d.up);

@@ -21,7 +21,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    ClusterId, DeviceId, Incarnation, Limits, LinkId, Map, MapVersion, Mutant, SdcId, Time, mutant,
+    ClusterId, DeviceId, GroupId, Incarnation, Limits, LinkId, Map, MapVersion, Mutant, SdcId,
+    Time, mutant,
 };
 use core::net::SocketAddr;
 use followers::Followers;
@@ -154,6 +155,8 @@ pub struct Sds {
     named_at: MapVersion,
     /// The map knows this life: its configurations count.
     named: bool,
+    /// Groups that this device belongs to and of which every copy is gone.
+    lost: BTreeSet<GroupId>,
     /// Maps for servers that the MDM doesn't reach.
     news: News,
     mdm: Finder,
@@ -197,6 +200,7 @@ impl Sds {
             map: MapView::default(),
             named_at: MapVersion(0),
             named: false,
+            lost: BTreeSet::new(),
             news: News::default(),
             mdm,
             mdm_life: Incarnation(0),

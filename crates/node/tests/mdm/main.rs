@@ -698,6 +698,32 @@ fn clients_have_lives_too() {
 }
 
 #[test]
+fn a_server_that_is_turned_away_is_in_the_status_until_it_is_taken_in() {
+    let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
+    let knock = |b: &mut Bench, domain: &str| {
+        let link = b.say_hello(Role::Sds);
+        let m = Register {
+            sds: "new".into(),
+            address: "10.0.0.9:7072".into(),
+            nonce: 9,
+            store: 9,
+            capacity: 1 << 30,
+            kind: DeviceKind::Ram as i32,
+            domain: domain.into(),
+            ..Register::default()
+        };
+        b.send(link, Header::new(Kind::Register), &m);
+        b.ask(Ask::Status(StatusAsk {})).status.unwrap().turned_away
+    };
+    let told = knock(&mut b, "elsewhere");
+    assert_eq!(told.len(), 1);
+    assert_eq!((told[0].name.as_str(), told[0].address.as_str()), ("new", "10.0.0.9:7072"));
+    assert!(told[0].why.contains("elsewhere"), "{}", told[0].why);
+    assert_eq!(knock(&mut b, "elsewhere").len(), 1, "the same one, once");
+    assert_eq!(knock(&mut b, ""), []);
+}
+
+#[test]
 fn unmapping_is_answered_when_all_who_lead_know_of_it() {
     let unmap = || {
         let (volume, sdcs) = ("v".into(), Vec::new());

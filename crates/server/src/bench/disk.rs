@@ -38,9 +38,9 @@ const PAIR: Layout = Layout { servers: 2, per_process: 1 };
 /// Options of `bench disk`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Measures fio, Gabion, fio, ... and prints the median of the ratios with the lowest and the highest. A row
-fails when it misses the must, or when it can't be measured; then the exit code is 7. In the rows that end in
--cpu, the floor is a cluster of NULL devices, and instead of the ratio stands the difference in microseconds
+Measures fio, Gabion, fio, ... and prints the median of the ratios with the lowest and the highest. A row \
+fails when it misses the must, or when it can't be measured; then the exit code is 7. In the rows that end in \
+-cpu, the floor is a cluster of NULL devices, and instead of the ratio stands the difference in microseconds \
 per I/O. In the row `full`, the floor is a cluster whose devices are half full.
 
 It takes about five times --data in the folder, and 4 GiB for the row `full`.

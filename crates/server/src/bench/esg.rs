@@ -26,9 +26,9 @@ use std::time::Duration;
 /// Options of `bench esg`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Writes report.html (one file with plots and tables) and report.json into the directory. Each size runs in
-two layouts, all SDSs in two processes and one process per SDS, or in the one that --sds-per-process says;
-beside each figure stands the floor of the same layout: bare TCP frames, without any product logic.
+Writes report.html (one file with plots and tables) and report.json into the directory. Each size runs in \
+two layouts, all SDSs in two processes and one process per SDS, or in the one that --sds-per-process says; \
+beside each figure stands the floor of the same layout: bare TCP frames, without any product logic. \
 A size that can't be measured is a row that says why, and makes the exit code 7.
 
 Examples:

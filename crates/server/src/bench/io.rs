@@ -19,8 +19,8 @@ const SDS_DEFAULT: u32 = 3;
 /// Options of `bench io`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Which cluster: the one that --mdm or --dir names; else, with --sds, a temporary one of NULL devices on
-this machine; else the one that `gabion up` runs in the default directory; else a temporary one of 3
+Which cluster: the one that --mdm or --dir names; else, with --sds, a temporary one of NULL devices on \
+this machine; else the one that `gabion up` runs in the default directory; else a temporary one of 3 \
 SDSs. In a temporary cluster, and without --volume, a temporary volume is made, filled and deleted.
 
 Examples:

@@ -19,12 +19,12 @@ use std::time::Duration;
 /// Options of `bench ratio`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Measures the floor, Gabion, the floor, ... and prints the median of the ratios with the lowest and the
-highest. A row fails when its ratio misses the must, or when it can't be measured; then the exit code
+Measures the floor, Gabion, the floor, ... and prints the median of the ratios with the lowest and the \
+highest. A row fails when its ratio misses the must, or when it can't be measured; then the exit code \
 is 7. docs/internals/measuring.md says how to read it.
 
-Rows of many SDSs come in two layouts: all of them in two processes, which on a machine of two cores is
-nearest to hosts that own their cores, and (named -apart) one process per SDS, which pays for context
+Rows of many SDSs come in two layouts: all of them in two processes, which on a machine of two cores is \
+nearest to hosts that own their cores, and (named -apart) one process per SDS, which pays for context \
 switches that real hosts don't have. Each has the floor of its own layout.
 
 Examples:

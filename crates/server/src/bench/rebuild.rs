@@ -54,12 +54,12 @@ const ROOM: u64 = 1 << 30;
 /// Options of `bench rebuild`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Takes root: the devices' speed is held by control groups. It needs --data times the servers of the largest cluster
+Takes root: the devices' speed is held by control groups. It needs --data times the servers of the largest cluster \
 in the folder.
 
-Rows rebuild-N: the floor is what the devices of the N - 1 others need for what was copied; the ratio is that over
-what it took. Rows growth-N: the time for N servers, as 1/(N - 1) of the smallest cluster's foretells it, over what
-it took. Rows loaded-N: a rebuild under load, over what the one without load foretells. Rows p99-N: the latency that one in a hundred requests exceeds (4 KiB, 70 % reads, begun at --rate),
+Rows rebuild-N: the floor is what the devices of the N - 1 others need for what was copied; the ratio is that over \
+what it took. Rows growth-N: the time for N servers, as 1/(N - 1) of the smallest cluster's foretells it, over what \
+it took. Rows loaded-N: a rebuild under load, over what the one without load foretells. Rows p99-N: the latency that one in a hundred requests exceeds (4 KiB, 70 % reads, begun at --rate), \
 during a rebuild, over what it was before. A row that misses its must: exit code 7.
 
 Examples:

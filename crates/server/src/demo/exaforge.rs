@@ -39,9 +39,9 @@ const THEIR_DISK: f64 = 120e6;
 /// Options of `gabion demo exaforge`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Makes four hosts on this machine (network namespaces, so it takes root): three servers with 1 GiB of memory and a disk
-that is held at --disk bytes per second, and one that manages them. Then: reads, writes, 8 KiB half and half; a server is
-removed in order, comes back empty, is killed under load, comes back, loses its cable. docs/operate/demo.md tells how
+Makes four hosts on this machine (network namespaces, so it takes root): three servers with 1 GiB of memory and a disk \
+that is held at --disk bytes per second, and one that manages them. Then: reads, writes, 8 KiB half and half; a server is \
+removed in order, comes back empty, is killed under load, comes back, loses its cable. docs/operate/demo.md tells how \
 to read the report.
 
 Examples:

@@ -54,6 +54,11 @@ pub(super) struct Found {
 }
 
 impl Server {
+    /// True for one that `gabion up` runs here.
+    pub(super) fn is_local(&self) -> bool {
+        self.sds.is_some()
+    }
+
     /// A server that runs.
     pub(super) fn find(&self, target: &Target) -> Result<Found> {
         let found = self.find_file(target)?;

@@ -2,6 +2,7 @@
 
 use crate::admin::Admin;
 use crate::config::{self, MdmConfig};
+use crate::decision::{Question, now, when, who};
 use crate::exit::{Exit, coded};
 use crate::files;
 use crate::size::Size;
@@ -9,33 +10,16 @@ use crate::target::Target;
 use anyhow::{Context, Result, bail};
 use node::backup::{Backup, pack};
 use std::fs;
-use std::io::{IsTerminal, Write, stdin};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use wire::control::{RecoverMdm, RecoveryStatus, StatusInfo};
 
 const POLL: Duration = Duration::from_millis(100);
 /// How long servers may take to report.
 const REPORTS: Duration = Duration::from_secs(30);
-
-/// Seconds since 1970, UTC.
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
-}
-
-/// Who orders it, for the record.
-pub fn who() -> String {
-    let user = std::env::var("USER").unwrap_or_else(|_| "?".to_owned());
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{user}@{}", host.trim())
-}
-
-/// A time for people.
-pub fn when(seconds: u64) -> impl std::fmt::Display {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds))
-}
 
 /// `gabion mdm backup`.
 pub fn backup(target: &Target, file: &Path) -> Result<()> {
@@ -73,7 +57,9 @@ pub fn recover(target: &Target, yes: bool) -> Result<Exit> {
              - What the others decided after that is known only as far as servers can tell it.\n\
              - The others are given up for good: stop them, and remove their logs before you add them again.\n"
         );
-        confirm(&warning, "recover", "going on without most MDMs is a decision")?;
+        let unasked = "going on without most MDMs is a decision";
+        let refused = "nothing was done";
+        Question { warning: &warning, word: "recover", unasked, refused }.ask()?;
     }
     admin.recover_mdm(RecoverMdm { by: who(), at: now(), finish: false })?;
     println!("The MDM at {at} goes on alone, and asks the servers what they know.");
@@ -179,7 +165,9 @@ pub fn restore(target: &Target, file: &Path, config: Option<&Path>, yes: bool) -
             backup.devices,
             config.name
         );
-        confirm(&warning, "restore", "to restore a backup is a decision")?;
+        let unasked = "to restore a backup is a decision";
+        let refused = "nothing was done";
+        Question { warning: &warning, word: "restore", unasked, refused }.ask()?;
     }
     let address = config.advertise.unwrap_or(config.listen);
     let writes = backup.log(&config.name, address, &who(), now());
@@ -206,19 +194,5 @@ fn write_log(path: &Path, writes: &[(u64, Vec<u8>)]) -> Result<()> {
     }
     file.sync_all()?;
     files::rename(&part, path)?;
-    Ok(())
-}
-
-fn confirm(warning: &str, word: &str, why: &str) -> Result<()> {
-    if !stdin().is_terminal() {
-        bail!("{why}: say so with --yes");
-    }
-    print!("{warning}Type `{word}` to go on: ");
-    std::io::stdout().flush()?;
-    let mut answer = String::new();
-    stdin().read_line(&mut answer)?;
-    if answer.trim() != word {
-        bail!("nothing was done");
-    }
     Ok(())
 }

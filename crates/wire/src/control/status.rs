@@ -73,6 +73,29 @@ pub struct StatusInfo {
     /// The last recovery of the MDMs; absent when there was none.
     #[prost(message, optional, tag = "80")]
     pub recovery: Option<RecoveryStatus>,
+    /// Servers that were not taken in lately.
+    #[prost(message, repeated, tag = "90")]
+    pub turned_away: Vec<TurnedAway>,
+}
+
+/// A server, or a device of one, that was not taken in.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct TurnedAway {
+    /// The name in its configuration.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// The device's place in the server, from 0.
+    #[prost(uint32, tag = "2")]
+    pub shard: u32,
+    /// Where it listens, `ip:port`; empty: it was turned away before it said so.
+    #[prost(string, tag = "3")]
+    pub address: String,
+    /// Why, and what to do.
+    #[prost(string, tag = "4")]
+    pub why: String,
+    /// Since it was turned away last.
+    #[prost(uint64, tag = "5")]
+    pub seconds_ago: u64,
 }
 
 /// Copies that are made anew, move off devices that are to be removed, or to new ones.

@@ -48,6 +48,8 @@ fn lost_groups_are_errors_and_stay_errors() {
         cluster.start_sds(3)?;
         ensure!(count(&cluster, &content)? == (right, errors));
         cluster.wait_state("failed", secs(10))?;
+        let log = std::fs::read_to_string(cluster.file("logs/sds2.log"))?;
+        ensure!(log.contains("groups of this device are LOST"), "{log}");
         // Writing into a lost group is an error, too: half a unit of new data would look whole.
         let mut refused = 0;
         for unit in 0..UNITS {

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 use system::bytes::Random;
 use system::cluster::signal;
+use system::nbd::{Refused, errno};
 use system::{Cluster, MIB, Options, case, gabion, run, secs, wait};
 
 const FILES: Options =
@@ -103,5 +104,49 @@ fn a_volume_that_overcommits_its_pool_is_told() {
         // Everything is killed, and comes back at once.
         cluster.kill_all()?;
         cluster.start_again()
+    });
+}
+
+#[test]
+fn requests_end_with_an_error_after_the_time_that_the_operator_allows() {
+    case(|| {
+        let more = &["--io-timeout", "2"];
+        let cluster = Cluster::start(&Options { sds: 2, more, ..FILES })?;
+        let mut nbd = cluster.nbd("vol1")?;
+        nbd.write(0, &[1; 4096])?;
+        ["sds1", "sds2"].into_iter().try_for_each(|name| cluster.kill(name))?;
+        let begun = Instant::now();
+        let refused = nbd.write(0, &[2; 4096]).err().context("a write that nobody has is done")?;
+        ensure!(refused.downcast_ref() == Some(&Refused(errno::EIO)), "{refused:#}");
+        ensure!(begun.elapsed() >= secs(2), "{:?}", begun.elapsed());
+        [1, 2].into_iter().try_for_each(|n| cluster.start_sds(n))?;
+        cluster.wait_state("healthy", secs(20))?;
+        ensure!(nbd.read(0, 4096)? == [1; 4096], "what ended with an error was sent again");
+        nbd.write(0, &[3; 4096])?;
+        // What was said once holds at the next start.
+        cluster.gabion(&["down"])?.ok()?;
+        cluster.start_again()?;
+        ensure!(cluster.nbd("vol1")?.read(0, 4096)? == [3; 4096]);
+        let config = fs::read_to_string(cluster.file("config/sdc.toml"))?;
+        ensure!(config.contains("io_timeout_seconds = 2"), "{config}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_device_that_is_emptied_under_its_server_is_done_without() {
+    case(|| {
+        let cluster = Cluster::start(&FILES)?;
+        // A server sees its device at once when it starts with one; what it has not seen can't be missed.
+        cluster.kill("sds1")?;
+        cluster.start_sds(1)?;
+        let data = Random::new(8).bytes(8 * MIB as usize);
+        cluster.fill("vol1", &data)?;
+        cluster.wait_state("healthy", secs(20))?;
+        fs::File::options().write(true).open(cluster.device(1))?.set_len(0)?;
+        cluster.wait_state("degraded", secs(60))?;
+        let log = fs::read_to_string(cluster.file("logs/sds1.log"))?;
+        ensure!(log.contains("was emptied") && log.contains("--replace"), "{log}");
+        cluster.verify("vol1", &data)
     });
 }

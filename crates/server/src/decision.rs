@@ -1,0 +1,52 @@
+//! Decisions of operators that can't be taken back: the question before one, and who took it, and when.
+
+use anyhow::{Result, bail};
+use std::fs;
+use std::io::{IsTerminal, Write, stdin, stdout};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What is asked before a decision.
+pub struct Question<'a> {
+    /// What it costs, in whole lines.
+    pub warning: &'a str,
+    /// What is to be typed.
+    pub word: &'a str,
+    /// Why nothing is done without a terminal to ask at, and without `--yes`.
+    pub unasked: &'a str,
+    /// What is said when anything else is typed.
+    pub refused: &'a str,
+}
+
+impl Question<'_> {
+    /// Asks; an error unless the word is typed.
+    pub fn ask(&self) -> Result<()> {
+        if !stdin().is_terminal() {
+            bail!("{}: say so with --yes", self.unasked);
+        }
+        print!("{}Type `{}` to go on: ", self.warning, self.word);
+        stdout().flush()?;
+        let mut answer = String::new();
+        stdin().read_line(&mut answer)?;
+        if answer.trim() != self.word {
+            bail!("{}", self.refused);
+        }
+        Ok(())
+    }
+}
+
+/// Who decides, for the record.
+pub fn who() -> String {
+    let user = std::env::var("USER").unwrap_or_else(|_| "?".to_owned());
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{user}@{}", host.trim())
+}
+
+/// Seconds since 1970, UTC.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// A time for people, of seconds since 1970.
+pub fn when(seconds: u64) -> impl std::fmt::Display {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds))
+}

@@ -1,0 +1,138 @@
+//! Whether the device that a server uses is still what lies at its path.
+//!
+//! Files are emptied or deleted, and disks are overwritten. A server that has them open notices
+//! nothing of that by itself, until it is started again.
+
+use super::content;
+use crate::watched::Verdict;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::Duration;
+use store::durable::layout::PAGE;
+
+/// How often a device is looked at. Its superblocks are in the page cache: no disk is disturbed.
+pub const EVERY: Duration = Duration::from_secs(3);
+
+/// A device in use.
+pub struct Presence {
+    path: PathBuf,
+    /// It has been seen; a new one is formatted only when the cluster has taken it in.
+    seen: Option<[u64; 2]>,
+    /// It was missed at the last look. One look is not enough: when a device grows, its
+    /// superblocks are written again.
+    missed: bool,
+}
+
+/// What is at the device's path.
+enum Found {
+    Device([u64; 2]),
+    /// No file.
+    Nothing,
+    /// Something that is no device, in these words.
+    Other(&'static str),
+    /// It can't be read now. That is an error of the device, which its server meets itself.
+    Unknown,
+}
+
+impl Presence {
+    /// Nothing is known of it yet.
+    pub fn new(path: PathBuf) -> Presence {
+        Presence { path, seen: None, missed: false }
+    }
+
+    /// What its server is to do, if the device was here and was missed twice in a row.
+    pub fn look(&mut self) -> Option<Verdict> {
+        let verdict = self.compare();
+        let before = std::mem::replace(&mut self.missed, verdict.is_some());
+        verdict.filter(|_| before)
+    }
+
+    fn compare(&mut self) -> Option<Verdict> {
+        let (seen, found) = (self.seen, self.find());
+        if let Found::Device(uuid) = found {
+            self.seen.get_or_insert(uuid);
+        }
+        let path = self.path.display();
+        let what = match (seen?, found) {
+            (seen, Found::Device(uuid)) if seen != uuid => "is another device now",
+            (_, Found::Device(_) | Found::Unknown) => return None,
+            (_, Found::Nothing) => {
+                return Some(Verdict::Say(format!(
+                    "{path} was deleted while it is in use. What it holds is there until this process ends: have it moved \
+                     to others first (`gabion device remove`)"
+                )));
+            }
+            (_, Found::Other(what)) => what,
+        };
+        Some(Verdict::End(format!(
+            "{path} {what}, by somebody else: what this server wrote there is lost. It is not used any more, so that \
+             nobody relies on it; the other copies serve. See to it that nothing else writes there, then replace it: \
+             `gabion device add --replace`"
+        )))
+    }
+
+    fn find(&self) -> Found {
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Found::Nothing,
+            Err(_) => return Found::Unknown,
+        };
+        if let Ok(Some(superblock)) = content::superblock(&self.path) {
+            return Found::Device(superblock.identity.uuid);
+        }
+        let mut page = [0; PAGE as usize];
+        match file.read_exact_at(&mut page, 0) {
+            Ok(()) => Found::Other("was overwritten"),
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => Found::Other("was emptied"),
+            Err(_) => Found::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{files, offline};
+    use rt::{Backend, Drive};
+    use std::fs;
+    use store::durable::Identity;
+
+    fn format(path: &std::path::Path, uuid: [u64; 2]) {
+        let mut drive =
+            Drive::open(&rt::DiskSpec::file(path, Some(16 << 20)), Backend::Auto).unwrap();
+        let (cluster, device) = (base::ClusterId(9), base::DeviceId(7));
+        offline::format(&mut drive, Identity { cluster, device, uuid }, true).unwrap();
+    }
+
+    #[test]
+    fn a_device_that_is_emptied_overwritten_or_deleted_is_missed_and_a_new_one_is_not() {
+        let dir = std::env::temp_dir().join(format!("gabion-presence-{}", std::process::id()));
+        files::make_folder(&dir).unwrap();
+        let path = dir.join("disk");
+        let mut presence = Presence::new(path.clone());
+        assert_eq!(presence.look(), None, "it was never there");
+        format(&path, [1, 2]);
+        assert_eq!((presence.look(), presence.look()), (None, None));
+        let said = |presence: &mut Presence| {
+            presence.look();
+            match presence.look() {
+                Some(Verdict::End(text) | Verdict::Say(text)) => text,
+                other => panic!("{other:?}"),
+            }
+        };
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+        assert!(said(&mut presence).contains("was emptied"));
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(16 << 20).unwrap();
+        assert!(said(&mut presence).contains("was overwritten"));
+        format(&path, [3, 4]);
+        assert!(said(&mut presence).contains("is another device"));
+        format(&path, [1, 2]);
+        assert_eq!(presence.look(), None);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(presence.look(), None, "one look is not enough");
+        assert!(matches!(presence.look(), Some(Verdict::Say(text)) if text.contains("deleted")));
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,22 @@
+//! Servers that were not taken in, as the status publishes them.
+
+use serde::Serialize;
+
+/// A server, or a device of one, that was not taken in.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct TurnedAway {
+    /// The name in its configuration.
+    pub name: String,
+    pub shard: u32,
+    /// Empty: it was turned away before it said so.
+    pub address: String,
+    pub why: String,
+    pub seconds_ago: u64,
+}
+
+impl From<&wire::control::TurnedAway> for TurnedAway {
+    fn from(told: &wire::control::TurnedAway) -> TurnedAway {
+        let wire::control::TurnedAway { name, shard, address, why, seconds_ago } = told.clone();
+        TurnedAway { name, shard, address, why, seconds_ago }
+    }
+}
