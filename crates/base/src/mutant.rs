@@ -201,6 +201,8 @@ pub enum Mutant {
     JudgeAlone,
     /// R8: a hello is believed whose life no map has named, and the map that it says to have.
     BelieveHello,
+    /// R8: blocks that a sync has overwritten stay in the list of executed writes.
+    KeepList,
 }
 
 impl Mutant {
@@ -308,6 +310,7 @@ impl Mutant {
         Mutant::ForgetArrival,
         Mutant::BelieveHello,
         Mutant::EndlessList,
+        Mutant::KeepList,
     ];
 }
 

@@ -180,6 +180,9 @@ impl<J: Journal> Mirror<J> {
         blocks: BlockSet,
         theirs: &[ExecutedBlocks],
     ) {
+        if mutant::on(Mutant::KeepList) {
+            return;
+        }
         let Some(replica) = self.replicas.get_mut(group) else { return };
         replica.record.executed.overwrite(unit, blocks, theirs, &mut self.noted);
         self.bound_executed(group);

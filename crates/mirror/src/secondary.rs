@@ -74,6 +74,11 @@ impl Secondary {
         if self.joiner { self.uncertain.len() } else { 0 }
     }
 
+    /// What is uncertain, in order.
+    pub fn uncertain(&self) -> impl Iterator<Item = (UnitKey, BlockSet)> {
+        self.uncertain.iter().map(|(_, unit, blocks)| (*unit, *blocks))
+    }
+
     /// What copies from the primary bring with them.
     pub fn source(&self) -> &ExecutedList {
         &self.source

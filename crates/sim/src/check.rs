@@ -2,7 +2,9 @@
 
 pub mod agreement;
 pub mod bounds;
+pub mod differences;
 pub mod errors;
+pub mod executed;
 pub mod first_success;
 pub mod i02_register;
 pub mod i03_mirrors;

@@ -4,7 +4,8 @@
 use crate::admin::{ALL, Order};
 use crate::check::first_success::{self, Probes};
 use crate::check::{
-    Failure, agreement, bounds, i02_register, i03_mirrors, i10_clean, i14_leaks, pools, r15_spare,
+    Failure, agreement, bounds, differences, i02_register, i03_mirrors, i10_clean, i14_leaks,
+    pools, r15_spare,
 };
 use crate::history::Record;
 use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
@@ -53,6 +54,8 @@ const CALM: Duration = Duration::from_secs(60);
 const EVERY: Duration = Duration::from_millis(20);
 /// How often clients ask that never stop: a shard takes them for gone after 100 ms.
 const ASK_EVERY: Duration = Duration::from_millis(30);
+/// How often the copies of a group are compared while the plan runs.
+const COMPARE_EVERY: Duration = Duration::from_millis(100);
 /// More steps than this are a loop.
 const MAX_STEPS: u64 = 20_000_000;
 /// Bytes of one read of the last scan, in sectors.
@@ -214,6 +217,7 @@ fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
     let steps = stage.plan.steps.clone();
     stage.world.alarm(start + stage.plan.length, END);
     let mut next = 0;
+    let mut compared = start;
     if let Some(first) = steps.first() {
         stage.world.alarm(start + first.at, NEXT);
     }
@@ -225,6 +229,10 @@ fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
                 bounds::check(stage)?;
                 r15_spare::check(stage)?;
                 let now = stage.world.now();
+                if now.since(compared) >= COMPARE_EVERY {
+                    compared = now;
+                    differences::check_some(stage)?;
+                }
                 while let Some(s) = steps.get(next).filter(|s| start + s.at <= now) {
                     next += 1;
                     let text = s.action;

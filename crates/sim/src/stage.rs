@@ -4,6 +4,7 @@
 use crate::admin::{Admin, Desk, Done, Order};
 use crate::check::Failure;
 use crate::check::agreement::Agreement;
+use crate::check::differences;
 use crate::check::errors::Leaves;
 use crate::check::i13_epochs::Observer;
 use crate::check::losses::Losses;
@@ -502,6 +503,9 @@ impl Stage {
             Note::Sealed { group, .. } => {
                 self.sealed.insert(group);
                 self.spring(id, group);
+                if self.leads(id, group) {
+                    differences::check(self, group)?;
+                }
             }
             Note::BadBody { .. } if self.plan.weather.flip_ppm == 0 => {
                 return Err(Failure::new(
@@ -637,6 +641,13 @@ impl Stage {
         self.world.alarm(strike, STRIKE + id.0 as u64);
         let again = strike + Duration::from_millis(away_ms.into());
         self.world.alarm(again, AGAIN + id.0 as u64);
+    }
+
+    /// True when this process leads the group, by the newest map.
+    fn leads(&self, id: ProcId, group: GroupId) -> bool {
+        let Who::Sds(i) = self.who(id) else { return false };
+        let group = self.observer.groups.get(&group);
+        group.is_some_and(|g| self.sds(i).is_some_and(|sds| sds.id().0 == g.primary))
     }
 
     fn strike(&mut self, id: ProcId) {

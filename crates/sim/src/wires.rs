@@ -4,8 +4,11 @@ use crate::inbox::{Item, ProcState, Stranger};
 use crate::net::{Cargo, Conn, End, EndState, Lane};
 use crate::weather::hit;
 use crate::world::{Dial, ProcId, What, World};
-use base::{LinkId, Time};
-use seam::{Buf, DialError, DialId, DownReason, Effects, FrameError, Head, Note, Port, Strangers};
+use base::{GroupId, Incarnation, LinkId, SdcId, Time};
+use seam::{
+    Buf, ClientWrite, DialError, DialId, DownReason, Effects, FrameError, Head, Note, Port,
+    Strangers,
+};
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::{Header, Kind, flag};
@@ -215,13 +218,31 @@ impl World {
         }
     }
 
-    pub(crate) fn send(&mut self, id: ProcId, link: LinkId, head: Head, body: Buf) {
-        if self.tap.contains(&id)
-            && head.as_slice().len() == wire::header::HEADER
-            && wire::parse(head.as_slice()).kind() == Some(wire::Kind::MapPage)
-        {
-            self.tapped.push((head, body.clone()));
+    /// Keeps what judges want to know of a frame.
+    fn look_at(&mut self, from: ProcId, head: &Head, body: &Buf) {
+        if head.as_slice().len() != wire::header::HEADER {
+            return;
         }
+        let header = wire::parse(head.as_slice());
+        match header.kind() {
+            Some(wire::Kind::MapPage) if self.tap.contains(&from) => {
+                self.tapped.push((*head, body.clone()));
+            }
+            Some(wire::Kind::Write) => {
+                let write = ClientWrite {
+                    sdc: SdcId(header.sdc.get()),
+                    incarnation: Incarnation(header.incarnation.get()),
+                    seq: header.seq.get(),
+                    floor: header.floor.get(),
+                };
+                self.writes.sent(GroupId(header.group.get()), write, body);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn send(&mut self, id: ProcId, link: LinkId, head: Head, body: Buf) {
+        self.look_at(id, &head, &body);
         let Some((index, side)) = self.link(id, link) else { return };
         let ends = self.conns[index as usize].as_ref().map(|c| [0, 1].map(|i| c.ends[i].proc));
         let longer = |id: ProcId| self.procs[id.0].slow.0;

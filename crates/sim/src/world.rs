@@ -6,6 +6,7 @@
 //! decided by its owner between two steps.
 
 use crate::actor::Actor;
+use crate::check::executed::Writes;
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::inbox::{Item, PendingKind, Process, Strike};
@@ -144,6 +145,8 @@ pub struct World {
     pub tap: Vec<ProcId>,
     /// Map pages, as they were sent.
     pub tapped: Vec<(Head, Buf)>,
+    /// Writes that clients have sent.
+    pub(crate) writes: Writes,
     /// Damage stays when the process dies.
     pub damage_lasts: bool,
     /// Hellos that somebody has overheard, with whom they were for; and what that one makes of them.
@@ -179,6 +182,7 @@ impl World {
             sent: Vec::new(),
             tap: Vec::new(),
             tapped: Vec::new(),
+            writes: Writes::default(),
             damage_lasts: false,
         }
     }

@@ -26,7 +26,7 @@ use base::{
 };
 use core::net::SocketAddr;
 use followers::Followers;
-use mirror::{GroupView, Grown, Mirror, ScrubStats, Stats};
+use mirror::{GroupView, Grown, Mirror, ScrubStats, Standing, Stats};
 use news::News;
 use opening::Opening;
 use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Note, Port, Strangers};
@@ -247,6 +247,11 @@ impl Sds {
     /// How long they may be.
     pub fn may_grow(&self) -> Grown {
         Mirror::<Device>::may_grow(&self.config.limits)
+    }
+
+    /// What the replica of a group here knows of its content.
+    pub fn standing(&self, group: GroupId) -> Option<Standing> {
+        self.mirror.as_ref()?.standing(group)
     }
 
     /// True when this process must end.

@@ -18,7 +18,14 @@ fn device(stage: &Stage, i: u8) -> &Device {
 }
 
 /// One block of a copy; zeros where it holds none.
-fn block(stage: &mut Stage, i: u8, group: GroupId, unit: UnitKey, index: u32, into: &mut [u8]) {
+pub(super) fn block(
+    stage: &mut Stage,
+    i: u8,
+    group: GroupId,
+    unit: UnitKey,
+    index: u32,
+    into: &mut [u8],
+) {
     into.fill(0);
     let Some(device) = stage.sds(i).and_then(Sds::device) else { return };
     let waiting = device.durable().and_then(|d| d.waiting(group, unit, index));

@@ -1,0 +1,44 @@
+//! What a replica knows of its content, for who compares that with the content itself.
+
+use crate::dirty::Dirty;
+use crate::mirror::Mirror;
+use crate::op::{Local, OpKind};
+use crate::replica::Role;
+use alloc::vec::Vec;
+use base::{BlockSet, GroupId};
+use seam::{ExecutedBlocks, Journal};
+
+/// One replica's view of its own content.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    /// Any block may differ from another member's.
+    pub all: bool,
+    /// These blocks may: D, what is uncertain, and what operations are at work on.
+    pub may_differ: Dirty,
+    /// Operations are at work on these blocks: they may have any part of it.
+    pub busy: Dirty,
+    /// Client writes that the content includes.
+    pub executed: Vec<ExecutedBlocks>,
+}
+
+impl<J: Journal> Mirror<J> {
+    /// What this replica knows of its content; none: there is no replica of the group here.
+    pub fn standing(&self, group: GroupId) -> Option<Standing> {
+        let replica = self.replicas.get(group)?;
+        let mut busy = Dirty::default();
+        for (_, op) in self.ops.iter().filter(|(_, op)| op.group == group) {
+            let begun = op.lsn.0 != 0 || op.local != Local::NotStarted;
+            let reads = matches!(op.kind, OpKind::Read | OpKind::Extents) && !op.alone;
+            if begun && !reads {
+                busy.insert(op.unit, BlockSet::touching(op.at, op.len));
+            }
+        }
+        let mut may_differ = replica.record.dirty.clone();
+        may_differ.extend(&busy);
+        if let Role::Secondary(secondary) = &replica.role {
+            secondary.uncertain().for_each(|(unit, blocks)| may_differ.insert(unit, blocks));
+        }
+        let executed = replica.record.executed.entries();
+        Some(Standing { all: replica.record.all_dirty, may_differ, busy, executed })
+    }
+}

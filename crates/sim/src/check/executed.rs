@@ -1,0 +1,159 @@
+//! R8: what a list of executed writes names is in the content: each sector holds that write, or what came later.
+//! A retry of it is answered without being done, so a list that lies loses an acknowledged write.
+
+use super::Failure;
+use super::i03_mirrors::block;
+use crate::check::register::Value;
+use crate::history::{History, Record};
+use crate::plan::IoKind;
+use crate::stage::Stage;
+use crate::stamp;
+use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, SECTOR, UnitKey};
+use mirror::Standing;
+use seam::{ClientWrite, ExecutedBlocks};
+use std::collections::BTreeMap;
+
+const BLOCK_SECTORS: u32 = BLOCK / SECTOR;
+
+/// Which operation of the workload a client's write belongs to, by the group, the client, its life and the number.
+#[derive(Default, Debug)]
+pub struct Writes {
+    values: BTreeMap<(GroupId, u32, u64, u64), Value>,
+}
+
+impl Writes {
+    /// A client sends a write with this body.
+    pub fn sent(&mut self, group: GroupId, write: ClientWrite, body: &[u8]) {
+        let Some(first) = body.first_chunk::<4>() else { return };
+        let key = (group, write.sdc.0, write.incarnation.0, write.seq);
+        self.values.insert(key, Value::from_le_bytes(*first));
+    }
+
+    fn of(&self, group: GroupId, write: ClientWrite) -> Option<Value> {
+        self.values.get(&(group, write.sdc.0, write.incarnation.0, write.seq)).copied()
+    }
+}
+
+/// Compares a replica's list with its content.
+///
+/// # Errors
+/// A write is in the list, and a sector of it holds what is surely older.
+pub fn check(stage: &mut Stage, i: u8, group: GroupId, standing: &Standing) -> Result<(), Failure> {
+    for entry in &standing.executed {
+        let Some(value) = stage.world.writes.of(group, entry.write) else { continue };
+        if !stage.observer.volumes.contains_key(&entry.unit.volume.0) {
+            continue;
+        }
+        for index in (0..BLOCKS_PER_UNIT).filter(|index| entry.blocks.contains(*index)) {
+            let one = BlockSet::from_range(index..index + 1);
+            let lost = stage.lost_copies.contains(&(i, entry.unit, index));
+            let harmed = stage.harmed.contains(&(entry.unit, index));
+            if !lost && !harmed && !standing.busy.contains(entry.unit, one) {
+                look(stage, i, group, entry, value, index)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn look(
+    stage: &mut Stage,
+    i: u8,
+    group: GroupId,
+    entry: &ExecutedBlocks,
+    value: Value,
+    index: u32,
+) -> Result<(), Failure> {
+    let mut bytes = [0; BLOCK as usize];
+    block(stage, i, group, entry.unit, index, &mut bytes);
+    let first = sector_of(entry.unit, index);
+    for (bytes, sector) in bytes.chunks_exact(SECTOR as usize).zip(first..) {
+        // What is no stamp at all is for who reads it.
+        let Ok(found) = stamp::writer(bytes, entry.unit.volume, sector) else { continue };
+        if lacks(&stage.history, value, found, sector) {
+            let text = format!(
+                "{group}: sds{i} lists operation {value} as executed, and its sector {sector} of {} holds what {found} wrote before",
+                entry.unit.volume
+            );
+            return Err(Failure::new("R8", text));
+        }
+    }
+    Ok(())
+}
+
+fn sector_of(unit: UnitKey, block: u32) -> u32 {
+    (unit.index * BLOCKS_PER_UNIT + block) * BLOCK_SECTORS
+}
+
+/// True when a sector that this operation has written can't hold `found`, as that was over before.
+pub fn lacks(history: &History, value: Value, found: Value, sector: u32) -> bool {
+    let covers = |op: &Record| (op.sector..op.sector + op.sectors).contains(&sector);
+    let Some(op) = history.writer(value).filter(|op| covers(op)) else { return false };
+    if found == value {
+        return false;
+    }
+    let over = |other: &Record| {
+        other.is_ok() && other.answer.is_some_and(|answer| answer.moment < op.invoked)
+    };
+    match history.writer(found) {
+        Some(other) => over(other),
+        // Zeros: of the beginning, or of whoever has zeroed it since.
+        None => {
+            let zeroes = |o: &&Record| {
+                o.volume == op.volume
+                    && matches!(o.kind, IoKind::Zero | IoKind::Discard)
+                    && covers(o)
+            };
+            history.ops.iter().filter(zeroes).all(over)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Answer;
+    use base::{Time, VolumeId};
+
+    fn record(kind: IoKind, invoked: u64, answered: Option<u64>) -> Record {
+        let answer = answered.map(|moment| Answer { moment, at: Time::ZERO, result: Ok(()) });
+        Record {
+            client: 0,
+            life: 1,
+            volume: VolumeId(1),
+            kind,
+            sector: 0,
+            sectors: 8,
+            invoked,
+            at: Time::ZERO,
+            answer,
+            seen: Vec::new(),
+            cut: None,
+            left: false,
+            gone: None,
+            knew: None,
+        }
+    }
+
+    fn history(ops: &[(IoKind, u64, Option<u64>)]) -> History {
+        let mut history = History::default();
+        history.ops = ops.iter().map(|(kind, from, to)| record(*kind, *from, *to)).collect();
+        history
+    }
+
+    #[test]
+    fn only_what_was_surely_over_before_is_missed() {
+        use IoKind::{Write, Zero};
+        let two = history(&[(Write, 1, Some(2)), (Write, 3, Some(4))]);
+        assert!(lacks(&two, 2, 1, 0), "the first one was over");
+        assert!(!lacks(&two, 2, 2, 0) && !lacks(&two, 1, 2, 0), "it is there, or written over");
+        assert!(!lacks(&two, 2, 1, 8), "another sector");
+        assert!(lacks(&two, 2, 0, 0), "nobody has zeroed it");
+        let beside = history(&[(Write, 1, None), (Write, 3, Some(4))]);
+        assert!(!lacks(&beside, 2, 1, 0), "it may have come later");
+        let zeroed = history(&[(Zero, 1, Some(2)), (Write, 3, Some(4)), (Zero, 5, None)]);
+        assert!(!lacks(&zeroed, 2, 0, 0), "it may be zeroed since");
+        let before = history(&[(Zero, 1, Some(2)), (Write, 3, Some(4))]);
+        assert!(lacks(&before, 2, 0, 0), "it was zeroed before");
+    }
+}
