@@ -6,7 +6,7 @@
 
 use crate::links::Dialer;
 use alloc::vec::Vec;
-use base::{Limits, Prng, Time};
+use base::{Limits, LinkId, Prng, Time};
 use core::net::SocketAddr;
 
 /// See the file's head.
@@ -44,6 +44,11 @@ impl Finder {
         self.dialers.len() > 1
     }
 
+    /// True for the addresses of the configuration and of the map, and for where one of those has sent us.
+    pub fn knows(&self, address: SocketAddr) -> bool {
+        self.dialers.iter().any(|d| d.address() == address)
+    }
+
     /// The map names these MDMs.
     pub fn learn(&mut self, members: &[SocketAddr]) {
         let present = self.dialer().address();
@@ -71,6 +76,16 @@ impl Finder {
         }
     }
 
+    /// A link to this MDM, which was dialled beside and greeted, becomes the one that is used.
+    pub fn adopt(&mut self, now: Time, to: SocketAddr, link: LinkId, prng: &mut Prng) {
+        if !self.dialer().is_down() {
+            self.dialer_mut().lost(now, prng);
+        }
+        self.hint = None;
+        self.turn_to(to);
+        self.dialer_mut().greeted(link);
+    }
+
     /// Somebody says that this one leads. It is dialled now, or when the dial that is under way comes to nothing:
     /// a dial is not taken back.
     pub fn go_to(&mut self, leader: SocketAddr) {
@@ -78,12 +93,16 @@ impl Finder {
             self.hint = Some(leader);
             return;
         }
-        let known = self.dialers.iter().position(|d| d.address() == leader);
+        self.turn_to(leader);
+        self.dialer_mut().hurry();
+    }
+
+    fn turn_to(&mut self, to: SocketAddr) {
+        let known = self.dialers.iter().position(|d| d.address() == to);
         self.current = known.unwrap_or_else(|| {
-            self.dialers.push(Dialer::new(leader, &self.limits));
+            self.dialers.push(Dialer::new(to, &self.limits));
             self.dialers.len() - 1
         });
-        self.dialer_mut().hurry();
     }
 }
 

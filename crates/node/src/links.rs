@@ -71,8 +71,13 @@ impl Dialer {
 
     /// The dial ended in this link: greets.
     pub fn link_up(&mut self, link: LinkId, hello: &Hello, out: &mut Effects) {
-        self.state = State::Greeting(link);
+        self.greeted(link);
         send_control(link, Header::new(Kind::Hello), hello, out);
+    }
+
+    /// This link is it, and our hello is out.
+    pub fn greeted(&mut self, link: LinkId) {
+        self.state = State::Greeting(link);
     }
 
     /// The other side answered `Welcome`, and all is well.

@@ -3,11 +3,13 @@
 use base::{ClusterId, Limits, LinkId, Prng, Time};
 use core::time::Duration;
 use node::links::hello;
-use node::sds::{DeviceConfig, Sds, SdsConfig};
+use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig};
 use prost::Message;
 use seam::{Buf, BufPool, DialId, DiskOp, DownReason, Effect, Effects, Event, Node, Port};
+use store::durable::Tuning;
 use wire::control::{
-    DeviceInfo, GroupInfo, Hello, MapPage, Refusal, Registered, Role, SdcInfo, VolumeInfo, Welcome,
+    DeviceInfo, GroupInfo, Hello, MapPage, MdmInfo, Refusal, RefusalCode, Registered, Role,
+    SdcInfo, VolumeInfo, Welcome,
 };
 use wire::{Header, Kind, Status, control_frame, parse};
 
@@ -38,16 +40,29 @@ struct Bench {
     epoch: u64,
     /// Writes of the device that have not ended.
     writing: Vec<DiskOp>,
+    /// What a device that survives holds; its operations end at once.
+    disk: Vec<u8>,
 }
 
 impl Bench {
     fn new() -> Bench {
+        Bench::on(DeviceConfig::Ram { capacity: 1 << 24 }, Vec::new())
+    }
+
+    /// A new device that survives.
+    fn durable() -> Bench {
+        let (bytes, uuid, tuning) = (16 << 20, [1, 2], Tuning::SHIPPED);
+        let device = DurableConfig { bytes, format: true, replace: false, uuid, tuning };
+        Bench::on(DeviceConfig::Durable(device), vec![0; bytes as usize])
+    }
+
+    fn on(device: DeviceConfig, disk: Vec<u8>) -> Bench {
         let config = SdsConfig {
             name: "a".into(),
             shard: 0,
             mdm: vec![MDM.parse().unwrap()],
             address: "10.0.1.1:7000".parse().unwrap(),
-            device: DeviceConfig::Ram { capacity: 1 << 24 },
+            device,
             home: Default::default(),
             nonce: 5,
             pid: 1,
@@ -69,12 +84,19 @@ impl Bench {
             refused: 0,
             epoch: 1,
             writing: Vec::new(),
+            disk,
         };
         bench.settle();
         bench
     }
 
     fn settle(&mut self) {
+        while !self.step().is_empty() {}
+    }
+
+    /// What the device has ended.
+    fn step(&mut self) -> Vec<DiskOp> {
+        let mut ended = Vec::new();
         self.sds.flush(self.now, &mut self.out);
         for effect in self.out.drain().collect::<Vec<_>>() {
             match effect {
@@ -94,11 +116,25 @@ impl Bench {
                     }
                 }
                 Effect::Close { link } => self.closed.push(link),
+                Effect::Write { op, at, body, .. } if !self.disk.is_empty() => {
+                    self.disk[at as usize..][..body.len()].copy_from_slice(&body);
+                    ended.push((op, Buf::EMPTY));
+                }
+                Effect::Read { op, at, len, .. } => {
+                    let data = &self.disk[at as usize..][..len as usize];
+                    ended.push((op, self.out.pool().copy(data)));
+                }
+                Effect::Flush { op, .. } => ended.push((op, Buf::EMPTY)),
                 Effect::Write { op, .. } => self.writing.push(op),
                 Effect::Dial { dial, to, .. } => self.dials.push((dial, to.to_string())),
                 _ => {}
             }
         }
+        let ops = ended.iter().map(|(op, _)| *op).collect();
+        for (op, data) in ended {
+            self.sds.on(self.now, Event::DiskDone { op, result: Ok(data) }, &mut self.out);
+        }
+        ops
     }
 
     fn link(&mut self, dial: Option<DialId>) -> LinkId {
@@ -156,21 +192,121 @@ impl Bench {
         self.frame(link, Kind::MapPage, &page);
     }
 
-    /// The MDM asks whether somebody listens.
-    fn is_asked(&mut self, cluster: u64, life: u64) {
+    /// An MDM that says to listen there asks whether somebody listens here.
+    fn is_asked(&mut self, cluster: u64, life: u64, address: &str) {
         let link = self.link(None);
-        let ask = Hello { incarnation: life, ..hello(ClusterId(cluster), Role::Mdm, "mdm") };
+        let ask = hello(ClusterId(cluster), Role::Mdm, "mdm");
+        let ask = Hello { incarnation: life, address: address.into(), ..ask };
         self.frame(link, Kind::Hello, &ask);
+    }
+
+    /// What is under way to this address comes through, and this life of an MDM welcomes it there.
+    fn reaches(&mut self, address: &str, life: u64) -> LinkId {
+        let at = self.dials.iter().position(|(_, to)| to == address).expect("it is dialled");
+        let (dial, _) = self.dials.remove(at);
+        let link = self.link(Some(dial));
+        let role = Role::Mdm as i32;
+        let welcome = Welcome { cluster: 7, role, incarnation: life, ..Welcome::default() };
+        self.frame(link, Kind::Welcome, &welcome);
+        link
+    }
+
+    /// The MDM says that there is nothing new.
+    fn mdm_answers(&mut self, link: LinkId) {
+        self.frame(link, Kind::MapPage, &MapPage { last: true, ..MapPage::default() });
     }
 }
 
 #[test]
-fn a_link_to_an_earlier_life_of_the_mdm_is_given_up_when_the_present_one_asks() {
+fn a_link_to_an_earlier_life_of_the_mdm_is_given_up_when_the_present_one_welcomes() {
     let mut b = Bench::new();
     let old = b.join_mdm(1);
-    b.is_asked(7, 2);
+    b.is_asked(7, 2, MDM);
+    assert_eq!(b.closed, []);
+    let new = b.reaches(MDM, 2);
     assert_eq!(b.closed, [old]);
-    b.join_mdm(2);
+    assert!(b.sent.contains(&(new, Kind::Register)));
+}
+
+/// Anybody can say that he leads, and where to go.
+#[test]
+fn a_stranger_takes_no_server_away_from_its_mdm() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    b.map_of(mdm, 18, &[(3, 9)], &[]);
+    for round in 0..20 {
+        for (cluster, address) in [(0, "10.9.9.9:1"), (7, "10.9.9.8:1"), (7, "10.9.9.7:1")] {
+            b.is_asked(cluster, 100 + round, address);
+        }
+        assert_eq!(
+            b.sent.iter().filter(|s| **s == (mdm, Kind::MapPull)).count() as u64,
+            3 + round * 2
+        );
+        b.pass(Limits::TEST_MIN.suspect_after / 2);
+        b.mdm_answers(mdm);
+    }
+    assert_eq!((b.closed.as_slice(), b.dials.as_slice()), ([].as_slice(), [].as_slice()));
+    // Nor does one that names an MDM which listens, and is no other than the one that is followed, or none.
+    b.is_asked(7, 500, MDM);
+    let beside = b.reaches(MDM, 1);
+    assert_eq!(b.closed, [beside]);
+}
+
+/// An MDM that has moved is known by no map: it is followed when the former one says nothing any more.
+#[test]
+fn an_mdm_at_a_new_address_is_followed_when_the_former_one_is_silent() {
+    const NEW: &str = "10.0.0.9:7000";
+    let mut b = Bench::new();
+    let old = b.join_mdm(1);
+    b.map_of(old, 18, &[(3, 9)], &[]);
+    b.pass(Limits::TEST_MIN.suspect_after * 2);
+    b.is_asked(7, 2, NEW);
+    assert!(b.dials.is_empty());
+    b.pass(Limits::TEST_MIN.suspect_after);
+    b.settle();
+    assert_eq!(b.closed, []);
+    let new = b.reaches(NEW, 2);
+    assert_eq!(b.closed, [old]);
+    assert!(b.sent.contains(&(new, Kind::Register)));
+    // One that is known to have been silent for so long, as its link is down, is not waited for.
+    let mut b = Bench::new();
+    let old = b.join_mdm(1);
+    b.pass(Limits::TEST_MIN.suspect_after);
+    let down = Event::LinkDown { link: old, why: DownReason::Broken };
+    b.sds.on(b.now, down, &mut b.out);
+    b.is_asked(7, 2, NEW);
+    let new = b.reaches(NEW, 2);
+    assert!(b.sent.contains(&(new, Kind::Register)));
+}
+
+/// Whoever is dialled as an MDM, and says nothing or something else, is given up.
+#[test]
+fn claimants_that_welcome_nobody_change_nothing() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    let other = "10.0.0.2:7000";
+    let mdms =
+        [MDM, other].map(|address| MdmInfo { address: address.into(), ..MdmInfo::default() });
+    let page =
+        MapPage { version: 18, last: true, cluster: 7, mdms: mdms.into(), ..MapPage::default() };
+    b.frame(mdm, Kind::MapPage, &page);
+    b.is_asked(7, 2, other);
+    b.is_asked(7, 3, other);
+    assert_eq!(b.dials.len(), 1, "one at a time");
+    let (dial, _) = b.dials.remove(0);
+    let silent = b.link(Some(dial));
+    b.pass(Limits::TEST_MIN.hello_within);
+    b.settle();
+    assert_eq!(b.closed, [silent]);
+    b.is_asked(7, 4, other);
+    let (dial, _) = b.dials.remove(0);
+    let follower = b.link(Some(dial));
+    b.frame(follower, Kind::Refusal, &Refusal::default());
+    assert_eq!(b.closed, [silent, follower]);
+    b.is_asked(7, 5, other);
+    let leader = b.reaches(other, 5);
+    assert_eq!(b.closed, [silent, follower, mdm]);
+    assert!(b.sent.contains(&(leader, Kind::Register)));
 }
 
 #[test]
@@ -235,7 +371,7 @@ fn no_session_uses_up_the_numbers() {
 fn a_link_to_the_mdm_that_asks_stays() {
     let mut b = Bench::new();
     b.join_mdm(1);
-    b.is_asked(7, 1);
+    b.is_asked(7, 1, MDM);
     assert_eq!((b.closed.len(), b.dials.len()), (0, 0));
 }
 
@@ -243,8 +379,32 @@ fn a_link_to_the_mdm_that_asks_stays() {
 fn an_mdm_of_another_cluster_changes_nothing() {
     let mut b = Bench::new();
     let link = b.join_mdm(1);
-    b.is_asked(8, 2);
+    b.is_asked(8, 2, MDM);
     assert!(!b.closed.contains(&link) && b.dials.is_empty());
+}
+
+/// An MDM that has lost its log begins another cluster at a known address: what serves goes on, and keeps the only map.
+#[test]
+fn a_server_that_serves_outlives_an_mdm_of_another_cluster() {
+    let wrong = Refusal { code: RefusalCode::WrongCluster as i32, ..Refusal::default() };
+    let mut b = Bench::durable();
+    b.join_mdm(1);
+    b.sds.on(b.now, Event::LinkDown { link: LinkId(1), why: DownReason::Broken }, &mut b.out);
+    b.pass(Duration::from_secs(2));
+    b.settle();
+    let (dial, _) = b.dials.remove(0);
+    let link = b.link(Some(dial));
+    b.frame(link, Kind::Refusal, &wrong);
+    assert!(!b.sds.ended() && b.closed == [link]);
+    b.pass(Duration::from_secs(2));
+    b.settle();
+    b.join_mdm(2);
+    // One that has not begun was given a wrong device, or a wrong MDM.
+    let mut begins = Bench::durable();
+    let (dial, _) = begins.dials.remove(0);
+    let link = begins.link(Some(dial));
+    begins.frame(link, Kind::Refusal, &wrong);
+    assert!(begins.sds.ended() && begins.sds.trouble().is_some());
 }
 
 impl Bench {

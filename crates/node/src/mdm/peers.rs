@@ -8,7 +8,7 @@
 //!   has nothing yet, whoever calls it. Nobody else is dialled, and from nobody else a message is taken.
 //! - A message counts only with the secret that was sent to the member's address: who listens elsewhere doesn't know it.
 //!   A link that was proven so is replaced by one that wasn't only when the member itself, at its address, refuses
-//!   what it is sent.
+//!   what it is sent. While none is proven, the newest [`UNPROVEN`] are kept: any of them may be the member's.
 //! - A message is sent as a whole, in parts that fit into frames, or not at all; that one was lost is told to the
 //!   consensus.
 
@@ -31,6 +31,9 @@ use wire::{Header, Kind, frame};
 const MESSAGE_MAX: usize = 1 << 30;
 /// Bytes of one part.
 const PART: usize = 1 << 20;
+
+/// Links that say to be one member's, and have not proven it: the oldest goes when one more comes.
+const UNPROVEN: usize = 16;
 
 /// A member, as somebody to be dialled.
 struct Contact {
@@ -206,7 +209,7 @@ impl Mdm {
             kind => {
                 let refusal = Refusal::decode(body).ok().filter(|_| kind == Some(Kind::Refusal));
                 out.push(Effect::Close { link });
-                self.doubt(member);
+                self.doubt(member, out);
                 if self.peers.lost(link).is_some() {
                     self.member_lost(now, member, out);
                 }
@@ -366,7 +369,7 @@ impl Mdm {
         (needed || calls) && room
     }
 
-    /// This link says that it is the member's. Older ones that are as little proven are closed.
+    /// This link says that it is the member's. It is one of several until one of them is proven.
     pub(super) fn seat_member(
         &mut self,
         link: LinkId,
@@ -375,35 +378,42 @@ impl Mdm {
         out: &mut Effects,
     ) {
         let told = self.peers.told.get(&member);
-        let proven = told.filter(|t| t.proven && self.links.contains_key(&t.link)).map(|t| t.link);
-        self.close_others(member, &[Some(link), proven], out);
-        let seat = self.links.get_mut(&link).expect("it said hello");
-        (seat.peer, seat.secret) = (Peer::Mdm(member), secret);
-        if proven.is_none() {
+        let told = told.filter(|t| self.links.contains_key(&t.link));
+        let proven = told.filter(|t| t.proven).map(|t| t.link);
+        if told.is_none() {
             self.peers.told.insert(member, Told { link, secret, proven: false });
         }
+        let seat = self.links.get_mut(&link).expect("it said hello");
+        (seat.peer, seat.secret) = (Peer::Mdm(member), secret);
+        let mut unproven = self.links_of(member, proven);
+        unproven.sort_unstable_by_key(|link| self.links[link].opened);
+        let more = unproven.len().saturating_sub(UNPROVEN);
+        unproven[..more].iter().for_each(|link| self.close_link(*link, out));
     }
 
-    fn close_others(&mut self, member: u32, but: &[Option<LinkId>], out: &mut Effects) {
-        let other = |(link, l): (&LinkId, &super::Link)| {
-            (l.peer == Peer::Mdm(member) && !but.contains(&Some(*link))).then_some(*link)
-        };
-        for link in self.links.iter().filter_map(other).collect::<Vec<_>>() {
-            self.links.remove(&link);
-            out.push(Effect::Close { link });
-        }
+    /// The links that say to be the member's, but this one.
+    fn links_of(&self, member: u32, but: Option<LinkId>) -> Vec<LinkId> {
+        let links = self.links.iter().filter(|(_, l)| l.peer == Peer::Mdm(member));
+        links.map(|(link, _)| *link).filter(|link| Some(*link) != but).collect()
     }
 
-    /// A member has refused what was sent to its address. It may have begun anew while the link of its
-    /// earlier life still seems to be up: then its newest link says which secret counts.
-    fn doubt(&mut self, member: u32) {
+    fn close_link(&mut self, link: LinkId, out: &mut Effects) {
+        self.links.remove(&link);
+        out.push(Effect::Close { link });
+    }
+
+    /// A member has refused what was sent to its address: what it was told to be known by isn't it. It may have begun
+    /// anew while the link of its earlier life still seems to be up, or somebody else has said hello in its name. Which of
+    /// its links is the true one isn't known: chance chooses, so that nobody can be in front of it for long.
+    fn doubt(&mut self, member: u32, out: &mut Effects) {
         let Some(told) = self.peers.told.get_mut(&member) else { return };
         told.proven = false;
-        let other = |(link, l): (&LinkId, &super::Link)| {
-            (l.peer == Peer::Mdm(member) && *link != told.link).then_some((*link, l.secret))
-        };
-        if let Some((link, secret)) = self.links.iter().filter_map(other).max() {
-            *told = Told { link, secret, proven: false };
+        let refused = told.link;
+        let others = self.links_of(member, Some(refused));
+        if !others.is_empty() {
+            let link = others[out.prng().below(others.len() as u64) as usize];
+            let secret = self.links[&link].secret;
+            self.peers.told.insert(member, Told { link, secret, proven: false });
         }
     }
 
@@ -414,7 +424,8 @@ impl Mdm {
         }
         let secret = self.links[&link].secret;
         self.peers.told.insert(member, Told { link, secret, proven: true });
-        self.close_others(member, &[Some(link)], out);
+        let others = self.links_of(member, Some(link));
+        others.into_iter().for_each(|link| self.close_link(link, out));
     }
 
     /// A part of a message of another MDM. An error is for the other side and for the log.

@@ -35,10 +35,14 @@ impl Sds {
     /// Greets the MDM on a link that was dialled to it.
     pub(super) fn greet_mdm(&mut self, link: LinkId, out: &mut Effects) {
         self.links.insert(link, Who::Mdm);
-        let mut hello = hello(self.cluster, Role::Sds, &self.config.name);
-        (hello.id, hello.incarnation, hello.map) =
-            (self.me.0, self.incarnation.0, self.map.version.0);
+        let hello = self.hello_to_mdm();
         self.mdm.dialer_mut().link_up(link, &hello, out);
+    }
+
+    pub(super) fn hello_to_mdm(&self) -> Hello {
+        let hello = hello(self.cluster, Role::Sds, &self.config.name);
+        let (id, incarnation, map) = (self.me.0, self.incarnation.0, self.map.version.0);
+        Hello { id, incarnation, map, ..hello }
     }
 
     /// A frame from the MDM.
@@ -50,6 +54,7 @@ impl Sds {
         body: &Buf,
         out: &mut Effects,
     ) {
+        self.mdm_lives(now, out);
         let read = match h.kind() {
             Some(Kind::Welcome) => {
                 Welcome::decode(&body[..]).map(|w| self.welcomed_by_mdm(now, link, &w, out))
@@ -66,8 +71,10 @@ impl Sds {
                     RefusalCode::Superseded => self.end(Note::Superseded, out),
                     RefusalCode::WrongDevice => self.give_up(Trouble::Refused(r.text), out),
                     RefusalCode::Occupied => self.wait_for_place(now, r.text, out),
+                    // One that serves has the map that an MDM may have lost with its log.
                     RefusalCode::WrongCluster
-                        if self.config.device.kind() == DeviceKind::Durable =>
+                        if self.config.device.kind() == DeviceKind::Durable
+                            && self.mirror.is_none() =>
                     {
                         self.give_up(Trouble::Refused(r.text), out);
                     }
@@ -96,7 +103,13 @@ impl Sds {
         }
     }
 
-    fn welcomed_by_mdm(&mut self, now: Time, link: LinkId, welcome: &Welcome, out: &mut Effects) {
+    pub(super) fn welcomed_by_mdm(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        welcome: &Welcome,
+        out: &mut Effects,
+    ) {
         if welcome.role() != Role::Mdm {
             out.note(Note::Refused { link, why: "the MDM address is not an MDM's" });
             return self.drop_link(now, link, out);
@@ -117,21 +130,6 @@ impl Sds {
         }
         send_control(link, Header::new(Kind::Register), &register, out);
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
-    }
-
-    /// This life of an MDM leads, and asks whether somebody listens here. If our link leads to another one, whose
-    /// host may have lost power, it leads nowhere, and TCP may try it for minutes: the new one is dialled, at once.
-    pub(super) fn mdm_asks(&mut self, now: Time, hello: &Hello, out: &mut Effects) {
-        if self.mdm_life == Incarnation(hello.incarnation) {
-            return;
-        }
-        if let Some(link) = self.mdm.dialer().link() {
-            self.drop_link(now, link, out);
-        }
-        match hello.address.parse() {
-            Ok(leader) => self.mdm.go_to(leader),
-            Err(_) => self.mdm.dialer_mut().hurry(),
-        }
     }
 
     /// What this shard is, as far as it is known.
@@ -224,7 +222,7 @@ impl Sds {
             return self.end(Note::Superseded, out);
         }
         if self.mirror.is_some() {
-            return self.pull(link, out);
+            return self.pull(link, flag::WAIT, out);
         }
         self.serve(now, out);
     }
@@ -242,13 +240,14 @@ impl Sds {
         mirror.named_at(self.named_at);
         self.mirror = Some(mirror);
         if let Some(link) = self.mdm.dialer().up() {
-            self.pull(link, out);
+            self.pull(link, flag::WAIT, out);
         }
     }
 
-    fn pull(&mut self, link: LinkId, out: &mut Effects) {
+    /// Asks for what is newer than the map here. Without `WAIT` there is an answer at once, whatever there is.
+    pub(super) fn pull(&mut self, link: LinkId, flags: u8, out: &mut Effects) {
         let mut pull = Header::new(Kind::MapPull);
-        (pull.flags, pull.map) = (flag::WAIT, self.map.version.0.into());
+        (pull.flags, pull.map) = (flags, self.map.version.0.into());
         out.send(link, wire::frame(pull, &[]), Buf::EMPTY);
     }
 
@@ -264,7 +263,7 @@ impl Sds {
         self.map_page(now, page, out);
         self.news.keep(body.to_vec(), last.then_some((from, self.map.version)));
         if last {
-            self.pull(link, out);
+            self.pull(link, flag::WAIT, out);
         }
     }
 
@@ -545,6 +544,10 @@ fn refused(code: RefusalCode) -> &'static str {
             "the MDM does not know where this server belongs: compare `domain`, `fault_set` and `pool` of its \
              configuration with `gabion domain list`, `gabion fault-set list` and `gabion pool list`. Where there are \
              several, it has to say which"
+        }
+        RefusalCode::WrongCluster => {
+            "an MDM of another cluster: if it was this one's, it has lost its log. Let the servers run, end that MDM, \
+             remove its log, and restore a backup (docs/operate/managers.md)"
         }
         RefusalCode::Occupied => {
             "its device counts as up elsewhere, or another one in its place: it waits for what the MDM finds there"

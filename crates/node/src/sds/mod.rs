@@ -7,6 +7,7 @@
 //! count only while the link is in `links`; of each client, and of each other device, only the newest
 //! connection is.
 
+mod claimants;
 mod control;
 mod device;
 mod followers;
@@ -124,6 +125,8 @@ enum Who {
     Stranger,
     /// The MDM, dialled.
     Mdm,
+    /// One that says that it leads, dialled.
+    Claimant,
     /// A device that I lead groups with, dialled.
     Follower(DeviceId),
     /// A device that leads groups with me; it dialled.
@@ -162,6 +165,10 @@ pub struct Sds {
     mdm: Finder,
     /// The life of the MDM that welcomed it last.
     mdm_life: Incarnation,
+    /// When it said something last.
+    mdm_heard: Option<Time>,
+    /// Others that say that they lead.
+    claimants: Vec<claimants::Claimant>,
     /// Since when the MDM refuses it, as somebody who was not heard counts as up in its place.
     occupied: Option<Time>,
     links: Map<LinkId, Who>,
@@ -204,6 +211,8 @@ impl Sds {
             news: News::default(),
             mdm,
             mdm_life: Incarnation(0),
+            mdm_heard: None,
+            claimants: Vec::new(),
             occupied: None,
             links: Map::default(),
             waiting: Vec::new(),
@@ -380,7 +389,7 @@ impl Sds {
                     }
                 }
             }
-            None => {}
+            None => self.claimant_failed(dial),
         }
     }
 
@@ -391,6 +400,7 @@ impl Sds {
                 self.news.forget_pages();
                 self.mdm.lost(now, out.prng());
             }
+            Some(Who::Claimant) => self.claimant_lost(link),
             Some(Who::Follower(device)) => {
                 let follower =
                     self.followers.change(device).filter(|f| f.dialer.link() == Some(link));
@@ -496,6 +506,7 @@ impl seam::Node for Sds {
             let opened = self.opening.start(out);
             self.opened(now, opened, out);
         }
+        self.try_claimants(now, out);
         self.dial(now, out);
         if let Some(mirror) = &mut self.mirror {
             if mirror.wake_at().is_some_and(|at| at <= now) {
@@ -534,6 +545,8 @@ impl seam::Node for Sds {
         let mdm = self.mdm.dialer().wake_at().filter(|_| self.may_register());
         let mut wake = Time::earliest(mdm, self.followers.dial_at);
         wake = Time::earliest(wake, self.waiting.first().map(|w| w.until));
+        let claimants = self.claimants.iter().filter_map(|c| c.wake_at()).min();
+        wake = Time::earliest(wake, claimants.filter(|_| self.may_register()));
         if let Some(mirror) = &self.mirror {
             wake = Time::earliest(wake, mirror.wake_at());
             wake = Time::earliest(wake, Some(self.proposal_due));

@@ -39,6 +39,9 @@ impl Sds {
         dial: Option<DialId>,
         out: &mut Effects,
     ) {
+        if dial.is_some_and(|dial| self.greet_claimant(now, link, dial, out)) {
+            return;
+        }
         match dial.map(|dial| self.dials.remove(&dial)) {
             None => drop(self.links.insert(link, Who::Stranger)),
             Some(Some(None)) => self.greet_mdm(link, out),
@@ -76,6 +79,7 @@ impl Sds {
             Who::Leader(device) => self.leader_frame(now, link, device, &h, body, out),
             Who::Follower(device) => self.follower_frame(now, link, device, &h, &body, out),
             Who::Mdm => self.mdm_frame(now, link, &h, &body, out),
+            Who::Claimant => self.claimant_frame(now, link, &h, &body, out),
             Who::Stranger => self.greeted(now, link, &h, &body, out),
         }
     }

@@ -126,6 +126,46 @@ fn a_member_that_began_anew_is_understood_while_its_earlier_link_seems_up() {
     assert!(!b.closed.contains(&later));
 }
 
+/// Anybody may say hello as a member, as often as he likes: the member's own link stays until a message proves whose it is.
+#[test]
+fn hellos_in_a_members_name_do_not_keep_it_out() {
+    let mut b = Bench::with_a_member();
+    let (secret, term) = (b.secret(), b.term());
+    let member = b.hello_as(2, AWAY);
+    let forged: Vec<LinkId> = (0..10).map(|i| b.hello_with(2, AWAY, 100 + i)).collect();
+    b.say(member, secret, term);
+    assert!(!b.closed.contains(&member), "its link was closed before it could say anything");
+    assert!(forged.iter().all(|link| b.closed.contains(link)), "one is proven: the others go");
+    // They are bounded.
+    let mut b = Bench::with_a_member();
+    let all: Vec<LinkId> = (0..100).map(|i| b.hello_with(2, AWAY, 100 + i)).collect();
+    assert_eq!(all.iter().filter(|link| !b.closed.contains(link)).count(), 16);
+}
+
+/// Whose secret a member refuses isn't it: sooner or later the true one is tried.
+#[test]
+fn the_secret_of_a_member_is_found_among_those_that_were_made_up() {
+    let mut b = Bench::with_a_member();
+    let plain = node::links::welcome(ClusterId(7), Role::Mdm);
+    for secret in (100..105).chain([9]).chain(105..110) {
+        b.hello_with(2, AWAY, secret);
+    }
+    for _ in 0..200 {
+        b.dials.retain(|(_, to)| to == AWAY);
+        let (way, _) = b.dial_up();
+        b.send(way, Header::new(Kind::Welcome), &plain);
+        b.pass(200, &[]);
+        if b.secrets_sent(way).contains(&9) {
+            return;
+        }
+        let why = node::links::refusal(RefusalCode::Unexpected, "from elsewhere");
+        b.send(way, Header::new(Kind::Refusal), &why);
+        b.dials.clear();
+        b.pass(2000, &[]);
+    }
+    panic!("the true secret was never said");
+}
+
 #[test]
 fn a_term_that_no_cluster_gets_to_is_refused_even_from_a_member() {
     let mut b = Bench::with_a_member();
