@@ -7,7 +7,7 @@ use crate::table::{right, table};
 use crate::target::Target;
 use anyhow::Result;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{AcceptLoss, Ask, Unserved, UnservedGroup, VolumeDamage};
 
 const UNIT: u64 = base::UNIT as u64;
@@ -138,28 +138,54 @@ fn print(damage: &Damage) {
 /// `gabion volume accept-loss`.
 pub fn accept(target: &Target, names: &[String], stale: bool, yes: bool) -> Result<()> {
     let mut admin = target.connect()?;
-    let before = names.iter().map(|name| Ok(ranges(&admin.damage(name)?)));
-    let before: Vec<Vec<Range>> = before.collect::<Result<_>>()?;
     let meant = |r: &&Range| (r.why == "lost") != stale && !(stale && r.older_copies.is_empty());
-    let bytes: u64 = before.iter().flatten().filter(meant).map(|r| r.length).sum();
+    let mut look = || -> Result<Vec<Range>> {
+        let all = names.iter().map(|name| Ok(ranges(&admin.damage(name)?)));
+        Ok(all.collect::<Result<Vec<_>>>()?.concat())
+    };
+    let sum = |all: &[Range]| all.iter().filter(meant).map(|r| r.length).sum::<u64>();
+    let before = look()?;
+    let bytes = sum(&before);
     if !yes {
-        confirm(&names.join(", "), stale, bytes)?;
+        let away: BTreeSet<u32> =
+            before.iter().filter(meant).flat_map(|r| r.waits_for.clone()).collect();
+        confirm(&names.join(", "), stale, bytes, &away)?;
     }
-    let order = AcceptLoss { volumes: names.to_vec(), by: who(), at: now(), stale };
-    admin.order(Ask::AcceptLoss(order))?;
+    let mut left = bytes;
+    loop {
+        let order = AcceptLoss { volumes: names.to_vec(), by: who(), at: now(), stale };
+        target.connect()?.order(Ask::AcceptLoss(order))?;
+        // One order is for so many groups at most.
+        let rest = sum(&look()?);
+        if rest == 0 || rest >= left {
+            left = rest;
+            break;
+        }
+        left = rest;
+    }
     let how = if stale { "what an older copy has" } else { "zeros" };
     println!(
         "{} of {} are served again, with {how}. Check what lies there.",
-        Size(bytes),
+        Size(bytes.saturating_sub(left)),
         names.join(", ")
     );
+    if left > 0 {
+        println!("{} are not: `gabion volume damage` tells why.", Size(left));
+    }
     Ok(())
 }
 
-fn confirm(names: &str, stale: bool, bytes: u64) -> Result<()> {
+fn confirm(names: &str, stale: bool, bytes: u64, away: &BTreeSet<u32>) -> Result<()> {
     let what = match stale {
-        true => "What only the devices had that are away is given up, also if they come back.",
-        false => "It reads as zeros from then on.",
+        true => {
+            let away: Vec<String> = away.iter().map(|id| format!("dev{id}")).collect();
+            format!(
+                "What only {} had is given up, also if they come back. Stop their servers first if these may still run: \
+                 one that is only cut off from the MDM may go on answering clients, and all of that is given up, too.",
+                away.join(", ")
+            )
+        }
+        false => "It reads as zeros from then on.".to_owned(),
     };
     let warning = format!("{} of {names} are given up for good. {what}\n", Size(bytes));
     let unasked = format!("this gives up data of {names} for good");

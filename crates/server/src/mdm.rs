@@ -1,5 +1,6 @@
 //! `gabion mdm run|list|add|remove|switch|backup|recover|restore|kill|start`.
 
+mod beginning;
 pub mod recovery;
 mod roster;
 
@@ -148,6 +149,7 @@ pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
         MdmCommand::Run(args) => {
             let Some(file) = args.config_or_example(MDM_EXAMPLE)? else { return Ok(Exit::Ok) };
             let mut config: MdmConfig = config::read(file)?;
+            beginning::refuse_another(&config, file, false)?;
             config.backend.0 = args.backend.unwrap_or(config.backend.0);
             role_mdm::run(&config)?;
         }
@@ -172,6 +174,8 @@ pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
         MdmCommand::Start { name } => {
             let dir = target.local()?;
             let name = cluster::mdm_name(&dir, name.as_deref())?;
+            let file = dir.config_file(&name);
+            beginning::refuse_another(&config::read(&file)?, &file, true)?;
             start(target, &dir, &name)?;
         }
     }

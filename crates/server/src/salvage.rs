@@ -57,6 +57,13 @@ pub fn has_devices(dir: &StateDir) -> Result<bool> {
     Ok(false)
 }
 
+/// True when a server's configuration names a device that survives its process: it may lie anywhere.
+pub fn names_devices(dir: &StateDir) -> Result<bool> {
+    let files = dir.configured()?.into_iter().map(|name| dir.config_file(&name));
+    let servers = files.filter_map(|file| config::read::<SdsConfig>(&file).ok());
+    Ok(servers.flat_map(|server| server.device).any(|device| device.spec.path().is_some()))
+}
+
 fn file_names(dir: &StateDir) -> Result<Vec<String>> {
     let entries = fs::read_dir(dir.root().join("devices"))?;
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()

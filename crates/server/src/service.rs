@@ -181,6 +181,17 @@ impl<N: Node + Watch + 'static> Shards<N> {
         self.running.values().for_each(|shard| shard.stop.stop());
     }
 
+    /// Follows a configuration that was read again. What is wrong with it must not harm what runs, or waits for room.
+    fn reread(&mut self, log: &Log, named: Result<Vec<Job<N>>>) {
+        let followed = named.and_then(|jobs| {
+            self.starved.clear();
+            self.become_those(log, jobs)
+        });
+        if let Err(why) = followed {
+            log.line(&format!("the configuration was not read again: {why:#}"));
+        }
+    }
+
     /// Runs these, and no others.
     fn become_those(&mut self, log: &Log, jobs: Vec<Job<N>>) -> Result<()> {
         self.waiting.clear();
@@ -345,13 +356,9 @@ fn follow<N: Node + Watch + 'static>(
             }
             Ok(Message::Signal(SIGHUP)) => {
                 log.reopen();
-                // What is wrong with the configuration must not harm what runs.
-                shards.starved.clear();
                 let runs = |name: &str| shards.running.get(name).map(|s| s.disk_bytes);
-                if let Some(named) = reload.as_mut().map(|reload| reload(&runs))
-                    && let Err(why) = named.and_then(|jobs| shards.become_those(log, jobs))
-                {
-                    log.line(&format!("the configuration was not read again: {why:#}"));
+                if let Some(named) = reload.as_mut().map(|reload| reload(&runs)) {
+                    shards.reread(log, named);
                 }
             }
             Ok(Message::Signal(signal)) => {
@@ -487,5 +494,25 @@ impl PidFile {
 impl Drop for PidFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use node::mdm::Mdm;
+
+    /// A process that waits for room ends when nothing waits any more.
+    #[test]
+    fn what_waits_for_room_does_so_when_the_configuration_can_not_be_read() {
+        let (report, _inbox) = sync_channel(BACKLOG);
+        let (running, waiting) = (BTreeMap::new(), BTreeMap::new());
+        let starved = BTreeMap::from([("mdm".to_owned(), None)]);
+        let mut shards: Shards<Mdm> =
+            Shards { report, lost: Arc::default(), running, waiting, starved };
+        shards.reread(&Log::new("mdm"), Err(anyhow::anyhow!("no such file")));
+        assert_eq!(shards.fed(), ["mdm"]);
+        shards.reread(&Log::new("mdm"), Ok(Vec::new()));
+        assert!(shards.fed().is_empty(), "it is not in the configuration any more");
     }
 }

@@ -205,7 +205,8 @@ fn kept(dir: &StateDir) -> Result<Option<Asked>> {
         _ if salvage::has_devices(dir)? => Asked::left(dir)?,
         _ => return Ok(None),
     };
-    Ok(before.devices.iter().any(UpDevice::survives).then_some(before))
+    let survives = before.devices.iter().any(UpDevice::survives) || salvage::names_devices(dir)?;
+    Ok(survives.then_some(before))
 }
 
 /// Devices without the log that tells what is on them are not the beginning of another cluster.
@@ -286,7 +287,9 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     let report = match names.and_then(|names| starting.start(&names, &plan.volumes)) {
         Ok(report) => report,
         Err(error) => {
-            cluster::stop(&dir.live()?)?;
+            let stopped = dir.live().and_then(|live| cluster::stop(&live));
+            starting.end();
+            stopped?;
             if first {
                 dir.make_blank()?;
             }
@@ -379,7 +382,8 @@ fn clear_earlier_run(dir: &StateDir, again: bool) -> Result<()> {
     }
     for index in (0..).take_while(|i| dir.mdm_log(&cluster::mdm(*i)).exists()) {
         let log = dir.mdm_log(&cluster::mdm(index));
-        let kept = log.with_extension("log.1");
+        let mut names = (1..).map(|i: u32| log.with_extension(format!("log.{i}")));
+        let kept = names.find(|name| !name.exists()).context("all names are taken")?;
         files::rename(&log, &kept).with_context(|| format!("can't keep {}", log.display()))?;
         if index > 0 {
             continue;
@@ -612,8 +616,41 @@ impl Starting<'_> {
         })
     }
 
+    /// Ends what was started and is still there: it may not even have written its pid file yet.
+    fn end(&mut self) {
+        for (_, child) in &mut self.children {
+            // One that has ended can't be killed.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
     fn spawn(&mut self, name: &str) -> Result<()> {
         self.children.push((name.to_owned(), cluster::spawn(self.dir, name)?));
+        Ok(())
+    }
+
+    /// Notices who has ended. Without one of them a new cluster can't be.
+    fn look_after_children(&mut self) -> Result<()> {
+        let mut at = 0;
+        while let Some((_, child)) = self.children.get_mut(at) {
+            let Some(status) = child.try_wait()? else {
+                at += 1;
+                continue;
+            };
+            let (name, _) = self.children.remove(at);
+            let words = cluster::last_words(self.dir, &name);
+            if self.again && name.starts_with("sds") {
+                self.missing.push(format!("{name} ended; the others serve. {words}"));
+                self.ended.push(name);
+                continue;
+            }
+            let exit = match status.code() {
+                Some(code) if code == Exit::Taken as i32 => Exit::Taken,
+                _ => Exit::Failed,
+            };
+            return Err(coded(exit, format!("{name} ended ({status}). {words}")));
+        }
         Ok(())
     }
 
@@ -630,24 +667,7 @@ impl Starting<'_> {
             if let Ok(Some(value)) = outcome {
                 return Ok(value);
             }
-            let mut running = Vec::new();
-            for (name, mut child) in std::mem::take(&mut self.children) {
-                if let Some(status) = child.try_wait()? {
-                    let words = cluster::last_words(self.dir, &name);
-                    if self.again && name.starts_with("sds") {
-                        self.missing.push(format!("{name} ended; the others serve. {words}"));
-                        self.ended.push(name);
-                        continue;
-                    }
-                    let exit = match status.code() {
-                        Some(code) if code == Exit::Taken as i32 => Exit::Taken,
-                        _ => Exit::Failed,
-                    };
-                    return Err(coded(exit, format!("{name} ended ({status}). {words}")));
-                }
-                running.push((name, child));
-            }
-            self.children = running;
+            self.look_after_children()?;
             if self.interrupted.load(Ordering::Relaxed) {
                 bail!("interrupted before {what}");
             }
@@ -671,4 +691,86 @@ fn greets(socket: &Path) -> bool {
     stream.set_read_timeout(Some(Duration::from_secs(1))).is_ok()
         && stream.read_exact(&mut greeting).is_ok()
         && greeting == *NBD_GREETING
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// A directory in which a cluster with RAM devices ran.
+    fn of_memory(name: &str) -> StateDir {
+        let root = std::env::temp_dir().join(format!("gabion-up-{name}-{}", std::process::id()));
+        let dir = StateDir::create(&root).unwrap();
+        let asked = Asked {
+            mdms: 1,
+            sds: 2,
+            sds_per_process: 1,
+            devices: vec!["ram:1GiB".parse().unwrap()],
+            backend: Backend::default(),
+            tcp_only: false,
+            served: true,
+        };
+        config::write(&dir.cluster_file(), &asked).unwrap();
+        files::write(&dir.mdm_log("mdm"), "log").unwrap();
+        dir
+    }
+
+    fn server(dir: &StateDir, device: &str) {
+        let text = format!(
+            "name = \"sds1\"\nmdm = [\"127.0.0.1:1\"]\n[[device]]\nspec = \"{device}\"\nlisten = \"127.0.0.1:2\"\n"
+        );
+        files::write(&dir.config_file("sds1"), text).unwrap();
+    }
+
+    #[test]
+    fn a_cluster_of_memory_with_a_disk_that_was_added_is_not_forgotten() {
+        let dir = of_memory("added");
+        server(&dir, "ram:1GiB");
+        assert!(kept(&dir).unwrap().is_none());
+        server(&dir, "file:/data/a:10GiB");
+        assert!(kept(&dir).unwrap().is_some());
+        fs::remove_dir_all(dir.root()).unwrap();
+    }
+
+    #[test]
+    fn no_log_that_was_kept_is_overwritten() {
+        let dir = of_memory("twice");
+        for text in ["first", "second", "third"] {
+            files::write(&dir.mdm_log("mdm"), text).unwrap();
+            clear_earlier_run(&dir, false).unwrap();
+        }
+        for (i, text) in (1..).zip(["first", "second", "third"]) {
+            let kept = dir.root().join(format!("mdm.log.{i}"));
+            assert_eq!(fs::read_to_string(kept).unwrap(), text);
+        }
+        fs::remove_dir_all(dir.root()).unwrap();
+    }
+
+    #[test]
+    fn when_a_start_fails_everything_ends_that_was_started() {
+        let dir = of_memory("ends");
+        let spawn = |command: &str| {
+            let (program, argument) = command.split_once(' ').unwrap();
+            Command::new(program).arg(argument).spawn().unwrap()
+        };
+        let children: Vec<_> = ["sleep 600", "ls /nowhere", "sleep 601"]
+            .map(|command| (command.to_owned(), spawn(command)))
+            .into();
+        let pids: Vec<u32> = children.iter().map(|(_, child)| child.id()).collect();
+        let mut starting = Starting {
+            dir: &dir,
+            again: false,
+            children,
+            ended: Vec::new(),
+            missing: Vec::new(),
+            interrupted: &AtomicBool::new(false),
+        };
+        assert!(starting.wait("nothing", |_| Ok(None::<()>)).is_err());
+        starting.end();
+        for pid in pids {
+            assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} is still there");
+        }
+        fs::remove_dir_all(dir.root()).unwrap();
+    }
 }
