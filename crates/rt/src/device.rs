@@ -9,8 +9,8 @@
 
 use crate::error::RtError;
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, flock,
-    fstat, fsync, ftruncate, open, statx,
+    Advice, AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fadvise, fcntl_getfl,
+    fcntl_setfl, flock, fstat, fsync, ftruncate, open, statx,
 };
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
@@ -144,6 +144,7 @@ impl Device {
             }
             Ok(()) => Ok(Device { direct: Some(aligns.memory), ..self }),
             Err(Errno::INVAL) => {
+                forget_cache(&self.fd).map_err(failed(path))?;
                 let notice = Some(format!(
                     "device {}: its file system has no direct I/O, so it goes through the page cache, \
                      which costs memory and a copy; put it on ext4 or XFS",
@@ -288,5 +289,47 @@ fn settle(path: &Path) -> Result<(), RtError> {
         // Some file systems have nothing to flush in a folder.
         Err(Errno::INVAL) => Ok(()),
         outcome => outcome.map_err(failed),
+    }
+}
+
+/// Lets what is read from now on come from the disk. When a write-back fails, the pages count as clean afterwards: who
+/// opens the file next would read, and rely on, what is on no disk.
+fn forget_cache(fd: impl AsFd) -> Result<(), Errno> {
+    fsync(&fd)?;
+    fadvise(fd, 0, None, Advice::DontNeed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::{ReadWriteFlags, preadv2};
+    use std::io::{IoSliceMut, Write};
+
+    /// Bytes that can be read without the disk.
+    fn cached(fd: impl AsFd) -> Result<usize, Errno> {
+        let mut block = [0; 4096];
+        let read = preadv2(fd, &mut [IoSliceMut::new(&mut block)], 0, ReadWriteFlags::NOWAIT);
+        match read {
+            Err(Errno::AGAIN) => Ok(0),
+            read => read,
+        }
+    }
+
+    #[test]
+    fn what_was_written_by_the_page_cache_is_read_from_the_disk() {
+        // Beside this program, as /tmp may be memory.
+        let path = std::env::current_exe().unwrap().with_extension("cache");
+        let mut file = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .unwrap();
+        file.write_all(&[7; 1 << 20]).unwrap();
+        assert_eq!(cached(&file), Ok(4096));
+        forget_cache(&file).unwrap();
+        assert_eq!(cached(&file), Ok(0));
+        std::fs::remove_file(path).unwrap();
     }
 }
