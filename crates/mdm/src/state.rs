@@ -453,25 +453,26 @@ impl State {
 
     /// The next new device's id.
     pub fn next_device(&self) -> DeviceId {
-        let last = self.devices.last_key_value().map_or(0, |(id, _)| id.0);
-        DeviceId(last.max(self.recovery.device) + 1)
+        DeviceId(next(self.devices.last_key_value().map(|(id, _)| id.0), self.recovery.device))
     }
 
     /// The next new server's id.
     pub fn next_sds(&self) -> SdsId {
-        let last = self.servers.last_key_value().map_or(0, |(id, _)| id.0);
-        SdsId(last.max(self.recovery.server) + 1)
+        SdsId(next(self.servers.last_key_value().map(|(id, _)| id.0), self.recovery.server))
     }
 
     /// The next new group's id.
     pub fn next_group(&self) -> GroupId {
-        let last = self.groups.last_key_value().map_or(0, |(id, _)| id.0);
-        GroupId(last.max(self.recovery.group) + 1)
+        GroupId(next(self.groups.last_key_value().map(|(id, _)| id.0), self.recovery.group))
     }
 
     /// The next new client's id.
     pub fn next_sdc(&self) -> SdcId {
-        let last = self.sdcs.last_key_value().map_or(0, |(id, _)| id.0);
-        SdcId(last.max(self.recovery.sdc) + 1)
+        SdcId(next(self.sdcs.last_key_value().map(|(id, _)| id.0), self.recovery.sdc))
     }
+}
+
+/// The id after the last one that was given, and after those that lost MDMs may have given.
+fn next(last: Option<u32>, lost: u32) -> u32 {
+    last.unwrap_or(0).max(lost) + 1
 }

@@ -3,6 +3,7 @@
 
 use crate::lease::Fate;
 use crate::mirror::Mirror;
+use crate::replica::{Primary, Replica, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, GroupId, LinkId, MapVersion, Time};
@@ -12,10 +13,8 @@ use wire::{Header, Kind};
 impl<J: Journal> Mirror<J> {
     /// Bytes that syncs here still have to move.
     pub fn resync_remaining(&self) -> u64 {
-        let todo = |r: &crate::replica::Replica| match &r.role {
-            crate::replica::Role::Primary(crate::replica::Primary { sync: Some(sync), .. }) => {
-                sync.todo.bytes()
-            }
+        let todo = |r: &Replica| match &r.role {
+            Role::Primary(Primary { sync: Some(sync), .. }) => sync.todo.bytes(),
             _ => 0,
         };
         self.replicas.values().map(todo).sum()

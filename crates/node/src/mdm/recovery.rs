@@ -8,7 +8,6 @@ use super::outlet::Answer;
 use super::peers::Peers;
 use super::{Mdm, Peer};
 use crate::links::send_control;
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -147,8 +146,7 @@ impl Mdm {
         self.office = None;
     }
 
-    /// A device tells a part of what it knows.
-    /// False: it tells more than there can be.
+    /// A device tells a part of what it knows. False: it tells more than there can be.
     pub(super) fn report(&mut self, link: LinkId, part: Report) -> bool {
         match self.links.get_mut(&link).filter(|_| self.state.wants_reports()) {
             Some(link) => link.word.get_or_insert_default().add(part),
@@ -177,7 +175,7 @@ impl Mdm {
         }
         self.recovery_due.0 = now + EVERY;
         if !self.state.wants_reports() {
-            self.words = BTreeMap::new();
+            self.words.clear();
             return None;
         }
         let command = recovery::plan(&self.state, &self.words, now < self.recovery_due.1)?;
