@@ -52,7 +52,7 @@ pub(crate) struct Link<F> {
     pub(crate) paused: bool,
     /// Sending failed: what the other side said before is still read, and then this is told.
     pub(crate) broken: bool,
-    /// The stream ended; told after the frames before it, when the link is not paused.
+    /// The stream ended; told after the frames before it.
     pub(crate) ended: Option<DownReason>,
     pub(crate) input: Input,
     pub(crate) output: Output,
@@ -98,6 +98,11 @@ impl<F> Link<F> {
             State::Closing(_) | State::Finished(_) => self.ended.is_none(),
             State::Dead => false,
         }
+    }
+
+    /// True when nothing may be taken from the socket, but the node has to learn when the other side goes.
+    pub(crate) fn wants_end(&self) -> bool {
+        self.state == State::Up && self.paused && self.ended.is_none()
     }
 
     /// True when the backend has nothing of this link under way.

@@ -96,6 +96,14 @@ pub(crate) trait Sys {
     /// the last receive took everything.
     fn await_input(&mut self, link: u32, fd: RawFd, drained: bool);
 
+    /// Completes as [`Token::Recv`] when the other side of the link has ended it, whatever there is to
+    /// receive. The result is not negative then: what `poll` says, such as `POLLHUP` and `POLLERR` for a
+    /// link that broke. Instead of [`Sys::await_input`].
+    fn await_end(&mut self, link: u32, fd: RawFd);
+
+    /// Makes [`Sys::await_end`] complete soon, with any result.
+    fn recall(&mut self, link: u32);
+
     /// Sends; answers at once, or completes later.
     ///
     /// # Safety

@@ -15,10 +15,11 @@
 //!    cut. The framer answers [`Framing::Frame`](crate::Framing::Frame) once per delivered frame.
 //! 4. **Links.** Ids are never reused. First `LinkUp`, at last at most one `LinkDown`; nothing about a
 //!    link after its `LinkDown`, nothing after the node's own `Close`. Frames that arrived whole come
-//!    before the `LinkDown` of an orderly end. Effects on a link that is gone are ignored.
+//!    before the `LinkDown` of an orderly end, unless the link is paused. Effects on a link that is gone are ignored.
 //! 5. **Close** comes after what was sent before: that arrives.
 //! 6. **Pause** stops frames, apart from those that were received already; after **Resume** they go
-//!    on, and none is lost.
+//!    on, and none is lost. If the other side is gone meanwhile, `LinkDown` comes at once, and what it
+//!    had sent before is lost: it waits for no answer any more.
 //! 7. **A dial** ends exactly once, in `LinkUp` or `DialFailed`, within about two seconds.
 //!    `Refused` only if the host is there and nobody listens.
 //! 8. **Bounds.** A peer that does not read ends in `LinkDown` with `Stuck` at the configured number
@@ -117,7 +118,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!(links_come_and_go),
     scenario!(data_sent_before_close_arrives_and_silence_follows),
     scenario!(half_a_frame_is_no_frame),
-    scenario!(a_pause_outlasts_the_other_sides_close),
+    scenario!(a_paused_link_is_told_of_the_other_sides_end),
     scenario!(garbage_ends_the_link),
     scenario!(dialing_nobody_is_refused),
     scenario!(ticks_are_never_early_and_always_come),
@@ -191,8 +192,8 @@ fn half_a_frame_is_no_frame(h: &mut dyn Harness) {
     );
 }
 
-fn a_pause_outlasts_the_other_sides_close(h: &mut dyn Harness) {
-    let (name, why) = ("a_pause_outlasts_the_other_sides_close", crate::DownReason::Closed);
+fn a_paused_link_is_told_of_the_other_sides_end(h: &mut dyn Harness) {
+    let (name, why) = ("a_paused_link_is_told_of_the_other_sides_end", crate::DownReason::Closed);
     let roles: Vec<Box<dyn roles::Role>> =
         alloc::vec![Box::new(Torn::half(1)), Box::new(Torn::victim(why).pausing())];
     play(h, name, Setup::default(), roles);

@@ -1,7 +1,7 @@
 //! How connections live and die in the world; the fault model is in [`crate::net`].
 
 use crate::inbox::{Item, ProcState, Stranger};
-use crate::net::{Cargo, Conn, End, EndState, Lane};
+use crate::net::{Cargo, Conn, End, EndState, Lane, Piece};
 use crate::weather::hit;
 use crate::world::{Dial, ProcId, What, World};
 use base::{GroupId, Incarnation, LinkId, SdcId, Time};
@@ -314,7 +314,7 @@ impl World {
             return self.queue.push(open_at, What::Arrive { conn: index, lane: lane as u8 });
         }
         if !reading {
-            return; // waits until the node reads again
+            return self.arrive_unread(index, lane);
         }
         let piece = conn.lanes[lane].pieces.pop_front().expect("looked at above");
         match piece.cargo {
@@ -323,6 +323,18 @@ impl World {
             Cargo::Down(why) => self.end_down(index, 1 - lane, why),
         }
         self.arm(index, lane);
+    }
+
+    /// What comes waits until the node reads again. That the other side is gone doesn't wait.
+    fn arrive_unread(&mut self, index: u32, lane: usize) {
+        let pieces = &mut self.conns[index as usize].as_mut().expect("still there").lanes[lane];
+        let Some(&Piece { at, cargo: Cargo::Down(why) }) = pieces.pieces.back() else { return };
+        if at > self.now {
+            pieces.armed = true;
+            return self.queue.push(at, What::Arrive { conn: index, lane: lane as u8 });
+        }
+        pieces.pieces.clear();
+        self.end_down(index, 1 - lane, why);
     }
 
     fn up(&mut self, index: u32, side: usize) {

@@ -33,6 +33,8 @@ const TRUST: usize = 1 << 20;
 pub(crate) struct Input {
     /// The backend is to tell when there is something to receive.
     pub(crate) awaited: bool,
+    /// That is told only when the other side has ended the link: it is paused, or was.
+    pub(crate) for_end: bool,
     /// The last receive took everything that the socket had.
     pub(crate) drained: bool,
     staging: Buf,
@@ -92,6 +94,7 @@ impl Input {
     pub(crate) fn new() -> Input {
         Input {
             awaited: false,
+            for_end: false,
             drained: false,
             staging: Buf::EMPTY,
             size: STAGING.0,

@@ -17,7 +17,7 @@ const RECEIVES: usize = 4;
 impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     pub(super) fn completed(&mut self, now: &mut Time, done: Done) {
         match done.token {
-            Token::Recv(i) => self.readable(now, i),
+            Token::Recv(i) => self.readable(now, i, done.result),
             Token::Send(i) => self.sent(*now, i, done.result),
             Token::Accept(i) => self.accepted(*now, i, done),
             Token::Connect(i) => self.connected(*now, i, done.result),
@@ -122,11 +122,22 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     }
 
     /// The socket has something to receive, or has ended.
-    fn readable(&mut self, now: &mut Time, index: u32) {
+    fn readable(&mut self, now: &mut Time, index: u32, result: i32) {
         let Some(link) = self.links.get_mut(index) else { return };
         link.input.awaited = false;
+        let for_end = std::mem::take(&mut link.input.for_end);
         if link.state == State::Dead {
             return self.bury(index);
+        }
+        if link.wants_end() {
+            // Whoever is gone waits for no answer: nothing that is in the socket still is worth reading.
+            return match for_end && result >= 0 {
+                true if result & i32::from(libc::POLLHUP | libc::POLLERR) == 0 => {
+                    self.down(index, DownReason::Closed)
+                }
+                true => self.down(index, DownReason::Broken),
+                false => self.to_receive.push(index),
+            };
         }
         for _ in 0..RECEIVES {
             if !self.receive(now, index) {
@@ -317,9 +328,15 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let mut list = std::mem::take(&mut self.to_receive);
         for index in list.drain(..) {
             let Some(link) = self.links.get_mut(index) else { continue };
-            if !link.input.awaited && link.wants_input() {
+            if link.input.awaited {
+                continue;
+            }
+            if link.wants_input() {
                 link.input.awaited = true;
                 self.sys.await_input(index, link.fd(), link.input.drained);
+            } else if link.wants_end() {
+                (link.input.awaited, link.input.for_end) = (true, true);
+                self.sys.await_end(index, link.fd());
             }
         }
         self.to_receive = list;

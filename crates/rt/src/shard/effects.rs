@@ -35,10 +35,13 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             Effect::Welcome { link } => self.welcome(link),
             Effect::Pause { link } => self.pause(link),
             Effect::Resume { link } => {
-                if let Some((_, l)) = self.link(link)
+                if let Some((index, l)) = self.link(link)
                     && l.paused
                 {
                     l.paused = false;
+                    if l.input.for_end {
+                        self.sys.recall(index);
+                    }
                     self.ready.push_back((seat, Ready::Resumed(link)));
                 }
             }
@@ -71,8 +74,12 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let Some((index, link)) = self.link(id) else { return };
         link.paused = true;
         if link.broken {
-            self.down(index, DownReason::Broken);
+            return self.down(index, DownReason::Broken);
         }
+        if let Some(why) = link.ended {
+            return self.down(index, why);
+        }
+        self.to_receive.push(index);
     }
 
     fn close(&mut self, now: Time, id: LinkId) {
@@ -83,8 +90,12 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if link.broken {
             return self.kill(index);
         }
+        let awaits_end = link.input.for_end;
         link.state = State::Closing(now + LINGER);
         link.input.discard();
+        if awaits_end {
+            self.sys.recall(index);
+        }
         self.to_receive.push(index);
         self.closing.push(id);
         self.finish(now, index);

@@ -22,8 +22,12 @@ struct Entry {
     writable: bool,
     /// An end or an error was seen. It is told once, so `readable` and `writable` stay from now on.
     ended: bool,
+    /// It was an error, or both directions are closed: what `poll` calls that.
+    broken: i32,
     /// Its input is awaited.
     recv: bool,
+    /// Its end is awaited.
+    end: bool,
     send: Option<*const libc::msghdr>,
     /// An accept, or a connect.
     open: bool,
@@ -87,13 +91,15 @@ impl Epoll {
             let entry = self.entry(token);
             let over = EventFlags::HUP | EventFlags::ERR;
             entry.ended |= flags.intersects(over | EventFlags::RDHUP);
+            entry.broken |= flags.intersection(over).bits() as i32;
             if flags.intersects(EventFlags::IN | over | EventFlags::RDHUP) {
                 entry.readable = true;
             }
             if flags.intersects(EventFlags::OUT | over) {
                 entry.writable = true;
             }
-            let (recv, send) = (entry.recv || entry.open, entry.send.is_some());
+            let end = entry.end && entry.ended;
+            let (recv, send) = (entry.recv || entry.open || end, entry.send.is_some());
             if recv {
                 self.runnable.push(token);
             }
@@ -156,6 +162,9 @@ impl Epoll {
 
 impl Entry {
     fn run_recv(&mut self) -> Option<i32> {
+        if self.ended && std::mem::take(&mut self.end) {
+            return Some(self.broken);
+        }
         (self.readable && std::mem::take(&mut self.recv)).then_some(0)
     }
 
@@ -237,6 +246,22 @@ impl Sys for Epoll {
         // New data makes a new edge; nobody has looked for one since the last receive.
         entry.readable = entry.ended || (entry.readable && !drained);
         if entry.readable {
+            self.runnable.push(Token::Recv(link));
+        }
+    }
+
+    fn await_end(&mut self, link: u32, _: RawFd) {
+        let entry = self.entry(Token::Recv(link));
+        entry.end = true;
+        if entry.ended {
+            self.runnable.push(Token::Recv(link));
+        }
+    }
+
+    fn recall(&mut self, link: u32) {
+        let entry = self.entry(Token::Recv(link));
+        if std::mem::take(&mut entry.end) {
+            (entry.recv, entry.readable) = (true, true);
             self.runnable.push(Token::Recv(link));
         }
     }

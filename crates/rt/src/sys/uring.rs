@@ -161,6 +161,15 @@ impl Sys for Uring {
         self.push(Token::Recv(link), opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build());
     }
 
+    fn await_end(&mut self, link: u32, fd: RawFd) {
+        // Errors come unasked.
+        self.push(Token::Recv(link), opcode::PollAdd::new(Fd(fd), libc::POLLRDHUP as u32).build());
+    }
+
+    fn recall(&mut self, link: u32) {
+        self.cancel(Token::Recv(link));
+    }
+
     unsafe fn send(&mut self, link: u32, fd: RawFd, message: *const libc::msghdr) -> Option<i32> {
         // A system call of its own costs less than an operation's completion, which would end the next
         // wait at once, for nothing.

@@ -131,7 +131,7 @@ impl Role for Stream {
     }
 }
 
-/// Receives a stream, and pauses in the middle of it; or pauses for ever.
+/// Receives a stream, and pauses in the middle of it; or pauses until the other side is gone.
 pub(in crate::contract) struct Pauser {
     frames: u32,
     received: u32,
@@ -147,7 +147,9 @@ enum Phase {
     /// Paused: nothing may come, until then.
     Silent(Time),
     Resumed,
+    /// Paused until the other side is gone.
     Forever,
+    Gone,
 }
 
 /// How long frames that were received already may take, and how long silence is watched.
@@ -196,7 +198,8 @@ impl Role for Pauser {
                     stage.out.push(Effect::Resume { link });
                 }
             }
-            (Event::Tick, _) | (Event::LinkDown { .. }, Phase::Forever) => {}
+            (Event::LinkDown { .. }, Phase::Forever) => self.phase = Phase::Gone,
+            (Event::Tick, _) => {}
             (other, _) => stage.check(false, || format!("unexpected: {other:?}")),
         }
     }
@@ -209,8 +212,7 @@ impl Role for Pauser {
     }
 
     fn is_done(&self) -> bool {
-        self.phase == Phase::Forever
-            || (self.phase == Phase::Resumed && self.received == self.frames)
+        self.phase == Phase::Gone || (self.phase == Phase::Resumed && self.received == self.frames)
     }
 
     fn status(&self) -> String {
