@@ -1,18 +1,21 @@
-//! Damaged blocks: what the journal calls corrupt is read from another copy, and written anew (rule R13).
+//! Damaged blocks: what the journal calls corrupt is read from another copy, and written anew (rule
+//! R13).
 //!
-//! The primary asks one member after the other for the blocks, until one can read them, writes them whole, and starts over what had met the damage.
-//! A member that can't complete a write in parts says so, and gets the blocks whole, as another write of
-//! the stream in the name of the same client write. Both while the operation has its range to itself (a read that
-//! met damage waits for that, and reads again): nothing overlapping is in flight, so any copy that is in sync has
-//! what the blocks should hold, or what they held before this very write, which is done over then; in settling
-//! either copy's content will do, with its list of executed writes. For a joiner that nobody waits for no range is
-//! held: the sync copies it the blocks.
+//! The primary asks one member after the other for the blocks, until one can read them, writes them
+//! whole, and starts over what had met the damage. A member that can't complete a write in parts
+//! says so, and gets the blocks whole, as another write of the stream in the name of the same
+//! client write. Both while the operation has its range to itself (a read that met damage waits for
+//! that, and reads again): nothing overlapping is in flight, so any copy that is in sync has what
+//! the blocks should hold, or what they held before this very write, which is done over then; in
+//! settling either copy's content will do, with its list of executed writes. For a joiner that
+//! nobody waits for no range is held: the sync copies it the blocks.
 //!
-//! If no copy that is in sync has the blocks, a read ends in a media error, a write as well, without
-//! having changed anything. A sync copies the damage as it copies all else: it can't keep a joiner out for
-//! ever, nor can two copies differ when both can be read again.
+//! If no copy that is in sync has the blocks, a read ends in a media error, a write as well,
+//! without having changed anything. A sync copies the damage as it copies all else: it can't keep a
+//! joiner out for ever, nor can two copies differ when both can be read again.
 //!
-//! A device that can't read what was just written anew has failed: this process ends, and the other copy serves.
+//! A device that can't read what was just written anew has failed: this process ends, and the other
+//! copy serves.
 
 use crate::executed::{ExecutedList, wire_entry};
 use crate::mirror::{Caller, Mirror};

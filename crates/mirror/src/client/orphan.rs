@@ -88,21 +88,9 @@ impl<T: Copy> Client<T> {
             request.error.get_or_insert(why);
             request.request.body = Buf::EMPTY; // A frame that is out has its own share of it.
         }
-        self.drop_unsent_of_orphans();
+        self.drop_unsent(|_, request| request.gone.is_some());
         for key in over {
             self.proceed(*key, turn);
-        }
-    }
-
-    fn drop_unsent_of_orphans(&mut self) {
-        let requests = &self.requests;
-        let orphan = |request| requests.get(request).is_some_and(|r| r.gone.is_some());
-        let here = |op: &super::Op| !matches!(op.place, Place::Sent(_)) && orphan(op.request);
-        for key in self.keys(here) {
-            let Some(op) = self.remove(key) else { continue };
-            if let Some(request) = self.requests.get_mut(op.request) {
-                request.live -= 1;
-            }
         }
     }
 
