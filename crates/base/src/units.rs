@@ -18,6 +18,9 @@ pub const GIB: u64 = 1 << 30;
 pub const TIB: u64 = 1 << 40;
 /// The largest volume: unit indices are 32 bits wide.
 pub const MAX_VOLUME_BYTES: u64 = (u32::MAX as u64) * UNIT as u64;
+/// Groups of which one device holds a replica, at most: what the smallest device has to remember of them
+/// fits into its area of records (`docs/internals/limits.md`).
+pub const MAX_REPLICAS: u64 = 16 << 10;
 
 /// Bytes of a device beside its spare, which is so many percent of it, 0 to 100.
 pub fn beside_spare(capacity: u64, percent: u64) -> u64 {

@@ -2,7 +2,7 @@
 //!
 //! Invariants of an answer: the two replicas of a pair are on two servers; each device that lacked
 //! groups has its share afterwards (its part of `devices * groups_per_device` by capacity, exactly
-//! when the sum allows it); its pairs are spread evenly over its partners, who are all others, or
+//! when the sum allows it, and at most [`MAX_REPLICAS`]); its pairs are spread evenly over its partners, who are all others, or
 //! [`crate::PARTNERS`] of them; it is the preferred primary (first of the pair) of half of its groups. Existing groups are counted and never changed.
 //!
 //! It doesn't move groups off a device, and it doesn't know which volume uses what.
@@ -12,7 +12,7 @@ use crate::spread::Spread;
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
-use base::{DeviceId, SdsId};
+use base::{DeviceId, MAX_REPLICAS, SdsId};
 use core::cmp::Reverse;
 use core::fmt;
 
@@ -212,7 +212,7 @@ fn servers(devices: &[Device]) -> Result<(Vec<usize>, usize), TooFewServers> {
 fn shares(devices: &[Device], per_device: u32) -> Result<Vec<u64>, TooFewServers> {
     let all = (devices.len() as u64 * u64::from(per_device)) as f64;
     let share = |part: f64| ((all * part + 0.5) as u64).max(u64::from(per_device.min(1)));
-    Ok(parts(devices)?.into_iter().map(share).collect())
+    Ok(parts(devices)?.into_iter().map(|part| share(part).min(MAX_REPLICAS)).collect())
 }
 
 /// Each device's part of everything, by capacity: more than 0, all of them 1 together. What a server has beyond the sum
@@ -331,6 +331,16 @@ mod tests {
         devices[0].capacity *= 1000;
         let counts2 = counts(&plan(&devices, 100).unwrap());
         assert_eq!(counts2[&DeviceId(1)].0 + counts2[&DeviceId(1)].1, 200, "half of all copies");
+    }
+
+    #[test]
+    fn no_device_gets_more_than_it_can_remember() {
+        let mut devices = cluster(100, 1);
+        devices[0].capacity *= 1000;
+        let counts = counts(&plan(&devices, 400).unwrap());
+        let of = |id| counts[&DeviceId(id)].0 + counts[&DeviceId(id)].1;
+        assert_eq!(u64::from(of(1)), MAX_REPLICAS, "and not half of 40,000");
+        assert!((2..=100).all(|id| of(id) > 0));
     }
 
     #[test]

@@ -84,9 +84,22 @@ impl Forgotten {
         entry.blocks.is_empty()
     }
 
+    /// True when taking in this entry of another device would change nothing.
+    pub fn has(&self, entry: &ExecutedBlocks) -> bool {
+        let last = ClientWrite { seq: entry.write.seq.saturating_sub(1), ..entry.write };
+        self.covers(last)
+    }
+
     /// Lives that are over need no number: their requests are refused.
     pub fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
         self.clients.retain(|sdc, (life, _)| !is_over(*sdc, *life));
+    }
+
+    /// Covers whoever has a number by its life, which takes one entry.
+    pub fn merge(&mut self) {
+        let lives = self.clients.values().map(|(life, _)| *life);
+        self.before = lives.fold(self.before, Incarnation::max);
+        self.clients.clear();
     }
 
     /// How many entries it has.
@@ -127,6 +140,15 @@ mod tests {
     }
 
     #[test]
+    fn one_entry_covers_all() {
+        let mut f = Forgotten::new();
+        (1..=9).for_each(|n| f.raise(SdcId(n), Incarnation(u64::from(n)), 5));
+        f.merge();
+        assert_eq!(f.len(), 1);
+        assert!((1..=9).all(|n| f.covers(write(n, u64::from(n), 4))) && !f.covers(write(1, 10, 1)));
+    }
+
+    #[test]
     fn who_loses_its_place_is_still_covered() {
         let mut f = Forgotten::with(2);
         f.raise(SdcId(1), Incarnation(5), 10);
@@ -136,7 +158,11 @@ mod tests {
         assert!(f.covers(write(1, 5, 999)) && !f.covers(write(1, 6, 1)));
         assert!(!f.covers(write(2, 8, 10)), "it has a number of its own");
         let mut again = Forgotten::with(2);
+        assert!(!f.entries().any(|e| again.has(&e)));
         assert!(f.entries().all(|e| again.take(&e)));
         assert_eq!(again, f);
+        assert!(f.entries().all(|e| again.has(&e)));
+        f.raise(SdcId(2), Incarnation(8), 11);
+        assert_eq!(f.entries().filter(|e| !again.has(e)).count(), 1);
     }
 }

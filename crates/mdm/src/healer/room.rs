@@ -5,7 +5,9 @@ use crate::state::State;
 use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, Limits, Mutant, PoolId, SdsId, Time, beside_spare, mutant};
+use base::{
+    DeviceId, GroupId, Limits, MAX_REPLICAS, Mutant, PoolId, SdsId, Time, beside_spare, mutant,
+};
 use placement::{Held, Plan};
 use wire::control::Intent;
 
@@ -33,7 +35,9 @@ struct Room {
     used: u64,
     /// Of everything, what it should have, as a part: among those that can take something.
     part: f64,
-    /// Groups that it belongs to, or will, and that no volume uses.
+    /// Groups that it belongs to, or will.
+    groups: u64,
+    /// Those of them that no volume uses.
     empty: u64,
     /// Its groups that volumes use: what it holds is theirs; and units that these may hold.
     with_data: u64,
@@ -50,9 +54,11 @@ struct Room {
 }
 
 impl Room {
+    /// It has space for so many bytes more, and can remember one more group.
     fn fits(&self, bytes: u64, spare: bool) -> bool {
         let usable = beside_spare(self.capacity, if spare { 0 } else { self.spare });
-        self.open && self.used.saturating_add(bytes) < usable
+        let few = self.groups < MAX_REPLICAS;
+        self.open && few && self.used.saturating_add(bytes) < usable
     }
 }
 
@@ -85,6 +91,7 @@ impl Rooms {
                 capacity: d.capacity,
                 used: beat.map_or(0, |b| b.used),
                 part: 0.0,
+                groups: groups.len() as u64,
                 empty: groups.len() as u64 - with_data,
                 with_data,
                 units: groups.iter().map(|g| state.units_of(*g)).sum(),
@@ -154,6 +161,7 @@ impl Rooms {
         if let Some(room) = self.rooms.get_mut(&to) {
             room.used = room.used.saturating_add(bytes);
             room.units += state.units_of(id);
+            room.groups += 1;
             room.empty += u64::from(!state.is_used(id));
             room.gets.take(bytes);
         }
@@ -249,4 +257,30 @@ fn held(state: &State, pool: PoolId) -> Vec<Held> {
         Some(Held { group: *id, replicas: g.pair()?, weight: units(*id) })
     };
     state.groups.iter().filter(|(_, g)| here(g)).filter_map(weigh).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_takes_as_many_groups_as_it_can_remember() {
+        let room = |groups| Room {
+            unit: SdsId(1),
+            pool: PoolId(1),
+            capacity: 1 << 40,
+            used: 0,
+            part: 0.5,
+            groups,
+            empty: groups,
+            with_data: 0,
+            units: 0,
+            makes: Copies::default(),
+            gets: Copies::default(),
+            open: true,
+            spare: 0,
+            heard: true,
+        };
+        assert!(room(MAX_REPLICAS - 1).fits(1, true) && !room(MAX_REPLICAS).fits(1, true));
+    }
 }

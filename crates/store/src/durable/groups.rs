@@ -334,7 +334,7 @@ impl Groups {
 
     /// All of it, as bytes for an area of records of `area` bytes.
     ///
-    /// Longer only if there are more groups than fit beside nothing else.
+    /// Longer only if there are more groups than fit beside nothing else: more than twice [`base::MAX_REPLICAS`].
     pub fn encode(&mut self, area: u64) -> Vec<u8> {
         self.fit(area as usize);
         let mut bytes = Vec::with_capacity(self.encoded_len());
@@ -372,8 +372,8 @@ impl Groups {
     /// Makes room when there are more groups than their share of the area has room for.
     ///
     /// First groups go of which nothing is here any more: their epoch is not needed, as the MDM raises it
-    /// in every group that it gives to a life of this device. Then executed writes are forgotten, and dirty
-    /// sets become "all".
+    /// in every group that it gives to a life of this device. Then executed writes are forgotten, dirty
+    /// sets become "all", and all clients of before are covered by one number.
     fn fit(&mut self, area: usize) {
         let excess = |all: &Groups| all.encoded_len().saturating_sub(area);
         if excess(self) > 0 {
@@ -392,7 +392,9 @@ impl Groups {
         }
         while excess(self) > 0 {
             let most = self.groups.iter_mut().max_by_key(|(_, g)| g.dirty.len());
-            let Some((_, group)) = most.filter(|(_, g)| !g.dirty.is_empty()) else { return };
+            let Some((_, group)) = most.filter(|(_, g)| !g.dirty.is_empty()) else {
+                return self.forgotten.merge();
+            };
             self.units -= group.dirty.len();
             group.dirty.clear();
             group.all_dirty = true;
@@ -600,6 +602,42 @@ mod tests {
             }
             assert!(records.values().any(|r| r.acted == Epoch(40)), "the newest epoch");
         }
+    }
+
+    #[test]
+    fn the_smallest_area_takes_every_replica_that_a_device_may_have() {
+        let room = Room::of(AREA, 1 << 15, 1 << 16);
+        let mut groups = Groups::new(room);
+        let entry = |sdc, seq, blocks| ExecutedBlocks {
+            write: ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(7), seq, floor: 0 },
+            unit: unit(0),
+            blocks,
+        };
+        let clients = Forgotten::MOST as u32;
+        let lost = (1..=clients).map(|sdc| entry(sdc, 9, BlockSet::EMPTY)).collect();
+        groups.change(G, &Change::Forgotten(lost));
+        let add = |groups: &mut Groups, ids: core::ops::Range<u64>| {
+            for id in ids {
+                let (id, one) = (GroupId(id as u32), BlockSet::from_range(0..1));
+                let change = Change::Executed(vec![entry(1 + id.0 % clients, 10, one)]);
+                [Change::Base(Epoch(1)), change, dirty(id.0, 0..1)]
+                    .iter()
+                    .for_each(|c| groups.change(id, c));
+            }
+        };
+        let most = base::MAX_REPLICAS;
+        add(&mut groups, 1..most + 1);
+        assert!(groups.encode(AREA).len() <= AREA as usize);
+        let again = Groups::decode(&groups.encode(AREA), room).unwrap();
+        assert_eq!(again.records().len() as u64, most);
+        assert_eq!(again.forgotten().len() as u32, clients, "by name");
+        // Far more still fit: then one number covers all clients.
+        add(&mut groups, most + 1..2 * most - 8);
+        assert!(groups.encode(AREA).len() <= AREA as usize);
+        assert!(
+            (1..=clients)
+                .all(|sdc| groups.forgotten().covers(entry(sdc, 8, BlockSet::EMPTY).write))
+        );
     }
 
     #[test]
