@@ -276,3 +276,47 @@ fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
         Ok(())
     });
 }
+
+/// Units of the volume that they write: one of each group.
+const UNITS: u64 = 384;
+/// Clients at a time, and how often others come: 30 were enough to make a device fail for good.
+const CLIENTS: u32 = 6;
+const TURNS: u32 = 6;
+
+/// A client with a name of its own writes its block of each unit.
+fn write_as(cluster: &Cluster, name: u32) -> Result<()> {
+    let (mut client, socket) = Extra::sdc(cluster, &format!("c{name}"))?;
+    let mut nbd = Nbd::connect(&socket, "vol1")?;
+    let block = u64::from(name % CLIENTS) * 4096;
+    (0..UNITS).try_for_each(|unit| nbd.write(unit * MIB + block, &[name as u8; 4096]))?;
+    client.kill()
+}
+
+#[test]
+fn clients_that_come_and_go_fill_no_device_with_what_is_remembered_of_them() {
+    case(|| {
+        let volumes = &["vol1:384MiB"];
+        let options = Options { device: "file:256MiB", volumes, ..Options::default() };
+        let cluster = Cluster::start(&options)?;
+        for turn in 0..TURNS {
+            std::thread::scope(|threads| {
+                let names = turn * CLIENTS..(turn + 1) * CLIENTS;
+                let cluster = &cluster;
+                let all: Vec<_> =
+                    names.map(|n| threads.spawn(move || write_as(cluster, n))).collect();
+                all.into_iter().try_for_each(|t| t.join().expect("it doesn't panic"))
+            })?;
+        }
+        cluster.kill_all()?;
+        cluster.start_again()?;
+        let mut nbd = cluster.nbd("vol1")?;
+        let last = (TURNS - 1) * CLIENTS..TURNS * CLIENTS;
+        let expected: Vec<u8> = last.flat_map(|name| [name as u8; 4096]).collect();
+        for unit in 0..UNITS {
+            ensure!(nbd.read(unit * MIB, expected.len())? == expected, "unit {unit} differs");
+        }
+        drop(nbd);
+        cluster.wait_state("healthy", secs(60))?;
+        cluster.stop_and_inspect(3)
+    });
+}
