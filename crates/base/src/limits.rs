@@ -23,6 +23,8 @@ pub struct Limits {
     pub executed_group: u32,
     /// Executed writes that all groups of a device list before the oldest are forgotten.
     pub executed_device: u32,
+    /// Operations of a group's stream, from the oldest that is not finished on, beyond which no write is taken.
+    pub stream: u32,
     /// Block requests that an SDC works on at once.
     pub sdc_requests: u32,
     /// Bytes that may wait in one link's send queue before the link is given up as stuck.
@@ -108,6 +110,7 @@ impl Limits {
         executed_window: 4096,
         executed_group: 24576,
         executed_device: 65536,
+        stream: 65536,
         sdc_requests: 16384,
         link_queue: 256 << 20,
         strangers: 1024,
@@ -154,6 +157,7 @@ impl Limits {
         executed_window: 8,
         executed_group: 40,
         executed_device: 256,
+        stream: 128,
         sdc_requests: 16,
         link_queue: 64 << 20,
         strangers: 8,

@@ -191,6 +191,8 @@ pub enum Mutant {
     EndlessList,
     /// R8: what was dropped from a full list of executed writes is taken for never executed.
     ForgetSilently,
+    /// R5: a secondary remembers what every member has as uncertain.
+    KeepUncertain,
     /// R8: an SDS that has restarted lets in a life of a client that a newer one has replaced.
     OldLife,
     /// Placement: groups are levelled by their number, whatever they hold. (In the MDM's own tests.)
@@ -311,6 +313,7 @@ impl Mutant {
         Mutant::BelieveHello,
         Mutant::EndlessList,
         Mutant::KeepList,
+        Mutant::KeepUncertain,
     ];
 }
 

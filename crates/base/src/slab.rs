@@ -48,12 +48,13 @@ impl<T> Slab<T> {
 
     /// Takes the value out; its key is dead from now on.
     pub fn remove(&mut self, key: u64) -> Option<T> {
-        self.entry(key)?;
-        let entry = &mut self.entries[key as u32 as usize];
-        let value = entry.1.take()?;
+        let entry = self.entries.get_mut(key as u32 as usize)?;
+        if entry.0 != (key >> 32) as u32 || entry.1.is_none() {
+            return None;
+        }
         entry.0 = entry.0.wrapping_add(1);
         self.free.push(key as u32);
-        Some(value)
+        entry.1.take()
     }
 
     /// How many values are in.

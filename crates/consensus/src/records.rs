@@ -61,10 +61,15 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Everybody in it.
-    pub fn all(&self) -> Vec<u64> {
+    /// Everybody in it; some more than once.
+    pub fn ids(&self) -> impl Iterator<Item = u64> {
         let parts = [&self.voters, &self.learners, &self.outgoing, &self.learners_next];
-        let mut all: Vec<u64> = parts.into_iter().flatten().copied().collect();
+        parts.into_iter().flatten().copied()
+    }
+
+    /// Everybody in it, in order.
+    pub fn all(&self) -> Vec<u64> {
+        let mut all: Vec<u64> = self.ids().collect();
         all.sort_unstable();
         all.dedup();
         all

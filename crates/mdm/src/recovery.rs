@@ -176,7 +176,9 @@ impl State {
 
     /// True while devices are asked for reports.
     pub fn wants_reports(&self) -> bool {
-        self.recovery.open || self.groups.values().any(|g| g.doubt == Doubt::Reports)
+        // Only a recovery leaves doubts: a cluster that never had one doesn't look at its groups.
+        let doubts = || self.groups.values().any(|g| g.doubt == Doubt::Reports);
+        self.recovery.open || self.recovery.number > 0 && doubts()
     }
 
     /// Devices that belong to the cluster.

@@ -10,8 +10,9 @@
 //! write in, but for its lowest one.
 
 use alloc::vec::Vec;
-use base::{BlockSet, Incarnation, SdcId, UnitKey};
+use base::{BlockSet, Incarnation, Mutant, SdcId, UnitKey, mutant};
 use seam::{ClientWrite, ExecutedBlocks, Forgotten};
+use wire::Status;
 use wire::records::Executed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +112,9 @@ impl ExecutedList {
         }
         self.len = self.len + client.entries.len() - before;
         // Those that write are found soon, however many have written once.
-        self.clients.swap(index, index / 2);
+        if index > 0 {
+            self.clients.swap(index, index / 2);
+        }
     }
 
     /// The most entries that one client has in it.
@@ -129,18 +132,22 @@ impl ExecutedList {
         self.len == 0
     }
 
-    /// True when a client has `most` writes in the list, and this one would be another: the client's oldest
-    /// unanswered one gets through, so that the window moves.
-    pub fn is_crowded(&self, write: ClientWrite, most: usize) -> bool {
-        if self.len < most || write.seq <= write.floor {
-            return false;
+    /// Refuses a write of a life that is over, and one more of a client that has `most` writes in the list: the
+    /// client's oldest unanswered one gets through, so that the window moves.
+    pub fn admits(&self, write: ClientWrite, most: usize) -> Result<(), Status> {
+        let Some(client) = self.clients.iter().find(|c| c.sdc == write.sdc) else { return Ok(()) };
+        if client.incarnation > write.incarnation && !mutant::on(Mutant::OldLife) {
+            return Err(Status::Superseded);
         }
-        let client =
-            self.clients.iter().find(|c| c.sdc == write.sdc && c.incarnation == write.incarnation);
-        client.is_some_and(|c| {
-            let floor = c.floor.max(write.floor);
-            c.entries.iter().filter(|e| e.seq >= floor).count() >= most
-        })
+        if client.entries.len() < most
+            || write.seq <= write.floor
+            || client.incarnation != write.incarnation
+        {
+            return Ok(());
+        }
+        let floor = client.floor.max(write.floor);
+        let unanswered = client.entries.iter().filter(|e| e.seq >= floor).count();
+        if unanswered < most { Ok(()) } else { Err(Status::Busy) }
     }
 
     /// The newest life of the client that the list knows.
@@ -219,7 +226,7 @@ impl ExecutedList {
 
     /// Has at most `most` entries from now on: if they are more, a quarter goes at once, as it looks at all of them.
     pub fn bound(&mut self, most: usize, forgotten: &mut Forgotten) {
-        if self.len <= most {
+        if self.len <= most || mutant::on(Mutant::EndlessList) {
             return;
         }
         self.clients.iter_mut().for_each(Client::prune);
@@ -371,9 +378,12 @@ mod tests {
     fn a_window_that_is_full_takes_the_lowest_number_only() {
         let mut list = ExecutedList::default();
         (2..=9).for_each(|seq| list.record(write(4, seq, 1), UNIT, blocks(0..1), seq));
-        assert!(list.is_crowded(write(4, 10, 1), 8) && !list.is_crowded(write(4, 10, 1), 9));
-        assert!(!list.is_crowded(write(4, 1, 1), 8), "the one that the floor waits for");
-        assert!(!list.is_crowded(write(4, 10, 5), 8), "the floor has moved");
-        assert!(!list.is_crowded(ClientWrite { sdc: SdcId(2), ..write(4, 10, 1) }, 8));
+        assert_eq!(list.admits(write(4, 10, 1), 8), Err(Status::Busy));
+        assert_eq!(list.admits(write(4, 10, 1), 9), Ok(()));
+        assert_eq!(list.admits(write(4, 1, 1), 8), Ok(()), "the one that the floor waits for");
+        assert_eq!(list.admits(write(4, 10, 5), 8), Ok(()), "the floor has moved");
+        assert_eq!(list.admits(ClientWrite { sdc: SdcId(2), ..write(4, 10, 1) }, 8), Ok(()));
+        assert_eq!(list.admits(write(5, 10, 1), 8), Ok(()), "a new life");
+        assert_eq!(list.admits(write(3, 1, 1), 8), Err(Status::Superseded));
     }
 }

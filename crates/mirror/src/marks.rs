@@ -18,16 +18,13 @@ use alloc::vec::Vec;
 use base::{
     BlockSet, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SdcId, Time, UnitKey, mutant,
 };
-use seam::{Change, ClientWrite, Effects, ExecutedBlocks, Finished, Journal, Marks, Origin};
+use seam::{Change, Effects, ExecutedBlocks, Finished, Journal, Marks, Origin};
 use wire::records::Executed;
 
 /// The low half of a change's token: no operation has that index.
 const CHANGE: u64 = u32::MAX as u64;
 /// Units that one change names at most: the journal takes less than 1 MiB of entries at a time.
 const UNITS: usize = 8192;
-
-/// After how many executed writes all lists are counted.
-const LOOK_EVERY: u64 = 256;
 
 /// How long lists are that clients, peers and time make longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +37,14 @@ pub struct Grown {
     pub executed_client: usize,
     /// Uncertain writes of a joiner.
     pub uncertain: usize,
+    /// The same of a member in sync.
+    pub uncertain_in_sync: usize,
+    /// Operations in a group's stream.
+    pub stream: usize,
+    /// Bytes under way to one member.
+    pub flying: usize,
+    /// Units in dirty sets that belong to volumes that are gone.
+    pub gone: usize,
 }
 
 /// Who waits for a change.
@@ -62,6 +67,11 @@ pub(crate) struct Changes {
     next: u64,
     /// Groups with clean blocks that the journal has not heard of.
     pub untidy: BTreeSet<GroupId>,
+}
+
+/// After how many executed writes all lists are counted.
+fn count_every(limits: &base::Limits) -> u64 {
+    u64::from(limits.executed_device / 64).max(1)
 }
 
 impl<J: Journal> Mirror<J> {
@@ -151,27 +161,6 @@ impl<J: Journal> Mirror<J> {
 
     // ---- executed writes ----
 
-    /// A client's write is in the content of these blocks.
-    pub(crate) fn executed(
-        &mut self,
-        group: GroupId,
-        write: ClientWrite,
-        unit: UnitKey,
-        blocks: BlockSet,
-    ) {
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        self.noted += 1;
-        let (noted, most) = (self.noted, self.limits.executed_group as usize);
-        let list = &mut replica.record.executed;
-        list.record(write, unit, blocks, noted);
-        if list.len() > most && !mutant::on(Mutant::EndlessList) {
-            list.bound(most, &mut self.forgotten);
-        }
-        if noted.is_multiple_of(LOOK_EVERY) {
-            self.bound_all_executed();
-        }
-    }
-
     /// Blocks have another replica's content.
     pub(crate) fn overwritten(
         &mut self,
@@ -185,17 +174,7 @@ impl<J: Journal> Mirror<J> {
         }
         let Some(replica) = self.replicas.get_mut(group) else { return };
         replica.record.executed.overwrite(unit, blocks, theirs, &mut self.noted);
-        self.bound_executed(group);
-    }
-
-    pub(crate) fn bound_executed(&mut self, group: GroupId) {
-        let most = self.limits.executed_group as usize;
-        if let Some(replica) = self.replicas.get_mut(group)
-            && replica.record.executed.len() > most
-            && !mutant::on(Mutant::EndlessList)
-        {
-            replica.record.executed.bound(most, &mut self.forgotten);
-        }
+        replica.record.executed.bound(self.limits.executed_group as usize, &mut self.forgotten);
     }
 
     /// Executed writes that all lists of this device have.
@@ -206,27 +185,61 @@ impl<J: Journal> Mirror<J> {
     /// How long lists of this device are, for who compares that with their bounds.
     pub fn grown(&self) -> Grown {
         let lists = || self.replicas.values().map(|r| &r.record.executed);
-        let waits = |r: &crate::replica::Replica| match &r.role {
-            Role::Secondary(s) => s.uncertain_as_joiner(),
-            _ => 0,
+        let most = |of: &dyn Fn(&Role) -> usize| {
+            self.replicas.values().map(|r| of(&r.role)).max().unwrap_or(0)
         };
+        let uncertain = |joiner| {
+            most(&|role| match role {
+                Role::Secondary(s) if s.is_joiner() == joiner => s.uncertain().count(),
+                _ => 0,
+            })
+        };
+        let dirty = self.replicas.values().flat_map(|r| r.record.dirty.iter());
         Grown {
             executed: self.executed_len(),
             executed_group: lists().map(ExecutedList::len).max().unwrap_or(0),
             executed_client: lists().map(ExecutedList::widest).max().unwrap_or(0),
-            uncertain: self.replicas.values().map(waits).max().unwrap_or(0),
+            uncertain: uncertain(true),
+            uncertain_in_sync: uncertain(false),
+            stream: most(&|role| match role {
+                Role::Primary(p) => p.stream.len(),
+                _ => 0,
+            }),
+            flying: self.most_flying() as usize,
+            gone: dirty.filter(|(unit, _)| self.is_gone(unit.volume)).count(),
         }
     }
 
     /// What [`Mirror::grown`] may tell at most.
     pub fn may_grow(limits: &base::Limits) -> Grown {
         let group = limits.executed_group as usize;
+        // What was admitted before it was full; of each of that, the blocks that a member needs whole; and copies.
+        let stream = (limits.stream + 2 * limits.shard_ops + 2 * limits.copies) as usize;
         Grown {
-            executed: limits.executed_device as usize + LOOK_EVERY as usize,
+            executed: limits.executed_device as usize + count_every(limits) as usize,
             executed_group: group,
             // Twice, as what is never retried is dropped now and then only.
             executed_client: group.min(2 * (limits.executed_window + limits.shard_ops) as usize),
             uncertain: crate::secondary::UNCERTAIN_MAX,
+            // Who leads tells with each operation up to where the stream is finished.
+            uncertain_in_sync: stream,
+            stream,
+            flying: crate::window::most(limits) as usize,
+            // What was in flight when the volume went.
+            gone: stream,
+        }
+    }
+
+    /// A group's list may be too long; now and then all lists are counted.
+    #[cold]
+    pub(crate) fn bound_executed(&mut self, group: GroupId) {
+        let most = self.limits.executed_group as usize;
+        if let Some(replica) = self.replicas.get_mut(group) {
+            replica.record.executed.bound(most, &mut self.forgotten);
+        }
+        if self.noted >= self.count_at {
+            self.count_at = self.noted + count_every(&self.limits);
+            self.bound_all_executed();
         }
     }
 
@@ -245,18 +258,22 @@ impl<J: Journal> Mirror<J> {
 
     /// What another replica of the group has forgotten: content that comes from there may include it.
     pub(crate) fn take_forgotten(&mut self, group: GroupId, told: &[Executed]) {
-        let before = self.forgotten.clone();
         let entries = told.iter().filter(|r| r.set().is_empty()).map(told_entry);
         let entries: Vec<ExecutedBlocks> = entries.collect();
         for entry in &entries {
             self.forgotten.take(entry);
         }
-        if self.forgotten != before {
-            self.change(group, alloc::vec![Change::Forgotten(entries)]);
+        // What the device knows counts: this side may know more, of its own lists, which a restart brings back.
+        let known = self.journal.forgotten();
+        let is_news = |e: &ExecutedBlocks| known.is_some_and(|known| !known.has(e));
+        let news: Vec<ExecutedBlocks> = entries.into_iter().filter(is_news).collect();
+        if !news.is_empty() {
+            self.change(group, alloc::vec![Change::Forgotten(news)]);
         }
     }
 
-    /// The group's list of executed writes, and what was forgotten here, as records of a frame.
+    /// The group's list of executed writes, and what was forgotten here, as records of a frame. All of it: clients
+    /// count their writes over all groups, and whose are in this one isn't known any more.
     pub(crate) fn executed_records(&self, group: GroupId) -> Vec<Executed> {
         let mut records: Vec<Executed> = self.forgotten.entries().map(|e| wire_entry(&e)).collect();
         if let Some(replica) = self.replicas.get(group) {

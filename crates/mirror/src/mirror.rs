@@ -19,7 +19,7 @@ use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
 use crate::scrub::Scrub;
 use crate::secondary::Secondary;
 use crate::stopwatch::Stopwatch;
-use crate::window::{self, Peer};
+use crate::window::{self, Peer, Traffic};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -95,8 +95,9 @@ pub struct Mirror<J> {
     pub(crate) leases: Leases,
     pub(crate) map: MapVersion,
     pub(crate) named_at: MapVersion,
-    /// Links that I dialled to the other members, as far as they are welcomed.
-    pub(crate) peers: BTreeMap<DeviceId, Peer>,
+    /// Members that I have dialled; and what is under way to all of them.
+    pub(crate) peers: IdMap<DeviceId, Peer>,
+    pub(crate) traffic: Traffic,
     /// Members whose links have room again, while something waits for it.
     pub(crate) roomy: Vec<DeviceId>,
     pub(crate) fates: BTreeMap<DeviceId, Fate>,
@@ -132,6 +133,8 @@ pub struct Mirror<J> {
     /// Executed writes that no list has any more, and how many were ever listed.
     pub(crate) forgotten: Forgotten,
     pub(crate) noted: u64,
+    /// When so many were, all lists are counted.
+    pub(crate) count_at: u64,
     pub(crate) scrub: Scrub,
     pub(crate) stats: Stats,
     /// How long jobs of the device take.
@@ -148,7 +151,7 @@ impl<J: Journal> Mirror<J> {
         journal: J,
         boot: Time,
     ) -> Mirror<J> {
-        let (mut forgotten, mut noted) = (journal.forgotten(), 0);
+        let (mut forgotten, mut noted) = (journal.forgotten().cloned().unwrap_or_default(), 0);
         let replica = |(group, found): (GroupId, GroupRecord)| {
             let mut record = Record::new(&found, &mut noted);
             record.executed.bound(limits.executed_group as usize, &mut forgotten);
@@ -171,7 +174,8 @@ impl<J: Journal> Mirror<J> {
             leases: Leases::new(boot, &limits),
             map: MapVersion(0),
             named_at: MapVersion(0),
-            peers: BTreeMap::new(),
+            peers: IdMap::default(),
+            traffic: Traffic::default(),
             roomy: Vec::new(),
             fates: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -195,6 +199,7 @@ impl<J: Journal> Mirror<J> {
             copied: BTreeMap::new(),
             forgotten,
             noted,
+            count_at: 0,
             stats: Stats::default(),
             failed: false,
         }
@@ -243,10 +248,12 @@ impl<J: Journal> Mirror<J> {
     }
 
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
-        let op = self.ops.remove(key)?;
-        self.give_room(op.group, op.flying, window::bytes(&op));
+        let op = self.ops.get(key)?;
         self.client_ops -= u32::from(op.from_client);
-        Some(op)
+        if !op.flying.is_empty() {
+            self.give_room(op.group, op.flying, window::bytes(op));
+        }
+        self.ops.remove(key)
     }
 
     /// Every group with a replica here, in order.
@@ -270,22 +277,6 @@ impl<J: Journal> Mirror<J> {
         };
         let (config, dirty_bytes) = (replica.config.clone(), replica.record.dirty.bytes());
         Some(GroupView { group, config, primary, active, dirty_bytes, todo_bytes })
-    }
-
-    /// Groups of which a newcomer gets a copy while another replica is out of sync: what is still to be copied,
-    /// and what that one lacks, in bytes.
-    pub fn moves(&self) -> Vec<(GroupId, u64, u64)> {
-        let told = |group: &GroupId| {
-            let (group, r) = (*group, self.replicas.get(*group)?);
-            let Role::Primary(Primary { sync: Some(sync), .. }) = &r.role else { return None };
-            let begun = sync.joiner.is_some()
-                && sync.has_begun()
-                && r.is_solo()
-                && r.config.replicas.len() > 2;
-            let missed = if r.record.all_dirty { u64::MAX } else { r.record.dirty.bytes() };
-            begun.then(|| (group, sync.todo.bytes(), missed))
-        };
-        self.joining.iter().filter_map(told).collect()
     }
 
     // ---- configurations ----
@@ -597,7 +588,9 @@ impl<J: Journal> Mirror<J> {
             if !self.arrivals.is_empty() {
                 self.start_arrivals(now, out);
             }
-            self.use_room(out);
+            if !self.roomy.is_empty() {
+                self.use_room(out);
+            }
             if self.ready.is_empty() {
                 return;
             }
@@ -708,7 +701,13 @@ impl<J: Journal> Mirror<J> {
             Err(error) => return self.job_failed(now, key, error, out),
         };
         if client.sdc.0 != 0 && kind.changes_data() {
-            self.executed(group, client, unit, BlockSet::touching(at, len));
+            self.noted += 1;
+            let list = &mut replica.record.executed;
+            list.record(client, unit, BlockSet::touching(at, len), self.noted);
+            let is_long = list.len() > self.limits.executed_group as usize;
+            if is_long || self.noted >= self.count_at {
+                self.bound_executed(group);
+            }
         }
         if copied && let Some(list) = self.copied.remove(&key) {
             self.overwritten(group, unit, BlockSet::touching(at, len), &list);
@@ -736,13 +735,16 @@ impl<J: Journal> Mirror<J> {
 
     /// A header of ours about a group.
     pub(crate) fn header(&self, kind: Kind, group: GroupId) -> Header {
+        self.header_in(kind, group, self.replicas.get(group).map_or(Epoch(0), |r| r.config.epoch))
+    }
+
+    /// The same, when its epoch is known.
+    pub(crate) fn header_in(&self, kind: Kind, group: GroupId, epoch: Epoch) -> Header {
         let mut header = Header::new(kind);
         header.group = group.0.into();
         header.map = self.map.0.into();
         header.incarnation = self.incarnation.0.into();
-        if let Some(replica) = self.replicas.get(group) {
-            header.epoch = replica.config.epoch.0.into();
-        }
+        header.epoch = epoch.0.into();
         header
     }
 

@@ -12,9 +12,6 @@ use base::{
 use seam::{Buf, Effects, Journal, Note, Started};
 use wire::{Header, Kind, Status, flag};
 
-/// Operations of a group's stream, from the oldest that is not finished on, beyond which no write is taken.
-const STREAM: usize = 65_536;
-
 impl<J: Journal> Mirror<J> {
     /// A client's operation came. The caller has checked the session, and the volume against the map.
     pub fn client(&mut self, now: Time, link: LinkId, h: &Header, body: Buf, out: &mut Effects) {
@@ -94,17 +91,12 @@ impl<J: Journal> Mirror<J> {
         if self.is_busy() || h.sdc.get() == 0 {
             return Err(Status::Busy);
         }
-        if kind.changes_data() && !mutant::on(Mutant::OldLife) {
-            let newest = replica.record.executed.life(SdcId(h.sdc.get()));
-            if newest.is_some_and(|life| life.0 > h.incarnation.get()) {
-                return Err(Status::Superseded);
+        if kind.changes_data() {
+            let most = self.limits.executed_window as usize;
+            replica.record.executed.admits(client_write(h), most)?;
+            if stream.len() >= self.limits.stream as usize {
+                return Err(Status::Busy);
             }
-        }
-        let most = self.limits.executed_window as usize;
-        let full =
-            || stream.len() >= STREAM || replica.record.executed.is_crowded(client_write(h), most);
-        if kind.changes_data() && full() {
-            return Err(Status::Busy);
         }
         Ok(kind)
     }
@@ -193,28 +185,27 @@ impl<J: Journal> Mirror<J> {
     /// The write has its range: gives it its place in the stream, sends it out, and writes it here.
     pub(crate) fn start_write(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
-        let (group, unit) = (op.group, op.unit);
+        let (group, unit, again) = (op.group, op.unit, op.flags & flag::RETRY != 0);
         if self.is_gone(unit.volume) {
             return self.finish_client(key, Status::NoVolume, out);
         }
-        match self.is_executed(key) {
-            Some(Status::Ok) => {
+        if again && let Some(status) = self.is_executed(key) {
+            if status == Status::Ok {
                 out.note(Note::Deduped { group });
-                return self.finish_client(key, Status::Ok, out);
             }
-            Some(status) => return self.finish_client(key, status, out),
-            None => {}
-        }
-        let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
-        let sealing =
-            replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
-        if sealing || self.is_crowded(now, key) {
-            return self.park(group, key);
+            return self.finish_client(key, status, out);
         }
         let op = self.ops.get(key).expect("the operation lives");
-        let (at, len) = (op.at, op.len);
+        let (kind, at, len, bytes) = (op.kind, op.at, op.len, window::bytes(op));
+        let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
+        let to = replica.recipients();
+        let sealing =
+            replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
+        if sealing || self.is_crowded(now, group, to, bytes) {
+            return self.park(group, key);
+        }
         let needs_space =
-            op.kind == OpKind::Write && !self.journal.has_space_for(group, unit, at, len);
+            kind == OpKind::Write && !self.journal.has_space_for(group, unit, at, len);
         let place = (group, unit, at, len);
         if needs_space && (out.chaos("no space") || !self.reserve(now, place, out)) {
             return self.finish_full(key, out);
@@ -226,7 +217,7 @@ impl<J: Journal> Mirror<J> {
         let now_here = !needs_space || alone || mutant::on(Mutant::ActBeforeReserve);
         let started = now_here.then(|| self.launch(key, out));
         if !matches!(started, Some(Started::BadBody)) {
-            self.send_write(key, out);
+            self.send_write(key, to, out);
         }
         if let Some(started) = started {
             self.launched(now, key, started, out);
@@ -236,7 +227,7 @@ impl<J: Journal> Mirror<J> {
     /// Whether a retried write is in the content already: what to answer then. If a part of it is, the rest is left to do.
     fn is_executed(&mut self, key: u64) -> Option<Status> {
         let op = self.ops.get_mut(key).expect("the operation lives");
-        if op.flags & flag::RETRY == 0 || mutant::on(Mutant::NoDedupe) {
+        if mutant::on(Mutant::NoDedupe) {
             return None;
         }
         let done = self.replicas[op.group].record.executed.blocks(op.client);
@@ -268,10 +259,9 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// Gives an operation its lsn and sends it to all that need it.
-    pub(crate) fn send_write(&mut self, key: u64, out: &mut Effects) {
+    fn send_write(&mut self, key: u64, to: Members, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
-        let to = replica.recipients();
         let primary = replica.primary().expect("only a primary sends writes");
         op.lsn = primary.enter(key, to);
         primary.told = primary.commit;
@@ -292,54 +282,7 @@ impl<J: Journal> Mirror<J> {
         if to.is_empty() {
             return;
         }
-        let to = self.take_room(key, to);
-        self.send_copies_of(key, to, out);
-    }
-
-    /// Sends an operation of the stream to these members now.
-    pub(crate) fn send_copies_of(&self, key: u64, to: Members, out: &mut Effects) {
-        let op = self.ops.get(key).expect("the operation lives");
-        let replica = &self.replicas[op.group];
-        let mut h = self.header(Kind::Replicate, op.group);
-        h.op = key.into();
-        h.volume = op.unit.volume.0.into();
-        (h.unit, h.at, h.len) = (op.unit.index.into(), op.at.into(), op.len.into());
-        h.lsn = op.lsn.0.into();
-        if let Role::Primary(primary) = &replica.role {
-            h.commit = primary.commit.0.into();
-        }
-        (h.sdc, h.seq, h.floor) =
-            (op.client.sdc.0.into(), op.client.seq.into(), op.client.floor.into());
-        h.incarnation = op.client.incarnation.0.into();
-        let lost = op.flags & flag::LOST;
-        let zero = op.kind == OpKind::Zero || op.body.is_empty() && lost == 0;
-        let copy = match op.kind {
-            OpKind::Copy if self.yields(op.group) => flag::COPY | flag::YIELDS,
-            OpKind::Copy => flag::COPY,
-            _ => 0,
-        };
-        h.flags = (op.flags & flag::NO_BODY_CRC) | lost | if zero { flag::ZERO } else { 0 } | copy;
-        // Only where one other has to have it: of two, one may have done it when the other one refuses.
-        let undone = op.reserved && op.local == Local::NotStarted;
-        let fresh = undone.then(|| replica.needed()).filter(|n| n.is_one()).unwrap_or_default();
-        (h.body_len, h.body_crc) = ((op.body.len() as u32).into(), op.body_crc.into());
-        let skipped = |member| match &replica.role {
-            Role::Primary(primary) => primary.skipped(op.lsn, member),
-            _ => 0,
-        };
-        let mut head = None;
-        for device in replica.config.devices(to) {
-            let member = replica.config.member(device);
-            let fresh = if fresh.intersects(member) { flag::FRESH } else { 0 };
-            let differs = (skipped(member), fresh);
-            let (skipped, flags) = (differs.0.into(), h.flags | differs.1);
-            let sealed = match head {
-                Some((same, sealed)) if same == differs => sealed,
-                _ => wire::frame::seal(Header { skipped, flags, ..h }),
-            };
-            head = Some((differs, sealed));
-            self.send_peer(device, sealed, op.body.clone(), out);
-        }
+        self.send_copies(key, to, false, out);
     }
 
     /// A member answered a `Replicate`.
@@ -354,7 +297,6 @@ impl<J: Journal> Mirror<J> {
             return;
         }
         let member = replica.config.member(from);
-        let joins = replica.config.joiners.contains(&from);
         let status = Status::from_code(h.status.get());
         if status == Some(Status::Ok) {
             op.acked.insert(member);
@@ -368,7 +310,7 @@ impl<J: Journal> Mirror<J> {
             Some(Status::Ok) => self.check_write(now, key, out),
             Some(Status::Full) => self.refused(now, key, from, member, out),
             Some(Status::Damaged) => self.damaged_there(now, key, member, out),
-            _ if joins => self.cut(now, group, out),
+            _ if self.replicas[group].config.joiners.contains(&from) => self.cut(now, group, out),
             _ => {}
         }
         self.pump(now, out);
@@ -393,7 +335,7 @@ impl<J: Journal> Mirror<J> {
             needed = replica.others;
         }
         if mutant::on(Mutant::AckAlone) {
-            let up = replica.config.devices(needed).all(|d| self.peers.contains_key(&d));
+            let up = replica.config.devices(needed).all(|d| self.is_linked(d));
             needed = if up { needed } else { Members::default() };
         }
         let met = op.acked.contains_all(needed);

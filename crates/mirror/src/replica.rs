@@ -72,11 +72,13 @@ impl GroupConfig {
     }
 
     pub(crate) fn devices(&self, members: Members) -> impl Iterator<Item = DeviceId> {
-        self.replicas
-            .iter()
-            .enumerate()
-            .filter(move |(i, _)| members.0 >> i & 1 == 1)
-            .map(|(_, d)| *d)
+        self.each(members).map(|(_, device)| device)
+    }
+
+    /// The same, and each one's bit.
+    pub(crate) fn each(&self, members: Members) -> impl Iterator<Item = (Members, DeviceId)> {
+        let places = self.replicas.iter().enumerate();
+        places.map(|(i, d)| (Members(1 << i), *d)).filter(move |(m, _)| members.intersects(*m))
     }
 }
 
@@ -177,6 +179,9 @@ impl Primary {
     pub fn skipped(&self, lsn: Lsn, member: Members) -> u32 {
         let Some(front) = self.stream.front() else { return 0 };
         let before = (lsn.0 - front.lsn.0) as usize;
+        if before == 0 || self.stream[before - 1].to.intersects(member) {
+            return 0;
+        }
         let others = self.stream.range(..before).rev().take_while(|e| !e.to.intersects(member));
         others.count() as u32
     }

@@ -69,9 +69,9 @@ impl Secondary {
         self.sealed.is_some() && !self.joiner
     }
 
-    /// Uncertain writes, if it is a joiner.
-    pub fn uncertain_as_joiner(&self) -> usize {
-        if self.joiner { self.uncertain.len() } else { 0 }
+    /// It is being brought up to date, and has not noted yet that it is equal.
+    pub fn is_joiner(&self) -> bool {
+        self.joiner
     }
 
     /// What is uncertain, in order.
@@ -98,6 +98,9 @@ impl Secondary {
         while let Some((_, unit, blocks)) = self.uncertain.front().filter(|u| u.0 <= commit) {
             if tidy {
                 self.clean.insert(*unit, *blocks);
+            }
+            if mutant::on(Mutant::KeepUncertain) {
+                break;
             }
             self.uncertain.pop_front();
         }
@@ -412,13 +415,14 @@ impl<J: Journal> Mirror<J> {
         let beside = !replica.config.in_sync.contains(&self.me) && replica.config.in_sync.len() > 1;
         let base = if beside { Epoch(0) } else { epoch };
         replica.record.base = base;
-        replica.record.executed = ExecutedList::from_records(list, &mut self.noted);
+        let executed = &mut replica.record.executed;
+        *executed = ExecutedList::from_records(list, &mut self.noted);
+        executed.bound(self.limits.executed_group as usize, &mut self.forgotten);
         let mut changes = alloc::vec![Change::CleanAll, Change::Base(base)];
-        self.take_forgotten(group, list);
-        self.bound_executed(group);
         if self.journal.survives() {
-            changes.push(Change::Executed(self.replicas[group].record.executed.entries()));
+            changes.push(Change::Executed(executed.entries()));
         }
+        self.take_forgotten(group, list);
         let wait = Waiting::Seal { epoch, lsn, link, op: h.op.get() };
         self.change_first(now, group, changes, wait, out);
     }

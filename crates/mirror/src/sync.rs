@@ -12,7 +12,6 @@ use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::pace::{End, Pace, Purpose, Turn};
 use crate::replica::{Members, Primary, Role};
-use crate::window::Peer;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
@@ -150,7 +149,7 @@ impl<J: Journal> Mirror<J> {
         joiner: DeviceId,
         out: &mut Effects,
     ) {
-        let streaming = self.peers.contains_key(&joiner);
+        let streaming = self.is_linked(joiner);
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(joiner);
         let Some(primary) = replica.primary() else { return };
@@ -240,7 +239,7 @@ impl<J: Journal> Mirror<J> {
             let (phase, joiner, idle) = (sync.phase, sync.joiner, sync.copying == 0);
             let patience = (sync.patience * 2).min(ASK_AT_LAST);
             let asked = sync.unanswered();
-            let connected = |peer| self.peers.contains_key(&peer);
+            let connected = |peer| self.is_linked(peer);
             if !self.replicas[group].config.devices(asked).any(connected) {
                 continue;
             }
@@ -644,7 +643,7 @@ impl<J: Journal> Mirror<J> {
 
     /// A link that I dialled to a member is welcomed: sends again what it may not have, as its answers make room.
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: base::LinkId, out: &mut Effects) {
-        self.peers.insert(device, Peer::new(link));
+        self.link_peer(device, Some(link));
         self.leases.hurry(device);
         self.fetch_again(Some(device), out);
         for group in self.led() {
@@ -677,7 +676,7 @@ impl<J: Journal> Mirror<J> {
     /// That link is gone. A joiner is cut off, so that clients don't wait for it; an in-sync member is
     /// waited for.
     pub fn peer_down(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
-        if self.peers.remove(&device).is_some_and(|peer| peer.is_awaited()) {
+        if self.link_peer(device, None) {
             self.unpark_all();
         }
         for group in self.led() {

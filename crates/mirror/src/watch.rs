@@ -20,6 +20,22 @@ impl<J: Journal> Mirror<J> {
         self.replicas.values().map(todo).sum()
     }
 
+    /// Groups of which a newcomer gets a copy while another replica is out of sync: what is still to be copied,
+    /// and what that one lacks, in bytes.
+    pub fn moves(&self) -> Vec<(GroupId, u64, u64)> {
+        let told = |group: &GroupId| {
+            let (group, r) = (*group, self.replicas.get(*group)?);
+            let Role::Primary(Primary { sync: Some(sync), .. }) = &r.role else { return None };
+            let begun = sync.joiner.is_some()
+                && sync.has_begun()
+                && r.is_solo()
+                && r.config.replicas.len() > 2;
+            let missed = if r.record.all_dirty { u64::MAX } else { r.record.dirty.bytes() };
+            begun.then(|| (group, sync.todo.bytes(), missed))
+        };
+        self.joining.iter().filter_map(told).collect()
+    }
+
     /// Does what is due. Call at `wake_at`, and after a new map.
     pub fn tick(&mut self, now: Time, out: &mut Effects) {
         self.send_beacons(now, out);

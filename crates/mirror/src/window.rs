@@ -8,17 +8,19 @@
 //! A joiner that no acknowledgement needs is waited for as long as it answers; one that stands still is cut off.
 
 use crate::mirror::Mirror;
-use crate::op::{Asker, Op};
-use crate::replica::Members;
+use crate::op::{Asker, Local, Op, OpKind};
+use crate::replica::{Members, Role};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, LinkId, Time};
+use base::{DeviceId, GroupId, Limits, LinkId, Time, UNIT};
 use seam::{Buf, Effects, Head, Journal};
+use wire::{Header, Kind, flag};
 
-/// A link that I dialled to a member, and what is under way on it.
-#[derive(Debug)]
+/// A member that I have dialled, and what is under way to it.
+#[derive(Debug, Default)]
 pub(crate) struct Peer {
-    pub link: LinkId,
+    /// `None` while no link of mine is welcomed there: then nothing is under way.
+    pub link: Option<LinkId>,
     /// Bytes of operations of streams that were sent on it and are not answered.
     flying: u64,
     /// Operations of streams that wait for room, in order.
@@ -28,25 +30,22 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// A link on which nothing was sent.
-    pub fn new(link: LinkId) -> Peer {
-        Peer { link, flying: 0, backlog: VecDeque::new(), awaited: None }
-    }
-
-    /// Clients' writes wait for room on it.
-    pub fn is_awaited(&self) -> bool {
-        self.awaited.is_some()
-    }
-
     /// So many bytes are under way no more. True when something waits for the room.
-    fn land(&mut self, bytes: u64) -> bool {
-        self.flying = self.flying.saturating_sub(bytes);
+    fn land(&mut self, bytes: u64, all: &mut Traffic) -> bool {
+        let bytes = bytes.min(self.flying);
+        self.flying -= bytes;
+        all.flying -= bytes;
         !self.backlog.is_empty() || self.awaited.is_some()
     }
 
     /// One operation always has room, however large it is.
     fn has_room(&self, bytes: u64, window: u64) -> bool {
         self.flying == 0 || self.flying + bytes <= window
+    }
+
+    /// An operation that comes now has room, and overtakes none that waits.
+    fn takes(&self, bytes: u64, window: u64) -> bool {
+        self.backlog.is_empty() && self.has_room(bytes, window)
     }
 }
 
@@ -55,55 +54,162 @@ pub(crate) fn bytes(op: &Op) -> u64 {
     (wire::header::HEADER + op.body.len()) as u64
 }
 
+/// What is under way to all members together: as long as one link's window has room for all of that, each link has.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    /// Bytes that are not answered.
+    flying: u64,
+    /// Operations that wait for room.
+    waiting: u64,
+}
+
+impl Traffic {
+    /// No link is short of room for so many bytes more.
+    fn is_light(&self, bytes: u64, window: u64) -> bool {
+        self.waiting == 0 && self.flying + bytes <= window
+    }
+}
+
+/// Bytes that may be under way to a member: its window, or one operation.
+pub(crate) fn most(limits: &Limits) -> u64 {
+    (limits.link_queue / 2).max(wire::header::HEADER as u64 + u64::from(UNIT))
+}
+
 impl<J: Journal> Mirror<J> {
-    fn window(&self) -> u64 {
+    /// The most bytes that are under way to one member.
+    pub(crate) fn most_flying(&self) -> u64 {
+        self.peers.values().map(|peer| peer.flying).max().unwrap_or(0)
+    }
+
+    /// Bytes that may be under way to a member.
+    pub(crate) fn window(&self) -> u64 {
         self.limits.link_queue / 2
+    }
+
+    /// True while my link to this device is up.
+    pub(crate) fn is_linked(&self, device: DeviceId) -> bool {
+        self.peers.get(device).is_some_and(|peer| peer.link.is_some())
     }
 
     /// Sends a frame to a member, if its link is up; what it takes there is not counted.
     pub(crate) fn send_peer(&self, device: DeviceId, head: Head, body: Buf, out: &mut Effects) {
-        if let Some(peer) = self.peers.get(&device) {
-            out.send(peer.link, head, body);
+        if let Some(link) = self.peers.get(device).and_then(|peer| peer.link) {
+            out.send(link, head, body);
         }
     }
 
-    /// Of these members, those that get an operation of the stream now. For the others it waits.
-    pub(crate) fn take_room(&mut self, key: u64, to: Members) -> Members {
+    /// Sends an operation of the stream to these members. Where a link has no room it waits, unless it `has_turn`.
+    pub(crate) fn send_copies(&mut self, key: u64, to: Members, has_turn: bool, out: &mut Effects) {
         let window = self.window();
+        let mut header = self.copy_header(key);
         let op = self.ops.get_mut(key).expect("the operation lives");
-        let config = &self.replicas[op.group].config;
-        let bytes = bytes(op);
-        let mut now = Members::default();
-        for device in config.devices(to) {
-            let Some(peer) = self.peers.get_mut(&device) else { continue };
-            if peer.backlog.is_empty() && peer.has_room(bytes, window) {
-                peer.flying += bytes;
-                now.insert(config.member(device));
-            } else {
+        let replica = &self.replicas[op.group];
+        let (bytes, flags) = (bytes(op), header.flags);
+        // Only where one other has to have it: of two, one may have done it when the other one refuses.
+        let undone = op.reserved && op.local == Local::NotStarted;
+        let fresh = undone.then(|| replica.needed()).filter(|n| n.is_one()).unwrap_or_default();
+        // As a rule all of them get the same frame.
+        let mut sealed: Option<(u32, u8, Head)> = None;
+        for (member, device) in replica.config.each(to) {
+            let Some(peer) = self.peers.get_mut(device) else { continue };
+            let Some(link) = peer.link else { continue };
+            if !has_turn && !peer.takes(bytes, window) {
                 peer.backlog.push_back(key);
+                self.traffic.waiting += 1;
+                continue;
             }
+            peer.flying += bytes;
+            self.traffic.flying += bytes;
+            op.flying.insert(member);
+            let skipped = match &replica.role {
+                Role::Primary(primary) => primary.skipped(op.lsn, member),
+                _ => 0,
+            };
+            let flags = flags | if fresh.intersects(member) { flag::FRESH } else { 0 };
+            if sealed.as_ref().is_none_or(|(s, f, _)| (*s, *f) != (skipped, flags)) {
+                (header.skipped, header.flags) = (skipped.into(), flags);
+                sealed = Some((skipped, flags, wire::frame::seal(header)));
+            }
+            let (.., head) = sealed.as_ref().expect("just made");
+            out.send(link, *head, op.body.clone());
         }
-        op.flying.insert(now);
-        now
+    }
+
+    /// The header of an operation of the stream, but for what differs from member to member.
+    fn copy_header(&self, key: u64) -> Header {
+        let op = self.ops.get(key).expect("the operation lives");
+        let replica = &self.replicas[op.group];
+        let mut h = self.header_in(Kind::Replicate, op.group, replica.config.epoch);
+        h.op = key.into();
+        h.volume = op.unit.volume.0.into();
+        (h.unit, h.at, h.len) = (op.unit.index.into(), op.at.into(), op.len.into());
+        h.lsn = op.lsn.0.into();
+        if let Role::Primary(primary) = &replica.role {
+            h.commit = primary.commit.0.into();
+        }
+        (h.sdc, h.seq, h.floor) =
+            (op.client.sdc.0.into(), op.client.seq.into(), op.client.floor.into());
+        h.incarnation = op.client.incarnation.0.into();
+        let lost = op.flags & flag::LOST;
+        let zero = op.kind == OpKind::Zero || op.body.is_empty() && lost == 0;
+        let copy = match op.kind {
+            OpKind::Copy if self.yields(op.group) => flag::COPY | flag::YIELDS,
+            OpKind::Copy => flag::COPY,
+            _ => 0,
+        };
+        h.flags = (op.flags & flag::NO_BODY_CRC) | lost | if zero { flag::ZERO } else { 0 } | copy;
+        (h.body_len, h.body_crc) = ((op.body.len() as u32).into(), op.body_crc.into());
+        h
+    }
+
+    /// True when a client's write of so many bytes has to wait until these members have answered more.
+    pub(crate) fn is_crowded(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        to: Members,
+        bytes: u64,
+    ) -> bool {
+        let window = self.window();
+        if self.traffic.is_light(bytes, window) {
+            return false;
+        }
+        let mut crowded = false;
+        for device in self.replicas[group].config.devices(to) {
+            let peer = self.peers.get_mut(device).filter(|p| p.link.is_some());
+            let Some(peer) = peer.filter(|p| !p.takes(bytes, window)) else { continue };
+            peer.awaited = peer.awaited.or(Some(now));
+            crowded = true;
+        }
+        crowded
+    }
+
+    /// The link to a member is up anew, or gone: nothing is under way on it. True when clients waited for room there.
+    pub(crate) fn link_peer(&mut self, device: DeviceId, link: Option<LinkId>) -> bool {
+        let peer = self.peers.get_or_insert_with(device, Peer::default);
+        let before = core::mem::replace(peer, Peer { link, ..Peer::default() });
+        self.traffic.flying -= before.flying;
+        self.traffic.waiting -= before.backlog.len() as u64;
+        before.awaited.is_some()
     }
 
     /// A member answered an operation that took so many bytes: that makes room.
+    #[inline]
     pub(crate) fn make_room(&mut self, now: Time, from: DeviceId, bytes: u64) {
-        let Some(peer) = self.peers.get_mut(&from) else { return };
-        peer.awaited = peer.awaited.map(|_| now);
-        if peer.land(bytes) {
+        let Some(peer) = self.peers.get_mut(from) else { return };
+        if peer.land(bytes, &mut self.traffic) {
+            peer.awaited = peer.awaited.map(|_| now);
             self.note_room(from);
         }
     }
 
     /// An operation of a group is over: members that have not answered it never will.
+    #[cold]
     pub(crate) fn give_room(&mut self, group: GroupId, flying: Members, bytes: u64) {
-        if flying.is_empty() {
-            return;
-        }
         let Some(replica) = self.replicas.get(group) else { return };
         for device in replica.config.devices(flying).collect::<Vec<_>>() {
-            if self.peers.get_mut(&device).is_some_and(|peer| peer.land(bytes)) {
+            let peer = self.peers.get_mut(device);
+            if peer.is_some_and(|peer| peer.land(bytes, &mut self.traffic)) {
                 self.note_room(device);
             }
         }
@@ -125,24 +231,23 @@ impl<J: Journal> Mirror<J> {
     fn send_backlog(&mut self, device: DeviceId, out: &mut Effects) {
         let window = self.window();
         loop {
-            let Some(peer) = self.peers.get_mut(&device) else { return };
+            let Some(peer) = self.peers.get_mut(device) else { return };
             let Some(key) = peer.backlog.front().copied() else { break };
             let Some(member) = self.is_owed(key, device) else {
-                self.peers.get_mut(&device).expect("as above").backlog.pop_front();
+                self.peers.get_mut(device).expect("as above").backlog.pop_front();
+                self.traffic.waiting -= 1;
                 continue;
             };
-            let op = self.ops.get_mut(key).expect("it is owed");
-            let bytes = bytes(op);
-            let peer = self.peers.get_mut(&device).expect("as above");
+            let bytes = bytes(self.ops.get(key).expect("it is owed"));
+            let peer = self.peers.get_mut(device).expect("as above");
             if !peer.has_room(bytes, window) {
                 return;
             }
             peer.backlog.pop_front();
-            peer.flying += bytes;
-            op.flying.insert(member);
-            self.send_copies_of(key, member, out);
+            self.traffic.waiting -= 1;
+            self.send_copies(key, member, true, out);
         }
-        let peer = self.peers.get_mut(&device).expect("as above");
+        let peer = self.peers.get_mut(device).expect("as above");
         // Not for each answer: all that waits is looked at.
         if peer.flying <= window / 4 * 3 && peer.awaited.take().is_some() {
             self.unpark_all();
@@ -155,22 +260,6 @@ impl<J: Journal> Mirror<J> {
         let member = self.replicas.get(op.group)?.config.member(device);
         let owed = op.sent.intersects(member) && !op.acked.intersects(member);
         owed.then_some(member)
-    }
-
-    /// Whether a client's write has to wait until members of the group have answered more.
-    pub(crate) fn is_crowded(&mut self, now: Time, key: u64) -> bool {
-        let window = self.window();
-        let op = self.ops.get(key).expect("the operation lives");
-        let (replica, bytes) = (&self.replicas[op.group], bytes(op));
-        let mut crowded = false;
-        for device in replica.config.devices(replica.recipients()) {
-            let Some(peer) = self.peers.get_mut(&device) else { continue };
-            if !peer.backlog.is_empty() || !peer.has_room(bytes, window) {
-                peer.awaited = peer.awaited.or(Some(now));
-                crowded = true;
-            }
-        }
-        crowded
     }
 
     /// Everything that waits for a lease, a seal or room is tried again.
@@ -186,7 +275,7 @@ impl<J: Journal> Mirror<J> {
             peer.awaited.is_some_and(|since| now.since(since) > self.limits.suspect_after)
         };
         let standing: Vec<DeviceId> =
-            self.peers.iter().filter(|(_, peer)| stands(peer)).map(|(d, _)| *d).collect();
+            self.peers.iter().filter(|(_, peer)| stands(peer)).map(|(d, _)| d).collect();
         if standing.is_empty() {
             return;
         }

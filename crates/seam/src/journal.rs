@@ -242,9 +242,10 @@ pub trait Journal {
     fn used(&self) -> u64;
     /// What the groups remembered when the device was mounted, with all that was changed since.
     fn records(&self) -> Vec<(GroupId, GroupRecord)>;
-    /// Executed writes that no group's record lists, although its content may include them.
-    fn forgotten(&self) -> Forgotten {
-        Forgotten::new()
+    /// Executed writes that no group's record lists, although its content may include them; `None` for a device
+    /// that does not survive.
+    fn forgotten(&self) -> Option<&Forgotten> {
+        None
     }
     /// Clients' lives that are over, by this rule, are refused everywhere: their executed writes need not be
     /// known any more. A crash may bring them back.

@@ -77,7 +77,7 @@ fn clients_that_come_and_go_leave_a_device_that_mounts_and_knows_what_it_forgot(
         assert!((1..=GROUPS).all(|g| listed.contains_key(&(SdcId(60), seq(g)))), "the newest");
         let most = store(&mut world).executed_most();
         assert!(most >= 2048 && listed.len() <= most, "{} of {most}", listed.len());
-        let forgotten = store(&mut world).forgotten().clone();
+        let forgotten = store(&mut world).forgotten().unwrap().clone();
         for sdc in 1..=60 {
             let known = |g| {
                 let write = named(sdc, seq(g), 0);
@@ -104,7 +104,7 @@ fn one_client_whose_floor_stands_fills_no_device() {
     world.crash(common::Fate::Random);
     world.mount(None).unwrap();
     let listed = executed(&mut world);
-    let forgotten = store(&mut world).forgotten().clone();
+    let forgotten = store(&mut world).forgotten().unwrap().clone();
     assert!(listed.len() <= store(&mut world).executed_most());
     let known = |seq| listed.contains_key(&(SdcId(1), seq)) || forgotten.covers(named(1, seq, 0));
     assert!((1..=9000).all(known));
@@ -130,7 +130,7 @@ fn a_list_as_long_as_the_device_takes_is_one_change_of_the_smallest_device() {
     drain(&mut world);
     checkpoint(&mut world);
     assert_eq!(executed(&mut world).len(), most as usize);
-    assert_eq!(store(&mut world).forgotten().len(), seam::Forgotten::MOST);
+    assert_eq!(store(&mut world).forgotten().unwrap().len(), seam::Forgotten::MOST);
 }
 
 /// More groups than a device of this size has room for at all: it fails, and says so, with jobs in its queue.

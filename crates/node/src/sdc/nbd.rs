@@ -149,6 +149,9 @@ impl Sdc {
 
     /// Hands over what has waited for a place.
     pub(super) fn nbd_admit(&mut self, now: Time, out: &Effects) {
+        if self.nbd.crowded.iter().all(VecDeque::is_empty) {
+            return;
+        }
         for writes in [false, true] {
             while self.client.admits(writes)
                 && let Some((link, tag, request, since)) =

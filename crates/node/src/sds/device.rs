@@ -135,7 +135,7 @@ impl Journal for Device {
         of!(self, d => d.records())
     }
 
-    fn forgotten(&self) -> Forgotten {
+    fn forgotten(&self) -> Option<&Forgotten> {
         of!(self, d => d.forgotten())
     }
 

@@ -598,8 +598,8 @@ impl Journal for Durable {
         self.groups.records()
     }
 
-    fn forgotten(&self) -> Forgotten {
-        self.groups.forgotten().clone()
+    fn forgotten(&self) -> Option<&Forgotten> {
+        Some(self.groups.forgotten())
     }
 
     fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
