@@ -17,6 +17,10 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
             ("executed writes in a group", is.executed_group, may.executed_group),
             ("executed writes of a client in a group", is.executed_client, may.executed_client),
             ("uncertain writes of a joiner", is.uncertain, may.uncertain),
+            ("uncertain writes of a member", is.uncertain_in_sync, may.uncertain_in_sync),
+            ("operations in the stream of a group", is.stream, may.stream),
+            ("bytes under way to a member", is.flying, may.flying),
+            ("dirty units of volumes that are gone", is.gone, may.gone),
             (
                 "executed writes in the records of the device",
                 stored.map_or(0, |d| d.executed_len()),

@@ -42,7 +42,8 @@ macro_rules! limits {
 limits! {
     numbers: frame_body, client_ops, client_bytes, shard_ops, sdc_requests, link_queue,
         groups_per_device, stripe_width, copies, copy_bytes, mdm_log, nbd_payload, nbd_requests,
-        moves, moves_per_device, moving_bytes, spare_percent;
+        moves, moves_per_device, moving_bytes, spare_percent, executed_window, executed_group,
+        executed_device, stream;
     times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after,
         answer_within,         rebuild_after, quarantine, slow, slow_for, mdm_tick
 }
