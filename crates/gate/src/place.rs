@@ -121,6 +121,9 @@ impl<N: Node> Place<N> {
     fn execute(&mut self, effect: Effect) {
         match effect {
             Effect::Send { link, head, body } => self.posts.push(Post::Frame(link, head, body)),
+            Effect::SendFirst { link, head } => {
+                self.posts.push(Post::Frame(link, head, Buf::EMPTY));
+            }
             Effect::Read { op, at, len, .. } => {
                 let buf = self.disk.read(at, len, &self.pool);
                 self.inbox.push_back(Item::Done(op, buf));

@@ -100,6 +100,11 @@ impl Bench {
         self.sds.flush(self.now, &mut self.out);
         for effect in self.out.drain().collect::<Vec<_>>() {
             match effect {
+                Effect::SendFirst { link, head } => {
+                    let header = parse(head.as_slice());
+                    self.sent.push((link, header.kind().unwrap()));
+                    self.map = header.map.get();
+                }
                 Effect::Welcome { link } => self.welcome.push(link),
                 Effect::Send { link, head, body } => {
                     let header = parse(head.as_slice());

@@ -12,7 +12,9 @@
 //! 2. **Batches.** Each batch of events ends with a `flush`, before the driver waits. Answers that a
 //!    driver knows at once come as events of their own: `on` is never entered from within `on`.
 //! 3. **Frames** of one link arrive whole and in order, whatever the sizes and however the stream is
-//!    cut. The framer answers [`Framing::Frame`](crate::Framing::Frame) once per delivered frame.
+//!    cut. A frame of [`SendFirst`](crate::Effect::SendFirst) may come before frames that were sent earlier,
+//!    also before others of its kind.
+//!    The framer answers [`Framing::Frame`](crate::Framing::Frame) once per delivered frame.
 //! 4. **Links.** Ids are never reused. First `LinkUp`, at last at most one `LinkDown`; nothing about a
 //!    link after its `LinkDown`, nothing after the node's own `Close`. Frames that arrived whole come
 //!    before the `LinkDown` of an orderly end, unless the link is paused. Effects on a link that is gone are ignored.
@@ -113,6 +115,7 @@ macro_rules! scenario {
 /// All scenarios.
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(frames_arrive_whole_and_in_order),
+    scenario!(what_overtakes_comes_once_and_between_frames),
     scenario!(frames_of_many_links_do_not_mix),
     scenario!(thousands_of_small_frames_arrive),
     scenario!(links_come_and_go),
@@ -153,6 +156,14 @@ macro_rules! play {
 fn frames_arrive_whole_and_in_order(h: &mut dyn Harness) {
     let mixed = || Stream::new(1, 400, Stream::MIXED);
     play!(h, frames_arrive_whole_and_in_order, Setup::default(), mixed().dialing(1, 1), mixed());
+}
+
+fn what_overtakes_comes_once_and_between_frames(h: &mut dyn Harness) {
+    let name = "what_overtakes_comes_once_and_between_frames";
+    let mixed = || Stream::new(1, 400, Stream::MIXED).overtaking();
+    let roles: Vec<Box<dyn roles::Role>> =
+        alloc::vec![Box::new(mixed().dialing(1, 1)), Box::new(mixed())];
+    play(h, name, Setup::default(), roles);
 }
 
 fn frames_of_many_links_do_not_mix(h: &mut dyn Harness) {

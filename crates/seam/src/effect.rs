@@ -57,6 +57,15 @@ pub enum Effect {
         /// then the body.
         body: Buf,
     },
+    /// Send a frame without a body that may overtake the frames that wait on the link. Silently dropped
+    /// as in `Send`. On a link where it is used, a frame that goes out in parts (see [`Head::EMPTY`]) has
+    /// to be emitted whole in one call of the node.
+    SendFirst {
+        /// On which link.
+        link: LinkId,
+        /// All of it.
+        head: Head,
+    },
     /// Connect to `to`; ends in `LinkUp` or `DialFailed`, within about two seconds.
     Dial {
         /// The node's name for it.
@@ -152,6 +161,11 @@ impl Effects {
     #[inline]
     pub fn send(&mut self, link: LinkId, head: Head, body: Buf) {
         self.list.push(Effect::Send { link, head, body });
+    }
+
+    /// Emits a frame without a body that may overtake others: see [`Effect::SendFirst`].
+    pub fn send_first(&mut self, link: LinkId, head: Head) {
+        self.list.push(Effect::SendFirst { link, head });
     }
 
     /// Emits a note.

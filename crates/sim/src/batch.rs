@@ -214,12 +214,15 @@ impl World {
 
     pub(crate) fn carry_out(&mut self, id: ProcId, effect: Effect) {
         let peer = match &effect {
-            Effect::Send { link, .. } if self.trace.is_on() => self.peer_name(id, *link),
+            Effect::Send { link, .. } | Effect::SendFirst { link, .. } if self.trace.is_on() => {
+                self.peer_name(id, *link)
+            }
             _ => String::new(),
         };
         self.trace.effect(self.now, &self.procs[id.0].name, &effect, &peer);
         match effect {
             Effect::Send { link, head, body } => self.send(id, link, head, body),
+            Effect::SendFirst { link, head } => self.send_first(id, link, head),
             Effect::Dial { dial, to, port } => self.dial(id, dial, to, port),
             Effect::Close { link } => self.close(id, link),
             Effect::Welcome { link } => self.procs[id.0].strangers.retain(|s| s.link != link),

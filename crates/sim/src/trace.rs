@@ -113,6 +113,10 @@ impl Trace {
                 self.words(&[11, link.0, body.len() as u64]);
                 self.bytes(head.as_slice());
             }
+            Effect::SendFirst { link, head } => {
+                self.words(&[22, link.0]);
+                self.bytes(head.as_slice());
+            }
             Effect::Dial { dial, .. } => self.words(&[12, dial.0]),
             Effect::Close { link } => self.words(&[13, link.0]),
             Effect::Pause { link } => self.words(&[14, link.0]),
@@ -127,6 +131,9 @@ impl Trace {
         self.line(now, who, || match effect {
             Effect::Send { link, head, body } => {
                 format!("-> {peer:<5} {link} {}", describe(head, body, Port::Peer))
+            }
+            Effect::SendFirst { link, head } => {
+                format!("=> {peer:<5} {link} {}", describe(head, &[], Port::Peer))
             }
             Effect::Reply { id, result } => match result {
                 Ok(data) => format!("reply {} ok {} bytes", id.0, data.len()),

@@ -270,6 +270,24 @@ impl World {
         }
     }
 
+    /// A frame that may overtake: it takes the place of any whole frame that has not arrived, or none.
+    pub(crate) fn send_first(&mut self, id: ProcId, link: LinkId, head: Head) {
+        self.send(id, link, head, Buf::EMPTY);
+        let Some((index, side)) = self.link(id, link) else { return };
+        let lane = &mut self.conns[index as usize].as_mut().expect("the link is up").lanes[side];
+        let whole =
+            |p: &Piece| matches!(&p.cargo, Cargo::Data { head, .. } if !head.as_slice().is_empty());
+        // The first piece may be arriving.
+        let free = lane.pieces.iter().skip(1).rev().skip(1).take_while(|p| whole(p)).count() as u64;
+        let ahead = self.net_prng.below(free + 1) as usize;
+        if ahead > 0 && lane.pieces.back().is_some_and(whole) {
+            let last = lane.pieces.len() - 1;
+            let cargo = lane.pieces.pop_back().expect("just looked at").cargo;
+            let at = lane.pieces[last - ahead].at;
+            lane.pieces.insert(last - ahead, Piece { at, cargo });
+        }
+    }
+
     /// Maybe flips a bit: one that a checksum guards.
     fn damage(&mut self, head: Head, body: Buf) -> (Head, Buf) {
         if !hit(&mut self.net_prng, self.weather.flip_ppm)

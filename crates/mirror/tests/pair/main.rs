@@ -297,6 +297,12 @@ impl Pair {
                 self.mirrors[i].flush(self.now, &mut self.outs[i]);
                 for effect in self.outs[i].drain().collect::<Vec<_>>() {
                     idle = false;
+                    let effect = match effect {
+                        Effect::SendFirst { link, head } => {
+                            Effect::Send { link, head, body: Buf::EMPTY }
+                        }
+                        other => other,
+                    };
                     if let Effect::Send { link, head, body } = effect {
                         let h = wire::parse(head.as_slice());
                         self.deliver(i, link, &h, body);

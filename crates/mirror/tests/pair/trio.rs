@@ -114,7 +114,11 @@ impl Trio {
             let Some(mirror) = &mut self.mirrors[from] else { continue };
             mirror.flush(self.now, &mut self.outs[from]);
             for effect in self.outs[from].drain().collect::<Vec<_>>() {
-                let Effect::Send { link, head, body } = effect else { continue };
+                let (link, head, body) = match effect {
+                    Effect::Send { link, head, body } => (link, head, body),
+                    Effect::SendFirst { link, head } => (link, head, Buf::EMPTY),
+                    _ => continue,
+                };
                 let header = wire::parse(head.as_slice());
                 if link == CLIENT {
                     self.replies.push(header);

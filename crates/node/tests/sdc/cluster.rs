@@ -195,6 +195,7 @@ impl Cluster {
             }
             Effect::Resume { link } => assert!(self.log.paused.remove(&link)),
             Effect::Reply { id, result } => self.log.replies.push((id.0, result)),
+            Effect::SendFirst { .. } => panic!("an SDC has no leases"),
             Effect::Welcome { link } => drop(self.log.welcome.insert(link)),
             Effect::Note(note) => self.log.notes.push(note),
             Effect::Read { .. } | Effect::Write { .. } | Effect::Flush { .. } => {

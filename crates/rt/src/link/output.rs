@@ -3,14 +3,20 @@
 //! Heads and small bodies are copied into one run of bytes; large bodies are sent from their own
 //! buffers. What the kernel works on (`flying`) and what is added meanwhile (`next`) are apart, so
 //! that nothing moves under the kernel's hands.
+//!
+//! What waits is kept in rounds of whole frames. A frame that may overtake goes out before the next
+//! round: so it waits for the rest of one round at most, and for what the socket has taken already.
 
 use super::{Pinned, empty_message};
 use seam::{Buf, Head};
+use std::collections::VecDeque;
 
 /// Bodies up to this size are copied behind their heads: cheaper than one more part of a message.
 const SMALL: usize = 512;
 /// Parts of one message. The kernel's limit is 1024.
 const PARTS: usize = 256;
+/// A round that has so many bytes ends with its last frame.
+const ROUND: u64 = 512 << 10;
 /// A run of bytes that grew beyond this in a burst is given back.
 const KEEP: usize = 256 << 10;
 
@@ -22,8 +28,14 @@ pub(crate) struct Output {
     pub(crate) listed: bool,
     /// Bytes that wait, those in flight included.
     pub(crate) queued: u64,
+    /// Frames that overtake `rounds` and `next`.
+    first: Batch,
+    /// Full rounds. The one in `next` follows them.
+    rounds: VecDeque<Batch>,
     next: Batch,
     flying: Batch,
+    /// Empty; kept for its memory.
+    spare: Batch,
     /// The first byte of `flying` that is not out: its part, and the place in it.
     part: usize,
     offset: usize,
@@ -35,6 +47,8 @@ pub(crate) struct Output {
 struct Batch {
     bytes: Vec<u8>,
     parts: Vec<Part>,
+    /// Bytes of all parts.
+    len: u64,
 }
 
 enum Part {
@@ -59,6 +73,7 @@ impl Batch {
     fn copy(&mut self, data: &[u8]) {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(data);
+        self.len += data.len() as u64;
         match self.parts.last_mut() {
             Some(Part::Copied { len, .. }) => *len += data.len(),
             _ => self.parts.push(Part::Copied { at, len: data.len() }),
@@ -68,6 +83,7 @@ impl Batch {
     fn clear(&mut self) {
         self.bytes.clear();
         self.parts.clear();
+        self.len = 0;
         if self.bytes.capacity() > KEEP {
             self.bytes = Vec::new();
         }
@@ -80,8 +96,11 @@ impl Output {
             in_flight: false,
             listed: false,
             queued: 0,
+            first: Batch::default(),
+            rounds: VecDeque::new(),
             next: Batch::default(),
             flying: Batch::default(),
+            spare: Batch::default(),
             part: 0,
             offset: 0,
             parts: Vec::new(),
@@ -94,13 +113,24 @@ impl Output {
         let head = head.as_slice();
         self.queued += (head.len() + body.len()) as u64;
         if !head.is_empty() {
+            if self.next.len >= ROUND {
+                let fresh = std::mem::take(&mut self.spare);
+                self.rounds.push_back(std::mem::replace(&mut self.next, fresh));
+            }
             self.next.copy(head);
         }
         if body.len() > SMALL {
+            self.next.len += body.len() as u64;
             self.next.parts.push(Part::Body(body));
         } else if !body.is_empty() {
             self.next.copy(&body);
         }
+    }
+
+    /// Queues a frame without a body before all frames that wait, but behind earlier ones of its kind.
+    pub(crate) fn push_first(&mut self, head: &Head) {
+        self.queued += head.as_slice().len() as u64;
+        self.first.copy(head.as_slice());
     }
 
     /// What is to be sent next, as a message for the kernel; `None` when everything is out.
@@ -110,11 +140,17 @@ impl Output {
     pub(crate) fn prepare(&mut self) -> Option<*const libc::msghdr> {
         assert!(!self.in_flight, "one send at a time");
         if self.part == self.flying.parts.len() {
-            if self.next.parts.is_empty() {
+            self.flying.clear();
+            if !self.first.parts.is_empty() {
+                std::mem::swap(&mut self.first, &mut self.flying);
+            } else if let Some(round) = self.rounds.pop_front() {
+                self.spare = std::mem::replace(&mut self.flying, round);
+            } else if !self.next.parts.is_empty() {
+                std::mem::swap(&mut self.next, &mut self.flying);
+            } else {
+                (self.part, self.offset) = (0, 0);
                 return None;
             }
-            self.flying.clear();
-            std::mem::swap(&mut self.next, &mut self.flying);
             (self.part, self.offset) = (0, 0);
         }
         self.parts.clear();
@@ -162,6 +198,43 @@ mod tests {
     use super::*;
     use base::Prng;
     use seam::BufPool;
+
+    /// Sends all that is queued, or as much as `limit` says; adds it to `got`.
+    fn send(out: &mut Output, limit: usize, got: &mut Vec<u8>) -> bool {
+        let Some(message) = out.prepare() else { return false };
+        // SAFETY: `prepare` made it, and its parts are still there.
+        let parts =
+            unsafe { std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
+        let mut n = 0;
+        for p in parts {
+            let take = p.iov_len.min(limit - n);
+            // SAFETY: as above.
+            got.extend(unsafe { std::slice::from_raw_parts(p.iov_base.cast::<u8>(), take) });
+            n += take;
+        }
+        out.sent(n);
+        true
+    }
+
+    #[test]
+    fn what_may_overtake_waits_for_one_round_at_most() {
+        let pool = BufPool::new(1 << 20);
+        let (mut out, mut got) = (Output::new(), Vec::new());
+        for i in 0..100u8 {
+            out.push(&Head::new(&[i; 100]), pool.copy(&vec![i; 100_000]));
+        }
+        assert!(send(&mut out, 1000, &mut got), "the first round has begun");
+        out.push_first(&Head::new(&[201; 10]));
+        out.push_first(&Head::new(&[202; 10]));
+        while send(&mut out, usize::MAX, &mut got) {}
+        let at = got.iter().position(|b| *b == 201).unwrap();
+        assert!(at as u64 <= ROUND + 100_100, "{at} bytes came before it");
+        assert_eq!(at % 100_100, 0, "between two frames");
+        assert_eq!(got[at..at + 20], [[201; 10], [202; 10]].concat());
+        got.drain(at..at + 20);
+        let all: Vec<u8> = (0..100u8).flat_map(|i| vec![i; 100_100]).collect();
+        assert!(got == all && out.is_empty());
+    }
 
     #[test]
     fn everything_goes_out_once_and_in_order_however_little_is_taken() {

@@ -3,7 +3,7 @@
 use super::{FILES, LINGER, Ready, Shard, work_on_file};
 use crate::dial::{Dial, PATIENCE};
 use crate::disk::{self, Act, Begun};
-use crate::link::{Pinned, State};
+use crate::link::{Output, Pinned, State};
 use crate::net;
 use crate::sys::{Sys, Token};
 use base::{LinkId, Time};
@@ -30,6 +30,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     fn apply(&mut self, now: Time, seat: u32, effect: Effect) {
         match effect {
             Effect::Send { link, head, body } => self.send(now, link, &head, body),
+            Effect::SendFirst { link, head } => self.send_first(now, link, &head),
             Effect::Dial { dial, to, port } => self.dial(now, seat, dial, to, port),
             Effect::Close { link } => self.close(now, link),
             Effect::Welcome { link } => self.welcome(link),
@@ -56,12 +57,21 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     }
 
     fn send(&mut self, now: Time, id: LinkId, head: &Head, body: Buf) {
+        self.queue(now, id, |output| output.push(head, body));
+    }
+
+    fn send_first(&mut self, now: Time, id: LinkId, head: &Head) {
+        self.queue(now, id, |output| output.push_first(head));
+    }
+
+    /// Adds a frame to what a link has to send. A link on which too much waits is given up.
+    fn queue(&mut self, now: Time, id: LinkId, push: impl FnOnce(&mut Output)) {
         let most = self.link_queue;
         let Some((index, link)) = self.link(id) else { return };
         if link.state != State::Up || link.broken {
             return;
         }
-        link.output.push(head, body);
+        push(&mut link.output);
         if link.output.queued > most {
             let (seat, queued) = (link.seat, link.output.queued);
             (self.on_note)(seat as usize, now, Note::Stuck { link: id, queued });

@@ -89,6 +89,19 @@ impl Stage<'_> {
         }
     }
 
+    /// Sends the `n`th frame of those that may overtake.
+    pub(super) fn send_first(&mut self, link: LinkId, n: u32) {
+        self.out.send_first(link, first(n));
+    }
+
+    /// Checks a frame against what [`Stage::send_first`] sends; tells as which one, if it is right.
+    pub(super) fn verify_first(&mut self, link: LinkId, head: &[u8], body: &Buf) -> Option<u32> {
+        let n = head.get(1..5).and_then(|n| n.try_into().ok()).map(u32::from_le_bytes);
+        let n = n.filter(|n| head == first(*n).as_slice() && body.is_empty());
+        self.check(n.is_some(), || format!("{link}: a damaged frame of those that may overtake"));
+        n
+    }
+
     /// Checks a frame against what [`Stage::send`] sends as frame `seq`.
     pub(super) fn verify(&mut self, link: LinkId, seq: u32, head: &[u8], body: &Buf) {
         let Some(h) = parse(head) else {
@@ -118,6 +131,22 @@ fn pattern(seq: u32, i: usize) -> u8 {
 const MAGIC: u8 = 0xc7;
 const SHORTEST: usize = 18;
 
+/// How a frame begins that may overtake, and its length.
+const FIRST: u8 = 0xc8;
+const FIRST_LEN: usize = 40;
+
+fn first(n: u32) -> Head {
+    let mut h = [n as u8; FIRST_LEN];
+    h[0] = FIRST;
+    h[1..5].copy_from_slice(&n.to_le_bytes());
+    Head::new(&h)
+}
+
+/// True for the head of a frame that may overtake.
+pub(super) fn is_first(head: &[u8]) -> bool {
+    head.first() == Some(&FIRST)
+}
+
 struct Parsed {
     seq: u32,
     body: u32,
@@ -145,7 +174,7 @@ fn parse(head: &[u8]) -> Option<Parsed> {
     Some(Parsed { seq: at(2)?, body: at(6)?, stamp: Time(stamp) })
 }
 
-/// Cuts probes' streams: heads of many lengths, and frames that are numbered from 0.
+/// Cuts probes' streams: heads of many lengths, and frames that are numbered from 0, apart from those that may overtake.
 #[derive(Default)]
 pub struct ProbeFramer {
     next: u32,
@@ -155,6 +184,8 @@ impl Framer for ProbeFramer {
     fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError> {
         match start.first() {
             None => return Ok(Framing::Need(1)),
+            Some(&FIRST) if start.len() < FIRST_LEN => return Ok(Framing::Need(FIRST_LEN)),
+            Some(&FIRST) => return Ok(Framing::Frame { head: FIRST_LEN, body: 0 }),
             Some(b) if *b != MAGIC => return Err(FrameError::BadMagic),
             Some(_) => {}
         }

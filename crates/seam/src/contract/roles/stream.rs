@@ -1,10 +1,10 @@
 //! Roles that send and receive many frames.
 
 use super::Role;
-use crate::contract::probe::Stage;
+use crate::contract::probe::{Stage, is_first};
 use crate::effect::Effect;
 use crate::event::Event;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use base::{LinkId, Prng, Time};
@@ -17,6 +17,7 @@ pub(in crate::contract) struct Stream {
     sizes: &'static [usize],
     dial: Option<(usize, u64)>,
     one_way: bool,
+    overtaking: bool,
     flows: BTreeMap<LinkId, Flow>,
 }
 
@@ -24,7 +25,12 @@ struct Flow {
     rng: Prng,
     sent: u32,
     received: u32,
+    /// The numbers of the frames that were received and may overtake.
+    first: BTreeSet<u32>,
 }
+
+/// Beside so many frames goes one that may overtake.
+const EVERY: u32 = 5;
 
 impl Stream {
     pub(in crate::contract) const SMALL: &'static [usize] = &[0, 0, 1, 32, 100, 200];
@@ -55,7 +61,8 @@ impl Stream {
     ];
 
     pub(in crate::contract) fn new(links: usize, frames: u32, sizes: &'static [usize]) -> Stream {
-        Stream { links, frames, sizes, dial: None, one_way: false, flows: BTreeMap::new() }
+        let (one_way, overtaking) = (false, false);
+        Stream { links, frames, sizes, dial: None, one_way, overtaking, flows: BTreeMap::new() }
     }
 
     pub(in crate::contract) fn dialing(self, peer: usize, times: u64) -> Stream {
@@ -66,8 +73,17 @@ impl Stream {
         Stream { one_way: true, ..self }
     }
 
+    /// With frames that may overtake, in both directions.
+    pub(in crate::contract) fn overtaking(self) -> Stream {
+        Stream { overtaking: true, ..self }
+    }
+
     fn wanted(&self) -> u32 {
         if self.one_way { 0 } else { self.frames }
+    }
+
+    fn wanted_first(&self) -> u32 {
+        if self.overtaking { self.wanted().div_ceil(EVERY) } else { 0 }
     }
 
     fn is_sent(&self) -> bool {
@@ -86,11 +102,16 @@ impl Role for Stream {
             Event::Tick => {}
             Event::LinkUp { link, .. } => {
                 let rng = Prng::new(link.0 ^ 0x5eed);
-                self.flows.insert(link, Flow { rng, sent: 0, received: 0 });
+                self.flows.insert(link, Flow { rng, sent: 0, received: 0, first: BTreeSet::new() });
             }
             Event::Frame { link, head, body } => {
-                let wanted = self.wanted();
+                let (wanted, wanted_first) = (self.wanted(), self.wanted_first());
                 let Some(flow) = self.flows.get_mut(&link) else { return };
+                if is_first(head) {
+                    let n = stage.verify_first(link, head, &body);
+                    let new = n.is_some_and(|n| n < wanted_first && flow.first.insert(n));
+                    return stage.check(new, || format!("{link}: frame {n:?} came unexpected"));
+                }
                 stage.verify(link, flow.received, head, &body);
                 flow.received += 1;
                 let received = flow.received;
@@ -108,6 +129,9 @@ impl Role for Stream {
             let some = if flow.sent == 0 { self.frames / 3 } else { 8 };
             for _ in 0..some.max(1).min(self.frames - flow.sent) {
                 stage.send(*link, flow.sent, *flow.rng.pick(self.sizes));
+                if self.overtaking && flow.sent.is_multiple_of(EVERY) {
+                    stage.send_first(*link, flow.sent / EVERY);
+                }
                 flow.sent += 1;
             }
         }
@@ -118,10 +142,10 @@ impl Role for Stream {
     }
 
     fn is_done(&self) -> bool {
-        let wanted = self.wanted();
+        let wanted = (self.wanted(), self.wanted_first());
         self.flows.len() == self.links
             && self.is_sent()
-            && self.flows.values().all(|f| f.received == wanted)
+            && self.flows.values().all(|f| (f.received, f.first.len() as u32) == wanted)
     }
 
     fn status(&self) -> String {
