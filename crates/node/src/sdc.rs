@@ -33,7 +33,7 @@ use base::{
 };
 use core::net::SocketAddr;
 use mirror::client::{Action, Client, Hangup, Turn};
-use seam::{Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers};
+use seam::{Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers, Unsent};
 use wire::Header;
 use wire::control::Refusal;
 
@@ -318,6 +318,10 @@ impl Node for Sdc {
 
     fn strangers(&self, _: Port) -> Option<Strangers> {
         Some(links::strangers(&self.config.limits))
+    }
+
+    fn unsent(&self, port: Port) -> Option<Unsent> {
+        (port == Port::Nbd).then_some(nbd::UNSENT)
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {

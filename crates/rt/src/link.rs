@@ -38,6 +38,16 @@ pub(crate) struct Stranger {
     pub(crate) until: Option<Time>,
 }
 
+/// What may wait for a link that its node bounds, and since when more does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unread {
+    pub(crate) port: Port,
+    /// Bytes.
+    pub(crate) most: u64,
+    /// More than `most` waited then, and more than half of it has waited since: the link is not read.
+    pub(crate) since: Option<Time>,
+}
+
 /// A connection.
 pub(crate) struct Link<F> {
     pub(crate) id: LinkId,
@@ -48,6 +58,8 @@ pub(crate) struct Link<F> {
     pub(crate) state: State,
     /// Somebody dialled it whom the node doesn't know yet.
     pub(crate) stranger: Option<Stranger>,
+    /// Set where the node bounds what waits for who dialled it.
+    pub(crate) unread: Option<Unread>,
     /// The node does not want to read.
     pub(crate) paused: bool,
     /// Sending failed: what the other side said before is still read, and then this is told.
@@ -67,6 +79,7 @@ impl<F> Link<F> {
             framer,
             state: State::Up,
             stranger: None,
+            unread: None,
             paused: false,
             broken: false,
             ended: None,
@@ -87,6 +100,12 @@ impl<F> Link<F> {
         self.stranger.take()
     }
 
+    /// True while no frame may be delivered: the node doesn't want one, or the other side doesn't take
+    /// what waits for it.
+    pub(crate) fn rests(&self) -> bool {
+        self.paused || self.unread.is_some_and(|unread| unread.since.is_some())
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -94,7 +113,7 @@ impl<F> Link<F> {
     /// True when data may be taken from the socket: for the node, or to be thrown away.
     pub(crate) fn wants_input(&self) -> bool {
         match self.state {
-            State::Up => !self.paused && self.ended.is_none(),
+            State::Up => !self.rests() && self.ended.is_none(),
             State::Closing(_) | State::Finished(_) => self.ended.is_none(),
             State::Dead => false,
         }

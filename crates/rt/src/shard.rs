@@ -18,6 +18,7 @@
 mod completions;
 mod effects;
 mod strangers;
+mod unread;
 
 use crate::clock;
 use crate::dial::Dial;
@@ -96,6 +97,8 @@ struct Seat<N> {
     disks: Vec<Disk>,
     /// By [`Port`].
     crowds: [Crowd; 2],
+    /// Bytes that wait for those who dialled it, by [`Port`], where it bounds them.
+    unread: [u64; 2],
     /// It had an event since its last flush.
     active: bool,
     /// What it said after its last flush.
@@ -156,7 +159,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let (mut seats, mut listeners) = (Vec::new(), Vec::new());
         for (seat, (node, own)) in (0..).zip(nodes.into_iter().zip(parts.seats)) {
             let crowds = Default::default();
-            seats.push(Seat { node, disks: own.disks, crowds, active: true, wake_at: None });
+            let (unread, wake_at) = ([0; 2], None);
+            seats.push(Seat { node, disks: own.disks, crowds, unread, active: true, wake_at });
             for (port, mut listening) in own.listeners {
                 let local = listening.local.take();
                 for listening in [listening].into_iter().chain(local.map(|l| *l)) {
@@ -371,6 +375,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             }
         }
         self.close_silent(now);
+        self.close_unread(now);
         for seat in 0..self.seats.len() {
             if self.seats[seat].wake_at.is_some_and(|t| t <= now) {
                 self.deliver(now, seat as u32, Event::Tick);
@@ -401,6 +406,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             }
         }
         next = Time::earliest(next, self.next_stranger());
+        next = Time::earliest(next, self.next_unread());
         let retries = self.listeners.iter().filter_map(|a| a.retry_at).min();
         Time::earliest(next, retries).filter(|t| *t != Time::NEVER)
     }

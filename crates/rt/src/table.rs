@@ -67,6 +67,11 @@ impl<T> Table<T> {
         0..self.slots.len() as u32
     }
 
+    /// All entries, with their indices.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.slots).filter_map(|(i, s)| Some((i, s.value.as_ref()?)))
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|s| s.value.as_ref())
     }

@@ -6,11 +6,14 @@ mod common;
 use common::{Dir, Echo, Fill, backends, connect, exchange, frame, spawn};
 use rt::{Config, DiskSpec, ListenAddr, Listener, Reactor, RtError, Seat, Shard, Stop};
 use rustix::event::{PollFd, PollFlags, poll};
-use seam::{BlockError, BlockKind, BlockRequest, Buf, DiskId, Port, RequestId};
+use seam::{BlockError, BlockKind, BlockRequest, Buf, DiskId, Port, RequestId, Unsent};
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 fn tcp() -> Listener {
@@ -317,5 +320,100 @@ fn a_panic_in_the_node_frees_nothing_too_early() {
             // The end, or a reset for what was not read.
             let _ = p.read_to_end(&mut Vec::new());
         }
+    }
+}
+
+/// Frames of one greedy client, and bytes of each.
+const ASKED: u64 = 4096;
+const EACH: usize = 16 << 10;
+
+/// Sends many frames and reads nothing; how many it could send so far.
+struct Greedy {
+    stream: TcpStream,
+    sent: Arc<AtomicU64>,
+    writer: JoinHandle<std::io::Result<()>>,
+}
+
+impl Greedy {
+    fn start(at: &ListenAddr) -> Greedy {
+        let (stream, sent) = (connect(at), Arc::<AtomicU64>::default());
+        let (mut to, count) = (stream.try_clone().unwrap(), sent.clone());
+        let writer = std::thread::spawn(move || {
+            for n in 0..ASKED {
+                to.write_all(&frame(&Fill(n).bytes(EACH)))?;
+                count.store(n + 1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        Greedy { stream, sent, writer }
+    }
+
+    /// Waits until it can't send more.
+    fn wait_stopped(&self) -> u64 {
+        let mut before = 0;
+        loop {
+            std::thread::sleep(Duration::from_millis(300));
+            let sent = self.sent.load(Ordering::Relaxed);
+            if sent > 0 && sent == before {
+                return sent;
+            }
+            before = sent;
+        }
+    }
+
+    /// Reads all answers.
+    fn read_all(mut self) {
+        for n in 0..ASKED {
+            let mut got = vec![0; 4 + EACH];
+            self.stream.read_exact(&mut got).unwrap();
+            assert_eq!(got, frame(&Fill(n).bytes(EACH)), "answer {n}");
+        }
+        self.writer.join().unwrap().unwrap();
+    }
+}
+
+fn echo_that_bounds(unsent: Unsent) -> impl FnOnce() -> Echo {
+    move || Echo { unsent: Some(unsent), ..Echo::default() }
+}
+
+#[test]
+fn who_takes_no_answers_can_ask_no_more_until_it_does() {
+    let unsent = Unsent { link: 64 << 10, all: u64::MAX, patience: Duration::ZERO };
+    for backend in backends() {
+        let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
+        let at = shard.addrs(0)[0].clone();
+        let running = spawn(shard, echo_that_bounds(unsent));
+        let (greedy, mut other) = (Greedy::start(&at), connect(&at));
+        let sent = greedy.wait_stopped();
+        assert!(sent < ASKED, "{backend:?}: the kernel alone doesn't hold {sent} frames");
+        exchange(&mut other, b"hello");
+        greedy.read_all();
+        exchange(&mut other, b"hello");
+        running.end();
+    }
+}
+
+#[test]
+fn when_too_much_waits_for_all_who_took_nothing_for_longest_goes() {
+    let patience = Duration::from_millis(200);
+    let unsent = Unsent { link: 64 << 10, all: 128 << 10, patience };
+    for backend in backends() {
+        let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
+        let at = shard.addrs(0)[0].clone();
+        let running = spawn(shard, echo_that_bounds(unsent));
+        let mut other = connect(&at);
+        let mut greedy: Vec<Greedy> = (0..4).map(|_| Greedy::start(&at)).collect();
+        // Two of them hold more than may wait for all.
+        while greedy.len() > 1 {
+            exchange(&mut other, b"hello");
+            std::thread::sleep(Duration::from_millis(10));
+            if let Some(i) = greedy.iter().position(|g| g.writer.is_finished()) {
+                let gone = greedy.remove(i);
+                assert!(gone.writer.join().unwrap().is_err(), "{backend:?}: it sent everything");
+            }
+        }
+        greedy.pop().unwrap().read_all();
+        exchange(&mut other, b"hello");
+        running.end();
     }
 }

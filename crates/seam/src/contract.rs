@@ -26,6 +26,8 @@
 //!    `Refused` only if the host is there and nobody listens.
 //! 8. **Bounds.** A peer that does not read ends in `LinkDown` with `Stuck` at the configured number
 //!    of queued bytes. A framer's error ends in `LinkDown` with `Garbage`.
+//!    Where the node bounds what waits ([`Unsent`](crate::Unsent)), a driver may stop reading from such a peer
+//!    before that, and may give it up when too much waits for all of them.
 //! 9. **Strangers**, where the node bounds them ([`Strangers`](crate::Strangers)): one that says nothing in
 //!    time goes, and the oldest when there are too many, with `LinkDown` and `Stranger`; a longer body than allowed is
 //!    garbage. A link that was welcomed is none.

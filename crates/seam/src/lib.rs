@@ -27,7 +27,7 @@ pub use journal::{
     Change, ClientWrite, ExecutedBlocks, Finished, GroupRecord, Job, Journal, Marks, Origin,
     Started, Walk,
 };
-pub use node::{Node, Strangers};
+pub use node::{Node, Strangers, Unsent};
 pub use note::Note;
 
 /// Which protocol a link speaks; the node hands out the [`Framer`] for it.

@@ -19,6 +19,19 @@ pub struct Strangers {
     pub patience: Duration,
 }
 
+/// What may wait for those who dialled one protocol of a node and don't take what is sent to them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unsent {
+    /// Bytes that may wait for one link. While there are more, and until half of that is left, nothing
+    /// is read from it: so whoever asks and takes no answers soon can't ask any more.
+    pub link: u64,
+    /// Bytes that may wait for all of these links. While there are more, those links that have not been
+    /// read for `patience` are given up as stuck, the longest first.
+    pub all: u64,
+    /// See `all`.
+    pub patience: Duration,
+}
+
 /// A state machine that a driver runs.
 ///
 /// **Architecture invariant:** nothing behind this trait reads a clock, a random source, the
@@ -33,6 +46,12 @@ pub trait Node {
     /// What links of this protocol may do that another side dialled, until the node welcomes them.
     /// `None`: whatever any link may.
     fn strangers(&self, _port: Port) -> Option<Strangers> {
+        None
+    }
+
+    /// What may wait for links of this protocol that another side dialled. `None`: only
+    /// `Limits::link_queue` bounds it.
+    fn unsent(&self, _port: Port) -> Option<Unsent> {
         None
     }
 
@@ -67,6 +86,10 @@ impl<N: Node> Node for &mut N {
 
     fn strangers(&self, port: Port) -> Option<Strangers> {
         (**self).strangers(port)
+    }
+
+    fn unsent(&self, port: Port) -> Option<Unsent> {
+        (**self).unsent(port)
     }
 
     #[inline]

@@ -4,7 +4,7 @@
 //! at it after each batch, on the shard's thread, and otherwise hands everything through.
 
 use base::Time;
-use seam::{DiskError, Effects, Event, Journal, Node, Port, Strangers};
+use seam::{DiskError, Effects, Event, Journal, Node, Port, Strangers, Unsent};
 
 /// What a node's state asks of its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,6 +49,10 @@ impl<N: Node + Watch, F: FnMut(Verdict)> Node for Watched<N, F> {
 
     fn strangers(&self, port: Port) -> Option<Strangers> {
         self.node.strangers(port)
+    }
+
+    fn unsent(&self, port: Port) -> Option<Unsent> {
+        self.node.unsent(port)
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {

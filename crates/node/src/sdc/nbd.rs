@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use base::time::Duration;
 use base::{LinkId, Map, Time, VolumeId};
 use mdm::mapping::Grant;
-use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note};
+use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note, Unsent};
 use target::nbd::{Action, Session};
 
 /// How long a negotiation waits for a fresh map before it shows what is known.
@@ -25,6 +25,13 @@ const STRANGERS: usize = 256;
 
 /// Bytes of writes that wait for space, of all connections together, beyond which they count as in flight.
 const WAITING_BYTES: u64 = 1 << 30;
+
+/// Answers that clients have not taken.
+pub(super) const UNSENT: Unsent =
+    Unsent { link: 1 << 20, all: 1 << 30, patience: Duration::from_secs(5) };
+
+/// Bytes of requests that are worked on, of all connections together: each has an equal share.
+const FLYING_BYTES: u64 = 1 << 30;
 
 /// All of them.
 #[derive(Debug, Default)]
@@ -59,12 +66,20 @@ impl Sessions {
     pub(super) fn remove(&mut self, link: LinkId) {
         self.sessions.remove(&link);
         self.crowded.iter_mut().for_each(|queue| queue.retain(|(of, ..)| *of != link));
-        self.leaves.remove(&link);
+        if self.leaves.remove(&link).is_some() {
+            self.share();
+        }
         self.strangers.retain(|(of, _)| *of != link);
         self.refreshing.retain(|l| *l != link);
         if self.refreshing.is_empty() {
             self.refresh_by = None;
         }
+    }
+
+    /// A connection has attached a volume, or is gone: tells all what they may have in flight.
+    fn share(&mut self) {
+        let share = FLYING_BYTES / self.leaves.len().max(1) as u64;
+        self.sessions.values_mut().for_each(|session| session.share(share));
     }
 }
 
@@ -219,6 +234,7 @@ impl Sdc {
                 self.mdm.heartbeat_soon(now);
             }
             self.nbd.sessions.insert(link, session);
+            self.nbd.share();
             self.nbd_execute(now, link, actions, out);
         }
     }

@@ -61,6 +61,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let mut new = Link::new(link, seat, socket, framer);
         if dial.is_none() {
             new = self.take_stranger(now, port, new);
+            new.unread = self.unread(seat, port);
         }
         self.links.insert(new);
         self.to_receive.push(index);
@@ -195,7 +196,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     pub(super) fn cut(&mut self, now: Time, index: u32) {
         loop {
             let Some(link) = self.links.get_mut(index) else { return };
-            if link.state != State::Up || link.paused {
+            if link.state != State::Up || link.rests() {
                 return;
             }
             let most = link.stranger.map_or(u32::MAX as usize, |s| s.body);
@@ -250,7 +251,12 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     fn took(&mut self, index: u32, result: i32) -> bool {
         let Some(link) = self.links.get_mut(index) else { return false };
         match result {
-            n if n >= 0 => link.output.sent(n as usize),
+            n if n >= 0 => {
+                link.output.sent(n as usize);
+                if link.unread.is_some() {
+                    self.was_taken(index, n as u64);
+                }
+            }
             e if [libc::EINTR, libc::EAGAIN, libc::ENOBUFS].contains(&-e) => {}
             _ => {
                 self.send_failed(index);
@@ -264,7 +270,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     /// the socket still: it is read before the link goes down.
     fn send_failed(&mut self, index: u32) {
         let Some(link) = self.links.get_mut(index) else { return };
-        if link.state != State::Up || link.paused {
+        if link.state != State::Up || link.rests() {
             return self.down(index, DownReason::Broken);
         }
         link.broken = true;
@@ -361,6 +367,9 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             return;
         }
         link.state = State::Dead;
+        if let Some(unread) = link.unread {
+            self.seats[link.seat as usize].unread[unread.port as usize] -= link.output.queued;
+        }
         if !link.is_quiet() {
             // Makes what is under way complete, whatever it waits for.
             let _ = shutdown(&*link, Shutdown::Both);

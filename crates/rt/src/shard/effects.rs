@@ -71,13 +71,24 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if link.state != State::Up || link.broken {
             return;
         }
+        let before = link.output.queued;
         push(&mut link.output);
-        if link.output.queued > most {
-            let (seat, queued) = (link.seat, link.output.queued);
-            (self.on_note)(seat as usize, now, Note::Stuck { link: id, queued });
-            return self.down(index, DownReason::Stuck);
+        let queued = link.output.queued;
+        if link.unread.is_some() {
+            self.now_waits(now, index, queued - before);
+        }
+        if queued > most {
+            return self.stuck(now, index);
         }
         self.list_send(index);
+    }
+
+    /// Gives a link up on which too much waits.
+    pub(super) fn stuck(&mut self, now: Time, index: u32) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        let note = Note::Stuck { link: link.id, queued: link.output.queued };
+        (self.on_note)(link.seat as usize, now, note);
+        self.down(index, DownReason::Stuck);
     }
 
     fn pause(&mut self, id: LinkId) {

@@ -4,7 +4,7 @@
 use rt::{Backend, Config, ListenAddr, RtError, Shard, Stop};
 use seam::{
     BlockError, BlockKind, DiskError, DiskId, DiskOp, Effect, Effects, Event, FrameError, Framer,
-    Framing, Head, Node, Port, RequestId, Strangers,
+    Framing, Head, Node, Port, RequestId, Strangers, Unsent,
 };
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -51,6 +51,8 @@ pub struct Echo {
     pub next: u64,
     /// What it allows those that have sent nothing yet.
     pub strangers: Option<Strangers>,
+    /// What may wait for those that take no answers.
+    pub unsent: Option<Unsent>,
 }
 
 impl Node for Echo {
@@ -62,6 +64,10 @@ impl Node for Echo {
 
     fn strangers(&self, _: Port) -> Option<Strangers> {
         self.strangers
+    }
+
+    fn unsent(&self, _: Port) -> Option<Unsent> {
+        self.unsent
     }
 
     fn on(&mut self, _: base::Time, event: Event<'_>, out: &mut Effects) {

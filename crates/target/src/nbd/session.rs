@@ -5,7 +5,7 @@
 //!   awaited, or too much is in flight) waits in the backlog, and so do all behind it.
 //! - Every request gets exactly one reply, when it is done: order of completion, not of arrival.
 //! - At most `Limits::nbd_requests` are in flight, and their memory is at most twice
-//!   `Limits::nbd_payload` before the last one is added. Writes that wait for space don't count, up to
+//!   `Limits::nbd_payload`, or the connection's share, before the last one is added. Writes that wait for space don't count, up to
 //!   [`WAITING`] of them and eight times `Limits::nbd_payload`: so reads, discards and flushes behind
 //!   them go on.
 //! - After [`Action::Close`] no action follows.
@@ -28,6 +28,10 @@ use seam::{BlockError, BlockRequest, Buf, BufPool, Head};
 /// Frames that may wait. Far more than any client has outstanding; the driver was told to pause
 /// when the first came.
 const BACKLOG_FRAMES: usize = 16 << 10;
+
+/// Frames, and bytes of their bodies, that may wait before a volume is attached.
+const OPTIONS_FRAMES: usize = 64;
+const OPTIONS_BYTES: u64 = 4 * super::framer::OPTION_MAX as u64;
 
 /// Writes of one connection that may wait for space beside what is in flight.
 pub const WAITING: usize = 4096;
@@ -115,6 +119,8 @@ pub struct Session {
     backlog_bytes: u64,
     flying: Slab<InFlight>,
     flying_bytes: u64,
+    /// What `flying_bytes` may be before the last request.
+    share: u64,
     /// Of those in flight, the ones that wait for space, and their bytes.
     waiting: usize,
     waiting_bytes: u64,
@@ -138,6 +144,7 @@ impl Session {
             backlog_bytes: 0,
             flying: Slab::new(requests + WAITING),
             flying_bytes: 0,
+            share: u64::MAX,
             waiting: 0,
             waiting_bytes: 0,
             paused: false,
@@ -223,6 +230,12 @@ impl Session {
         self.drain(pool, out);
     }
 
+    /// Bounds the bytes of requests that are in flight at a time, before the last one is added. What is in flight
+    /// already stays.
+    pub fn share(&mut self, bytes: u64) {
+        self.share = bytes;
+    }
+
     /// Bytes of writes that wait for space.
     pub fn waiting_bytes(&self) -> u64 {
         self.waiting_bytes
@@ -273,8 +286,13 @@ impl Session {
         self.flying.len() - self.waiting
     }
 
+    /// Bytes that may be in flight before the last request is added.
+    fn window(&self) -> u64 {
+        self.bytes_max().min(self.share).max(1)
+    }
+
     fn is_full(&self) -> bool {
-        self.active() >= self.requests || self.flying_bytes >= self.bytes_max()
+        self.active() >= self.requests || self.flying_bytes >= self.window()
     }
 
     /// True when the next frame has to wait.
@@ -284,7 +302,11 @@ impl Session {
 
     fn put_off(&mut self, head: &[u8], body: Buf, out: &mut Vec<Action>) {
         let bytes = self.backlog_bytes + body.len() as u64;
-        if self.backlog.len() >= BACKLOG_FRAMES || bytes > self.bytes_max() * 2 {
+        let (most_frames, most) = match self.phase {
+            Phase::Flags | Phase::Options => (OPTIONS_FRAMES, OPTIONS_BYTES),
+            _ => (BACKLOG_FRAMES, self.bytes_max() * 2),
+        };
+        if self.backlog.len() >= most_frames || bytes > most {
             return self
                 .close(Some("sends far more than one connection may have outstanding"), out);
         }
@@ -315,7 +337,7 @@ impl Session {
             return;
         }
         let relaxed = self.active() <= self.requests / 2
-            && self.flying_bytes <= self.bytes_max() / 2
+            && self.flying_bytes <= self.window() / 2
             && self.backlog.is_empty();
         if !self.paused && (self.is_full() || !self.backlog.is_empty()) {
             self.paused = true;

@@ -181,3 +181,32 @@ fn not_without_end_do_writes_wait_for_space() {
     }
     assert_eq!(asked, target::nbd::WAITING + 4);
 }
+
+#[test]
+fn a_smaller_share_lets_one_request_fly_at_a_time() {
+    let mut rig = Rig::serving(false, &Limits::TEST_MIN);
+    rig.session.share(4096);
+    for cookie in 1..=3 {
+        rig.feed(&request(0, NBD_CMD_READ, cookie, 0, 1 << 20));
+    }
+    assert_eq!((rig.told(), rig.asked.len()), (vec![Told::Pause], 1));
+    rig.done(Ok(&vec![0; 1 << 20]));
+    assert_eq!(rig.asked.len(), 1, "the next one has its turn");
+    rig.session.share(u64::MAX);
+    rig.done(Ok(&vec![0; 1 << 20]));
+    assert_eq!((rig.told(), rig.asked.len()), (vec![Told::Resume], 1));
+}
+
+#[test]
+fn little_waits_while_an_option_waits() {
+    let mut rig = Rig::haggling();
+    rig.refreshes = false;
+    rig.feed(&option(NBD_OPT_GO, &info(b"a", &[])));
+    for _ in 0..4 {
+        rig.feed(&option(99, &[0; 64 << 10]));
+    }
+    assert_eq!(rig.told(), [Told::Refresh, Told::Pause]);
+    rig.feed(&option(99, &[0]));
+    assert!(rig.session.is_closed());
+    assert_eq!(rig.pool.used(), 0);
+}

@@ -1,0 +1,80 @@
+//! What waits for those who dialled a node and don't take what is sent to them, where the node bounds that.
+//!
+//! Invariant: `Seat::unread` is the sum of what waits on the links that are not dead and have an
+//! [`Unread`], by protocol.
+
+use super::{Ready, Shard};
+use crate::link::Unread;
+use crate::sys::Sys;
+use base::Time;
+use seam::{Node, Note, Port, Unsent};
+
+impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
+    /// The bound of a new link that somebody dialled.
+    pub(super) fn unread(&self, seat: u32, port: Port) -> Option<Unread> {
+        let bounds = self.seats[seat as usize].node.unsent(port)?;
+        Some(Unread { port, most: bounds.link, since: None })
+    }
+
+    /// So many bytes more wait on a link. Above its bound it is not read.
+    pub(super) fn now_waits(&mut self, now: Time, index: u32, bytes: u64) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        let Some(unread) = &mut link.unread else { return };
+        if link.output.queued > unread.most && unread.since.is_none() {
+            unread.since = Some(now);
+        }
+        self.seats[link.seat as usize].unread[unread.port as usize] += bytes;
+    }
+
+    /// The kernel took so many bytes of what waited. At half of its bound a link is read again.
+    pub(super) fn was_taken(&mut self, index: u32, bytes: u64) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        let Some(unread) = &mut link.unread else { return };
+        self.seats[link.seat as usize].unread[unread.port as usize] -= bytes;
+        if unread.since.is_some() && link.output.queued <= unread.most / 2 {
+            unread.since = None;
+            self.ready.push_back((link.seat, Ready::Resumed(link.id)));
+        }
+    }
+
+    /// The bounds of those protocols for whose links more waits than may.
+    fn over_bounds(&self) -> impl Iterator<Item = (u32, Port, Unsent)> {
+        let seats = (0..).zip(&self.seats);
+        let all = seats.flat_map(|(i, seat)| [Port::Peer, Port::Nbd].map(|port| (i, seat, port)));
+        all.filter_map(|(i, seat, port)| {
+            let waits = seat.unread[port as usize];
+            let bounds = if waits > 0 { seat.node.unsent(port) } else { None };
+            bounds.filter(|bounds| waits > bounds.all).map(|bounds| (i, port, bounds))
+        })
+    }
+
+    /// Of these links the one that has not been read for longest, and since when.
+    fn longest_unread(&self, seat: u32, port: Port) -> Option<(u32, Time)> {
+        let links = self.links.entries().filter(|(_, link)| link.seat == seat);
+        let unread = links.filter_map(|(index, link)| {
+            let since = link.unread.filter(|unread| unread.port == port)?.since?;
+            (link.state != crate::link::State::Dead).then_some((index, since))
+        });
+        unread.min_by_key(|(_, since)| *since)
+    }
+
+    /// When the first link may be given up because too much waits for all.
+    pub(super) fn next_unread(&self) -> Option<Time> {
+        let each = self.over_bounds().filter_map(|(seat, port, bounds)| {
+            self.longest_unread(seat, port).map(|(_, since)| since + bounds.patience)
+        });
+        each.min()
+    }
+
+    /// Gives up links while too much waits for all.
+    pub(super) fn close_unread(&mut self, now: Time) {
+        loop {
+            let due = self.over_bounds().find_map(|(seat, port, bounds)| {
+                let (index, since) = self.longest_unread(seat, port)?;
+                (since + bounds.patience <= now).then_some(index)
+            });
+            let Some(index) = due else { return };
+            self.stuck(now, index);
+        }
+    }
+}
