@@ -268,13 +268,13 @@ impl Sds {
     }
 
     /// A server whose map is older asks for what the MDM has sent here since.
-    pub(super) fn pass_on(&self, link: LinkId, have: MapVersion, out: &mut Effects) {
+    pub(super) fn pass_on(&self, link: LinkId, pull: &Header, out: &mut Effects) {
         if mutant::on(Mutant::HoardMaps) {
             return;
         }
-        for (version, page) in self.news.since(have) {
+        for (version, page) in self.news.since(MapVersion(pull.map.get())) {
             let mut header = Header::new(Kind::MapPage);
-            header.map = version.0.into();
+            (header.op, header.map) = (pull.op, version.0.into());
             let body = out.copy(page);
             out.send(link, wire::frame(header, &body), body);
         }
@@ -290,9 +290,9 @@ impl Sds {
         out: &mut Effects,
     ) {
         let (mine, every) = (self.map.version, self.config.limits.beacon_every);
-        if self.news.is_due(now, from, (theirs, mine), every) {
+        if let Some(question) = self.news.is_due(now, from, (theirs, mine), every) {
             let mut pull = Header::new(Kind::MapPull);
-            pull.map = mine.0.into();
+            (pull.op, pull.map) = (question.into(), mine.0.into());
             out.send(link, wire::frame(pull, &[]), Buf::EMPTY);
         }
     }
@@ -303,11 +303,12 @@ impl Sds {
         now: Time,
         link: LinkId,
         from: DeviceId,
+        h: &Header,
         body: &Buf,
         out: &mut Effects,
     ) {
         let Ok(page) = MapPage::decode(&body[..]) else { return self.drop_link(now, link, out) };
-        let pages = self.news.came(from, page);
+        let pages = self.news.came(from, h.op.get(), page, body.len());
         // Pages of two answers must not become one.
         if pages.is_empty() || !self.map.is_between_pages() {
             return;

@@ -32,26 +32,43 @@ pub(super) struct News {
     bytes: usize,
     /// The pages of an answer that has not ended.
     coming: Vec<Vec<u8>>,
+    /// Some of them were not kept: nor are the others.
+    torn: bool,
     /// The newest map that another server is known to have, and since when one is newer than this one's. Others that
     /// are as old say nothing about that.
     behind: Option<(Time, MapVersion)>,
-    /// Who was asked, when, and what came so far.
-    asked: Option<(DeviceId, Time, Vec<MapPage>)>,
+    asked: Option<Asked>,
+    /// Questions that were asked.
+    questions: u64,
+}
+
+/// A question to another server.
+struct Asked {
+    whom: DeviceId,
+    at: Time,
+    /// The pages of its answer name it: those of two answers must not become one.
+    question: u64,
+    /// What came so far, and how many bytes that was.
+    pages: Vec<MapPage>,
+    bytes: usize,
 }
 
 impl News {
     /// A page came; `last`: it took this server from one map to another one.
     pub fn keep(&mut self, page: Vec<u8>, last: Option<(MapVersion, MapVersion)>) {
-        self.coming.push(page);
+        if !self.torn {
+            self.coming.push(page);
+        }
         let coming: usize = self.coming.iter().map(Vec::len).sum();
         if coming > BYTES {
-            // What comes is not kept, and what was kept would have a gap behind it.
-            *self = News { behind: self.behind, asked: self.asked.take(), ..News::default() };
-            return;
+            // None of this answer is kept, and what was kept would have a gap behind it.
+            self.coming.clear();
+            self.steps.clear();
+            (self.bytes, self.torn) = (0, true);
         }
         let Some((from, to)) = last else { return };
         let pages = core::mem::take(&mut self.coming);
-        if to <= from {
+        if core::mem::take(&mut self.torn) || to <= from {
             return;
         }
         if self.steps.back().is_some_and(|s| s.to != from) {
@@ -69,6 +86,7 @@ impl News {
     /// The link to the MDM broke: the rest of an answer does not come.
     pub fn forget_pages(&mut self) {
         self.coming.clear();
+        self.torn = false;
     }
 
     /// The pages that bring who has this map to a newer one, and which; none if that is not known here any more.
@@ -78,39 +96,55 @@ impl News {
         steps.flat_map(|s| s.pages.iter().map(|p| (s.to, p)))
     }
 
-    /// Another server has this map: true when it is to be asked for it. The MDM comes first: for the time of one beacon, after
-    /// which a lease still holds.
+    /// Another server has this map: the number of the question, when it is to be asked for it. The MDM comes first: for
+    /// the time of one beacon, after which a lease still holds.
     pub fn is_due(
         &mut self,
         now: Time,
         from: DeviceId,
         (theirs, mine): (MapVersion, MapVersion),
         every: Duration,
-    ) -> bool {
+    ) -> Option<u64> {
         self.behind = self.behind.filter(|(_, newest)| *newest > mine);
         if theirs <= mine {
-            return false;
+            return None;
         }
         let (since, newest) = self.behind.get_or_insert((now, theirs));
         *newest = theirs.max(*newest);
         let since = *since;
         let wait = |whom: DeviceId| if whom == from { every * AGAIN } else { every };
-        let may = |(whom, at, _): &(DeviceId, Time, _)| now.since(*at) >= wait(*whom);
-        let due = now.since(since) >= every && self.asked.as_ref().is_none_or(may);
-        if due {
-            self.asked = Some((from, now, Vec::new()));
+        let may = |asked: &Asked| now.since(asked.at) >= wait(asked.whom);
+        if now.since(since) < every || !self.asked.as_ref().is_none_or(may) {
+            return None;
         }
-        due
+        self.questions += 1;
+        let question = self.questions;
+        self.asked = Some(Asked { whom: from, at: now, question, pages: Vec::new(), bytes: 0 });
+        Some(question)
     }
 
-    /// A page came from a server: all of them, when it is the last one and that server was asked.
-    pub fn came(&mut self, from: DeviceId, page: MapPage) -> Vec<MapPage> {
-        let asked = self.asked.as_mut().filter(|(whom, ..)| *whom == from);
-        let Some((_, _, pages)) = asked else { return Vec::new() };
+    /// A page of so many bytes came from a server, in answer to this question: all of them, when it is the last one and
+    /// that is what was asked last.
+    pub fn came(
+        &mut self,
+        from: DeviceId,
+        question: u64,
+        page: MapPage,
+        bytes: usize,
+    ) -> Vec<MapPage> {
+        let asked = self.asked.as_mut().filter(|a| (a.whom, a.question) == (from, question));
+        let Some(asked) = asked else { return Vec::new() };
+        asked.bytes += bytes;
+        if asked.bytes > BYTES {
+            // Nobody keeps so much. It is as if nothing had come: another one is asked.
+            asked.question = 0;
+            asked.pages = Vec::new();
+            return Vec::new();
+        }
         let last = page.last;
-        pages.push(page);
+        asked.pages.push(page);
         match last {
-            true => core::mem::take(pages),
+            true => core::mem::take(&mut asked.pages),
             false => Vec::new(),
         }
     }
@@ -145,22 +179,64 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_of_which_a_part_is_too_much_is_not_kept_at_all() {
+        let v = MapVersion;
+        let body = |n: usize| alloc::vec![1; n];
+        let whole = Some((v(0), v(5)));
+        for parts in [[BYTES + 1, 1, 10], [BYTES - 1, BYTES - 1, 10], [1, BYTES, 10]] {
+            let mut news = News::default();
+            news.keep(body(parts[0]), None);
+            news.keep(body(parts[1]), None);
+            news.keep(body(parts[2]), whole);
+            assert_eq!(news.since(v(0)).count(), 0, "{parts:?}");
+            assert!(news.bytes == 0 && news.coming.is_empty());
+            news.keep(body(10), Some((v(5), v(6))));
+            assert_eq!(news.since(v(5)).count(), 1, "the next answer is kept");
+            // The rest of an answer does not come: it says nothing about the next one.
+            news.keep(body(BYTES + 1), None);
+            news.forget_pages();
+            news.keep(body(10), Some((v(6), v(7))));
+            assert_eq!(news.since(v(6)).count(), 1);
+        }
+    }
+
+    #[test]
     fn a_leader_waits_for_the_mdm_before_it_asks_and_takes_only_what_it_asked_for() {
         let mut news = News::default();
         let (ms, every) = (|n: u64| Time(n * 1_000_000), Duration::from_millis(100));
         let maps = (MapVersion(5), MapVersion(4));
         let page = |last| MapPage { last, ..MapPage::default() };
-        assert!(!news.is_due(ms(1000), DeviceId(2), maps, every));
-        assert!(news.is_due(ms(1100), DeviceId(2), maps, every));
-        assert!(!news.is_due(ms(1150), DeviceId(3), maps, every), "one at a time");
-        assert!(!news.is_due(ms(1200), DeviceId(2), maps, every), "others come first");
-        assert!(news.came(DeviceId(3), page(true)).is_empty());
-        assert!(news.came(DeviceId(2), page(false)).is_empty());
-        assert_eq!(news.came(DeviceId(2), page(true)).len(), 2);
-        assert!(!news.is_due(ms(1500), DeviceId(4), (maps.1, maps.1), every));
-        assert!(news.is_due(ms(1510), DeviceId(2), maps, every), "who is as old says nothing");
-        assert!(!news.is_due(ms(1600), DeviceId(2), (maps.0, maps.0), every), "it came");
+        assert_eq!(news.is_due(ms(1000), DeviceId(2), maps, every), None);
+        assert_eq!(news.is_due(ms(1100), DeviceId(2), maps, every), Some(1));
+        assert_eq!(news.is_due(ms(1150), DeviceId(3), maps, every), None, "one at a time");
+        assert_eq!(news.is_due(ms(1200), DeviceId(2), maps, every), None, "others come first");
+        assert!(news.came(DeviceId(3), 1, page(true), 10).is_empty());
+        assert!(news.came(DeviceId(2), 1, page(false), 10).is_empty());
+        assert_eq!(news.came(DeviceId(2), 1, page(true), 10).len(), 2);
+        assert_eq!(news.is_due(ms(1500), DeviceId(4), (maps.1, maps.1), every), None);
+        let asked = news.is_due(ms(1510), DeviceId(2), maps, every);
+        assert_eq!(asked, Some(2), "who is as old says nothing");
+        assert_eq!(news.is_due(ms(1600), DeviceId(2), (maps.0, maps.0), every), None, "it came");
         let newer = (MapVersion(9), maps.0);
-        assert!(!news.is_due(ms(2000), DeviceId(2), newer, every), "it begins anew");
+        assert_eq!(news.is_due(ms(2000), DeviceId(2), newer, every), None, "it begins anew");
+    }
+
+    #[test]
+    fn pages_of_two_answers_do_not_become_one_and_too_many_are_dropped() {
+        let mut news = News::default();
+        let (ms, every) = (|n: u64| Time(n * 1_000_000), Duration::from_millis(100));
+        let maps = (MapVersion(5), MapVersion(4));
+        let page = |last| MapPage { last, ..MapPage::default() };
+        let server = DeviceId(2);
+        assert_eq!(news.is_due(ms(1000), server, maps, every), None);
+        assert_eq!(news.is_due(ms(1100), server, maps, every), Some(1));
+        assert!(news.came(server, 1, page(false), 10).is_empty());
+        assert_eq!(news.is_due(ms(1400), server, maps, every), Some(2), "no answer for long");
+        assert!(news.came(server, 1, page(true), 10).is_empty(), "the rest of the first answer");
+        assert!(news.came(server, 2, page(false), 10).is_empty());
+        assert_eq!(news.came(server, 2, page(true), 10).len(), 2, "whole");
+        assert_eq!(news.is_due(ms(1800), server, maps, every), Some(3));
+        assert!(news.came(server, 3, page(false), BYTES + 1).is_empty());
+        assert!(news.came(server, 3, page(true), 10).is_empty(), "more than anybody keeps");
     }
 }

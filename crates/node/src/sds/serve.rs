@@ -310,8 +310,8 @@ impl Sds {
             Some(Kind::SyncStart) => mirror.sync_start_in(link, from, h, &body, out),
             Some(Kind::SyncWipe) => mirror.sync_wipe_in(now, link, from, h, out),
             Some(Kind::Seal) => mirror.seal_in(now, link, from, h, &body, out),
-            Some(Kind::MapPull) => self.pass_on(link, MapVersion(h.map.get()), out),
-            Some(Kind::MapPage) => self.page_of_server(now, link, from, &body, out),
+            Some(Kind::MapPull) => self.pass_on(link, h, out),
+            Some(Kind::MapPage) => self.page_of_server(now, link, from, h, &body, out),
             _ => {
                 out.note(Note::Refused {
                     link,
@@ -341,8 +341,8 @@ impl Sds {
                 mirror.grant_in(now, from, h, out);
                 self.look_for_news(now, link, from, MapVersion(h.map.get()), out);
             }
-            Some(Kind::MapPull) => self.pass_on(link, MapVersion(h.map.get()), out),
-            Some(Kind::MapPage) => self.page_of_server(now, link, from, body, out),
+            Some(Kind::MapPull) => self.pass_on(link, h, out),
+            Some(Kind::MapPage) => self.page_of_server(now, link, from, h, body, out),
             Some(Kind::SyncState) => mirror.sync_state_in(now, from, h, body, out),
             Some(Kind::Sealed) => mirror.sealed_in(now, from, h, out),
             Some(Kind::Damage) => mirror.damage_in(now, from, h, out),
