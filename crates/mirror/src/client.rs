@@ -127,7 +127,7 @@ pub enum Action<T> {
         /// What is wrong with it.
         why: Hangup,
     },
-    /// There is no space for a part of this write: it waits, for as long as it takes.
+    /// There is no space for a part of this write: it waits, for as long as it takes. Told each time that it is tried.
     Held {
         /// Whose it is.
         origin: T,

@@ -72,9 +72,9 @@ impl<T: Copy> Client<T> {
         if !core::mem::replace(&mut op.held, true) {
             self.held.ops += 1;
             self.held.bytes += u64::from(op.cost);
-            let request = op.request;
-            self.tell_held(request, turn);
         }
+        let request = op.request;
+        self.tell_held(request, turn);
         let op = self.ops.get_mut(key).expect("it was just answered");
         if mutant::on(Mutant::ForgetHeld) {
             return self.wait(key, Time::NEVER);
@@ -89,14 +89,11 @@ impl<T: Copy> Client<T> {
         self.wait(key, now + AGAIN * slower + jitter);
     }
 
-    /// Tells the owner that a request waits. Its data may be a view of a much larger buffer, which must not wait
-    /// with it.
+    /// Tells the owner that a request waits: each time, as the owner may have no room for those that wait, and have
+    /// some later. Its data may be a view of a much larger buffer, which must not wait with it.
     fn tell_held<M>(&mut self, request: u64, turn: &mut Turn<'_, M, T>) {
         let Some(request) = self.requests.get_mut(request) else { return };
-        if core::mem::replace(&mut request.held, true) {
-            return;
-        }
-        if request.request.body.len() <= COPIED {
+        if !core::mem::replace(&mut request.held, true) && request.request.body.len() <= COPIED {
             request.request.body = turn.pool.copy(&request.request.body);
         }
         turn.out.push(Action::Held { origin: request.origin });

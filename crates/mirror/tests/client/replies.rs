@@ -115,6 +115,19 @@ fn a_write_without_space_is_held_under_a_new_number_until_there_is_some() {
     assert_eq!((rig.client.held(), rig.client.outstanding()), (0, 0));
 }
 
+/// Its owner may have had no room for it the first time.
+#[test]
+fn the_owner_is_told_each_time_that_a_write_finds_no_space() {
+    let mut rig = Rig::up(1);
+    rig.write(1, 0, &[1; 512]);
+    for round in 1..5 {
+        let sent = rig.one();
+        rig.answer(&sent, Status::Full, b"");
+        assert_eq!(rig.told_held, vec![1; round]);
+        rig.pass(Duration::from_millis(300));
+    }
+}
+
 #[test]
 fn a_write_of_which_a_part_is_done_keeps_its_number() {
     let mut rig = Rig::up(1);

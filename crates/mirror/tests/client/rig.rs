@@ -71,6 +71,8 @@ pub struct Rig {
     pub pool: BufPool,
     pub sent: Vec<Sent>,
     pub done: Vec<Answer>,
+    /// Whose writes are held, as the owner was told.
+    pub told_held: Vec<u64>,
     pub dials: Vec<DeviceId>,
     pub hangups: Vec<DeviceId>,
     pub needs: Option<MapVersion>,
@@ -87,6 +89,7 @@ impl Rig {
             now: Time(1_000_000_000),
             pool: BufPool::new(64 << 20),
             sent: Vec::new(),
+            told_held: Vec::new(),
             done: Vec::new(),
             dials: Vec::new(),
             hangups: Vec::new(),
@@ -115,7 +118,7 @@ impl Rig {
                     self.sent.iter_mut().filter(|s| s.device == device).for_each(|s| s.lost = true);
                     self.hangups.push(device);
                 }
-                Action::Held { .. } => {}
+                Action::Held { origin } => self.told_held.push(origin),
                 Action::NeedMap { version } => self.needs = self.needs.max(Some(version)),
                 Action::Done { origin, result } => self.done.push((origin, result)),
             }

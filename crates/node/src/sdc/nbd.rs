@@ -195,8 +195,11 @@ impl Sdc {
         }
     }
 
-    /// A write waits for space.
+    /// A write waits for space, or still does.
     pub(super) fn nbd_waits(&mut self, now: Time, link: LinkId, tag: u64, out: &mut Effects) {
+        if self.nbd.sessions.get(&link).is_none_or(|session| session.knows_wait(tag)) {
+            return;
+        }
         let all: u64 = self.nbd.sessions.values().map(Session::waiting_bytes).sum();
         let most = WAITING_BYTES.saturating_sub(all);
         self.nbd_session(now, link, out, |session, out, actions| {

@@ -215,7 +215,8 @@ impl Session {
         }
     }
 
-    /// This request waits for space: what is behind it needn't. `most` is how many bytes may come to wait.
+    /// This request waits for space: what is behind it needn't. `most` is how many bytes may come to wait. If there is
+    /// no room for it among those that wait, it counts as in flight until this is called again, and there is.
     pub fn waits(&mut self, tag: u64, most: u64, pool: &BufPool, out: &mut Vec<Action>) {
         let room = most.min(self.bytes_max() * 4 - self.waiting_bytes);
         let full = self.waiting >= WAITING;
@@ -234,6 +235,11 @@ impl Session {
     /// already stays.
     pub fn share(&mut self, bytes: u64) {
         self.share = bytes;
+    }
+
+    /// True when this request is known to wait for space, or isn't in flight.
+    pub fn knows_wait(&self, tag: u64) -> bool {
+        self.flying.get(tag).is_none_or(|op| op.waits)
     }
 
     /// Bytes of writes that wait for space.
