@@ -47,10 +47,16 @@ fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
     };
     let answered = op.answer.filter(|a| a.result.is_ok()).map(|a| a.moment);
     // Who is told that a volume is not its own any more may have asked servers that don't know it yet: that is over with
-    // the fence.
-    let over = op.answer.filter(|a| a.result != Err(BlockError::NoSuchVolume));
+    // the fence. What took too long may still be on its way.
+    let over =
+        op.answer.filter(|a| a.result != Err(BlockError::NoSuchVolume) && !took_too_long(op));
     let expires = over.map_or(u64::MAX, |a| a.moment).min(op.cut.unwrap_or(u64::MAX));
     Some(Op { access, invoked: op.invoked, answered, expires })
+}
+
+/// The client's time limit ended it: nobody knows whether it takes effect.
+fn took_too_long(op: &Record) -> bool {
+    op.answer.is_some_and(|a| matches!(a.result, Err(BlockError::TimedOut | BlockError::Full)))
 }
 
 /// How many of a hundred sectors may have histories that are too complex to judge.
@@ -60,8 +66,7 @@ const UNCLEAR_PERCENT: u64 = 1;
 /// gone, or had answered that it took too long: the operation comes before that, or never (R16). Of the operations
 /// that touch the sector.
 fn overtaken(history: &History, record: &Record, touched: &[u32]) -> u64 {
-    let ended = |result| matches!(result, Err(BlockError::TimedOut | BlockError::Full));
-    let late = record.answer.filter(|a| ended(a.result)).map(|a| a.moment);
+    let late = record.answer.filter(|_| took_too_long(record)).map(|a| a.moment);
     let Some(gone) = record.gone.or(late) else { return u64::MAX };
     let ops = touched.iter().map(|i| &history.ops[*i as usize]);
     let later = ops.filter(|op| op.client == record.client && op.invoked > gone && op.is_ok());
@@ -171,29 +176,50 @@ mod tests {
     use crate::history::Answer;
     use base::Time;
 
+    /// A write to the first sector.
+    fn write(client: u8, invoked: u64, moment: u64, result: Result<(), BlockError>) -> Record {
+        Record {
+            client,
+            life: 1,
+            volume: VolumeId(1),
+            kind: IoKind::Write,
+            sector: 0,
+            sectors: 1,
+            invoked,
+            at: Time::ZERO,
+            answer: Some(Answer { moment, at: Time::ZERO, result }),
+            seen: Vec::new(),
+            cut: None,
+            knew: None,
+            left: false,
+            gone: None,
+        }
+    }
+
+    /// A read of the first sector that sees what the write of this index wrote.
+    fn read(client: u8, invoked: u64, sees: u32) -> Record {
+        let record = write(client, invoked, invoked + 1, Ok(()));
+        Record { kind: IoKind::Read, seen: vec![sees + 1], ..record }
+    }
+
     /// Writes to one sector that were all under way at once.
     fn crowded(writes: u64) -> History {
         let mut history = History::default();
-        for i in 0..writes {
-            let answer = Answer { moment: 1000 + i, at: Time::ZERO, result: Ok(()) };
-            history.ops.push(Record {
-                client: 0,
-                life: 1,
-                volume: VolumeId(1),
-                kind: IoKind::Write,
-                sector: 0,
-                sectors: 1,
-                invoked: 1 + i,
-                at: Time::ZERO,
-                answer: Some(answer),
-                seen: Vec::new(),
-                cut: None,
-                knew: None,
-                left: false,
-                gone: None,
-            });
-        }
+        history.ops.extend((0..writes).map(|i| write(0, 1 + i, 1000 + i, Ok(()))));
         history
+    }
+
+    #[test]
+    fn what_took_too_long_may_land_until_its_client_goes_on() {
+        let verdict = |next: Record| {
+            let mut history = History::default();
+            history.ops.push(write(0, 1, 10, Err(BlockError::TimedOut)));
+            history.ops.push(write(1, 20, 21, Ok(())));
+            history.ops.extend([next, read(1, 35, 1), read(1, 40, 0)]);
+            check(&history)
+        };
+        assert_eq!(verdict(read(1, 30, 1)), Ok(0), "another client saw the newer write first");
+        assert!(verdict(read(0, 30, 1)).is_err(), "its own client was answered since");
     }
 
     #[test]
