@@ -222,7 +222,8 @@ impl<J: Journal> Mirror<J> {
             executed_client: group.min(2 * (limits.executed_window + limits.shard_ops) as usize),
             uncertain: crate::secondary::UNCERTAIN_MAX,
             // Who leads tells with each operation up to where the stream is finished.
-            uncertain_in_sync: stream,
+            // Before its seal it keeps all, up to a bound of its own.
+            uncertain_in_sync: stream.max(crate::secondary::UNCERTAIN_MAX),
             stream,
             flying: crate::window::most(limits) as usize,
             // What was in flight when the volume went.
