@@ -1,11 +1,12 @@
 //! Which servers the others don't reach, although the MDM hears them (rule R12).
 //!
 //! Leaders tell which devices they don't reach. A path that is broken is broken for both of its ends, so what one of them
-//! tells is a line between two devices, whoever told it. If one device is cut off, all lines meet there: it has lines to
-//! several servers, and each of those has fewer. Then *that* device is done without, and not those that it names.
+//! tells is a line between two devices, whoever told it, and so between their servers. If one server is cut off, all lines
+//! meet there: it has lines to several servers, and each of those has fewer. Then *its* devices that have lines are done
+//! without, and not those that they name.
 //!
-//! Nothing is decided before a line has been told for as long as all others need to tell theirs. A device that has a
-//! line to one server only, or to servers that have as many lines, isn't called cut off: two words stand against each other
+//! Nothing is decided before a line has been told for as long as all others need to tell theirs. A server that has a
+//! line to one other only, or to servers that have as many lines, isn't called cut off: two words stand against each other
 //! there, and the leader's suspicion counts. So it does in a cluster of two servers.
 
 use crate::detector::loss_limit;
@@ -118,7 +119,8 @@ impl Reach {
         }
         let server = |d: DeviceId| state.devices.get(&d).filter(|d| d.up).map(|d| d.sds);
         // Both ends of each line, and whether it was told for long enough.
-        let mut lines: BTreeMap<DeviceId, BTreeMap<DeviceId, bool>> = BTreeMap::new();
+        let mut lines: BTreeMap<SdsId, BTreeMap<SdsId, bool>> = BTreeMap::new();
+        let mut ends: BTreeSet<DeviceId> = BTreeSet::new();
         for (by, word) in &self.words {
             for (device, since) in &word.since {
                 let (Some(one), Some(other)) = (server(*by), server(*device)) else { continue };
@@ -126,22 +128,20 @@ impl Reach {
                     continue;
                 }
                 let old = now.since(*since) >= patience(limits);
-                for (from, to) in [(by, device), (device, by)] {
-                    *lines.entry(*from).or_default().entry(*to).or_default() |= old;
+                for (from, to) in [(one, other), (other, one)] {
+                    *lines.entry(from).or_default().entry(to).or_default() |= old;
                 }
+                ends.extend([*by, *device]);
             }
         }
-        let servers = |d: &DeviceId| -> BTreeSet<SdsId> {
-            lines[d].keys().filter_map(|to| server(*to)).collect()
+        let meet = |sds: &SdsId| {
+            let here = &lines[sds];
+            let fewer = here.keys().filter(|to| lines[*to].len() < here.len()).count();
+            fewer > 1 && here.values().any(|old| *old)
         };
-        let many: BTreeMap<DeviceId, usize> =
-            lines.keys().map(|d| (*d, servers(d).len())).collect();
-        let meet = |d: &DeviceId| {
-            let fewer = lines[d].keys().filter(|to| many[*to] < many[d]);
-            let fewer: BTreeSet<SdsId> = fewer.filter_map(|to| server(*to)).collect();
-            fewer.len() > 1 && lines[d].values().any(|old| *old)
-        };
-        let found: BTreeSet<DeviceId> = lines.keys().filter(|d| meet(d)).copied().collect();
+        let cut_off: BTreeSet<SdsId> = lines.keys().filter(|sds| meet(sds)).copied().collect();
+        let is_there = |d: &DeviceId| server(*d).is_some_and(|sds| cut_off.contains(&sds));
+        let found: BTreeSet<DeviceId> = ends.into_iter().filter(is_there).collect();
         self.believable(state, found)
     }
 
@@ -247,6 +247,9 @@ mod tests {
         // Both devices of a server are cut off.
         let both: [(u32, &[u32]); 2] = [(1, &[3, 5]), (2, &[4, 6])];
         assert_eq!(found(&cluster(3, 2), &both).1, [1, 2]);
+        // One of them shares groups with one server only.
+        let both: [(u32, &[u32]); 3] = [(1, &[3]), (2, &[3, 5, 7]), (3, &[1, 2])];
+        assert_eq!(found(&cluster(4, 2), &both).1, [1, 2]);
     }
 
     #[test]
