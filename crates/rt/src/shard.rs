@@ -344,7 +344,9 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 self.new_link(now, seat, socket, port, Some(dial));
             }
             Ready::Resumed(id) => {
-                if let Some((index, _)) = self.link(id) {
+                if let Some((index, link)) = self.link(id) {
+                    // What came while it rested is no news to the backend any more.
+                    link.input.drained = false;
                     self.cut(now, index);
                 }
             }

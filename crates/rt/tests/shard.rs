@@ -396,22 +396,29 @@ fn who_takes_no_answers_can_ask_no_more_until_it_does() {
 #[test]
 fn when_too_much_waits_for_all_who_took_nothing_for_longest_goes() {
     let patience = Duration::from_millis(200);
-    let unsent = Unsent { link: 64 << 10, all: 128 << 10, patience };
+    // A link that rests has 32 to 80 KiB waiting: one alone is within the bound, three never are.
+    let unsent = Unsent { link: 64 << 10, all: 88 << 10, patience };
     for backend in backends() {
         let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
         let at = shard.addrs(0)[0].clone();
         let running = spawn(shard, echo_that_bounds(unsent));
         let mut other = connect(&at);
         let mut greedy: Vec<Greedy> = (0..4).map(|_| Greedy::start(&at)).collect();
-        // Two of them hold more than may wait for all.
-        while greedy.len() > 1 {
+        let mut without_those_gone = |greedy: &mut Vec<Greedy>| {
             exchange(&mut other, b"hello");
-            std::thread::sleep(Duration::from_millis(10));
-            if let Some(i) = greedy.iter().position(|g| g.writer.is_finished()) {
+            while let Some(i) = greedy.iter().position(|g| g.writer.is_finished()) {
                 let gone = greedy.remove(i);
                 assert!(gone.writer.join().unwrap().is_err(), "{backend:?}: it sent everything");
             }
+        };
+        while greedy.len() > 2 {
+            without_those_gone(&mut greedy);
+            std::thread::sleep(Duration::from_millis(10));
         }
+        // Of two, one may be too much.
+        std::thread::sleep(patience * 5);
+        without_those_gone(&mut greedy);
+        greedy.truncate(1);
         greedy.pop().unwrap().read_all();
         exchange(&mut other, b"hello");
         running.end();
