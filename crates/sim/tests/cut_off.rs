@@ -1,15 +1,14 @@
 //! Servers that the MDM doesn't reach, and everybody else does: who asks them is answered in about the time that a
 //! silence takes to be noticed, however many they are (rules R4 and R12).
 
+mod common;
+
 use base::mutant::{Mutant, choose};
-use sim::plan::{Action, IoKind, Plan, Timed, Who};
+use common::{UNITS, ask_every_unit, ms};
+use sim::plan::{Action, Plan, Timed, Who};
 use sim::run::run;
 use sim::trace::Sink;
 use std::time::Duration;
-
-const UNITS: u32 = 16;
-/// Sectors of a unit.
-const UNIT: u32 = 2048;
 
 /// Twelve servers of which the MDM doesn't reach `silent` for ten seconds: more than a fifth, so that not all of them are
 /// left out. Meanwhile another volume is made, and each unit of the first one is read and written.
@@ -19,7 +18,6 @@ fn plan(seed: u64, silent: u8) -> Plan {
          length 16"
     );
     let mut plan: Plan = text.parse().unwrap();
-    let ms = |ms: u64| Duration::from_millis(ms);
     for i in 0..silent {
         for (from, to) in [(Who::Mdm(0), Who::Sds(i)), (Who::Sds(i), Who::Mdm(0))] {
             let late = u64::from(i) * 150; // the first ones are left out before the rest is silent
@@ -29,15 +27,7 @@ fn plan(seed: u64, silent: u8) -> Plan {
     }
     plan.steps.push(Timed { at: ms(4000), action: Action::Delete(1) });
     plan.steps.push(Timed { at: ms(6000), action: Action::Create(1, 1) });
-    for at in (500..15_000).step_by(250) {
-        for unit in 0..UNITS {
-            let kind = if (at / 250) % 2 == 0 { IoKind::Read } else { IoKind::Write };
-            let (client, volume, sector) = (0, 0, unit * UNIT + 8);
-            let action = Action::Io { client, volume, kind, sector, sectors: 8 };
-            plan.steps.push(Timed { at: ms(at + u64::from(unit)), action });
-        }
-    }
-    plan.steps.sort_by_key(|s| s.at);
+    ask_every_unit(&mut plan);
     plan
 }
 

@@ -1,15 +1,14 @@
 //! A server that the MDM reaches, and nobody else does: the others go on without it, whatever it says of them, and it comes
 //! back when they reach it again (rule R12).
 
+mod common;
+
 use base::mutant::{Mutant, choose};
-use sim::plan::{Action, IoKind, Plan, Timed, Who};
+use common::{UNITS, ask_every_unit, ms};
+use sim::plan::{Action, Plan, Timed, Who};
 use sim::run::run;
 use sim::trace::Sink;
 use std::time::Duration;
-
-const UNITS: u32 = 16;
-/// Sectors of a unit.
-const UNIT: u32 = 2048;
 
 /// Of so many servers one is cut off from all the others and from the client for ten seconds. Meanwhile each unit is read and
 /// written.
@@ -19,7 +18,6 @@ fn plan(seed: u64, servers: u8) -> Plan {
          length 16"
     );
     let mut plan: Plan = text.parse().unwrap();
-    let ms = |ms: u64| Duration::from_millis(ms);
     let others = (1..servers).map(Who::Sds).chain([Who::Sdc(0)]);
     for other in others {
         for (from, to) in [(other, Who::Sds(0)), (Who::Sds(0), other)] {
@@ -27,15 +25,7 @@ fn plan(seed: u64, servers: u8) -> Plan {
             plan.steps.push(Timed { at: ms(12_000), action: Action::Open(from, to) });
         }
     }
-    for at in (500..15_000).step_by(250) {
-        for unit in 0..UNITS {
-            let kind = if (at / 250) % 2 == 0 { IoKind::Read } else { IoKind::Write };
-            let (client, volume, sector) = (0, 0, unit * UNIT + 8);
-            let action = Action::Io { client, volume, kind, sector, sectors: 8 };
-            plan.steps.push(Timed { at: ms(at + u64::from(unit)), action });
-        }
-    }
-    plan.steps.sort_by_key(|s| s.at);
+    ask_every_unit(&mut plan);
     plan
 }
 
