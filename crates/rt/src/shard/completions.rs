@@ -126,8 +126,6 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     fn readable(&mut self, now: &mut Time, index: u32, result: i32) {
         let Some(link) = self.links.get_mut(index) else { return };
         link.input.awaited = false;
-        // There is something, and perhaps the link rests and nothing is received now.
-        link.input.drained = false;
         let for_end = std::mem::take(&mut link.input.for_end);
         if link.state == State::Dead {
             return self.bury(index);
