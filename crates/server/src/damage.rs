@@ -156,12 +156,10 @@ pub fn accept(target: &Target, names: &[String], stale: bool, yes: bool) -> Resu
         let order = AcceptLoss { volumes: names.to_vec(), by: who(), at: now(), stale };
         target.connect()?.order(Ask::AcceptLoss(order))?;
         // One order is for so many groups at most.
-        let rest = sum(&look()?);
-        if rest == 0 || rest >= left {
-            left = rest;
+        let before = std::mem::replace(&mut left, sum(&look()?));
+        if left == 0 || left >= before {
             break;
         }
-        left = rest;
     }
     let how = if stale { "what an older copy has" } else { "zeros" };
     println!(
