@@ -207,7 +207,8 @@ impl<J: Journal> Mirror<J> {
         keys.into_iter().for_each(|key| self.send_fetch(key, out));
     }
 
-    /// The blocks came: they are written whole, without marks, for both copies are equal there.
+    /// The blocks came: they are written whole. In a group that is active both copies are equal there. In a settle
+    /// they may not be, and a third one may differ from both: then they are marked.
     pub fn fetched_in(
         &mut self,
         now: Time,
@@ -243,6 +244,10 @@ impl<J: Journal> Mirror<J> {
         op.local = Local::Mending;
         replica.local += 1;
         let unit = op.unit;
+        let dirty = matches!(&replica.role, Role::Primary(primary) if !primary.active);
+        if dirty {
+            replica.record.dirty.insert(unit, repair.set());
+        }
         // The content may include what that replica has forgotten.
         self.take_forgotten(group, list);
         let list: Rc<[ExecutedBlocks]> = ExecutedList::from_records(list, &mut 0).entries().into();
@@ -253,7 +258,7 @@ impl<J: Journal> Mirror<J> {
         let place = (unit, repair.at(), repair.len());
         debug_assert!(self.is_apart(key, group, place, true), "jobs overlap");
         let job = Job::Write { at: repair.at(), body: body.slice(0..len), crc: None };
-        let marks = Marks { dirty: false, origin: Origin::Copied(list) };
+        let marks = Marks { dirty, origin: Origin::Copied(list) };
         match self.journal.start(key, group, unit, job, marks, out) {
             Started::Pending => {}
             Started::BadBody => unreachable!("it has no checksum of its own"),
@@ -497,6 +502,9 @@ impl<J: Journal> Mirror<J> {
         out: &mut Effects,
     ) {
         let op = self.ops.get_mut(key).expect("the caller has it");
+        if op.kind == OpKind::Copy && !op.acked.intersects(member) {
+            return self.copy_once_more(now, key, member, out);
+        }
         if !op.kind.changes_data() || op.amended.intersects(member) {
             return;
         }
@@ -508,6 +516,17 @@ impl<J: Journal> Mirror<J> {
             self.copy_anew(now, group, unit, blocks, out);
         }
         self.check_write(now, key, out);
+    }
+
+    /// What was copied has changed in the member's memory, and was not written there.
+    fn copy_once_more(&mut self, now: Time, key: u64, member: Members, out: &mut Effects) {
+        let op = self.ops.get_mut(key).expect("the caller has it");
+        op.acked.insert(member);
+        let (group, unit, blocks) = (op.group, op.unit, BlockSet::touching(op.at, op.len));
+        if let Some(sync) = self.sync_mut(group) {
+            sync.todo.insert(unit, blocks);
+        }
+        self.check_copy(now, key, out);
     }
 
     /// The write is done here: the blocks that it touched are read whole, for those who need them.

@@ -182,3 +182,20 @@ fn a_joiner_gets_the_damage_of_the_last_copy_and_is_admitted() {
     pair.assert_equal();
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
+
+/// What is copied flips in the member's memory: it is copied once more, and nothing waits for ever.
+#[test]
+fn a_copy_whose_body_flips_at_the_member_is_sent_again() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7 + b as u8), Some(Status::Ok)));
+    pair.replace_second();
+    pair.connect(true);
+    pair.flips[1] = true;
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(2000);
+    assert!(!pair.flips[1], "something was copied");
+    assert_eq!(pair.mirrors[0].admissions().len(), 1);
+    pair.assert_equal();
+    assert_eq!(pair.write(0, 1, 9), Some(Status::Ok));
+    pair.assert_equal();
+}

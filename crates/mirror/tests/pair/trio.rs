@@ -383,3 +383,24 @@ fn a_settle_that_mends_its_leader_leaves_true_lists() {
         story.judge(&mut trio, 2).unwrap_or_else(|why| panic!("after {frames} frames: {why}"));
     }
 }
+
+/// One of three has a write alone, the leader can't read those blocks, and mends itself with what that one has. It dies
+/// before the settle has ended: the two that are left know that they may differ.
+#[test]
+fn a_settle_that_mends_its_leader_marks_what_others_may_lack() {
+    for frames in 0..60 {
+        let mut trio = Trio::in_limbo();
+        trio.write(0, 0, 2, 0);
+        trio.collect();
+        trio.wire.clear();
+        trio.configure(2, &[1, 2, 3], &[]);
+        let mirror = trio.mirrors[1].as_mut().unwrap();
+        mirror.journal_mut().bad.insert(BlockSet::from_range(0..1));
+        trio.run(frames);
+        trio.kill(0);
+        trio.configure(2, &[2, 3], &[]);
+        trio.pass(3000);
+        let story = Story { order: [1, 2, 3], leader: 2, reached: &[], breaks: Vec::new() };
+        story.judge(&mut trio, 2).unwrap_or_else(|why| panic!("after {frames} frames: {why}"));
+    }
+}
