@@ -7,7 +7,7 @@ use crate::replica::{Primary, Replica, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, GroupId, LinkId, MapVersion, Time};
-use seam::{Buf, Effects, Journal};
+use seam::{Effects, Journal};
 use wire::{Header, Kind};
 
 impl<J: Journal> Mirror<J> {
@@ -61,7 +61,10 @@ impl<J: Journal> Mirror<J> {
         let mut beacon = self.header(Kind::Beacon, GroupId(0));
         (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
         let beacon = wire::frame(beacon, &[]);
-        due.into_iter().for_each(|device| self.send_peer(device, beacon, Buf::EMPTY, out));
+        // Data that waits must not make a healthy member look silent: a beacon may overtake it, and so
+        // may the grant. `docs/internals/protocol.md`, "Leases", says why no rule needs their order.
+        let links = due.into_iter().filter_map(|device| self.peers.get(device)?.link);
+        links.for_each(|link| out.send_first(link, beacon));
     }
 
     /// After a new map was taken over: promises may be over by it.
@@ -131,7 +134,7 @@ impl<J: Journal> Mirror<J> {
         (grant.sent, grant.epoch) = (h.sent, 0.into());
         // Before my first map: the sender may not know that an earlier life of mine has led its groups.
         grant.map = self.map.max(self.named_at).0.into();
-        out.send(link, wire::frame(grant, &[]), Buf::EMPTY);
+        out.send_first(link, wire::frame(grant, &[]));
     }
 
     /// A lease came.
