@@ -210,6 +210,11 @@ impl Consensus {
         self.raw.raft.raft_log.last_index()
     }
 
+    /// The term of that entry. Of two logs the one with the higher term at its end is the newer one, however long they are.
+    pub fn last_term(&self) -> u64 {
+        self.raw.raft.raft_log.last_term()
+    }
+
     /// How this leader sees the members; empty when it doesn't lead.
     pub fn peers(&self) -> Vec<Peer> {
         let raft = &self.raw.raft;

@@ -328,6 +328,9 @@ pub struct Shape {
     /// The one that leaves when the others are in sync; 0: none.
     #[prost(uint32, tag = "4")]
     pub leaving: u32,
+    /// Of a group in doubt: the highest epoch that anybody is known to have taken part in.
+    #[prost(uint64, tag = "5")]
+    pub acted: u64,
 }
 
 /// See [`Command::Intend`].
@@ -364,6 +367,9 @@ pub struct Reconcile {
     /// The recovery is over: maps are handed out again.
     #[prost(bool, tag = "4")]
     pub close: bool,
+    /// Groups that a map of a server has: who has every acknowledged write is not known yet.
+    #[prost(message, repeated, tag = "5")]
+    pub made: Vec<GroupInfo>,
 }
 
 /// See [`Command::AcceptLoss`].

@@ -95,16 +95,18 @@ impl State {
         }
     }
 
-    /// The life of a process that this MDM doesn't know. While it recovers: the one that was given to it by a decision that is
-    /// lost, so that it may go on.
+    /// The life of a process that this MDM doesn't know. After a recovery it may be one that was given to it by a decision
+    /// that is lost: then it goes on.
     fn life_of(&self, told: u64, known: Incarnation) -> Incarnation {
-        let lost = self.recovery.open && told > known.0 && told < self.next_incarnation.0;
+        let after = self.recovery.number > 0;
+        let lost = after && told > known.0 && told < self.next_incarnation.0;
         if lost { Incarnation(told) } else { self.next_incarnation }
     }
 
     /// True for a device that the lost MDMs may have taken in.
     fn was_lost(&self, device: u32) -> bool {
-        self.recovery.open && device != 0 && device <= self.recovery.device
+        let free = !self.devices.contains_key(&DeviceId(device));
+        device != 0 && device <= self.recovery.device && free
     }
 
     /// Where a new server, or a new device, belongs. What is there already stays where it is, whatever is said.
@@ -251,7 +253,7 @@ impl State {
                     "there are {MAX_SDCS} clients, the most that one cluster takes"
                 ));
             }
-            None if self.recovery.open && self.is_free(SdcId(m.id)) => {
+            None if self.is_free(SdcId(m.id)) => {
                 (SdcId(m.id), self.life_of(m.incarnation, Incarnation(0)))
             }
             None => (self.next_sdc(), self.next_incarnation),

@@ -31,6 +31,8 @@ pub struct Group {
     pub lost: bool,
     /// Whether it is known who has every acknowledged write.
     pub doubt: Doubt,
+    /// Replicas that never had all of it: they came in another one's place, or empty, and were not in sync since.
+    pub filling: Vec<DeviceId>,
     /// The version that changed it last.
     pub changed_at: MapVersion,
 }
@@ -68,6 +70,13 @@ impl Group {
         self.staying().find(|d| !self.in_sync.contains(d))
     }
 
+    /// Whether this replica had all of it once: in an earlier epoch, if it isn't in sync.
+    pub fn was_whole(&self, device: DeviceId) -> bool {
+        self.replicas.contains(&device)
+            && !self.filling.contains(&device)
+            && self.newcomer() != Some(device)
+    }
+
     /// The replicas but for the one that leaves.
     pub fn staying(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.replicas.iter().copied().filter(|d| Some(*d) != self.leaving)
@@ -91,6 +100,7 @@ impl Group {
         if self.lost && !there.is_empty() {
             self.primary = Some(there[0]);
             self.in_sync = there;
+            self.filling = Vec::new();
             self.joiners.clear();
             self.lost = false;
         }
@@ -99,6 +109,9 @@ impl Group {
     /// The device's store is new: what it held is gone. `up` says so of the device itself, too.
     pub fn emptied(&mut self, device: DeviceId, up: &impl Fn(DeviceId) -> bool) {
         self.joiners.retain(|d| *d != device);
+        if self.was_whole(device) {
+            self.filling.push(device);
+        }
         let whole = self.in_sync.len() > 1 && mutant::on(Mutant::LoseWhole);
         if self.in_sync == [device] || whole && self.in_sync.contains(&device) {
             self.lose(device);
@@ -157,6 +170,7 @@ impl Group {
             return;
         }
         self.joiners.retain(|d| *d != device);
+        self.filling.retain(|d| *d != device);
         self.in_sync = self
             .replicas
             .iter()
@@ -203,6 +217,8 @@ impl Group {
         }
         let joins = |d: &DeviceId| within(d, &self.joiners) && Some(*d) != leaving;
         next.joiners = replicas.iter().copied().filter(joins).collect();
+        let lacks = |d: &DeviceId| !within(d, &next.in_sync) && !self.was_whole(*d);
+        next.filling = replicas.iter().copied().filter(lacks).collect();
         next.prefer(up);
         if next.check(up).is_ok() {
             *self = next;

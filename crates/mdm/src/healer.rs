@@ -217,6 +217,7 @@ impl<'a> Round<'a> {
             epoch: self.state.groups[&id].epoch.0,
             replicas: replicas.iter().map(|d| d.0).collect(),
             leaving: leaving.map_or(0, |d| d.0),
+            acted: 0,
         };
         self.shapes.insert(id, shape);
     }

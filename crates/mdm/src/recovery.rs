@@ -8,12 +8,16 @@
 //!
 //! **Who has every acknowledged write of a group?** Take the newest configuration that anybody knows: the state's, or that
 //! of a server's map. Whoever leads a later one was in sync in this one, or was let in by somebody who led a later one
-//! and was in sync in this one. A replica notes durably in which epoch it takes part before it does. So:
-//! 1. If all in sync have reported, and none took part in a later epoch, no later configuration was ever served: they have
-//!    every acknowledged write.
+//! and was in sync in this one; unless a person has accepted a loss. A replica notes durably in which epoch it takes part
+//! before it does. So:
+//! 1. If all in sync have reported, and nobody took part in a later epoch, no later configuration was ever served: they
+//!    have every acknowledged write.
 //! 2. Otherwise, if all devices of the cluster have reported: those that were sealed in the highest epoch in which
 //!    anybody took part. From the seal on every acknowledgement in that epoch needed them, and there was no later one.
 //! 3. Otherwise it is not known, and the group waits: for the reports that are missing, or for a person's word.
+//!
+//! Who took part is known when all devices have reported: those that the state has, and those that a map of a server
+//! names ([`Heard`]). Devices that neither knows get some time to come. Only a person can end the waiting sooner.
 //!
 //! The new epoch is above all that anybody can have seen: a recovery adds [`JUMP`]. docs/design/0005-mdm-cluster.md has
 //! the argument.
@@ -22,16 +26,20 @@ use crate::command::{Command, Reconcile};
 use crate::group::{Doubt, Group};
 use crate::members::Member;
 use crate::publish::group_info;
-use crate::refused::MAX_VOLUMES;
+use crate::refused::{MAX_SDCS, MAX_VOLUMES};
 use crate::state::State;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, Incarnation, MapVersion, VolumeId};
+use core::cmp::Reverse;
+use prost::Message;
 use wire::control::{GroupInfo, Intent, RecoveryStatus, Report, VolumeInfo};
 
 /// How far a recovery moves epochs, lives and versions of the map on. None of them rises so far by itself.
 pub const JUMP: u64 = 1 << 32;
+/// The latest time of an order that counts, in seconds since 1970: numbers that are made of it stay far below 2^63.
+const LATEST: u64 = 1 << 33;
 /// How many ids of devices, servers and clients a recovery passes over.
 const IDS: u32 = 1000;
 /// The same for groups and volumes.
@@ -44,6 +52,8 @@ const TOLD_HELD: usize = 1 << 17;
 const GROUPS: usize = 2048;
 /// Volumes in one command.
 const VOLUMES: usize = 64;
+/// No more volumes are put into a command that has so many bytes of them.
+const BYTES: usize = 256 << 10;
 
 /// What is remembered of recoveries.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -88,7 +98,7 @@ struct Said {
 }
 
 impl Word {
-    /// Takes in a part of a report; false, and nothing is taken in, if no honest device can have so much to tell.
+    /// Takes in a part of a report; false, if no honest device can have so much to tell.
     #[must_use]
     pub fn add(&mut self, part: Report) -> bool {
         let groups = self.groups.len() + part.groups.len();
@@ -106,8 +116,19 @@ impl Word {
             let said = Said { acted: g.acted, base: g.base, config: g.config };
             self.groups.insert(GroupId(g.group), said);
         }
-        self.volumes.extend(part.volumes.into_iter().map(|v| (VolumeId(v.id), v)));
-        true
+        part.volumes.into_iter().all(|v| self.add_volume(v))
+    }
+
+    /// A volume that is mapped to many clients comes in several parts.
+    fn add_volume(&mut self, told: VolumeInfo) -> bool {
+        let Some(known) = self.volumes.get_mut(&VolumeId(told.id)) else {
+            self.volumes.insert(VolumeId(told.id), told);
+            return true;
+        };
+        let more = told.mapping.map_or_else(Vec::new, |m| m.sdcs);
+        let sdcs = &mut known.mapping.get_or_insert_default().sdcs;
+        sdcs.extend(more);
+        sdcs.len() <= MAX_SDCS
     }
 
     fn acted(&self, group: GroupId) -> u64 {
@@ -117,20 +138,54 @@ impl Word {
     fn config(&self, group: GroupId) -> Option<&GroupInfo> {
         self.groups.get(&group)?.config.as_ref()
     }
+
+    /// The device took part in no epoch of this group, as far as it remembers; and no map of its process says that it
+    /// was in sync since.
+    fn is_blank(&self, group: GroupId) -> bool {
+        self.version.0 == 0 && self.acted(group) == 0
+    }
 }
 
 /// What devices have told, each in its present life.
 pub type Words = BTreeMap<DeviceId, Word>;
+
+/// Copies of a group in doubt, as devices have told.
+#[derive(Default)]
+pub(crate) struct Copies {
+    /// Of devices that are up, and were in sync once: the newest first.
+    pub whole: Vec<DeviceId>,
+    /// Devices that have anything of it.
+    pub any: BTreeSet<DeviceId>,
+    /// The highest epoch that one of them took part in.
+    pub acted: u64,
+}
 
 /// What is known of a group in doubt.
 #[derive(Clone, PartialEq, Debug)]
 enum Verdict {
     /// Those in sync have every acknowledged write.
     Known(GroupInfo),
-    /// Reports of these would help.
+    /// Those in sync have it if no device is away of which nobody knows: a person has to say so.
+    Alone(GroupInfo),
+    /// Reports of these would help; without any: of devices that nobody knows yet.
     WaitsFor(BTreeSet<DeviceId>),
     /// No report helps.
     Stuck,
+}
+
+/// Who can still tell something.
+struct Heard {
+    /// Devices that the state has or a server's map names, and that have not reported.
+    silent: BTreeSet<DeviceId>,
+    /// Devices that nobody has named may still come, too.
+    patient: bool,
+}
+
+impl Heard {
+    /// Everybody has told what he knows.
+    fn is_complete(&self) -> bool {
+        self.silent.is_empty() && !self.patient
+    }
 }
 
 impl State {
@@ -151,24 +206,36 @@ impl State {
             volume: self.next_volume.0,
         };
         // The clock's part is for a backup that is restored a second time: both must not lead to the same numbers.
-        let least = at / 60 * JUMP;
+        let at = at.min(LATEST);
+        let least = at / 60 * JUMP + at % 60 * (JUMP / 64);
         self.index = least.max(self.index + JUMP);
         self.next_incarnation = Incarnation(least.max(self.next_incarnation.0 + JUMP));
         self.next_volume = VolumeId(self.next_volume.0 + MANY_IDS);
         self.members.last_id = self.members.last_id.max(id) + IDS;
         self.members.list = BTreeMap::from([(id, me)]);
         for group in self.groups.values_mut() {
-            group.doubt = Doubt::Reports;
+            // What was lost in an earlier recovery is lost for this one, too.
+            if group.doubt != Doubt::Gone {
+                group.doubt = Doubt::Reports;
+            }
             group.primary = None;
             group.joiners.clear();
         }
     }
 
     /// Takes the groups from an earlier state, where that has them: what is not known to be decided is no
-    /// evidence of who has what.
+    /// evidence of who has what. A device that was emptied meanwhile is none either.
     pub fn with_groups_of(mut self, decided: &State) -> State {
+        let store = |state: &State, d: &DeviceId| state.devices.get(d).map(|d| d.store);
+        let emptied = |d: &DeviceId| store(&self, d) != store(decided, d);
+        let emptied: BTreeSet<DeviceId> = decided.devices.keys().copied().filter(emptied).collect();
         for (id, group) in &decided.groups {
-            self.groups.insert(*id, group.clone());
+            let mut group = group.clone();
+            if group.in_sync.iter().any(|d| emptied.contains(d)) {
+                group.in_sync.retain(|d| !emptied.contains(d));
+                group.doubt = Doubt::Gone;
+            }
+            self.groups.insert(*id, group);
         }
         self.index_all();
         self
@@ -177,52 +244,79 @@ impl State {
     /// True while devices are asked for reports.
     pub fn wants_reports(&self) -> bool {
         // Only a recovery leaves doubts: a cluster that never had one doesn't look at its groups.
-        let doubts = || self.groups.values().any(|g| g.doubt == Doubt::Reports);
+        let doubts = || self.groups.values().any(|g| g.doubt != Doubt::None);
         self.recovery.open || self.recovery.number > 0 && doubts()
     }
 
-    /// Devices that belong to the cluster.
-    fn present(&self) -> impl Iterator<Item = DeviceId> + '_ {
-        self.devices.iter().filter(|(_, d)| d.intent != Intent::Removed).map(|(id, _)| *id)
+    fn heard(&self, words: &Words, patient: bool) -> Heard {
+        let told = words.values().flat_map(|w| w.groups.values()).filter_map(|s| s.config.as_ref());
+        let named = told.flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
+        let removed =
+            |d: &DeviceId| self.devices.get(d).is_some_and(|entry| entry.intent == Intent::Removed);
+        let all = self.devices.keys().copied().chain(named);
+        let silent = all.filter(|d| !words.contains_key(d) && !removed(d)).collect();
+        // A state without a device is of before everything: nobody can say that all have come.
+        Heard { silent, patient: patient || self.recovery.open && self.devices.is_empty() }
     }
 
-    fn judge(&self, words: &Words, id: GroupId, all: bool) -> Verdict {
-        let state = self.groups.get(&id).map(|g| group_info(id, g));
-        let told = words.values().filter_map(|w| w.config(id).cloned());
-        let Some(newest) = state.into_iter().chain(told).max_by_key(|g| g.epoch) else {
+    fn judge(&self, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
+        let Some(group) = self.groups.get(&id).filter(|g| g.doubt != Doubt::Gone) else {
             return Verdict::Stuck;
         };
-        if self.groups.get(&id).is_some_and(|g| g.doubt == Doubt::Gone) {
-            return Verdict::Stuck;
-        }
+        let told = words.values().filter_map(|w| w.config(id));
+        let newest = match told.max_by_key(|g| g.epoch).filter(|g| g.epoch > group.epoch.0) {
+            Some(told) => told.clone(),
+            None => group_info(id, group),
+        };
         let in_sync = || newest.in_sync.iter().map(|d| DeviceId(*d));
         let missing: BTreeSet<DeviceId> = in_sync().filter(|d| !words.contains_key(d)).collect();
         let last = words.values().map(|w| w.acted(id)).max().unwrap_or(0);
-        let later = match newest.in_sync.is_empty() {
-            true => last > newest.epoch,
-            false => in_sync().any(|d| words.get(&d).is_some_and(|w| w.acted(id) > newest.epoch)),
-        };
-        if missing.is_empty() && !later {
-            let epoch = newest.epoch.max(last);
-            return Verdict::Known(GroupInfo { epoch, ..newest });
+        let later = last > newest.epoch;
+        // Who remembers nothing of a group of which others do may have been emptied after it went on alone.
+        let touched = words.values().any(|w| w.groups.contains_key(&id));
+        let blank = touched && in_sync().any(|d| words.get(&d).is_some_and(|w| w.is_blank(id)));
+        if missing.is_empty() && !later && !blank {
+            let waits = self.recovery.open || newest.in_sync.is_empty();
+            return match waits && !heard.is_complete() {
+                true => Verdict::WaitsFor(heard.silent.clone()),
+                false => Verdict::Known(GroupInfo { epoch: newest.epoch.max(last), ..newest }),
+            };
         }
-        if !all {
-            let silent = self.present().filter(|d| !words.contains_key(d));
-            return Verdict::WaitsFor(if later { silent.collect() } else { missing });
+        if !heard.is_complete() {
+            let all = later || blank || missing.is_disjoint(&heard.silent);
+            return Verdict::WaitsFor(if all { heard.silent.clone() } else { missing });
         }
         let sealed = |(d, w): (&DeviceId, &Word)| {
             let said = w.groups.get(&id)?;
             (said.acted == last && said.base == last).then_some(*d)
         };
         let whole: Vec<DeviceId> = words.iter().filter_map(sealed).collect();
-        match last > newest.epoch && (1..=2).contains(&whole.len()) {
-            true => Verdict::Known(sealed_in(&newest, last, &whole)),
-            false => Verdict::Stuck,
+        match (later, whole.len()) {
+            (true, 1) if self.recovery.open => Verdict::Alone(sealed_in(&newest, last, whole)),
+            (true, 1..=3) => Verdict::Known(sealed_in(&newest, last, whole)),
+            _ => Verdict::Stuck,
+        }
+    }
+
+    /// What devices have told of a group in doubt: those that are up and have a copy that was whole once, the newest first;
+    /// all that have anything of it; and the highest epoch that one of them took part in.
+    pub(crate) fn copies(&self, words: &Words, id: GroupId) -> Copies {
+        let said = words.iter().filter_map(|(d, w)| Some((*d, w.groups.get(&id)?)));
+        let said: Vec<(DeviceId, &Said)> =
+            said.filter(|(_, s)| s.acted > 0 || s.base > 0).collect();
+        let mut whole: Vec<_> = said.iter().filter(|(d, s)| s.base > 0 && self.is_up(*d)).collect();
+        let in_sync = self.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
+        let order = |d: &DeviceId| in_sync.iter().position(|i| i == d).unwrap_or(usize::MAX);
+        whole.sort_by_key(|(d, s)| (Reverse((s.acted, s.base)), order(d), *d));
+        Copies {
+            whole: whole.into_iter().map(|(d, _)| *d).collect(),
+            any: said.iter().map(|(d, _)| *d).collect(),
+            acted: said.iter().map(|(_, s)| s.acted).max().unwrap_or(0),
         }
     }
 
     /// How the last recovery stands, for people.
-    pub fn recovery_status(&self, words: &Words) -> Option<RecoveryStatus> {
+    pub fn recovery_status(&self, words: &Words, patient: bool) -> Option<RecoveryStatus> {
         let recovery = &self.recovery;
         let mut status = RecoveryStatus {
             number: recovery.number,
@@ -231,15 +325,19 @@ impl State {
             open: recovery.open,
             ..RecoveryStatus::default()
         };
-        let all = self.present().all(|d| words.contains_key(&d));
+        let heard = self.heard(words, patient);
         let mut waits = BTreeSet::new();
         for (id, _) in self.groups.iter().filter(|(_, g)| g.doubt != Doubt::None) {
             status.doubtful += 1;
-            match self.judge(words, *id, all) {
+            match self.judge(words, *id, &heard) {
                 Verdict::WaitsFor(devices) => waits.extend(devices),
-                Verdict::Stuck => status.stuck += 1,
-                Verdict::Known(_) => {}
+                Verdict::Alone(_) => status.alone += 1,
+                Verdict::Known(group) if self.may_settle(&group) => {}
+                Verdict::Known(_) | Verdict::Stuck => status.stuck += 1,
             }
+        }
+        if recovery.open {
+            waits.extend(heard.silent);
         }
         status.waits_for = waits.into_iter().map(|d| d.0).collect();
         status.strange = strange(self, words);
@@ -248,69 +346,119 @@ impl State {
 }
 
 /// These were sealed in the last epoch that anybody took part in: with whoever else belongs to the group.
-fn sealed_in(newest: &GroupInfo, epoch: u64, whole: &[DeviceId]) -> GroupInfo {
+fn sealed_in(newest: &GroupInfo, epoch: u64, mut whole: Vec<DeviceId>) -> GroupInfo {
+    whole.truncate(2); // three of a move
     let mut replicas: Vec<u32> = whole.iter().map(|d| d.0).collect();
+    let in_sync = replicas.clone();
     let others = newest.replicas.iter().filter(|d| !whole.contains(&DeviceId(**d)));
     replicas.extend(others);
     replicas.truncate(2);
-    let in_sync = whole.iter().map(|d| d.0).collect();
     GroupInfo { epoch, replicas, in_sync, leaving: 0, lost: false, ..newest.clone() }
 }
 
-/// The next thing that follows from what was told, if anything does. `patient`: devices may still come that have
-/// said nothing.
+/// The end of a recovery; with it goes what is known then of groups that were in doubt.
+pub fn close(state: &State, words: &Words, patient: bool) -> Command {
+    let mut closed = state.clone();
+    closed.recovery.open = false;
+    let known = match plan(&closed, words, patient) {
+        Some(Command::Reconcile(known)) => known,
+        _ => Reconcile::default(),
+    };
+    Command::Reconcile(Reconcile { close: true, ..known })
+}
+
+/// The next thing that follows from what was told, if anything does. `patient`: devices may still come of which nobody
+/// has said anything.
 pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
-    let all = state.present().all(|d| words.contains_key(&d));
-    let doubtful =
-        state.groups.iter().filter(|(_, g)| g.doubt == Doubt::Reports).map(|(id, _)| *id);
-    let told = words.values().flat_map(|w| w.groups.iter());
-    let new = told.filter(|(id, s)| {
-        state.recovery.open && s.config.is_some() && !state.groups.contains_key(id)
-    });
-    let ids: BTreeSet<GroupId> = doubtful.chain(new.map(|(id, _)| *id)).collect();
+    let heard = state.heard(words, patient);
+    let open = state.recovery.open;
     let (mut groups, mut waits) = (Vec::new(), false);
-    for id in ids {
-        match state.judge(words, id, all) {
-            Verdict::Known(group) if !state.may_settle(&group) => waits |= patient,
+    let doubtful = state.groups.iter().filter(|(_, g)| g.doubt == Doubt::Reports);
+    for (id, _) in doubtful {
+        match state.judge(words, *id, &heard) {
+            // Whether a volume uses it, is known at the end.
+            Verdict::Known(group) if open && group.in_sync.is_empty() => {}
+            Verdict::Known(group) if !state.may_settle(&group) => {}
             Verdict::Known(group) if groups.len() < GROUPS => groups.push(group),
             Verdict::Known(_) => break,
-            Verdict::WaitsFor(_) => waits = true,
+            Verdict::WaitsFor(_) | Verdict::Alone(_) => waits = true,
             Verdict::Stuck => {}
         }
     }
-    let command = Reconcile { groups, ..volumes(state, words) };
+    let command = Reconcile { groups, made: made_since(state, words), ..volumes(state, words) };
     if command != Reconcile::default() {
         return Some(Command::Reconcile(command));
     }
-    let over =
-        state.recovery.open && !waits && (all || !patient) && strange(state, words).is_empty();
-    over.then(|| Command::Reconcile(Reconcile { close: true, ..Reconcile::default() }))
+    let over = open && !waits && heard.is_complete() && strange(state, words).is_empty();
+    over.then(|| close(state, words, patient))
 }
 
-/// Volumes of which devices hold data, made after what this MDM knows, and in no map any more. When maps are handed
-/// out again they count as deleted: a person has to want that.
+/// Groups of servers' maps that the state doesn't have: they enter it in doubt, so that volumes can use them.
+fn made_since(state: &State, words: &Words) -> Vec<GroupInfo> {
+    let mut new: BTreeMap<u32, &GroupInfo> = BTreeMap::new();
+    for told in words.values().flat_map(|w| w.groups.values()).filter_map(|s| s.config.as_ref()) {
+        let entry = new.entry(told.id).or_insert(told);
+        if told.epoch > entry.epoch {
+            *entry = told;
+        }
+    }
+    new.into_values().filter(|g| state.may_enter(g)).take(GROUPS).cloned().collect()
+}
+
+/// Volumes that this MDM doesn't have: devices hold data of them, or the newest map has them on groups that can't be
+/// taken over. When maps are handed out again they count as deleted: a person has to want that.
 fn strange(state: &State, words: &Words) -> Vec<u32> {
-    let held: BTreeSet<u32> = words.values().flat_map(|w| &w.held).copied().collect();
-    let new =
-        |id: &u32| *id >= state.recovery.volume && !state.volumes.contains_key(&VolumeId(*id));
-    held.into_iter().filter(|id| state.recovery.open && new(id)).collect()
+    if !state.recovery.open {
+        return Vec::new();
+    }
+    let unknown = |id: &u32| !state.volumes.contains_key(&VolumeId(*id));
+    let held = words.values().flat_map(|w| &w.held).copied();
+    let held = held.filter(|id| *id >= state.recovery.volume);
+    let named = newest_map(state, words).into_iter().flat_map(|w| w.volumes.keys()).map(|id| id.0);
+    let all: BTreeSet<u32> = held.chain(named).filter(unknown).collect();
+    all.into_iter().collect()
+}
+
+/// What the device with the newest map has told, if that is newer than the state was.
+fn newest_map<'a>(state: &State, words: &'a Words) -> Option<&'a Word> {
+    let newest = words.values().max_by_key(|w| w.version);
+    newest.filter(|w| state.recovery.open && w.version > state.recovery.version)
 }
 
 /// Volumes that differ in the newest map that a server has, if that is newer than the state was.
 fn volumes(state: &State, words: &Words) -> Reconcile {
     let mut change = Reconcile::default();
-    let newest = words.values().max_by_key(|w| w.version);
-    let newest = newest.filter(|w| state.recovery.open && w.version > state.recovery.version);
-    let Some(word) = newest else { return change };
+    let Some(word) = newest_map(state, words) else { return change };
     let known = |v: &VolumeInfo| v.slots.iter().all(|g| state.groups.contains_key(&GroupId(*g)));
     let other = |v: &&VolumeInfo| known(v) && state.adopted(v).is_some();
-    change.volumes = word.volumes.values().filter(other).take(VOLUMES).cloned().collect();
+    let mut bytes = 0;
+    let room = |v: &&VolumeInfo| {
+        let full = bytes >= BYTES;
+        bytes += v.encoded_len();
+        !full
+    };
+    let other = word.volumes.values().filter(other).take(VOLUMES);
+    change.volumes = other.take_while(room).cloned().collect();
     let gone = |id: &&VolumeId| id.0 < word.next_volume && !word.volumes.contains_key(id);
     change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();
     change
 }
 
 impl Group {
+    /// A group of which only a map of a server is known.
+    pub(crate) fn doubtful(info: &GroupInfo) -> Group {
+        let ids = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<DeviceId>>();
+        Group {
+            epoch: base::Epoch(info.epoch),
+            replicas: ids(&info.replicas),
+            in_sync: ids(&info.in_sync),
+            leaving: Some(DeviceId(info.leaving)).filter(|d| d.0 != 0),
+            lost: info.lost,
+            doubt: Doubt::Reports,
+            ..Group::default()
+        }
+    }
+
     /// Who has every acknowledged write is known: `info` says it, of the newest epoch that anybody has seen.
     pub(crate) fn settled(info: &GroupInfo, up: &impl Fn(DeviceId) -> bool) -> Group {
         let ids = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<DeviceId>>();

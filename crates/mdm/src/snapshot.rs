@@ -138,6 +138,8 @@ struct GroupRecord {
     info: GroupInfo,
     #[prost(uint64, tag = "2")]
     changed_at: u64,
+    #[prost(uint32, repeated, tag = "3")]
+    filling: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -184,11 +186,7 @@ impl State {
             next_incarnation: self.next_incarnation.0,
             servers: self.servers.iter().map(|(id, s)| server_record(*id, s)).collect(),
             devices: self.devices.iter().map(|(id, d)| device_record(*id, d)).collect(),
-            groups: self
-                .groups
-                .iter()
-                .map(|(id, g)| GroupRecord { info: group_info(*id, g), changed_at: g.changed_at.0 })
-                .collect(),
+            groups: self.groups.iter().map(|(id, g)| group_record(*id, g)).collect(),
             volumes: self
                 .volumes
                 .iter()
@@ -354,6 +352,11 @@ fn device(r: DeviceRecord) -> Device {
     }
 }
 
+fn group_record(id: GroupId, g: &Group) -> GroupRecord {
+    let filling = g.filling.iter().map(|d| d.0).collect();
+    GroupRecord { info: group_info(id, g), changed_at: g.changed_at.0, filling }
+}
+
 fn group(r: GroupRecord) -> Group {
     let ids = |of: Vec<u32>| of.into_iter().map(DeviceId).collect();
     Group {
@@ -369,6 +372,7 @@ fn group(r: GroupRecord) -> Group {
             1 => Doubt::Reports,
             _ => Doubt::Gone,
         },
+        filling: ids(r.filling),
         changed_at: MapVersion(r.changed_at),
     }
 }

@@ -282,7 +282,8 @@ pub fn volume(
 ) -> VolumeStatus {
     let tally = v.slots.iter().fold(Tally::default(), |t, g| t.add(&state.groups[g], unheard));
     let to = |sdc: String, g: &Grant| MapTo { sdc, access: g.access as i32 };
-    let named = |id: &SdcId| state.sdcs.get(id).map_or_else(String::new, |s| s.name.clone());
+    let unknown = |id: &SdcId| alloc::format!("sdc{}", id.0); // it has not come since a recovery
+    let named = |id: &SdcId| state.sdcs.get(id).map_or_else(|| unknown(id), |s| s.name.clone());
     let list = v.mapping.named().into_iter().flatten();
     let list = list.map(|(sdc, grant)| to(named(sdc), grant));
     let mapped = v.mapping.all().iter().map(|all| to(String::new(), all)).chain(list).collect();

@@ -259,6 +259,7 @@ fn copies_lie_on_two_fault_units_of_one_pool() {
             epoch: group.epoch.0,
             replicas: vec![a.0, d.0, b.0],
             leaving: b.0,
+            acted: 0,
         };
         let command = Command::Reshape(Reshape { list: vec![shape] });
         let fits = s.unit_of(*d) != s.unit_of(a) && s.devices[d].pool == s.devices[&a].pool;

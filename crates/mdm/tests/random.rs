@@ -111,7 +111,7 @@ fn command(state: &State, step: &Step) -> Option<Command> {
                     _ => list.push(*device),
                 }
                 let epoch = group.epoch.0 - u64::from(*how == 7);
-                Some(Shape { group: id.0, epoch, replicas: list, leaving })
+                Some(Shape { group: id.0, epoch, replicas: list, leaving, acted: 0 })
             };
             Command::Reshape(Reshape { list: picks.iter().filter_map(one).collect() })
         }

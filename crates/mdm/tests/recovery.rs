@@ -7,13 +7,16 @@ use common::*;
 use mdm::command::Command;
 use mdm::group::{Doubt, Group};
 use mdm::members::Member;
-use mdm::recovery::{JUMP, Word, Words, plan};
+use mdm::recovery::{JUMP, Word, Words, close, plan};
 use mdm::{Outcome, State};
 use wire::control::DeviceKind::{Durable, Ram};
 use wire::control::{self, DeviceKind, GroupInfo, GroupReport, Report, VolumeInfo};
 
 fn recovered(kind: DeviceKind) -> State {
-    let mut state = pair(kind);
+    with_recovery(pair(kind))
+}
+
+fn with_recovery(mut state: State) -> State {
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
     state.recover(1, me, "me@here", 6000);
     state.check().unwrap();
@@ -53,49 +56,332 @@ fn group(state: &State, id: u32) -> &Group {
     &state.groups[&GroupId(id)]
 }
 
+fn life(device: u32, sds: &str, incarnation: u64) -> control::Register {
+    control::Register {
+        sds: sds.into(),
+        device,
+        address: "10.0.0.7:7000".into(),
+        nonce: 77,
+        store: if device == 1 { 11 } else { 13 },
+        capacity: 1 << 30,
+        kind: Durable as i32,
+        incarnation,
+        acted: 50,
+        ..control::Register::default()
+    }
+}
+
+/// A person orders the end.
+fn finish(state: &mut State) {
+    let end = Command::Reconcile(mdm::command::Reconcile { close: true, ..Default::default() });
+    state.apply(state.index + 1, &end);
+    assert!(!state.recovery.open);
+}
+
+/// Another map of group 1: of these replicas, all in sync.
+fn moved(epoch: u64, replicas: &[u32]) -> GroupInfo {
+    GroupInfo { replicas: replicas.to_vec(), ..config(epoch, replicas) }
+}
+
+/// The process has had a map all the time.
+fn running(mut word: Word) -> Word {
+    assert!(word.add(Report { version: 1, next_volume: 2, ..Report::default() }));
+    word
+}
+
+fn strange(state: &State, words: &Words) -> Vec<u32> {
+    state.recovery_status(words, false).unwrap().strange
+}
+
+fn waits_for(state: &State, words: &Words) -> Vec<u32> {
+    state.recovery_status(words, false).unwrap().waits_for
+}
+
 #[test]
 fn who_has_everything_is_told_by_evidence_or_not_at_all() {
     let known = |list: &[u32]| Some(list.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>());
-    // What each of both tells of group 1, which is in epoch 1 with both in sync; who is in sync then.
+    // What each of both tells of group 1, which is in epoch 1 with both in sync; who is in sync then: by itself, and
+    // after a person has ended the recovery.
     let cases = [
-        ("nobody went on", Some(word(1, 1, None)), Some(word(1, 1, None)), known(&[1, 2])),
-        ("one has not said anything", Some(word(1, 1, None)), None, None),
         (
-            "a map knows that dev1 went on alone",
+            "nobody went on",
+            Some(word(1, 1, None)),
+            Some(word(1, 1, None)),
+            known(&[1, 2]),
+            known(&[1, 2]),
+        ),
+        ("one has not said anything", Some(word(1, 1, None)), None, None, None),
+        (
+            "a map knows that dev1 went on alone, and dev2 is silent",
             Some(word(2, 1, Some(config(2, &[1])))),
+            None,
             None,
             known(&[1]),
         ),
         (
-            "a map knows that dev2 went on alone, and dev1 began to join",
+            "a map knows that dev1 went on alone",
+            Some(word(2, 1, Some(config(2, &[1])))),
+            Some(word(1, 1, None)),
+            known(&[1]),
+            known(&[1]),
+        ),
+        (
+            "a map knows that dev2 went on alone, and dev1 took part later: as who, nobody knows",
             Some(word(3, 1, None)),
             Some(word(2, 1, Some(config(2, &[2])))),
+            None,
+            None,
+        ),
+        (
+            "both were sealed later",
+            Some(word(4, 4, None)),
+            Some(word(4, 4, None)),
+            known(&[1, 2]),
+            known(&[1, 2]),
+        ),
+        (
+            "dev2 was sealed last, with whom?",
+            Some(word(3, 3, None)),
+            Some(word(4, 4, None)),
+            None,
             known(&[2]),
         ),
-        ("both were sealed later", Some(word(4, 4, None)), Some(word(4, 4, None)), known(&[1, 2])),
-        ("dev2 was sealed last", Some(word(3, 3, None)), Some(word(4, 4, None)), known(&[2])),
         (
             "dev1 took part later, in which part nobody knows",
             Some(word(4, 2, None)),
             Some(word(2, 2, None)),
             None,
+            None,
         ),
-        ("both took part, nobody was sealed", Some(word(4, 2, None)), Some(word(4, 2, None)), None),
+        (
+            "both took part, nobody was sealed",
+            Some(word(4, 2, None)),
+            Some(word(4, 2, None)),
+            None,
+            None,
+        ),
     ];
-    for (name, one, two, expected) in cases {
+    for (name, one, two, alone, ordered) in cases {
         let mut state = recovered(Durable);
         let told = [(1, one), (2, two)].into_iter().filter_map(|(id, w)| Some((id, w?)));
-        settle(&mut state, &words(told.collect()), true);
-        let g = group(&state, 1);
-        let found = (g.doubt == Doubt::None).then(|| g.in_sync.clone());
-        assert_eq!(found, expected, "{name}: {g:?}");
-        assert!(g.doubt == Doubt::None || g.primary.is_none(), "{name}: nobody leads in doubt");
-        if g.doubt == Doubt::None {
-            assert!(g.epoch.0 > JUMP && g.primary.is_some(), "{name}: {g:?}");
-        }
+        let told = words(told.collect());
+        let found = |state: &State| {
+            let g = group(state, 1);
+            assert!(g.doubt == Doubt::None || g.primary.is_none(), "{name}: nobody leads in doubt");
+            if g.doubt == Doubt::None {
+                assert!(g.epoch.0 > JUMP && g.primary.is_some(), "{name}: {g:?}");
+            }
+            (g.doubt == Doubt::None).then(|| g.in_sync.clone())
+        };
+        settle(&mut state, &told, true);
+        assert_eq!(found(&state), None, "{name}: somebody may come of whom nobody knows");
+        assert!(state.recovery.open, "{name}");
+        settle(&mut state, &told, false);
+        assert_eq!(found(&state), alone, "{name}");
         let all_known = state.groups.values().all(|g| g.doubt == Doubt::None);
         assert!(!all_known || !state.recovery.open, "{name}: it is over when all is known");
+        state.apply(state.index + 1, &close(&state, &told, false));
+        assert!(!state.recovery.open);
+        assert_eq!(found(&state), ordered, "{name}: after an order");
     }
+}
+
+#[test]
+fn a_loss_that_was_accepted_since_is_not_undone() {
+    // dev1 has all of group 1, and its server was dead: a person went on with an older copy, on dev3.
+    let mut state = pair(Durable);
+    apply(&mut state, &up(3, 3, 13, Durable));
+    apply(&mut state, &down(2, 2, false));
+    let epoch = group(&state, 1).epoch.0;
+    let mut state = with_recovery(state);
+    let told = words(vec![
+        (1, word(epoch, 1, None)),
+        (2, word(1, 1, None)),
+        (3, word(epoch + 1, 1, None)),
+    ]);
+    settle(&mut state, &told, false);
+    finish(&mut state);
+    settle(&mut state, &told, false);
+    let g = group(&state, 1);
+    assert!(g.doubt != Doubt::None, "dev3 took part later: {g:?}");
+}
+
+#[test]
+fn that_a_group_was_lost_says_nothing_of_what_came_then() {
+    let mut state = pair(Ram);
+    apply(&mut state, &down(2, 2, false));
+    apply(&mut state, &down(1, 1, true));
+    assert!(group(&state, 1).lost);
+    for (device, life) in [(1, 4), (2, 5), (3, 6), (4, 7)] {
+        let store = if device == 2 { 12 } else { 20 + u64::from(device) };
+        apply(&mut state, &up(device, life, store, Ram));
+    }
+    let epoch = group(&state, 1).epoch.0;
+    let state = with_recovery(state);
+    assert_eq!(plan(&state, &Words::new(), true), None, "nobody was heard");
+    assert_eq!(plan(&state, &Words::new(), false), None, "nobody was heard");
+    // Somebody accepted the loss, and others wrote.
+    let some = words(vec![(1, Word::default()), (2, Word::default())]);
+    let mut early = state.clone();
+    settle(&mut early, &some, false);
+    finish(&mut early);
+    settle(&mut early, &some, false);
+    assert_eq!(group(&early, 1).doubt, Doubt::Reports, "dev3 may come");
+    let new = running(word(epoch + 1, epoch + 1, Some(moved(epoch + 1, &[3, 4]))));
+    let mut all = some.clone();
+    all.extend(words(vec![(3, new), (4, running(word(epoch + 1, epoch + 1, None)))]));
+    for mut state in [state.clone(), early] {
+        settle(&mut state, &all, false);
+        assert_eq!(group(&state, 1).in_sync, [DeviceId(3), DeviceId(4)]);
+    }
+    // Nobody has anything: it stays lost.
+    let mut state = state;
+    let none = [1, 2, 3, 4].map(|id| (id, Word::default()));
+    settle(&mut state, &words(none.into()), false);
+    let g = group(&state, 1);
+    assert_eq!((g.doubt, g.lost, state.recovery.open), (Doubt::None, true, false));
+}
+
+#[test]
+fn who_is_empty_is_no_witness() {
+    // A map says that group 1 had moved to dev3 and dev1; dev3 has come back empty since.
+    let mut state = pair(Ram);
+    apply(&mut state, &up(3, 3, 13, Ram));
+    let mut state = with_recovery(state);
+    state.apply(state.index + 1, &up(3, 90, 99, Ram));
+    let told = words(vec![
+        (1, running(word(8, 8, Some(moved(8, &[3, 1]))))),
+        (2, running(word(1, 1, None))),
+        (3, Word::default()),
+    ]);
+    settle(&mut state, &told, false);
+    finish(&mut state);
+    settle(&mut state, &told, false);
+    assert!(group(&state, 1).doubt != Doubt::None, "{:?}", group(&state, 1));
+    // What empties it may be an entry that was never decided, and is the last one of the log.
+    let decided = pair(Ram);
+    let mut newer = decided.clone();
+    apply(&mut newer, &up(1, 90, 99, Ram));
+    let mut state = with_recovery(newer.with_groups_of(&decided));
+    let told = words(vec![(1, Word::default()), (2, running(word(5, 1, None)))]);
+    settle(&mut state, &told, false);
+    assert_eq!(group(&state, 1).doubt, Doubt::Gone);
+    // Nor is it known after one more recovery.
+    let mut state = with_recovery(state);
+    settle(&mut state, &told, false);
+    assert_eq!(group(&state, 1).doubt, Doubt::Gone);
+}
+
+#[test]
+fn a_device_that_the_lost_ones_took_in_is_waited_for_and_let_in() {
+    let mut state = recovered(Durable);
+    let told = words(vec![
+        (1, running(word(8, 8, Some(moved(8, &[1, 3]))))),
+        (2, running(word(1, 1, None))),
+    ]);
+    settle(&mut state, &told, false);
+    assert!(state.recovery.open);
+    assert_eq!(waits_for(&state, &told), [3]);
+    finish(&mut state);
+    settle(&mut state, &told, false);
+    let registration = state.register(&life(3, "sds3", 41), false);
+    let mdm::controller::Registration::New(id, command) = registration else {
+        panic!("{registration:?}")
+    };
+    assert_eq!((id, state.apply(state.index + 1, &command)), (DeviceId(3), Outcome::Changed));
+    assert_eq!(state.devices[&id].incarnation.0, 41);
+    let mut all = told.clone();
+    all.insert(
+        DeviceId(3),
+        running(word(9, 8, Some(GroupInfo { in_sync: vec![3], ..moved(9, &[1, 3]) }))),
+    );
+    settle(&mut state, &all, false);
+    assert_eq!(group(&state, 1).in_sync, [DeviceId(3)]);
+}
+
+#[test]
+fn a_volume_made_since_is_kept_where_one_of_its_groups_waits() {
+    let mut state = recovered(Durable);
+    let mut one = running(word(1, 1, None));
+    let made = |id, in_sync: &[u32]| GroupInfo { id, ..config(1, in_sync) };
+    let said = |g: GroupInfo| GroupReport { group: g.id, acted: 1, base: 1, config: Some(g) };
+    let volume = VolumeInfo {
+        id: 2,
+        name: "new".into(),
+        size: 1 << 20,
+        slots: vec![3, 4],
+        mapping: Some(state.volumes[&VolumeId(1)].mapping.info()),
+        ..VolumeInfo::default()
+    };
+    assert!(one.add(Report {
+        version: state.version.0 + 5,
+        next_volume: 3,
+        groups: vec![said(made(3, &[1])), said(made(4, &[2]))],
+        volumes: vec![
+            state.volumes.iter().map(|(id, v)| mdm::publish::volume_info(*id, v)).next().unwrap(),
+            volume.clone()
+        ],
+        held: vec![1, 2],
+    }));
+    // Another volume lies on a device of which nobody knows anything.
+    let mut two = one.clone();
+    let lost =
+        GroupInfo { id: 5, replicas: vec![8, 9], in_sync: vec![8], primary: 8, ..config(1, &[]) };
+    let other = VolumeInfo { id: 3, name: "other".into(), slots: vec![5], ..volume };
+    assert!(two.add(Report {
+        version: state.version.0 + 5,
+        next_volume: 4,
+        groups: vec![said(lost)],
+        volumes: vec![other],
+        ..Report::default()
+    }));
+    let told = words(vec![(1, two)]);
+    let mut open = state.clone();
+    settle(&mut open, &told, false);
+    assert_eq!(strange(&open, &told), [3], "it can't be taken over, and a person is told");
+    let told = words(vec![(1, one)]);
+    settle(&mut state, &told, false);
+    assert!(state.recovery.open && strange(&state, &told).is_empty());
+    finish(&mut state);
+    settle(&mut state, &told, false);
+    assert_eq!(state.volumes[&VolumeId(2)].name, "new");
+    let doubt = |id| group(&state, id).doubt;
+    assert_eq!((doubt(3), doubt(4)), (Doubt::None, Doubt::Reports));
+}
+
+#[test]
+fn a_backup_of_before_the_first_device_waits_for_a_person() {
+    let mut state = State::new();
+    let form = Command::FormCluster(mdm::command::FormCluster { cluster: 7 });
+    apply(&mut state, &form);
+    let mut state = with_recovery(state);
+    settle(&mut state, &Words::new(), false);
+    assert!(state.recovery.open, "servers have volumes, and come later");
+}
+
+#[test]
+fn what_follows_fits_into_an_entry_however_many_clients_are_named() {
+    let state = recovered(Durable);
+    let grants = (1..4000).map(|sdc| control::GrantInfo { sdc, access: 1, generation: 1 });
+    let mapping = control::MappingInfo { sdcs: grants.collect(), all: None };
+    let volume = |id: u32| VolumeInfo {
+        id,
+        name: format!("v{id}"),
+        size: 1 << 20,
+        slots: vec![1, 2],
+        mapping: Some(mapping.clone()),
+        ..VolumeInfo::default()
+    };
+    let mut one = word(1, 1, None);
+    assert!(one.add(Report {
+        version: state.version.0 + 5,
+        next_volume: 100,
+        volumes: (1..90).map(volume).collect(),
+        ..Report::default()
+    }));
+    let told = words(vec![(1, one), (2, word(1, 1, None))]);
+    let command = plan(&state, &told, true).expect("there are volumes");
+    assert!(command.to_bytes().len() < mdm::entry::ENTRY_MAX / 4, "{}", command.to_bytes().len());
 }
 
 #[test]
@@ -109,9 +395,8 @@ fn what_is_decided_while_it_is_not_known_changes_no_group() {
     assert_eq!(state.groups, before);
     // One that waits for a report is served when it comes, also after the end of the recovery.
     let mut told = words(vec![(1, word(1, 1, None))]);
-    let close = Command::Reconcile(mdm::command::Reconcile { close: true, ..Default::default() });
-    state.apply(state.index + 1, &close);
-    assert!(!state.recovery.open && state.wants_reports());
+    finish(&mut state);
+    assert!(state.wants_reports());
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Reports);
     told.insert(DeviceId(2), word(1, 1, None));
@@ -155,7 +440,7 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
         volumes: vec![info(2, "new", vec![3, 1])],
         ..Report::default()
     }));
-    settle(&mut state, &words(vec![(1, one), (2, word(1, 1, None))]), true);
+    settle(&mut state, &words(vec![(1, one), (2, word(1, 1, None))]), false);
     assert!(!state.recovery.open, "{:?}", state.groups);
     let names: Vec<&str> = state.volumes.values().map(|v| &*v.name).collect();
     assert_eq!((names, state.volumes.len()), (vec!["new"], 1));
@@ -171,6 +456,14 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
     let mut again = recovered(Durable);
     again.recover(1, again.members.list[&1].clone(), "me", 6060);
     assert!(again.next_incarnation > recovered(Durable).next_incarnation);
+    // A backup that is restored twice has its own numbers each time. Whatever time it is said to be, there is room.
+    let at = |at: u64| {
+        let mut state = pair(Durable);
+        state.recover(1, recovered(Durable).members.list[&1].clone(), "me", at);
+        assert!(state.next_incarnation.0 < 1 << 62);
+        (state.index, state.next_incarnation)
+    };
+    assert!(at(1_800_000_001) > at(1_800_000_000) && at(u64::MAX) >= at(1 << 33));
 }
 
 #[test]
@@ -181,7 +474,7 @@ fn data_of_volumes_that_nobody_knows_is_not_deleted_without_a_word() {
     let told = words(vec![(1, one), (2, word(1, 1, None))]);
     settle(&mut state, &told, false);
     assert!(state.recovery.open);
-    assert_eq!(state.recovery_status(&told).unwrap().strange, [2]);
+    assert_eq!(strange(&state, &told), [2]);
 }
 
 #[test]
@@ -198,18 +491,6 @@ fn a_report_without_end_is_refused() {
 #[test]
 fn a_device_and_a_life_that_the_lost_ones_gave_go_on() {
     let mut state = recovered(Durable);
-    let life = |device: u32, sds: &str, incarnation| control::Register {
-        sds: sds.into(),
-        device,
-        address: "10.0.0.7:7000".into(),
-        nonce: 77,
-        store: if device == 1 { 11 } else { 13 },
-        capacity: 1 << 30,
-        kind: Durable as i32,
-        incarnation,
-        acted: 50,
-        ..control::Register::default()
-    };
     for (device, sds, incarnation) in [(1, "sds1", 40), (3, "sds3", 41)] {
         let registration = state.register(&life(device, sds, incarnation), false);
         let mdm::controller::Registration::New(id, command) = registration else {

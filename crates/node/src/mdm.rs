@@ -507,7 +507,7 @@ impl Node for Mdm {
         // The healer speaks when something may be proposed, and is asked then anyway.
         let heal = Time::earliest(self.healer.wake_at(), self.slowness.wake_at());
         let heal = Time::earliest(heal, self.reach.wake_at());
-        let heal = heal.filter(|_| self.may_propose());
+        let heal = heal.filter(|_| self.may_propose() && !self.state.recovery.open);
         let own = Time::earliest(self.detector.wake_at(), heal);
         let own = Time::earliest(own, self.gathered.due());
         let own = Time::earliest(own, self.recovery_wake());

@@ -314,6 +314,105 @@ fn claimants_that_welcome_nobody_change_nothing() {
     assert!(b.sent.contains(&(leader, Kind::Register)));
 }
 
+impl Bench {
+    /// An MDM that recovers takes this shard over, in its next life.
+    fn is_asked_to_report(&mut self) -> LinkId {
+        self.is_asked(7, 2, MDM);
+        let at = self.dials.iter().position(|(_, to)| to == MDM).expect("it is dialled");
+        let (dial, _) = self.dials.remove(at);
+        let link = self.link(Some(dial));
+        self.asked.clear();
+        let role = Role::Mdm as i32;
+        let welcome =
+            Welcome { cluster: 7, role, incarnation: 2, recovers: true, ..Welcome::default() };
+        self.frame(link, Kind::Welcome, &welcome);
+        link
+    }
+
+    /// A server with this map is heard for a while, and sends it as soon as it is asked; the map that this one has then.
+    fn offers(&mut self, peer: LinkId, version: u64) -> u64 {
+        for _ in 0..10 {
+            self.pass(Limits::TEST_MIN.beacon_every);
+            let mut h = Header::new(Kind::Beacon);
+            h.map = version.into();
+            let head = wire::frame(h, &[]);
+            let event = Event::Frame { link: peer, head: head.as_slice(), body: Buf::EMPTY };
+            self.sds.on(self.now, event, &mut self.out);
+            self.settle();
+            let pull = self.asked[0];
+            if pull.kind() == Some(Kind::MapPull) {
+                let device = |(id, incarnation): (u32, u64)| {
+                    let address = format!("10.0.1.{id}:7000");
+                    DeviceInfo { id, incarnation, address, up: true, ..DeviceInfo::default() }
+                };
+                let devices = [(3, 9), (4, 2)].map(device).into();
+                let page =
+                    MapPage { version, last: true, cluster: 7, devices, ..Default::default() };
+                let mut header = Header::new(Kind::MapPage);
+                header.op = pull.op;
+                let (head, body) = control_frame(header, &page, self.out.pool());
+                let event = Event::Frame { link: peer, head: head.as_slice(), body };
+                self.sds.on(self.now, event, &mut self.out);
+                self.settle();
+            }
+        }
+        let grant = self.asked.iter().find(|h| h.kind() == Some(Kind::Grant));
+        self.map = grant.expect("it answers beacons").map.get();
+        self.map
+    }
+}
+
+#[test]
+fn no_report_is_longer_than_a_stranger_may_send_and_then_only_an_mdm_is_believed() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    let volume = |id: u32| VolumeInfo {
+        id,
+        name: format!("v{id}"),
+        size: 1 << 40,
+        slots: (0..384).map(|slot| 1000 + slot).collect(),
+        ..VolumeInfo::default()
+    };
+    let device = |id, incarnation| {
+        let address = format!("10.0.1.{id}:7000");
+        DeviceInfo { id, incarnation, address, up: true, ..DeviceInfo::default() }
+    };
+    let group = |id| GroupInfo {
+        id,
+        epoch: 5 << 32,
+        primary: 4,
+        replicas: vec![4, 3],
+        in_sync: vec![4, 3],
+        ..GroupInfo::default()
+    };
+    let page = MapPage {
+        version: 32,
+        last: true,
+        cluster: 7,
+        devices: vec![device(3, 9), device(4, 2)],
+        groups: (1000..1384).map(group).collect(),
+        volumes: (1..40).map(volume).collect(),
+        live: (1..40).collect(),
+        next_volume: 40,
+        ..MapPage::default()
+    };
+    b.map_of(mdm, 30, &[(3, 9), (4, 2)], &[]);
+    let peer = b.says(Role::Sds, 4, 2, 1);
+    assert_eq!(b.offers(peer, 31), 31, "news of another server are welcome");
+    b.frame(mdm, Kind::MapPage, &page);
+    let mdm = b.is_asked_to_report();
+    let reports = b.asked.iter().filter(|h| h.kind() == Some(Kind::Report));
+    let lengths: Vec<u32> = reports.map(|h| h.body_len.get()).collect();
+    assert!(lengths.iter().all(|len| *len <= Limits::TEST_MIN.stranger_body), "{lengths:?}");
+    assert!(lengths.iter().sum::<u32>() > 20_000, "all of it is told: {lengths:?}");
+    let registered =
+        Registered { cluster: 7, id: 3, incarnation: 9, map: 32, ..Registered::default() };
+    b.frame(mdm, Kind::Registered, &registered);
+    b.frame(mdm, Kind::MapPage, &MapPage { last: true, ..MapPage::default() });
+    assert_eq!(b.offers(peer, 33), 32, "the MDM relies on what was told");
+    assert_eq!(b.offers(peer, 1 << 32), 1 << 32, "but for what it decided then");
+}
+
 #[test]
 fn without_a_map_nobody_is_believed_and_a_lease_is_for_those_who_know_that_this_life_began() {
     let mut b = Bench::new();

@@ -176,9 +176,8 @@ impl Admin {
     }
 
     /// Connects to this very MDM, also if it does not lead, and greets; the last entry of its log.
-    pub fn direct(mdm: SocketAddr) -> Result<(Admin, u64)> {
-        let (admin, welcome) = Admin::greet(mdm, CONNECT_OTHERS, true)?;
-        Ok((admin, welcome.last))
+    pub fn direct(mdm: SocketAddr) -> Result<(Admin, Welcome)> {
+        Admin::greet(mdm, CONNECT_OTHERS, true)
     }
 
     fn within(mdm: SocketAddr, patience: Duration) -> Result<Admin> {

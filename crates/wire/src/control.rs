@@ -129,7 +129,7 @@ pub struct Welcome {
     /// For authentication; empty for now.
     #[prost(bytes = "vec", tag = "9")]
     pub auth: Vec<u8>,
-    /// From an MDM to another one: the cluster's MDMs. Said again when they change.
+    /// From an MDM to another one, or to a command line: the cluster's MDMs. Said again when they change.
     #[prost(message, repeated, tag = "20")]
     pub mdms: Vec<MdmInfo>,
     /// MDM to data server: tell what you know (`Report`) before you register.
@@ -138,6 +138,9 @@ pub struct Welcome {
     /// MDM to a command line that meant this very one: the last entry of its log.
     #[prost(uint64, tag = "81")]
     pub last: u64,
+    /// The term of that entry. Of two logs the one with the higher term is the newer one; if they are equal, the longer one.
+    #[prost(uint64, tag = "82")]
+    pub last_term: u64,
 }
 
 /// Why a link is refused.

@@ -50,7 +50,7 @@ impl State {
             }
         }
         let generations = |v: &Volume| {
-            let known = v.mapping.clients().all(|(sdc, _)| self.sdcs.contains_key(&sdc));
+            let known = v.mapping.clients().all(|(sdc, _)| self.may_be_client(sdc));
             known && v.mapping.newest() <= v.generation
         };
         if !self.volumes.values().all(generations) {

@@ -13,7 +13,7 @@ impl State {
         let known = match old {
             Some(sdc) => sdc.own == c.name && sdc.incarnation.0 <= c.incarnation,
             None => {
-                let lost = self.recovery.open && (1..=self.recovery.sdc).contains(&id.0);
+                let lost = (1..=self.recovery.sdc).contains(&id.0);
                 (id == self.next_sdc() || lost)
                     && self.sdcs.len() < MAX_SDCS
                     && !self.sdcs.values().any(|s| s.own == c.name || s.name == c.name)

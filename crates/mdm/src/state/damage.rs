@@ -3,7 +3,7 @@
 use super::{Device, Edits, State, Volume};
 use crate::command::{self, Command, Shape};
 use crate::group::{Doubt, Group};
-use crate::recovery::JUMP;
+use crate::recovery::{Copies, JUMP, Words};
 use crate::refused::Refused;
 use crate::status::Observed;
 use alloc::collections::BTreeSet;
@@ -18,36 +18,53 @@ const LOSSES: usize = 16;
 const GROUPS: usize = 8192;
 
 impl State {
-    /// What of a volume can't be served.
-    pub fn damage(&self, name: &str) -> Result<VolumeDamage, Refused> {
+    /// What of a volume can't be served. `words`: what devices have told, for groups in doubt.
+    pub fn damage(&self, name: &str, words: &Words) -> Result<VolumeDamage, Refused> {
         let (_, volume) = self.volume_named(name).ok_or_else(|| no_volume(name))?;
         let groups: BTreeSet<GroupId> = volume.slots.iter().copied().collect();
         Ok(VolumeDamage {
             size: volume.size,
             slots: volume.slots.iter().map(|g| g.0).collect(),
-            groups: groups.into_iter().filter_map(|id| self.unserved(id)).collect(),
+            groups: groups.into_iter().filter_map(|id| self.unserved(id, words)).collect(),
             accepted: volume.losses.clone(),
         })
     }
 
     /// Why nobody serves this group, if nobody does.
-    fn unserved(&self, id: GroupId) -> Option<UnservedGroup> {
+    fn unserved(&self, id: GroupId, words: &Words) -> Option<UnservedGroup> {
         let group = self.groups.get(&id).filter(|g| g.is_failed())?;
+        let stale = self.stale(group, &self.told(id, group, words));
         let why = match (group.lost, group.doubt) {
             (true, Doubt::None) => Unserved::Lost,
+            (true, _) if stale.is_empty() => Unserved::Lost,
             (_, Doubt::None) => Unserved::Away,
             _ => Unserved::Doubt,
-        };
-        let stale = |d: &&DeviceId| {
-            let behind = !group.in_sync.contains(d) || group.doubt != Doubt::None;
-            !group.lost && behind && self.is_up(**d)
         };
         Some(UnservedGroup {
             group: id.0,
             why: why as i32,
             waits_for: group.in_sync.iter().map(|d| d.0).collect(),
-            stale: group.replicas.iter().filter(stale).map(|d| d.0).collect(),
+            stale: stale.iter().map(|d| d.0).collect(),
         })
+    }
+
+    /// What devices have told of a group in doubt.
+    fn told(&self, id: GroupId, group: &Group, words: &Words) -> Copies {
+        match group.doubt {
+            Doubt::None => Copies::default(),
+            _ => self.copies(words, id),
+        }
+    }
+
+    /// Devices that are up and have an older copy, the best first. One that never had all of the group is none of them.
+    fn stale(&self, group: &Group, told: &Copies) -> Vec<DeviceId> {
+        if group.doubt != Doubt::None {
+            return told.whole.clone();
+        }
+        let old = |d: &DeviceId| {
+            !group.lost && !group.in_sync.contains(d) && group.was_whole(*d) && self.is_up(*d)
+        };
+        group.replicas.iter().copied().filter(old).collect()
     }
 
     /// How many groups that volumes use are lost, and how many wait for somebody.
@@ -59,11 +76,13 @@ impl State {
         })
     }
 
-    /// Serves volumes again without what is lost. `seen` tells which devices know their present groups.
+    /// Serves volumes again without what is lost. `seen` tells which devices know their present groups, `words` what
+    /// devices have of groups in doubt.
     pub fn accept_loss_command(
         &self,
         m: &control::AcceptLoss,
         seen: &Observed,
+        words: &Words,
     ) -> Result<Command, Refused> {
         let mut volumes: BTreeSet<VolumeId> = BTreeSet::new();
         let mut slots: BTreeSet<GroupId> = BTreeSet::new();
@@ -72,7 +91,7 @@ impl State {
             volumes.insert(id);
             slots.extend(&volume.slots);
         }
-        let meant = |id: &GroupId| match self.unserved(*id) {
+        let meant = |id: &GroupId| match self.unserved(*id, words) {
             Some(u) if m.stale => u.why() != Unserved::Lost && !u.stale.is_empty(),
             Some(u) => u.why() == Unserved::Lost,
             None => false,
@@ -87,9 +106,16 @@ impl State {
         if !others.is_empty() {
             return Err(Refused::SharesLoss(others.join(" ")));
         }
-        let begin = |id: &GroupId| match m.stale {
-            true => self.with_stale(*id),
-            false => self.with_nothing(*id, seen),
+        let begin = |id: &GroupId| {
+            let group = self.groups.get(id)?;
+            let told = self.told(*id, group, words);
+            let [first, second] = match m.stale {
+                true => self.with_stale(group, &told)?,
+                false => self.with_nothing(group, &told, seen)?,
+            };
+            let replicas = Vec::from([first.0, second.0]);
+            let epoch = group.epoch.0;
+            Some(Shape { group: id.0, epoch, replicas, leaving: 0, acted: told.acted })
         };
         let begun: Option<Vec<Shape>> = groups.iter().map(begin).collect();
         let numbers = groups.iter().map(|g| g.0).collect();
@@ -99,18 +125,17 @@ impl State {
         Ok(Command::AcceptLoss(command::AcceptLoss { volumes, loss, groups }))
     }
 
-    /// The group begins anew with the older copy that is there, and with no other replica of before: one that comes back
-    /// has to delete what it has first. What it wrote alone would not be found by comparing what each of both remembers.
-    fn with_stale(&self, id: GroupId) -> Option<Shape> {
-        let group = self.groups.get(&id)?;
-        let up = |d: &&DeviceId| self.is_up(**d);
-        let in_doubt = group.in_sync.iter().find(up).filter(|_| group.doubt != Doubt::None);
-        let first = *in_doubt.or_else(|| group.replicas.iter().find(up))?;
+    /// The group begins anew with the best older copy that is there, and with no other device that has something of it:
+    /// one that comes back has to delete what it has first. What it wrote alone would not be found by comparing what
+    /// each of both remembers.
+    fn with_stale(&self, group: &Group, told: &Copies) -> Option<[DeviceId; 2]> {
+        let first = *self.stale(group, told).first()?;
         let fit = self.fit(group);
         let apart = |d: &&DeviceId| self.unit_of(**d) != self.unit_of(first);
-        let new = fit.iter().filter(|d| !group.replicas.contains(d)).filter(apart);
+        let blank = |d: &&DeviceId| !group.replicas.contains(d) && !told.any.contains(d);
+        let new = fit.iter().filter(blank).filter(apart);
         let second = *new.min_by_key(|d| (self.groups_of(**d).len(), **d))?;
-        Some(shape(id, group, first, second))
+        Some([first, second])
     }
 
     /// Devices that may take this group.
@@ -122,16 +147,16 @@ impl State {
 
     /// The group begins anew, empty. Its first device must hold nothing of it: one that doesn't belong to it, and has
     /// said that it knows that. The other one gets a copy, which takes the place of what it may have.
-    fn with_nothing(&self, id: GroupId, seen: &Observed) -> Option<Shape> {
-        let group = self.groups.get(&id)?;
+    fn with_nothing(&self, group: &Group, told: &Copies, seen: &Observed) -> Option<[DeviceId; 2]> {
         let knows = |d: &DeviceId| seen.devices.get(d).is_some_and(|s| s.map >= group.changed_at);
         let load = |d: &DeviceId| (self.groups_of(*d).len(), *d);
         let fit = self.fit(group);
-        let empty = fit.iter().filter(|d| !group.replicas.contains(d) && knows(d));
+        let blank = |d: &DeviceId| !group.replicas.contains(d) && !told.any.contains(d);
+        let empty = fit.iter().filter(|d| blank(d) && knows(d));
         let first = *empty.min_by_key(|d| load(d))?;
         let apart = |d: &&DeviceId| self.unit_of(**d) != self.unit_of(first);
         let second = *fit.iter().filter(apart).min_by_key(|d| load(d))?;
-        Some(shape(id, group, first, second))
+        Some([first, second])
     }
 
     pub(super) fn accept_loss(&self, c: &command::AcceptLoss) -> Edits {
@@ -143,11 +168,16 @@ impl State {
             let (Some(old), [first, ..]) = (old, &shape.replicas[..]) else { continue };
             let first = DeviceId(*first);
             // Of a group in doubt later epochs may have been acted in.
-            let step = if old.doubt == Doubt::None { 1 } else { JUMP };
+            let epoch = match old.doubt {
+                Doubt::None => old.epoch.next(),
+                _ => Epoch(old.epoch.0.max(shape.acted) + JUMP),
+            };
+            let replicas: Vec<DeviceId> = shape.replicas.iter().map(|d| DeviceId(*d)).collect();
             let group = Group {
-                epoch: Epoch(old.epoch.0 + step),
+                epoch,
                 primary: Some(first),
-                replicas: shape.replicas.iter().map(|d| DeviceId(*d)).collect(),
+                filling: replicas.iter().copied().filter(|d| *d != first).collect(),
+                replicas,
                 in_sync: Vec::from([first]),
                 changed_at: old.changed_at,
                 ..Group::default()
@@ -168,11 +198,6 @@ impl State {
         }
         Edits { groups, volumes, ..Edits::default() }
     }
-}
-
-fn shape(id: GroupId, group: &Group, first: DeviceId, second: DeviceId) -> Shape {
-    let replicas = Vec::from([first.0, second.0]);
-    Shape { group: id.0, epoch: group.epoch.0, replicas, leaving: 0 }
 }
 
 fn no_volume(name: &str) -> Refused {

@@ -40,7 +40,7 @@ impl State {
                     && d.intent != Intent::Removed
             }
             None => {
-                let lost = self.recovery.open && id.0 <= self.recovery.device;
+                let lost = (1..=self.recovery.device).contains(&id.0);
                 (id == self.next_device() || lost) && self.devices_there() < MAX_DEVICES
             }
         };

@@ -7,12 +7,18 @@ use crate::mapping::Mapping;
 use crate::state::check_size;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, MapVersion, PoolId, VolumeId};
+use base::{DeviceId, GroupId, MapVersion, PoolId, SdcId, VolumeId};
 use wire::control::{GroupInfo, VolumeInfo};
+
+/// Ids of groups and volumes that somebody tells of are below this one: there is room for new ones.
+const IDS_END: u32 = 1 << 31;
 
 impl State {
     pub(super) fn reconcile(&self, c: &command::Reconcile) -> Edits {
         let mut groups: BTreeMap<GroupId, Group> = BTreeMap::new();
+        for info in c.made.iter().filter(|info| self.may_enter(info)) {
+            groups.insert(GroupId(info.id), Group::doubtful(info));
+        }
         for info in c.groups.iter().filter(|info| self.may_settle(info)) {
             let mut group = Group::settled(info, &|d| self.is_up(d));
             if !self.users.contains_key(&GroupId(info.id)) {
@@ -31,17 +37,28 @@ impl State {
         Edits { groups, volumes, recovered: open && c.close, ..Edits::default() }
     }
 
+    /// Whether this is a group that the lost MDMs made, of which is known so far that it is there.
+    pub(crate) fn may_enter(&self, info: &GroupInfo) -> bool {
+        let new = self.recovery.open && !self.groups.contains_key(&GroupId(info.id));
+        let number = info.epoch > 0 && (1..IDS_END).contains(&info.id);
+        let group = Group::doubtful(info);
+        new && number && self.in_one_pool(info) && group.check(&|_| false).is_ok()
+    }
+
+    fn in_one_pool(&self, info: &GroupInfo) -> bool {
+        let pool = |d: &u32| self.devices.get(&DeviceId(*d)).map(|d| d.pool);
+        let first = info.replicas.first().and_then(pool);
+        first.is_some() && info.replicas.iter().all(|d| pool(d) == first)
+    }
+
     /// Whether this ends a doubt, or is a group that the lost MDMs made.
     pub(crate) fn may_settle(&self, info: &GroupInfo) -> bool {
         let doubtful = match self.groups.get(&GroupId(info.id)) {
             Some(group) => group.doubt == Doubt::Reports,
             None => self.recovery.open && info.id <= self.recovery.group,
         };
-        let pool = |d: &u32| self.devices.get(&DeviceId(*d)).map(|d| d.pool);
-        let first = info.replicas.first().and_then(pool);
-        let known = first.is_some() && info.replicas.iter().all(|d| pool(d) == first);
         let group = Group::settled(info, &|d| self.is_up(d));
-        doubtful && known && group.check(&|d| self.is_up(d)).is_ok()
+        doubtful && self.in_one_pool(info) && group.check(&|d| self.is_up(d)).is_ok()
     }
 
     /// A volume as a server's map has it; nothing if it is so already, or can't be.
@@ -51,7 +68,7 @@ impl State {
         let home: PoolId = slots.first().and_then(pool)?;
         let old = self.volumes.get(&VolumeId(info.id));
         let mut told = info.mapping.clone().unwrap_or_default();
-        told.sdcs.retain(|g| self.sdcs.contains_key(&base::SdcId(g.sdc)));
+        told.sdcs.retain(|g| self.may_be_client(SdcId(g.sdc)));
         let mapping =
             info.mapping.as_ref().map_or_else(|| Mapping::everyone(1), |_| Mapping::of(Some(told)));
         let generation = old.map_or(1, |v| v.generation).max(mapping.newest());
@@ -72,6 +89,11 @@ impl State {
             && VolumeId(info.id) < self.next_volume
             && !self.volumes.iter().any(other);
         (may && old != Some(&volume)).then_some(volume)
+    }
+
+    /// Whether this is a client, or one of which only the lost MDMs knew: it may come yet.
+    pub(super) fn may_be_client(&self, id: SdcId) -> bool {
+        self.sdcs.contains_key(&id) || (1..=self.recovery.sdc).contains(&id.0)
     }
 
     /// The recovery is over. Everybody gets all of the map: what one knows of before may be of decisions that are lost.

@@ -86,7 +86,7 @@ impl State {
     }
 
     fn are_known(&self, mapping: &Mapping) -> bool {
-        mapping.clients().all(|(sdc, _)| self.sdcs.contains_key(&sdc))
+        mapping.clients().all(|(sdc, _)| self.may_be_client(sdc))
     }
 
     /// Bytes that thick volumes of this pool have reserved, all copies.

@@ -92,7 +92,7 @@ pub fn short(state: &State, group: u32) -> (u64, u32, Vec<u32>, Vec<u32>, bool) 
 /// Other replicas for a group, of which `leaving` goes at last (0: none).
 pub fn reshape(group: u32, epoch: u64, replicas: &[u32], leaving: u32) -> Command {
     Command::Reshape(Reshape {
-        list: vec![Shape { group, epoch, replicas: replicas.to_vec(), leaving }],
+        list: vec![Shape { group, epoch, replicas: replicas.to_vec(), leaving, acted: 0 }],
     })
 }
 

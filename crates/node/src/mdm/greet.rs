@@ -262,7 +262,11 @@ impl Mdm {
             answer.map = self.state.index; // no map has this version yet
         }
         answer.recovers = role == Role::Sds && self.state.wants_reports();
-        answer.last = self.consensus.as_ref().map_or(0, |c| c.last());
+        if role == Role::Admin {
+            let end = self.consensus.as_ref().map(|c| (c.last_term(), c.last()));
+            (answer.last_term, answer.last) = end.unwrap_or_default();
+            answer.mdms = self.state.members.infos();
+        }
         send_control(link, Header::new(Kind::Welcome), &answer, out);
         Ok(())
     }

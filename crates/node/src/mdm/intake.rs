@@ -414,14 +414,16 @@ impl Mdm {
         }
         let mut told = None;
         let made = match &ask {
-            _ if let Some(made) = self.while_recovering(ask.as_ref()) => made,
+            _ if let Some(made) = self.while_recovering(now, ask.as_ref()) => made,
             None | Some(Ask::Scrub(_) | Ask::RecoverMdm(_)) => Err(Refused::Unknown),
             Some(Ask::Status(_) | Ask::Backup(_)) => Ok(None),
-            Some(Ask::Damage(m)) => self.state.damage(&m.volume).map(|damage| {
+            Some(Ask::Damage(m)) => self.state.damage(&m.volume, &self.words).map(|damage| {
                 told = Some(damage);
                 None
             }),
-            Some(Ask::AcceptLoss(m)) => self.state.accept_loss_command(m, &self.observed).map(Some),
+            Some(Ask::AcceptLoss(m)) => {
+                self.state.accept_loss_command(m, &self.observed, &self.words).map(Some)
+            }
             Some(Ask::AddMdm(_) | Ask::RemoveMdm(_)) if self.is_one_leaving() => {
                 Err(Refused::MdmLeaves)
             }
@@ -473,7 +475,7 @@ impl Mdm {
                 let mut info = status::status(state, seen, &unheard, now, limits);
                 info.mdm_pid = self.config.pid;
                 info.mdms = self.member_status();
-                info.recovery = self.state.recovery_status(&self.words);
+                info.recovery = self.state.recovery_status(&self.words, self.is_patient(now));
                 info.turned_away = self.turned_away.lately(now);
                 if self.rebuilds_held {
                     info.moves.get_or_insert_default().held_back = true;

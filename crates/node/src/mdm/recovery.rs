@@ -13,7 +13,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use base::{DeviceId, LinkId, Time};
 use consensus::{Base, HardState, Image, Membership};
-use mdm::command::{Command, Reconcile};
+use mdm::command::Command;
 use mdm::entry;
 use mdm::members::Member;
 use mdm::recovery;
@@ -168,9 +168,15 @@ impl Mdm {
         (self.state.recovery.open && self.may_propose()).then_some(self.recovery_due.0)
     }
 
+    /// Devices may still come of which nobody has told.
+    pub(super) fn is_patient(&self, now: Time) -> bool {
+        now < self.recovery_due.1
+    }
+
     /// What follows from what devices have told, if it is time to look at that.
     pub(super) fn reconciled(&mut self, now: Time, out: &mut Effects) -> Option<Command> {
-        if self.recovery_due.0 > now {
+        // Before the office begins nobody can have told anything.
+        if !self.ready || self.recovery_due.0 > now {
             return None;
         }
         self.recovery_due.0 = now + EVERY;
@@ -178,7 +184,7 @@ impl Mdm {
             self.words.clear();
             return None;
         }
-        let command = recovery::plan(&self.state, &self.words, now < self.recovery_due.1)?;
+        let command = recovery::plan(&self.state, &self.words, self.is_patient(now))?;
         if let Command::Reconcile(c) = &command {
             out.note(match c.close {
                 true => Note::Recovered { number: self.state.recovery.number },
@@ -194,13 +200,20 @@ impl Mdm {
     /// The order to end a recovery with what was told, or an order that has to wait for its end.
     pub(super) fn while_recovering(
         &self,
+        now: Time,
         ask: Option<&Ask>,
     ) -> Option<Result<Option<Command>, Refused>> {
         let open = self.state.recovery.open;
         match ask {
             Some(Ask::RecoverMdm(m)) if m.finish && open => {
-                let close = Reconcile { close: true, ..Reconcile::default() };
-                Some(Ok(Some(Command::Reconcile(close))))
+                // First what was just told: the next look at it takes it in.
+                let (state, words, patient) = (&self.state, &self.words, self.is_patient(now));
+                let news = matches!(recovery::plan(state, words, patient),
+                    Some(Command::Reconcile(c)) if !c.close);
+                Some(match news {
+                    true => Err(Refused::Recovering),
+                    false => Ok(Some(recovery::close(state, words, patient))),
+                })
             }
             Some(Ask::RecoverMdm(m)) if m.finish => Some(Err(Refused::NotRecovering)),
             Some(Ask::RecoverMdm(_)) => Some(Err(Refused::MajorityWorks)),

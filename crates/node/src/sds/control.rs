@@ -3,7 +3,7 @@
 use super::opening::Known;
 use super::{Sds, Trouble, Who};
 use crate::links::{hello, send_control};
-use crate::mapview::{Changes, Group, group_info, is_of_before};
+use crate::mapview::{Changes, Group, is_of_before};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -18,18 +18,13 @@ use store::durable::layout::Layout;
 use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
 use wire::control::{
-    Admission, DeviceKind, GroupReport, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal,
-    RefusalCode, Register, Registered, Report, Role, ScrubStatus, SlowDevice, VolumeInfo, Welcome,
+    Admission, DeviceKind, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal, RefusalCode,
+    Register, Registered, Role, ScrubStatus, SlowDevice, Welcome,
 };
 use wire::{Header, Kind, flag};
 
 /// How long after a write found no space the device counts as full.
 const FULL_FOR: Duration = Duration::from_secs(5);
-
-/// Groups in one part of a report.
-const REPORTED_GROUPS: usize = 1024;
-/// Volumes in one part of a report.
-const REPORTED_VOLUMES: usize = 64;
 
 impl Sds {
     /// Greets the MDM on a link that was dialled to it.
@@ -125,6 +120,7 @@ impl Sds {
         self.mdm_life = Incarnation(welcome.incarnation);
         let Some(register) = self.register() else { return };
         if welcome.recovers {
+            self.told_at = Some(self.map.version);
             let report = self.report_parts();
             report.iter().for_each(|p| send_control(link, Header::new(Kind::Report), p, out));
         }
@@ -170,37 +166,6 @@ impl Sds {
             register.acted = acted.unwrap_or(0);
         }
         Some(register)
-    }
-
-    /// What this shard knows, for an MDM that goes on where others were lost.
-    fn report_parts(&self) -> Vec<Report> {
-        let device = match (&self.mirror, self.opening.known()) {
-            (Some(mirror), _) => mirror.journal(),
-            (None, Some(Known::Ready(device))) => device,
-            (None, _) => return Vec::from([Report::default()]),
-        };
-        let evidence: Vec<(GroupId, u64, u64)> = match &self.mirror {
-            Some(mirror) => mirror.evidence().into_iter().map(|(g, a, b)| (g, a.0, b.0)).collect(),
-            None => device.records().into_iter().map(|(g, r)| (g, r.acted.0, r.base.0)).collect(),
-        };
-        let groups = evidence.into_iter().map(|(group, acted, base)| {
-            let config = self.map.group(group).map(|g| group_info(group, g));
-            GroupReport { group: group.0, acted, base, config }
-        });
-        let groups: Vec<GroupReport> = groups.collect();
-        let volumes: Vec<VolumeInfo> = self.map.volumes.iter().map(|(id, v)| v.info(*id)).collect();
-        let whole = Report {
-            version: self.map.version.0,
-            next_volume: self.map.next_volume.0,
-            ..Report::default()
-        };
-        let held = device.volumes().into_iter().map(|v| v.0).collect();
-        let mut parts = Vec::from([Report { held, ..whole.clone() }]);
-        let part = |groups: &[GroupReport]| Report { groups: groups.to_vec(), ..whole.clone() };
-        parts.extend(groups.chunks(REPORTED_GROUPS).map(part));
-        let part = |volumes: &[VolumeInfo]| Report { volumes: volumes.to_vec(), ..whole.clone() };
-        parts.extend(volumes.chunks(REPORTED_VOLUMES).map(part));
-        parts
     }
 
     /// The MDM has named this life.
@@ -260,6 +225,9 @@ impl Sds {
         out: &mut Effects,
     ) {
         let (last, from) = (page.last, self.map.version);
+        if page.version > 0 {
+            self.told_at = None;
+        }
         self.map_page(now, page, out);
         self.news.keep(body.to_vec(), last.then_some((from, self.map.version)));
         if last {
@@ -308,6 +276,10 @@ impl Sds {
         out: &mut Effects,
     ) {
         let Ok(page) = MapPage::decode(&body[..]) else { return self.drop_link(now, link, out) };
+        // The MDM relies on what this one has told: by a map of before it must not begin to lead.
+        if self.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
+            return;
+        }
         let pages = self.news.came(from, h.op.get(), page, body.len());
         // Pages of two answers must not become one.
         if pages.is_empty() || !self.map.is_between_pages() {

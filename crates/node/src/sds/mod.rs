@@ -10,6 +10,7 @@
 mod claimants;
 mod control;
 mod device;
+mod evidence;
 mod followers;
 mod news;
 mod opening;
@@ -160,6 +161,9 @@ pub struct Sds {
     named: bool,
     /// Groups that this device belongs to and of which every copy is gone.
     lost: BTreeSet<GroupId>,
+    /// The version of the map with which an MDM that recovers was told what this shard knows. Until that MDM hands out
+    /// a map no other one counts.
+    told_at: Option<MapVersion>,
     /// Maps for servers that the MDM doesn't reach.
     news: News,
     mdm: Finder,
@@ -208,6 +212,7 @@ impl Sds {
             named_at: MapVersion(0),
             named: false,
             lost: BTreeSet::new(),
+            told_at: None,
             news: News::default(),
             mdm,
             mdm_life: Incarnation(0),

@@ -1,6 +1,7 @@
 //! The MDM as a node, driven by hand in virtual time: registration, maps, verdicts, orders, its disk.
 
 mod members;
+mod recovery;
 
 use base::{ClusterId, DeviceId, Limits, LinkId, MapVersion, Prng, Time};
 use core::time::Duration;

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use wire::control::{RecoverMdm, RecoveryStatus, StatusInfo};
+use wire::control::{RecoverMdm, RecoveryStatus, StatusInfo, Welcome};
 
 const POLL: Duration = Duration::from_millis(100);
 /// How long servers may take to report.
@@ -44,9 +44,9 @@ pub fn backup(target: &Target, file: &Path) -> Result<()> {
 
 /// `gabion mdm recover`.
 pub fn recover(target: &Target, yes: bool) -> Result<Exit> {
-    let all = target.mdms()?;
-    let survivors = all.iter().filter_map(|at| Admin::direct(*at).ok());
-    let Some((mut admin, last)) = survivors.max_by_key(|(_, last)| *last) else {
+    let survivors = survivors(target.mdms()?);
+    let newest = survivors.into_iter().max_by_key(|(_, welcome)| (welcome.last_term, welcome.last));
+    let Some((mut admin, Welcome { last, .. })) = newest else {
         let text = "no MDM answers. Start one whose log is whole, or restore a backup: `gabion mdm restore`";
         return Err(coded(Exit::Unreachable, text));
     };
@@ -64,6 +64,21 @@ pub fn recover(target: &Target, yes: bool) -> Result<Exit> {
     admin.recover_mdm(RecoverMdm { by: who(), at: now(), finish: false })?;
     println!("The MDM at {at} goes on alone, and asks the servers what they know.");
     wait_closed(at)
+}
+
+/// All MDMs that answer, of these addresses and of those that one of them knows.
+fn survivors(mut addresses: Vec<SocketAddr>) -> Vec<(Admin, Welcome)> {
+    let mut found = Vec::new();
+    let mut next = 0;
+    while let Some(at) = addresses.get(next).copied() {
+        next += 1;
+        let Ok((admin, welcome)) = Admin::direct(at) else { continue };
+        let named = welcome.mdms.iter().filter_map(|m| m.address.parse().ok());
+        let new: Vec<SocketAddr> = named.filter(|at| !addresses.contains(at)).collect();
+        addresses.extend(new);
+        found.push((admin, welcome));
+    }
+    found
 }
 
 /// `gabion mdm recover --finish`.
@@ -121,13 +136,20 @@ pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
     if !waits.is_empty() {
         text += &format!(" It waits for {}: start them.", waits.join(", "));
     }
+    if status.alone > 0 {
+        text += &format!(
+            " Of {} of these groups one device has what was written last, if every device has reported. Is there a server \
+             that `gabion status` does not show? Start it.",
+            status.alone
+        );
+    }
     if status.stuck > 0 {
         text += &format!(" Of {} of these groups no server can tell.", status.stuck);
     }
     if !status.strange.is_empty() {
         let ids: Vec<String> = status.strange.iter().map(u32::to_string).collect();
         text += &format!(
-            " Devices hold data of volumes that the MDM does not know (ids {}): with --finish they are DELETED. If there \
+            " Servers hold or know volumes that the MDM does not know (ids {}): with --finish they are DELETED. If there \
              is a newer backup, restore that one instead.",
             ids.join(", ")
         );

@@ -17,9 +17,11 @@ pub struct Recovery {
     pub doubtful_groups: u32,
     /// Of these, those of which no server can tell.
     pub undecidable_groups: u32,
+    /// And those that a person has to confirm: one device has what was written last, if every device has reported.
+    pub unconfirmed_groups: u32,
     /// Devices whose reports are missing.
     pub waits_for: Vec<u32>,
-    /// Volumes of which there is data and nothing else.
+    /// Volumes of which there is data, or which a server's map has, and that the MDM can't take over.
     pub unknown_volumes: Vec<u32>,
     /// For people.
     #[serde(skip)]
@@ -36,6 +38,7 @@ impl Recovery {
             open: r.open,
             doubtful_groups: r.doubtful,
             undecidable_groups: r.stuck,
+            unconfirmed_groups: r.alone,
             waits_for: r.waits_for.clone(),
             unknown_volumes: r.strange.clone(),
             text: crate::mdm::recovery::summary(info, r),

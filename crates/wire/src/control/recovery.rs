@@ -84,8 +84,12 @@ pub struct RecoveryStatus {
     /// Of the doubtful groups, those of which no report can help.
     #[prost(uint32, tag = "7")]
     pub stuck: u32,
-    /// Volumes of which devices hold data, and that nothing tells of any more: with the end of the recovery they are
-    /// deleted.
+    /// Volumes of which devices hold data, or that a server's map has, and that the MDM can't take over: with the end of
+    /// the recovery they are deleted.
     #[prost(uint32, repeated, tag = "8")]
     pub strange: Vec<u32>,
+    /// Of the doubtful groups, those of which one device has what was written last, if no other device is away of which
+    /// nobody knows.
+    #[prost(uint32, tag = "9")]
+    pub alone: u32,
 }

@@ -1,0 +1,97 @@
+//! Orders to go on without data that nobody serves: with which copy.
+
+mod common;
+
+use base::{DeviceId, GroupId};
+use common::*;
+use mdm::members::Member;
+use mdm::recovery::{JUMP, Word, Words, plan};
+use mdm::status::Observed;
+use mdm::{Command, Outcome, State};
+use wire::control::DeviceKind::{Durable, Ram};
+use wire::control::{AcceptLoss, GroupReport, Report};
+
+/// The order to go on with older copies: which device each group begins with.
+fn begins(state: &State, words: &Words) -> Result<(Command, Vec<(u32, u32)>), mdm::Refused> {
+    let order = AcceptLoss { volumes: vec!["v".into()], stale: true, ..AcceptLoss::default() };
+    let command = state.accept_loss_command(&order, &Observed::default(), words)?;
+    let Command::AcceptLoss(c) = &command else { panic!("{command:?}") };
+    let first = c.groups.iter().map(|g| (g.group, g.replicas[0])).collect();
+    Ok((command, first))
+}
+
+fn word(acted: u64, base: u64) -> Word {
+    let mut word = Word::default();
+    let groups = [1, 2].map(|group| GroupReport { group, acted, base, config: None });
+    assert!(word.add(Report { groups: groups.into(), ..Report::default() }));
+    word
+}
+
+#[test]
+fn a_copy_that_was_never_whole_is_no_older_copy() {
+    let mut state = pair(Durable);
+    apply(&mut state, &up(3, 3, 13, Durable));
+    apply(&mut state, &up(4, 4, 14, Durable));
+    apply(&mut state, &down(2, 2, false));
+    // dev3 comes in the place of dev2, and has got a part of its copy when dev1 dies.
+    let epoch = state.groups[&GroupId(1)].epoch.0;
+    assert_eq!(apply(&mut state, &reshape(1, epoch, &[1, 3, 2], 2)), Outcome::Changed);
+    assert_eq!(apply(&mut state, &join(1, 1, 3)), Outcome::Changed);
+    apply(&mut state, &down(1, 1, false));
+    let none = Words::new();
+    assert!(begins(&state, &none).is_err(), "dev3 has no copy: dev1 or dev2 is waited for");
+    apply(&mut state, &up(2, 9, 12, Durable));
+    let (command, first) = begins(&state, &none).unwrap();
+    assert_eq!(first, [(1, 2), (2, 2)]);
+    assert_eq!(apply(&mut state, &command), Outcome::Changed);
+    assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state));
+}
+
+#[test]
+fn a_copy_of_a_device_that_came_back_empty_is_no_older_copy() {
+    let mut state = pair(Ram);
+    apply(&mut state, &up(3, 3, 13, Ram));
+    apply(&mut state, &up(2, 9, 99, Ram));
+    apply(&mut state, &join(1, 1, 2));
+    apply(&mut state, &down(1, 1, false));
+    assert!(begins(&state, &Words::new()).is_err());
+    // When it had all of it, it is one.
+    let mut state = pair(Ram);
+    apply(&mut state, &up(3, 3, 13, Ram));
+    apply(&mut state, &up(2, 9, 99, Ram));
+    apply(&mut state, &join(1, 1, 2));
+    let epochs = [1, 2].map(|g| state.groups[&GroupId(g)].epoch.0);
+    apply(&mut state, &admit(1, epochs[0], 2));
+    apply(&mut state, &admit(2, epochs[1], 2));
+    apply(&mut state, &suspect(1, 1, 2));
+    apply(&mut state, &down(1, 1, false));
+    let (_, first) = begins(&state, &Words::new()).unwrap();
+    assert!(first.iter().all(|(_, device)| *device == 2) && !first.is_empty(), "{first:?}");
+}
+
+#[test]
+fn in_doubt_the_newest_copy_that_devices_tell_of_is_taken() {
+    let mut state = pair(Durable);
+    for (device, life) in [(3, 3), (4, 4), (5, 5)] {
+        apply(&mut state, &up(device, life, 10 + life, Durable));
+    }
+    let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
+    state.recover(1, me, "me@here", 6000);
+    // dev2 went on alone; a copy on dev3 was never whole.
+    let told = [(1, word(1, 1)), (2, word(2 * JUMP, 1)), (3, word(2 * JUMP + 1, 0))];
+    let mut words: Words = told.into_iter().map(|(id, w)| (DeviceId(id), w)).collect();
+    words.insert(DeviceId(4), Word::default());
+    let close = Command::Reconcile(mdm::command::Reconcile { close: true, ..Default::default() });
+    state.apply(state.index + 1, &close);
+    assert_eq!(plan(&state, &words, false), None, "dev5 is silent");
+    let damage = state.damage("v", &words).unwrap();
+    assert!(damage.groups.len() == 2 && damage.groups.iter().all(|g| g.stale == [2, 1]));
+    let (command, first) = begins(&state, &words).unwrap();
+    assert_eq!(first, [(1, 2), (2, 2)]);
+    state.apply(state.index + 1, &command);
+    state.check().unwrap();
+    for group in state.groups.values() {
+        assert!(group.epoch.0 > 2 * JUMP + 1, "nobody took part in a later one: {group:?}");
+        assert!(!group.replicas.contains(&DeviceId(3)), "it has something else: {group:?}");
+    }
+}

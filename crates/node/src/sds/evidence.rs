@@ -1,0 +1,145 @@
+//! What a data server tells an MDM that goes on where others were lost ([`mdm::recovery`]).
+
+use super::Sds;
+use super::opening::Known;
+use crate::mapview::group_info;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use base::GroupId;
+use prost::Message;
+use seam::Journal;
+use wire::control::{GroupReport, MappingInfo, Report, VolumeInfo};
+
+/// Bytes around one thing of a report: its tag and length.
+const AROUND: usize = 8;
+/// The most bytes that the head of a part has.
+const HEAD: usize = 64;
+/// The most bytes of one volume's grant.
+const GRANT: usize = 24;
+
+impl Sds {
+    /// What this shard knows, in parts that a stranger may send.
+    pub(super) fn report_parts(&self) -> Vec<Report> {
+        let device = match (&self.mirror, self.opening.known()) {
+            (Some(mirror), _) => mirror.journal(),
+            (None, Some(Known::Ready(device))) => device,
+            (None, _) => return Vec::from([Report::default()]),
+        };
+        let mut evidence: BTreeMap<GroupId, (u64, u64)> = match &self.mirror {
+            Some(mirror) => {
+                mirror.evidence().into_iter().map(|(g, a, b)| (g, (a.0, b.0))).collect()
+            }
+            None => device.records().into_iter().map(|(g, r)| (g, (r.acted.0, r.base.0))).collect(),
+        };
+        // A map that doesn't know this life says nothing of what its device has.
+        for group in self.map.groups_of(self.me).into_iter().filter(|_| self.named) {
+            evidence.entry(group).or_default();
+        }
+        let mut parts = Parts {
+            room: self.config.limits.stranger_body as usize - HEAD,
+            whole: Report {
+                version: if self.named { self.map.version.0 } else { 0 },
+                next_volume: self.map.next_volume.0,
+                ..Report::default()
+            },
+            done: Vec::new(),
+            bytes: 0,
+        };
+        parts.begin();
+        for volume in device.volumes() {
+            parts.part(AROUND).held.push(volume.0);
+        }
+        for (group, (acted, base)) in evidence {
+            let config = self.map.group(group).map(|g| group_info(group, g));
+            let said = GroupReport { group: group.0, acted, base, config };
+            parts.part(said.encoded_len() + AROUND).groups.push(said);
+        }
+        let volumes = self.map.volumes.iter().filter(|_| self.named);
+        for (id, volume) in volumes {
+            parts.volume(volume.info(*id));
+        }
+        parts.done
+    }
+}
+
+/// A report on its way into parts.
+struct Parts {
+    /// Bytes that a part has room for.
+    room: usize,
+    /// What each part says.
+    whole: Report,
+    done: Vec<Report>,
+    /// Of the last one.
+    bytes: usize,
+}
+
+impl Parts {
+    fn begin(&mut self) {
+        self.done.push(self.whole.clone());
+        self.bytes = 0;
+    }
+
+    /// A part with room for so many more bytes.
+    fn part(&mut self, bytes: usize) -> &mut Report {
+        if self.bytes + bytes > self.room {
+            self.begin();
+        }
+        self.bytes += bytes;
+        self.done.last_mut().expect("there is always one")
+    }
+
+    /// A volume that is mapped to very many clients is told several times, with some of them each time.
+    fn volume(&mut self, mut volume: VolumeInfo) {
+        let room = self.room;
+        let grants = volume.mapping.as_mut().map(|m| core::mem::take(&mut m.sdcs));
+        let grants = grants.unwrap_or_default();
+        let fixed = volume.encoded_len() + AROUND;
+        let first = grants.len().min(room.saturating_sub(fixed) / GRANT);
+        let (with, later) = grants.split_at(first);
+        if let Some(mapping) = &mut volume.mapping {
+            mapping.sdcs = with.to_vec();
+        }
+        let id = volume.id;
+        self.part(fixed + with.len() * GRANT).volumes.push(volume);
+        for some in later.chunks(room / GRANT / 2) {
+            let mapping = MappingInfo { sdcs: some.to_vec(), ..MappingInfo::default() };
+            let more = VolumeInfo { id, mapping: Some(mapping), ..VolumeInfo::default() };
+            self.part(more.encoded_len() + AROUND).volumes.push(more);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Limits;
+    use wire::control::GrantInfo;
+
+    #[test]
+    fn a_stranger_may_send_each_part_and_all_of_it_arrives() {
+        let most = Limits::SHIPPED.stranger_body as usize;
+        let whole = Report { version: u64::MAX, next_volume: u32::MAX, ..Report::default() };
+        let mut parts = Parts { room: most - HEAD, whole, done: Vec::new(), bytes: 0 };
+        parts.begin();
+        for id in 0..9000 {
+            parts.part(AROUND).held.push(u32::MAX - id);
+        }
+        let grant = |sdc| GrantInfo { sdc: u32::MAX - sdc, access: 2, generation: u32::MAX };
+        let volume = |id: u32, clients: u32| VolumeInfo {
+            id,
+            name: "n".repeat(31),
+            size: u64::MAX,
+            slots: (0..512).map(|slot| (1 << 20) + slot).collect(),
+            mapping: Some(MappingInfo { all: None, sdcs: (0..clients).map(grant).collect() }),
+            ..VolumeInfo::default()
+        };
+        for id in 1..40 {
+            parts.volume(volume(id, if id == 20 { 4096 } else { id }));
+        }
+        assert!(parts.done.iter().all(|p| p.encoded_len() <= most));
+        let held: usize = parts.done.iter().map(|p| p.held.len()).sum();
+        let told = parts.done.iter().flat_map(|p| &p.volumes);
+        let clients: usize = told.map(|v| v.mapping.as_ref().map_or(0, |m| m.sdcs.len())).sum();
+        assert_eq!((held, clients), (9000, 4096 + 39 * 40 / 2 - 20));
+    }
+}

@@ -1,0 +1,87 @@
+//! An MDM that begins with a backup: it closes nothing before everybody could tell what he knows.
+
+use super::*;
+use mdm::group::Doubt;
+use node::backup::{Backup, pack};
+
+/// An MDM whose log was made of what this one knows.
+fn restored(from: &Bench) -> Bench {
+    let backup = Backup::from_bytes(&pack(&from.mdm.state().to_bytes(), 1000)).unwrap();
+    let mut disk = BTreeMap::new();
+    for (at, data) in backup.log("mdm", config(Limits::TEST_MIN).address, "me", 60_000) {
+        for (i, block) in data.chunks(4096).enumerate() {
+            disk.insert(at / 4096 + i as u64, block.to_vec());
+        }
+    }
+    let mut bench = Bench::on_disk(
+        disk,
+        config(Limits { mdm_log: Limits::SHIPPED.mdm_log, ..Limits::TEST_MIN }),
+    );
+    bench.settle();
+    bench
+}
+
+impl Bench {
+    fn is_open(&self) -> bool {
+        self.mdm.state().recovery.open
+    }
+
+    /// A server reports, and registers.
+    fn tells(&mut self, name: &str, store: u64, held: &[u32]) -> LinkId {
+        let link = self.say_hello(Role::Sds);
+        assert!(self.take::<Welcome>(link, Kind::Welcome).remove(0).recovers);
+        let ids: Vec<u32> = self.mdm.state().groups.keys().map(|g| g.0).collect();
+        let group = |group| GroupReport { group, acted: 1, base: 1, config: None };
+        let groups = ids.into_iter().map(group).collect();
+        let report = Report { groups, held: held.to_vec(), ..Report::default() };
+        self.send(link, Header::new(Kind::Report), &report);
+        let known = self.mdm.state().devices.iter().find(|(_, d)| d.store == store);
+        let register = Register {
+            sds: name.into(),
+            device: known.expect("it was there before").0.0,
+            nonce: 80 + store,
+            store,
+            address: format!("10.0.0.{}:7000", name.len()),
+            capacity: 1 << 30,
+            kind: DeviceKind::Durable as i32,
+            ..Register::default()
+        };
+        self.send(link, Header::new(Kind::Register), &register);
+        assert_eq!(self.take::<Registered>(link, Kind::Registered).len(), 1);
+        link
+    }
+}
+
+#[test]
+fn an_office_that_begins_again_ends_no_recovery() {
+    let (b, ..) = Bench::with_volume(DeviceKind::Durable);
+    let stores: Vec<u64> = b.mdm.state().devices.values().map(|d| d.store).collect();
+    let mut b = restored(&b);
+    assert!(b.is_open());
+    // Devices hold data of a volume that nobody knows: only a person ends that.
+    let links = [b.tells("a", stores[0], &[1]), b.tells("bb", stores[1], &[1, 7])];
+    b.pass(8000, &links);
+    let doubts =
+        |b: &Bench| b.mdm.state().groups.values().filter(|g| g.doubt != Doubt::None).count();
+    assert_eq!((b.is_open(), doubts(&b)), (true, 0));
+    let limits = Limits { mdm_log: Limits::SHIPPED.mdm_log, ..Limits::TEST_MIN };
+    let mut again = Bench::on_disk(std::mem::take(&mut b.disk), config(limits));
+    again.settle();
+    assert!(again.is_open(), "nobody has told it anything yet");
+    again.pass(8000, &[]);
+    assert!(again.is_open(), "its servers are away");
+    let links = [again.tells("a", stores[0], &[1]), again.tells("bb", stores[1], &[1])];
+    again.pass(1000, &links);
+    assert!(!again.is_open(), "that data is gone: all have told, and there was time for others");
+}
+
+#[test]
+fn a_backup_of_before_everything_waits_for_an_order() {
+    let mut b = restored(&Bench::new());
+    assert!(b.is_open());
+    b.pass(20_000, &[]);
+    assert!(b.is_open(), "servers may have volumes, and come later");
+    let order = RecoverMdm { finish: true, ..RecoverMdm::default() };
+    b.ask(Ask::RecoverMdm(order));
+    assert!(!b.is_open());
+}
