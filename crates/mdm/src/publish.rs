@@ -5,9 +5,10 @@
 
 use crate::group::Group;
 use crate::state::{Device, State, Volume};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, MapVersion, VolumeId};
-use wire::control::{DeviceInfo, GroupInfo, MapPage, SdcInfo, VolumeInfo};
+use wire::control::{DeviceInfo, GapInfo, GroupInfo, MapPage, SdcInfo, VolumeInfo};
 
 /// The most groups in one page.
 pub const GROUPS_PER_PAGE: usize = 4096;
@@ -110,5 +111,16 @@ pub fn volume_info(id: VolumeId, v: &Volume) -> VolumeInfo {
         mapping: Some(v.mapping.info()),
         pool: v.pool.0,
         thick: v.thick,
+        gaps: gap_infos(&v.gaps),
     }
+}
+
+/// What of a volume was lost and accepted, as the map says it.
+pub fn gap_infos(gaps: &BTreeMap<GroupId, u32>) -> Vec<GapInfo> {
+    gaps.iter().map(|(group, units)| GapInfo { group: group.0, units: *units }).collect()
+}
+
+/// The same from the map.
+pub fn gaps(infos: &[GapInfo]) -> BTreeMap<GroupId, u32> {
+    infos.iter().map(|gap| (GroupId(gap.group), gap.units)).collect()
 }

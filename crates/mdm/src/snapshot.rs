@@ -8,7 +8,7 @@ use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::members::Member;
 use crate::objects::{Domain, FaultSet, Objects, Pool};
-use crate::publish::{device_info, group_info, volume_info};
+use crate::publish::{device_info, gaps, group_info, volume_info};
 use crate::recovery::Recovery;
 use crate::state::{Device, Sdc, Server, State, Volume};
 use alloc::collections::BTreeMap;
@@ -387,6 +387,7 @@ fn volume(r: VolumeRecord) -> Volume {
         thick: r.info.thick,
         slots: r.info.slots.into_iter().map(GroupId).collect(),
         losses: r.losses,
+        gaps: gaps(&r.info.gaps),
         changed_at: MapVersion(r.changed_at),
     }
 }

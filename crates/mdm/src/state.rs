@@ -142,6 +142,9 @@ pub struct Volume {
     pub slots: Vec<GroupId>,
     /// Losses that people have accepted, the last ones.
     pub losses: Vec<AcceptedLoss>,
+    /// Groups whose part of it was lost, with the units that it had then: those blocks are errors to read until they are
+    /// written.
+    pub gaps: BTreeMap<GroupId, u32>,
     /// The version that changed it last.
     pub changed_at: MapVersion,
 }

@@ -95,3 +95,41 @@ fn in_doubt_the_newest_copy_that_devices_tell_of_is_taken() {
         assert!(!group.replicas.contains(&DeviceId(3)), "it has something else: {group:?}");
     }
 }
+
+#[test]
+fn lost_data_is_an_error_or_zeros_as_the_order_says() {
+    let mut state = pair(Ram);
+    for (device, life) in [(3, 3), (4, 4)] {
+        apply(&mut state, &up(device, life, 10 + life, Ram));
+    }
+    for device in [1, 2] {
+        apply(&mut state, &down(device, device.into(), true));
+    }
+    assert!(state.groups.values().all(|g| g.lost), "{:?}", state.groups);
+    let mut seen = Observed::default();
+    for device in state.devices.keys() {
+        seen.devices.entry(*device).or_default().map = state.version;
+    }
+    let order = |errors| {
+        let volumes = vec!["v".into()];
+        AcceptLoss { volumes, errors, ..AcceptLoss::default() }
+    };
+    let command = state.accept_loss_command(&order(true), &seen, &Words::new()).unwrap();
+    assert_eq!(apply(&mut state, &command), Outcome::Changed);
+    let volume = state.volumes.values().next().unwrap();
+    let units = (volume.size / u64::from(base::UNIT)) as u32;
+    let all: Vec<(GroupId, u32)> = volume.slots.iter().map(|g| (*g, units)).collect();
+    assert_eq!(volume.gaps, all.into_iter().collect());
+    assert!(volume.losses[0].errors && state.groups.values().all(|g| !g.lost));
+    let told = state.damage("v", &Words::new()).unwrap();
+    assert!(told.groups.is_empty() && told.gaps.len() == volume.gaps.len());
+    assert_eq!(State::from_bytes(&state.to_bytes()).as_ref(), Ok(&state));
+    // Later somebody wants zeros there after all.
+    let version = state.version;
+    assert!(state.accept_loss_command(&order(true), &seen, &Words::new()).is_err());
+    let command = state.accept_loss_command(&order(false), &seen, &Words::new()).unwrap();
+    assert_eq!(apply(&mut state, &command), Outcome::Changed);
+    assert!(state.volumes.values().all(|v| v.gaps.is_empty() && v.losses.len() == 2));
+    assert!(state.version > version, "servers hear of it");
+    assert!(state.accept_loss_command(&order(false), &seen, &Words::new()).is_err());
+}

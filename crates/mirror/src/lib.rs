@@ -14,6 +14,7 @@ mod discard;
 mod evidence;
 mod executed;
 mod full;
+mod gap;
 mod lease;
 mod lock;
 mod marks;
@@ -33,6 +34,7 @@ mod window;
 
 pub use dirty::Dirty;
 pub use executed::ExecutedList;
+pub use gap::Gaps;
 pub use lease::{Fate, Leases};
 pub use lock::{Locks, Range};
 pub use marks::Grown;

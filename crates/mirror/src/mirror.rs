@@ -9,6 +9,7 @@
 
 use crate::arrival::{self, Arrivals};
 use crate::full::Usable;
+use crate::gap::Gaps;
 use crate::lease::{Fate, Leases};
 use crate::lock::Range;
 use crate::marks::{Changes, Waiting};
@@ -101,6 +102,8 @@ pub struct Mirror<J> {
     /// Members whose links have room again, while something waits for it.
     pub(crate) roomy: Vec<DeviceId>,
     pub(crate) fates: BTreeMap<DeviceId, Fate>,
+    /// Where blocks without data are errors.
+    pub(crate) gaps: Gaps,
     /// Operations that have their lock and can start.
     pub(crate) ready: VecDeque<u64>,
     /// Groups with blocks to copy, served in turn.
@@ -194,6 +197,7 @@ impl<J: Journal> Mirror<J> {
             ready_to_admit: false,
             volumes: (BTreeSet::new(), VolumeId(0)),
             usable: Usable::default(),
+            gaps: Gaps::new(),
             changes: Changes::default(),
             repairs: BTreeMap::new(),
             copied: BTreeMap::new(),

@@ -133,6 +133,8 @@ impl<J: Journal> Mirror<J> {
         } else if !self.may_read(now, group) {
             out.note(Note::LeaseWait { group });
             self.park(group, key);
+        } else if self.meets_gap(op) {
+            self.finish_client(key, Status::Media, out);
         } else if op.kind == OpKind::Extents {
             self.finish_extents(key, out);
         } else {
@@ -168,9 +170,11 @@ impl<J: Journal> Mirror<J> {
     }
 
     fn finish_extents(&mut self, key: u64, out: &mut Effects) {
-        let (first, end, valid) = {
-            let op = self.ops.get(key).expect("the operation lives");
-            (op.at / BLOCK, (op.at + op.len).div_ceil(BLOCK), self.journal.valid(op.group, op.unit))
+        let op = self.ops.get(key).expect("the operation lives");
+        let (first, end) = (op.at / BLOCK, (op.at + op.len).div_ceil(BLOCK));
+        let valid = match self.is_gap(op.group, op.unit) {
+            true => BlockSet::FULL,
+            false => self.journal.valid(op.group, op.unit),
         };
         let mut bits = out.pool().zeroed((end - first).div_ceil(8) as usize);
         let bytes = bits.as_mut();
@@ -194,6 +198,12 @@ impl<J: Journal> Mirror<J> {
                 out.note(Note::Deduped { group });
             }
             return self.finish_client(key, status, out);
+        }
+        if !self.gaps.is_empty() {
+            if self.meets_gap(self.ops.get(key).expect("the operation lives")) {
+                return self.finish_client(key, Status::Media, out);
+            }
+            self.zeros_as_data(key, out);
         }
         let op = self.ops.get(key).expect("the operation lives");
         let (kind, at, len, bytes) = (op.kind, op.at, op.len, window::bytes(op));

@@ -9,6 +9,8 @@ use base::{
 };
 use core::net::SocketAddr;
 use mdm::mapping::{Grant, Mapping};
+use mdm::publish::{gap_infos, gaps};
+use mirror::Gaps;
 use wire::control::{
     DeviceInfo, DeviceKind, GroupInfo, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
 };
@@ -62,6 +64,9 @@ pub struct Volume {
     pub thick: bool,
     /// The groups of its units.
     pub slots: Vec<GroupId>,
+    /// Groups whose part of it was lost, with the units that it had then: those blocks are errors to read until they are
+    /// written.
+    pub gaps: BTreeMap<GroupId, u32>,
 }
 
 impl Volume {
@@ -76,6 +81,7 @@ impl Volume {
             mapping: Some(self.mapping.info()),
             pool: 0,
             thick: self.thick,
+            gaps: gap_infos(&self.gaps),
         }
     }
 
@@ -235,6 +241,15 @@ impl MapView {
         }
     }
 
+    /// Where blocks without data are errors.
+    pub fn gaps(&self) -> Gaps {
+        let of = |(id, v): (&VolumeId, &Volume)| {
+            let id = *id;
+            v.gaps.clone().into_iter().map(move |(group, units)| ((id, group), units))
+        };
+        self.volumes.iter().flat_map(of).collect()
+    }
+
     /// True when this volume existed and is gone for ever.
     pub fn is_deleted(&self, volume: VolumeId) -> bool {
         volume < self.next_volume && !self.volumes.contains_key(&volume)
@@ -310,5 +325,6 @@ fn volume(info: VolumeInfo) -> Volume {
         mapping: Mapping::of(info.mapping),
         thick: info.thick,
         slots: info.slots.into_iter().map(GroupId).collect(),
+        gaps: gaps(&info.gaps),
     }
 }

@@ -5,6 +5,7 @@ use crate::exit::Exit;
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
+use crate::volume::ReadAs;
 use anyhow::Result;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +32,10 @@ struct Accepted {
     by: String,
     at_seconds: u64,
     groups: usize,
-    /// With older copies; otherwise with zeros.
+    /// With older copies; otherwise empty.
     used_stale: bool,
+    /// Empty blocks are errors to read; otherwise zeros.
+    errors: bool,
 }
 
 /// What `volume damage --json` prints.
@@ -42,7 +45,16 @@ struct Damage {
     size_bytes: u64,
     damaged_bytes: u64,
     ranges: Vec<Range>,
+    /// Served, with an error for each block that wasn't written since its loss was accepted.
+    error_ranges: Vec<Span>,
     accepted: Vec<Accepted>,
+}
+
+/// Bytes in a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+struct Span {
+    from: u64,
+    length: u64,
 }
 
 fn why(group: &UnservedGroup) -> &'static str {
@@ -78,6 +90,28 @@ fn ranges(damage: &VolumeDamage) -> Vec<Range> {
     ranges
 }
 
+/// Bytes that may be errors as their loss was accepted so.
+fn error_ranges(damage: &VolumeDamage) -> Vec<Span> {
+    let gaps: BTreeMap<u32, u32> = damage.gaps.iter().map(|g| (g.group, g.units)).collect();
+    let mut spans: Vec<Span> = Vec::new();
+    if gaps.is_empty() {
+        return spans;
+    }
+    for unit in 0..damage.size.div_ceil(UNIT) {
+        let slot = node::mapview::slot(unit as u32, damage.slots.len());
+        if gaps.get(&damage.slots[slot]).is_none_or(|units| unit >= u64::from(*units)) {
+            continue;
+        }
+        let from = unit * UNIT;
+        let length = UNIT.min(damage.size - from);
+        match spans.last_mut() {
+            Some(last) if last.from + last.length == from => last.length += length,
+            _ => spans.push(Span { from, length }),
+        }
+    }
+    spans
+}
+
 impl Range {
     fn same(&self, other: &Range) -> bool {
         (self.why, &self.waits_for, &self.older_copies)
@@ -94,12 +128,14 @@ pub fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
         at_seconds: a.at,
         groups: a.groups.len(),
         used_stale: a.stale,
+        errors: a.errors,
     });
     let damage = Damage {
         volume: name.to_owned(),
         size_bytes: told.size,
         damaged_bytes: ranges.iter().map(|r| r.length).sum(),
         ranges,
+        error_ranges: error_ranges(&told),
         accepted: accepted.collect(),
     };
     match json {
@@ -129,53 +165,82 @@ fn print(damage: &Damage) {
             Size(damage.size_bytes)
         );
     }
+    if !damage.error_ranges.is_empty() {
+        println!(
+            "{} in {} ranges (--json lists them) are errors where nothing was written since their loss was accepted. To \
+             read zeros there: `gabion volume accept-loss {} --read-as zeros`",
+            Size(damage.error_ranges.iter().map(|s| s.length).sum()),
+            damage.error_ranges.len(),
+            damage.volume
+        );
+    }
     for a in &damage.accepted {
-        let how = if a.used_stale { "with older copies" } else { "with zeros" };
+        let how = match (a.used_stale, a.errors) {
+            (true, _) => "with older copies",
+            (false, true) => "with errors",
+            (false, false) => "with zeros",
+        };
         println!("{} groups began anew {how}: {}, {}.", a.groups, a.by, when(a.at_seconds));
     }
 }
 
-/// `gabion volume accept-loss`.
-pub fn accept(target: &Target, names: &[String], stale: bool, yes: bool) -> Result<()> {
+/// `gabion volume accept-loss`: with an older copy if nothing says how what is lost reads.
+pub fn accept(target: &Target, names: &[String], read_as: Option<ReadAs>, yes: bool) -> Result<()> {
     let mut admin = target.connect()?;
+    let stale = read_as.is_none();
     let meant = |r: &&Range| (r.why == "lost") != stale && !(stale && r.older_copies.is_empty());
-    let mut look = || -> Result<Vec<Range>> {
-        let all = names.iter().map(|name| Ok(ranges(&admin.damage(name)?)));
-        Ok(all.collect::<Result<Vec<_>>>()?.concat())
+    let mut look = || -> Result<(Vec<Range>, u64)> {
+        let (mut all, mut errors) = (Vec::new(), 0);
+        for name in names {
+            let told = admin.damage(name)?;
+            all.extend(ranges(&told));
+            errors += error_ranges(&told).iter().map(|s| s.length).sum::<u64>();
+        }
+        Ok((all, errors))
     };
     let sum = |all: &[Range]| all.iter().filter(meant).map(|r| r.length).sum::<u64>();
-    let before = look()?;
+    let (before, errors) = look()?;
     let bytes = sum(&before);
     if !yes {
         let away: BTreeSet<u32> =
             before.iter().filter(meant).flat_map(|r| r.waits_for.clone()).collect();
-        confirm(&names.join(", "), stale, bytes, &away)?;
+        confirm(&names.join(", "), read_as, bytes, &away)?;
     }
     let mut left = bytes;
     loop {
-        let order = AcceptLoss { volumes: names.to_vec(), by: who(), at: now(), stale };
+        let errors = read_as == Some(ReadAs::Errors);
+        let order = AcceptLoss { volumes: names.to_vec(), by: who(), at: now(), stale, errors };
         target.connect()?.order(Ask::AcceptLoss(order))?;
         // One order is for so many groups at most.
-        let before = std::mem::replace(&mut left, sum(&look()?));
+        let before = std::mem::replace(&mut left, sum(&look()?.0));
         if left == 0 || left >= before {
             break;
         }
     }
-    let how = if stale { "what an older copy has" } else { "zeros" };
-    println!(
-        "{} of {} are served again, with {how}. Check what lies there.",
-        Size(bytes.saturating_sub(left)),
-        names.join(", ")
-    );
+    let how = match read_as {
+        None => "what an older copy has",
+        Some(ReadAs::Zeros) => "zeros",
+        Some(ReadAs::Errors) => "an error for each block until it is written",
+    };
+    let (names, served) = (names.join(", "), bytes.saturating_sub(left));
+    if served > 0 {
+        println!(
+            "{} of {names} are served again, with {how}. Check what lies there.",
+            Size(served)
+        );
+    }
+    if read_as == Some(ReadAs::Zeros) && errors > 0 {
+        println!("What was an error in {} of {names} reads as zeros.", Size(errors));
+    }
     if left > 0 {
         println!("{} are not: `gabion volume damage` tells why.", Size(left));
     }
     Ok(())
 }
 
-fn confirm(names: &str, stale: bool, bytes: u64, away: &BTreeSet<u32>) -> Result<()> {
-    let what = match stale {
-        true => {
+fn confirm(names: &str, read_as: Option<ReadAs>, bytes: u64, away: &BTreeSet<u32>) -> Result<()> {
+    let what = match read_as {
+        None => {
             let away: Vec<String> = away.iter().map(|id| format!("dev{id}")).collect();
             format!(
                 "What only {} had is given up, also if they come back. Stop their servers first if these may still run: \
@@ -183,7 +248,8 @@ fn confirm(names: &str, stale: bool, bytes: u64, away: &BTreeSet<u32>) -> Result
                 away.join(", ")
             )
         }
-        false => "It reads as zeros from then on.".to_owned(),
+        Some(ReadAs::Zeros) => "It reads as zeros from then on.".to_owned(),
+        Some(ReadAs::Errors) => "Reading it is an error until it is written.".to_owned(),
     };
     let warning = format!("{} of {names} are given up for good. {what}\n", Size(bytes));
     let unasked = format!("this gives up data of {names} for good");
@@ -194,6 +260,7 @@ fn confirm(names: &str, stale: bool, bytes: u64, away: &BTreeSet<u32>) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::control::GapInfo;
 
     #[test]
     fn ranges_are_exactly_the_units_of_groups_that_nobody_serves() {
@@ -203,7 +270,8 @@ mod tests {
             size: 8 * UNIT,
             slots: vec![1, 2],
             groups: vec![group(2, Unserved::Lost)],
-            accepted: Vec::new(),
+            gaps: vec![GapInfo { group: 1, units: 6 }],
+            ..VolumeDamage::default()
         };
         let lost = |unit: u64| damage.slots[node::mapview::slot(unit as u32, 2)] == 2;
         let found = ranges(&damage);
@@ -211,6 +279,11 @@ mod tests {
             found.iter().any(|r| r.from <= unit * UNIT && unit * UNIT < r.from + r.length)
         };
         assert!((0..8).all(|unit| lost(unit) == covers(unit)), "{found:?}");
+        let errors = error_ranges(&damage);
+        let covers = |unit: u64| {
+            errors.iter().any(|s| s.from <= unit * UNIT && unit * UNIT < s.from + s.length)
+        };
+        assert!((0..8).all(|unit| (!lost(unit) && unit < 6) == covers(unit)), "{errors:?}");
         let all = VolumeDamage {
             groups: vec![group(1, Unserved::Lost), group(2, Unserved::Lost)],
             ..damage

@@ -118,10 +118,11 @@ Exit code 4 when there is any.")]
         #[arg(long)]
         json: bool,
     },
-    /// Serve volumes again without what is lost: those bytes read as zeros, and can be written
+    /// Serve volumes again without what is lost: those bytes read as zeros or as errors, and can be written
     #[command(after_help = "\
 Examples:
   gabion volume accept-loss db1 --read-as zeros
+  gabion volume accept-loss db1 --read-as errors  each block is an error until it is written whole
   gabion volume accept-loss db1 --use-stale     where the device with the last writes won't come back, go on with an
                                                 older copy: what only that device had is given up
 
@@ -229,8 +230,10 @@ fn overcommitted(report: &Report, pool: &str) -> Option<String> {
 /// How what is lost reads when the loss is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReadAs {
-    /// As zeros, like what was never written.
+    /// As zeros, like what was never written. Also what an earlier order made errors.
     Zeros,
+    /// As errors, until it is written: no program takes it for data.
+    Errors,
 }
 
 /// Runs `gabion volume`.
@@ -283,8 +286,8 @@ pub fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
             println!("Volume {name} is called {to} now.");
         }
         VolumeCommand::Damage { name, json } => return damage::show(target, name, *json),
-        VolumeCommand::AcceptLoss { names, read_as: _, use_stale, yes } => {
-            damage::accept(target, names, *use_stale, *yes)?;
+        VolumeCommand::AcceptLoss { names, read_as, use_stale: _, yes } => {
+            damage::accept(target, names, *read_as, *yes)?;
         }
         VolumeCommand::Delete { name, yes, unmap } => {
             if !yes {

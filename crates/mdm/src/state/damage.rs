@@ -3,13 +3,14 @@
 use super::{Device, Edits, State, Volume};
 use crate::command::{self, Command, Shape};
 use crate::group::{Doubt, Group};
+use crate::publish::gap_infos;
 use crate::recovery::{Copies, JUMP, Words};
 use crate::refused::Refused;
 use crate::status::Observed;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DeviceId, Epoch, GroupId, VolumeId};
+use base::{DeviceId, Epoch, GroupId, UNIT, VolumeId};
 use wire::control::{self, AcceptedLoss, Intent, Unserved, UnservedGroup, VolumeDamage};
 
 /// How many accepted losses of a volume are remembered.
@@ -27,6 +28,7 @@ impl State {
             slots: volume.slots.iter().map(|g| g.0).collect(),
             groups: groups.into_iter().filter_map(|id| self.unserved(id, words)).collect(),
             accepted: volume.losses.clone(),
+            gaps: gap_infos(&volume.gaps),
         })
     }
 
@@ -97,7 +99,9 @@ impl State {
             None => false,
         };
         let groups: Vec<GroupId> = slots.into_iter().filter(meant).take(GROUPS).collect();
-        if groups.is_empty() {
+        let gaps =
+            || volumes.iter().filter_map(|id| self.volumes.get(id)).any(|v| !v.gaps.is_empty());
+        if groups.is_empty() && (m.stale || m.errors || !gaps()) {
             return Err(Refused::NothingLost);
         }
         let touched = |v: &Volume| v.slots.iter().any(|g| groups.binary_search(g).is_ok());
@@ -119,7 +123,13 @@ impl State {
         };
         let begun: Option<Vec<Shape>> = groups.iter().map(begin).collect();
         let numbers = groups.iter().map(|g| g.0).collect();
-        let loss = AcceptedLoss { by: m.by.clone(), at: m.at, groups: numbers, stale: m.stale };
+        let loss = AcceptedLoss {
+            by: m.by.clone(),
+            at: m.at,
+            groups: numbers,
+            stale: m.stale,
+            errors: m.errors,
+        };
         let volumes = volumes.into_iter().map(|v| v.0).collect();
         let groups = begun.ok_or(Refused::NobodyEmpty)?;
         Ok(Command::AcceptLoss(command::AcceptLoss { volumes, loss, groups }))
@@ -190,8 +200,22 @@ impl State {
             }
         }
         let mut volumes = Vec::new();
-        for id in c.volumes.iter().map(|id| VolumeId(*id)).filter(|_| !groups.is_empty()) {
+        for id in c.volumes.iter().map(|id| VolumeId(*id)) {
             let Some(mut volume) = self.volumes.get(&id).cloned() else { continue };
+            let begun = groups.iter().map(|(id, _)| *id).filter(|id| volume.slots.contains(id));
+            match (c.loss.errors, c.loss.stale) {
+                (true, _) => {
+                    let units = volume.size.div_ceil(UNIT.into()) as u32;
+                    volume.gaps.extend(begun.map(|id| (id, units)));
+                }
+                // What was an error until now reads as zeros, too.
+                (false, false) => volume.gaps.clear(),
+                // Whatever the older copy has counts.
+                (false, true) => begun.for_each(|id| _ = volume.gaps.remove(&id)),
+            }
+            if groups.is_empty() && self.volumes[&id].gaps == volume.gaps {
+                continue;
+            }
             volume.losses.push(c.loss.clone());
             volume.losses.drain(..volume.losses.len().saturating_sub(LOSSES));
             volumes.push((id, Some(volume)));

@@ -4,6 +4,7 @@ use super::{Edits, State, Volume};
 use crate::command;
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
+use crate::publish::gaps;
 use crate::state::check_size;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -81,6 +82,7 @@ impl State {
             thick: info.thick,
             slots,
             losses: old.map_or_else(Vec::new, |v| v.losses.clone()),
+            gaps: gaps(&info.gaps),
             changed_at: old.map_or(MapVersion(0), |v| v.changed_at),
         };
         let other = |(id, v): (&VolumeId, &Volume)| id.0 != info.id && v.name == volume.name;

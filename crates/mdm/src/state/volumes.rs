@@ -5,7 +5,7 @@ use crate::command;
 use crate::group::Group;
 use crate::mapping::Mapping;
 use crate::refused::{MAX_VOLUMES, Refused, check_name};
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -54,9 +54,9 @@ impl State {
         let (mapping, generation) = Mapping::nobody().replaced(&wish, 1);
         let changed_at = MapVersion(0);
         let (name, size, thick) = (c.name.clone(), c.size, c.thick);
-        let losses = Vec::new();
-        let volume =
-            Volume { name, size, generation, mapping, pool, thick, slots, losses, changed_at };
+        let (losses, gaps) = (Vec::new(), BTreeMap::new());
+        #[rustfmt::skip]
+        let volume = Volume { name, size, generation, mapping, pool, thick, slots, losses, gaps, changed_at };
         Ok(Edits { groups, volume: Some((self.next_volume, Some(volume))), ..Edits::default() })
     }
 

@@ -4,6 +4,7 @@
 mod damage;
 mod executed;
 mod full;
+mod gap;
 mod scenes;
 mod scrub;
 mod trio;

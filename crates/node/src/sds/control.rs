@@ -345,6 +345,7 @@ impl Sds {
         let usable = beside_spare(mirror.journal().capacity(), u64::from(spare));
         let thick = self.map.volumes.iter().filter(|(_, v)| v.thick).map(|(id, _)| *id).collect();
         mirror.keep_spare(usable, thick);
+        mirror.set_gaps(self.map.gaps());
         let volumes = self.map.volumes.keys().copied().collect();
         mirror.set_volumes(now, volumes, self.map.next_volume, out);
         if known < self.incarnation {

@@ -1,5 +1,6 @@
 //! Data of which no copy serves: what is told about it, and what people order.
 
+use super::map::GapInfo;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -27,6 +28,9 @@ pub struct AcceptLoss {
     /// is there is used, and what only that device had is given up.
     #[prost(bool, tag = "4")]
     pub stale: bool,
+    /// What is lost is an error to read until it is written, instead of zeros.
+    #[prost(bool, tag = "5")]
+    pub errors: bool,
 }
 
 /// Why nobody serves a group.
@@ -72,9 +76,12 @@ pub struct AcceptedLoss {
     /// Groups that began anew.
     #[prost(uint32, repeated, tag = "3")]
     pub groups: Vec<u32>,
-    /// With an older copy; otherwise with zeros.
+    /// With an older copy; otherwise empty.
     #[prost(bool, tag = "4")]
     pub stale: bool,
+    /// Empty blocks are errors to read; otherwise zeros.
+    #[prost(bool, tag = "5")]
+    pub errors: bool,
 }
 
 /// What of a volume can't be served.
@@ -92,4 +99,7 @@ pub struct VolumeDamage {
     /// Losses that were accepted before, the last ones.
     #[prost(message, repeated, tag = "4")]
     pub accepted: Vec<AcceptedLoss>,
+    /// What was lost and accepted, and is an error to read until it is written.
+    #[prost(message, repeated, tag = "5")]
+    pub gaps: Vec<GapInfo>,
 }

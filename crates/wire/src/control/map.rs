@@ -132,6 +132,21 @@ pub struct VolumeInfo {
     /// Space for all of it is reserved.
     #[prost(bool, tag = "52")]
     pub thick: bool,
+    /// What of it was lost, and is an error to read until it is written.
+    #[prost(message, repeated, tag = "60")]
+    pub gaps: Vec<GapInfo>,
+}
+
+/// The data that a volume had in one group was lost, and somebody has accepted that: reading its blocks is an error
+/// until they are written.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct GapInfo {
+    /// The group.
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// Units that the volume had then: those that it got since are zeros.
+    #[prost(uint32, tag = "2")]
+    pub units: u32,
 }
 
 /// A client in the map.

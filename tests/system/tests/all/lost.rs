@@ -159,6 +159,57 @@ fn damage_is_told_by_ranges_and_an_accepted_loss_is_served_again_with_zeros() {
 }
 
 #[test]
+fn an_accepted_loss_may_stay_an_error_until_it_is_written() {
+    case(|| {
+        let cluster = Cluster::start(&Options { volumes: &["vol1:64MiB"], ..Options::default() })?;
+        let mut content = Random::new(13).bytes((UNITS * MIB) as usize);
+        cluster.fill("vol1", &content)?;
+        for name in ["sds2", "sds3"] {
+            cluster.kill(name)?;
+            cluster.wait_down(name)?;
+        }
+        cluster.wait_state("failed", secs(10))?;
+        let lost = count(&cluster, &content)?.1;
+        ensure!(lost > 1, "{lost} units are lost");
+        cluster.start_sds(2)?;
+        cluster.start_sds(3)?;
+        let accept =
+            |how| cluster.gabion(&["volume", "accept-loss", "vol1", "--read-as", how, "--yes"]);
+        wait("the loss is accepted", secs(10), || Ok((accept("errors")?.code == 0).then_some(())))?;
+        cluster.wait_state("healthy", secs(30))?;
+        ensure!(count(&cluster, &content)? == (UNITS - lost, lost), "errors stay errors");
+        let (ranges, told) = damaged(&cluster)?;
+        ensure!(ranges.is_empty() && told["accepted"][0]["errors"] == true, "{told:#}");
+        let spans = told["error_ranges"].as_array().cloned().unwrap_or_default();
+        let numbers = |s: &serde_json::Value| Some((s["from"].as_u64()?, s["length"].as_u64()?));
+        let spans: Vec<(u64, u64)> = spans.iter().filter_map(numbers).collect();
+        ensure!(spans.iter().map(|s| s.1).sum::<u64>() == lost * MIB, "{told:#}");
+        // The first unit of them is written, the last one zeroed: these are whole, at each copy.
+        let (first, last) = (spans[0].0, spans[spans.len() - 1].0 + spans[spans.len() - 1].1 - MIB);
+        let mut nbd = cluster.nbd("vol1")?;
+        let of = |at: u64| at as usize..(at + MIB) as usize;
+        nbd.write(first, &content[of(first)])?;
+        nbd.request(cmd::WRITE_ZEROES, last, MIB as u32, &[])?;
+        drop(nbd);
+        content[of(last)].fill(0);
+        let left = (UNITS - lost + 2, lost - 2);
+        ensure!(count(&cluster, &content)? == left);
+        cluster.kill("sds1")?;
+        cluster.wait_down("sds1")?;
+        ensure!(count(&cluster, &content)? == left, "another copy says the same");
+        accept("zeros")?.ok()?;
+        for (from, length) in &spans {
+            for at in (*from..from + length).step_by(MIB as usize).filter(|at| *at != first) {
+                content[of(at)].fill(0);
+            }
+        }
+        cluster.verify("vol1", &content)?;
+        ensure!(damaged(&cluster)?.1["error_ranges"].as_array().is_some_and(Vec::is_empty));
+        Ok(())
+    });
+}
+
+#[test]
 fn an_older_copy_is_used_when_somebody_says_so() {
     case(|| {
         let cluster = Cluster::start(&Options {
