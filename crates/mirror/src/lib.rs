@@ -29,6 +29,7 @@ mod secondary;
 mod standing;
 mod stopwatch;
 mod sync;
+mod volumes;
 mod watch;
 mod window;
 

@@ -126,7 +126,7 @@ pub struct Mirror<J> {
     pub(crate) suspects: BTreeSet<DeviceId>,
     pub(crate) ready_to_admit: bool,
     /// Volumes that exist, and the first id that is not given out: what is below and not in is gone.
-    volumes: (BTreeSet<VolumeId>, VolumeId),
+    pub(crate) volumes: (BTreeSet<VolumeId>, VolumeId),
     pub(crate) usable: Usable,
     pub(crate) changes: Changes,
     /// By operation: the blocks that it lacks.
@@ -501,43 +501,6 @@ impl<J: Journal> Mirror<J> {
             }
         }
         (needed, out_of_sync)
-    }
-
-    /// The volumes that exist; those that don't any more are dropped (rule R9).
-    pub fn set_volumes(
-        &mut self,
-        now: Time,
-        live: BTreeSet<VolumeId>,
-        next: VolumeId,
-        out: &mut Effects,
-    ) {
-        self.volumes = (live, next);
-        let mut stored: Vec<VolumeId> = self.journal.volumes();
-        stored.retain(|volume| self.is_gone(*volume));
-        for volume in stored {
-            self.drop_volume(volume, out);
-            self.end_repairs(now, volume, out);
-        }
-    }
-
-    /// True when the volume was deleted: its units are never stored again.
-    pub(crate) fn is_gone(&self, volume: VolumeId) -> bool {
-        volume < self.volumes.1
-            && !self.volumes.0.contains(&volume)
-            && !mutant::on(Mutant::NoLiveList)
-    }
-
-    fn drop_volume(&mut self, volume: VolumeId, out: &mut Effects) {
-        for replica in self.replicas.values_mut() {
-            replica.record.dirty.drop_volume(volume);
-            if let Role::Primary(Primary { sync: Some(sync), .. }) = &mut replica.role {
-                sync.todo.drop_volume(volume);
-            }
-        }
-        let bytes = self.journal.drop_volume(volume);
-        if bytes > 0 {
-            out.note(Note::Dropped { volume, bytes });
-        }
     }
 
     // ---- operations ----
