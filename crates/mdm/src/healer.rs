@@ -242,6 +242,8 @@ impl<'a> Round<'a> {
                     && partings.is_over(*id, *d)
             };
             let gone: Vec<DeviceId> = group.staying().filter(gone).collect();
+            let parted = |d: &DeviceId| self.seen.is_parted(group.primary, *d);
+            let goes = |d: &DeviceId| lost.contains(d) || leaves(d) || parted(d);
             let with = |from: DeviceId, to: DeviceId| {
                 group.staying().map(|d| if d == from { to } else { d }).collect::<Vec<_>>()
             };
@@ -251,7 +253,7 @@ impl<'a> Round<'a> {
             let back = gone.iter().map(|d| with(*d, leaving)).find(|pair| apart(pair));
             if let Some(pair) = back {
                 self.shape(*id, pair, None);
-            } else if let Some(from) = gone.iter().find(|d| lost.contains(d) || leaves(d))
+            } else if let Some(from) = gone.iter().find(|d| goes(d))
                 && let Some(to) = self.rooms().best(state, *id, group, *from, true)
             {
                 let replicas = with(*from, to).into_iter().chain([leaving]).collect();
@@ -275,11 +277,14 @@ impl<'a> Round<'a> {
         let beat = self.seen.devices.get(&newcomer).and_then(|s| s.heartbeat.as_ref());
         if entry(newcomer).is_none_or(|d| !d.up || d.intent != Intent::Normal)
             || self.seen.cut_off.contains(&newcomer)
+            || self.seen.is_parted(group.primary, newcomer)
             || beat.is_some_and(|b| b.full)
         {
             return true;
         }
-        let back = entry(leaving).is_some_and(|d| d.up && d.intent == Intent::Normal);
+        let back = entry(leaving).is_some_and(|d| d.up && d.intent == Intent::Normal)
+            && !self.seen.cut_off.contains(&leaving)
+            && !self.seen.is_parted(group.primary, leaving);
         if !back || group.in_sync.contains(&leaving) {
             return false;
         }
@@ -304,17 +309,23 @@ impl<'a> Round<'a> {
 
     /// Makes lost copies anew.
     fn rebuild(&mut self) {
-        let (state, lost) = (self.state, self.lost);
+        let (state, seen, lost) = (self.state, self.seen, self.lost);
         let goes = |d: DeviceId, intent: Intent| lost.contains(&d) || intent.empties();
         let is_gone = |d: &DeviceId| state.devices.get(d).is_none_or(|e| goes(*d, e.intent));
-        let groups = self.groups_of(goes);
+        let mut groups = self.groups_of(goes);
+        // Of a broken path the groups suffer that lie on both of its ends.
+        for (leader, device) in &seen.parted {
+            let led = |id: &&GroupId| state.groups[id].primary == Some(*leader);
+            groups.extend(state.groups_of(*device).iter().filter(led));
+        }
         // Data first.
         let (used, empty): (Vec<GroupId>, Vec<GroupId>) =
             groups.into_iter().partition(|id| state.is_used(*id));
         for id in used.into_iter().chain(empty) {
             let group = &state.groups[&id];
             let degraded = group.leaving.is_none() && group.primary.is_some() && !group.is_whole();
-            let gone = |d: &DeviceId| !group.in_sync.contains(d) && is_gone(d);
+            let parted = |d: &DeviceId| seen.is_parted(group.primary, *d);
+            let gone = |d: &DeviceId| !group.in_sync.contains(d) && (is_gone(d) || parted(d));
             let gone = group.replicas.iter().copied().find(gone);
             if let Some(gone) = gone.filter(|_| degraded) {
                 self.replace(id, group, gone, true);
@@ -366,8 +377,10 @@ impl<'a> Round<'a> {
         }
         let (state, lost) = (self.state, self.lost);
         let homes = self.homes.get_or_insert_with(|| Rooms::house(state, lost));
-        let home =
-            homes.get(&(id, from)).copied().filter(|to| self.rooms().fits(state, id, *to, spare));
+        let seen = self.seen;
+        let home = homes.get(&(id, from)).copied();
+        let home = home.filter(|to| !seen.is_parted(group.primary, *to));
+        let home = home.filter(|to| self.rooms().fits(state, id, *to, spare));
         if let Some(to) = home.or_else(|| self.rooms().best(state, id, group, from, spare)) {
             self.begin(id, group, from, to);
         }

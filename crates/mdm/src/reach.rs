@@ -113,6 +113,17 @@ impl Reach {
         Some(self.cut_off.keys().copied().collect())
     }
 
+    /// Who hasn't reached whom for [`Limits::rebuild_after`], as it says itself. What those say that are cut off doesn't
+    /// count: they reach nobody else either.
+    pub fn parted(&self, now: Time, limits: &Limits) -> BTreeSet<(DeviceId, DeviceId)> {
+        let counts = |by: &DeviceId| !self.cut_off.contains_key(by);
+        let told = self.words.iter().filter(|(by, _)| counts(by));
+        let pairs =
+            told.flat_map(|(by, word)| word.since.iter().map(|(d, since)| (*by, *d, *since)));
+        let old = pairs.filter(|(_, _, since)| now.since(*since) >= limits.rebuild_after);
+        old.map(|(by, device, _)| (by, device)).collect()
+    }
+
     fn found(&self, now: Time, state: &State, limits: &Limits) -> BTreeSet<DeviceId> {
         if mutant::on(Mutant::BelieveAccuser) {
             return BTreeSet::new();
@@ -250,6 +261,25 @@ mod tests {
         // One of them shares groups with one server only.
         let both: [(u32, &[u32]); 3] = [(1, &[3]), (2, &[3, 5, 7]), (3, &[1, 2])];
         assert_eq!(found(&cluster(4, 2), &both).1, [1, 2]);
+    }
+
+    #[test]
+    fn a_path_that_stays_broken_is_told_of_but_not_by_who_is_cut_off() {
+        let four = cluster(4, 1);
+        let mut reach = Reach::default();
+        let after = LIMITS.rebuild_after;
+        let mut at = ms(1000);
+        let end = at + after;
+        while at < end {
+            reach.told(at, DeviceId(1), &[2], &LIMITS);
+            reach.look(at + LIMITS.heartbeat_every, &four, &LIMITS);
+            assert!(reach.parted(at, &LIMITS).is_empty());
+            at = at + LIMITS.heartbeat_every;
+        }
+        assert_eq!(reach.parted(end, &LIMITS), [(DeviceId(1), DeviceId(2))].into());
+        reach.told(at, DeviceId(1), &[2, 3, 4], &LIMITS);
+        reach.look(at + LIMITS.heartbeat_every, &four, &LIMITS);
+        assert!(reach.parted(at, &LIMITS).is_empty(), "device 1 is cut off");
     }
 
     #[test]

@@ -89,9 +89,16 @@ pub struct Observed {
     pub sdcs: BTreeMap<SdcId, Seen>,
     /// Devices that the other servers don't reach.
     pub cut_off: BTreeSet<DeviceId>,
+    /// Who hasn't reached whom for [`base::Limits::rebuild_after`], although the MDM hears both.
+    pub parted: BTreeSet<(DeviceId, DeviceId)>,
 }
 
 impl Observed {
+    /// True when the one that leads a group will not bring this device up to date: the path between them is broken.
+    pub fn is_parted(&self, leader: Option<DeviceId>, device: DeviceId) -> bool {
+        leader.is_some_and(|leader| self.parted.contains(&(leader, device)))
+    }
+
     /// For how long this device is still held out, as it came and went too often.
     pub fn quarantine(&self, device: DeviceId, now: Time) -> Duration {
         self.devices.get(&device).map_or(Duration::ZERO, |seen| seen.quarantine.left(now))

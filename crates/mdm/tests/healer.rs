@@ -653,3 +653,41 @@ fn a_newcomer_that_has_no_room_is_given_up() {
     rig.beats();
     assert_eq!(to(&rig), 0, "nor is it chosen again");
 }
+
+#[test]
+fn a_copy_that_its_leader_does_not_reach_is_made_elsewhere() {
+    let mut rig = Rig::new(4);
+    rig.settle();
+    // Device 2 was away for a moment, and is heard again by the MDM; device 1 doesn't reach it.
+    rig.down(2);
+    rig.back(2);
+    let lacks = |rig: &Rig, leader: u32| {
+        let (leader, out) = (DeviceId(leader), DeviceId(2));
+        let here = |g: &&mdm::group::Group| {
+            g.primary == Some(leader) && g.replicas.contains(&out) && !g.in_sync.contains(&out)
+        };
+        rig.state.groups.values().filter(here).count()
+    };
+    let (one, three) = (lacks(&rig, 1), lacks(&rig, 3));
+    assert!(one > 0 && three > 0);
+    rig.beats();
+    assert!(rig.moving().is_empty(), "it is there, and will be brought up to date");
+    rig.seen.parted.insert((DeviceId(1), DeviceId(2)));
+    rig.beats();
+    let moving = rig.moving();
+    assert_eq!(moving.len(), one, "{moving:?}");
+    let elsewhere = |(_, leader, newcomer): &(GroupId, DeviceId, DeviceId)| {
+        *leader == DeviceId(1) && *newcomer != DeviceId(2)
+    };
+    assert!(moving.iter().all(elsewhere), "{moving:?}");
+    rig.beats();
+    assert_eq!(rig.moving(), moving, "device 2 lacks less, but can't be reached");
+    // The newcomer isn't reached either: another one comes.
+    let (id, _, newcomer) = moving[0];
+    rig.seen.parted.insert((DeviceId(1), newcomer));
+    rig.beats();
+    rig.beats();
+    let now = rig.moving().into_iter().find(|m| m.0 == id).map(|m| m.2);
+    assert!(now.is_some_and(|d| d != newcomer && d != DeviceId(2)), "{now:?}");
+    assert_eq!(lacks(&rig, 3), three, "device 3 reaches it");
+}

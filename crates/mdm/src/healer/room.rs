@@ -42,6 +42,8 @@ struct Room {
     /// Its groups that volumes use: what it holds is theirs; and units that these may hold.
     with_data: u64,
     units: u64,
+    /// Devices that it doesn't reach, so that nothing is copied there by it.
+    parted: Vec<DeviceId>,
     /// Copies that it makes, and those that it gets.
     makes: Copies,
     gets: Copies,
@@ -80,6 +82,8 @@ impl Rooms {
         for (id, d) in &state.devices {
             let Some(unit) = state.unit_of(*id) else { continue };
             let held = seen.is_out(*id, now);
+            let parted = seen.parted.range((*id, DeviceId(0))..=(*id, DeviceId(u32::MAX)));
+            let parted = parted.map(|(_, device)| *device).collect();
             let seen = seen.devices.get(id).filter(|s| s.connected && !held);
             let beat = seen.and_then(|s| s.heartbeat.as_ref());
             let groups = state.groups_of(*id);
@@ -95,6 +99,7 @@ impl Rooms {
                 empty: groups.len() as u64 - with_data,
                 with_data,
                 units: groups.iter().map(|g| state.units_of(*g)).sum(),
+                parted,
                 makes: Copies::default(),
                 gets: Copies::default(),
                 open: beat.is_some_and(|b| !b.full) && d.up && d.intent == Intent::Normal,
@@ -183,14 +188,19 @@ impl Rooms {
         let other = group.replicas.iter().find(|d| **d != from)?;
         let Room { unit, pool, .. } = *self.rooms.get(other)?;
         let (bytes, units) = (self.bytes(state, id), state.units_of(id));
-        if !self.are_few(self.rooms.get(&group.primary?)?.makes, bytes) {
+        let source = self.rooms.get(&group.primary?)?;
+        if !self.are_few(source.makes, bytes) {
             return None;
         }
         let may = |(to, room): &(&DeviceId, &Room)| {
             let apart = room.unit != unit || mutant::on(Mutant::OneFaultUnit);
             let here = room.pool == pool || mutant::on(Mutant::HealAnywhere);
             let fresh = !group.replicas.contains(to) && here;
-            apart && fresh && room.fits(bytes, spare) && self.are_few(room.gets, bytes)
+            apart
+                && fresh
+                && !source.parted.contains(to)
+                && room.fits(bytes, spare)
+                && self.are_few(room.gets, bytes)
         };
         let load = |room: &Room| match units {
             _ if mutant::on(Mutant::HouseAnywhere) => 0.0,
@@ -275,6 +285,7 @@ mod tests {
             empty: groups,
             with_data: 0,
             units: 0,
+            parted: Vec::new(),
             makes: Copies::default(),
             gets: Copies::default(),
             open: true,

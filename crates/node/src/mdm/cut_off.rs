@@ -30,6 +30,7 @@ impl Mdm {
         out: &mut Effects,
     ) {
         let Some(found) = self.reach.look(now, &self.state, &self.config.limits) else { return };
+        self.observed.parted = self.reach.parted(now, &self.config.limits);
         let before = core::mem::replace(&mut self.observed.cut_off, found.clone());
         for device in before.difference(&found) {
             out.note(Note::CutOff { device: *device, over: true });
