@@ -5,6 +5,7 @@ use crate::op::{Asker, Local, Op, OpKind, client_write, fits};
 use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
 use crate::window;
+use alloc::vec::Vec;
 use base::{
     BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, SECTOR, SdcId,
     Time, mutant,
@@ -45,6 +46,21 @@ impl<J: Journal> Mirror<J> {
             let begun = op.local != Local::NotStarted || op.lsn != Lsn(0);
             if matches!(op.asker, Asker::Client { .. }) && op.client.sdc == sdc && !begun {
                 op.asker = Asker::Gone;
+            }
+        }
+        // It may be long until a group serves: what is held for it would take the room of others until then.
+        for group in self.led() {
+            let primary = self.replicas.get_mut(group).and_then(|r| r.primary()).expect("led");
+            let (ops, mut gone) = (&self.ops, Vec::new());
+            primary.held.retain(|key| {
+                let stays = ops.get(*key).is_some_and(|op| !matches!(op.asker, Asker::Gone));
+                if !stays {
+                    gone.push(*key);
+                }
+                stays
+            });
+            for key in gone {
+                self.remove_op(key);
             }
         }
     }
@@ -485,8 +501,8 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// The groups that I lead, in order.
-    pub(crate) fn led(&self) -> alloc::vec::Vec<GroupId> {
-        let mut led: alloc::vec::Vec<GroupId> = self
+    pub(crate) fn led(&self) -> Vec<GroupId> {
+        let mut led: Vec<GroupId> = self
             .replicas
             .iter()
             .filter(|(_, r)| matches!(r.role, Role::Primary(Primary { .. })))

@@ -145,3 +145,18 @@ fn the_highest_number_there_is_is_refused() {
     assert_eq!(write(&mut pair, 0, named(5, 1, 0), 0, 8, 0), Some(Status::Ok));
     assert_eq!(pair.read(0, 0), Some(8));
 }
+
+/// What a client has asked that is gone takes no place from others, although its group does not serve.
+#[test]
+fn who_is_gone_leaves_the_room_to_others() {
+    let mut pair = pair(Limits::TEST_MIN);
+    pair.connect(false);
+    pair.configure(1, &[1, 2], &[], &[0]);
+    let busy = |pair: &mut Pair, sdc, seq| {
+        write(pair, 0, named(sdc, seq, seq), 0, 7, 0) == Some(Status::Busy)
+    };
+    let asked = (1..100_000).take_while(|seq| !busy(&mut pair, 5, *seq)).count();
+    assert!(asked > 0 && busy(&mut pair, 6, 1), "it waits, and there is no room");
+    pair.mirrors[0].session_over(SdcId(5));
+    assert!(!busy(&mut pair, 6, 1));
+}
