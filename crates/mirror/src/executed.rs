@@ -224,13 +224,18 @@ impl ExecutedList {
         });
     }
 
+    /// Drops what is never retried, of all clients.
+    pub fn prune(&mut self) {
+        self.clients.iter_mut().for_each(Client::prune);
+        self.retain(|_, _| true);
+    }
+
     /// Has at most `most` entries from now on: if they are more, a quarter goes at once, as it looks at all of them.
     pub fn bound(&mut self, most: usize, forgotten: &mut Forgotten) {
         if self.len <= most || mutant::on(Mutant::EndlessList) {
             return;
         }
-        self.clients.iter_mut().for_each(Client::prune);
-        self.retain(|_, _| true);
+        self.prune();
         if self.len > most
             && let Some(last) = oldest(self.noted().collect(), self.len - most * 3 / 4)
         {

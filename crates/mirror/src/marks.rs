@@ -245,8 +245,14 @@ impl<J: Journal> Mirror<J> {
     }
 
     fn bound_all_executed(&mut self) {
-        let (len, most) = (self.executed_len(), self.limits.executed_device as usize);
-        if len <= most || mutant::on(Mutant::EndlessList) {
+        let most = self.limits.executed_device as usize;
+        if self.executed_len() <= most || mutant::on(Mutant::EndlessList) {
+            return;
+        }
+        // What is never retried goes first: nobody misses it, and nothing is forgotten with it.
+        self.replicas.values_mut().for_each(|r| r.record.executed.prune());
+        let len = self.executed_len();
+        if len <= most {
             return;
         }
         let noted = self.replicas.values().flat_map(|r| r.record.executed.noted()).collect();

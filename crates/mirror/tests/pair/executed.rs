@@ -160,3 +160,20 @@ fn who_is_gone_leaves_the_room_to_others() {
     pair.mirrors[0].session_over(SdcId(5));
     assert!(!busy(&mut pair, 6, 1));
 }
+
+/// Lists have entries that are never retried, as they are looked at now and then only. Where there is no room for all,
+/// these go first: here they alone are more than there is room for.
+#[test]
+fn what_is_never_retried_is_forgotten_before_what_may_be() {
+    let mut limits = Limits::TEST_MIN;
+    (limits.executed_group, limits.executed_device) = (4096, 256);
+    let mut pair = pair(limits);
+    assert_eq!(write(&mut pair, 0, named(6, 1, 1), 0, 7, 0), Some(Status::Ok));
+    for seq in 1..=40 {
+        for sdc in 10..26 {
+            assert_eq!(write(&mut pair, 0, named(sdc, seq, seq), 1, 8, 0), Some(Status::Ok));
+        }
+    }
+    assert_eq!(write(&mut pair, 0, named(6, 1, 1), 0, 9, flag::RETRY), Some(Status::Ok));
+    assert_eq!(pair.read(0, 0), Some(7), "it was done already");
+}
