@@ -266,7 +266,11 @@ impl<J: Journal> Mirror<J> {
     /// What another replica of the group has forgotten: content that comes from there may include it.
     pub(crate) fn take_forgotten(&mut self, group: GroupId, told: &[Executed]) {
         let entries = told.iter().filter(|r| r.set().is_empty()).map(told_entry);
-        let entries: Vec<ExecutedBlocks> = entries.collect();
+        self.forget(group, entries.collect());
+    }
+
+    /// These entries are forgotten from now on. The device hears of it before it hears of what comes after.
+    pub(crate) fn forget(&mut self, group: GroupId, entries: Vec<ExecutedBlocks>) {
         for entry in &entries {
             self.forgotten.take(entry);
         }

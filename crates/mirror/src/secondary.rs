@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use base::{
     BLOCK, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, Time, UnitKey, VolumeId, mutant,
 };
-use seam::{Buf, Change, Effect, Effects, Journal, Note};
+use seam::{Buf, Change, Effect, Effects, Forgotten, Journal, Note};
 use wire::records::{self, Executed, UnitBlocks};
 use wire::{Header, Kind, Status, flag};
 use zerocopy::IntoBytes;
@@ -417,12 +417,15 @@ impl<J: Journal> Mirror<J> {
         replica.record.base = base;
         let executed = &mut replica.record.executed;
         *executed = ExecutedList::from_records(list, &mut self.noted);
-        executed.bound(self.limits.executed_group as usize, &mut self.forgotten);
+        // The list is as long as its leader has it: what has no room here is forgotten before the rest is listed.
+        let mut dropped = Forgotten::new();
+        executed.bound(self.limits.executed_group as usize, &mut dropped);
         let mut changes = alloc::vec![Change::CleanAll, Change::Base(base)];
         if self.journal.survives() {
             changes.push(Change::Executed(executed.entries()));
         }
         self.take_forgotten(group, list);
+        self.forget(group, dropped.entries().collect());
         let wait = Waiting::Seal { epoch, lsn, link, op: h.op.get() };
         self.change_first(now, group, changes, wait, out);
     }

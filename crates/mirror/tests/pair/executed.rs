@@ -104,6 +104,31 @@ fn what_was_forgotten_stays_forgotten_when_another_one_leads() {
     assert_eq!(pair.read(1, 0), Some(99));
 }
 
+/// A list that is longer than there is room for where a seal hands it over: the device there knows what it doesn't
+/// list, before it knows the list.
+#[test]
+fn what_has_no_room_at_a_seal_is_forgotten_first() {
+    let mut limits = Limits::TEST_MIN;
+    (limits.executed_group, limits.executed_window) = (100, 100);
+    let mut pair = pair(limits.clone());
+    pair.replace_second();
+    limits.executed_group = 8;
+    let media = Memory { kept: true, forgotten: Some(Forgotten::new()), ..Memory::room(4) };
+    pair.mirrors[1] = Mirror::new(DeviceId(2), Incarnation(8), limits, media, pair.now);
+    for seq in 1..=30 {
+        assert_eq!(write(&mut pair, 0, named(5, seq, 1), 0, seq as u8, 0), Some(Status::Ok));
+    }
+    pair.connect(true);
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(1000);
+    let (known, list) = pair.mirrors[1].journal().lists.last().expect("it was sealed");
+    assert!(!list.is_empty() && list.len() <= 8);
+    for seq in 1..=30 {
+        let listed = list.iter().any(|e| e.write.seq == seq);
+        assert!(listed || known.covers(named(5, seq, 1)), "{seq} is neither listed nor forgotten");
+    }
+}
+
 #[test]
 fn who_leaves_its_lowest_write_open_gets_so_many_others_in_and_then_that_one() {
     let limits = Limits { executed_window: 50, ..Limits::SHIPPED };

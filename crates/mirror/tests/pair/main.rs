@@ -17,8 +17,8 @@ use base::{
 };
 use mirror::{GroupConfig, Mirror};
 use seam::{
-    Buf, BufPool, Change, DiskError, DiskOp, Effect, Effects, Finished, GroupRecord, Job, Journal,
-    Marks, Started, Walk,
+    Buf, BufPool, Change, DiskError, DiskOp, Effect, Effects, ExecutedBlocks, Finished, Forgotten,
+    GroupRecord, Job, Journal, Marks, Started, Walk,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -45,6 +45,9 @@ struct Memory {
     late: bool,
     /// Blocks of unit 0 that it was told are clean.
     clean: BlockSet,
+    /// What it was told is forgotten, if it remembers that, and what lists of executed writes then replaced its own.
+    forgotten: Option<Forgotten>,
+    lists: Vec<(Forgotten, Vec<ExecutedBlocks>)>,
 }
 
 impl Memory {
@@ -137,6 +140,13 @@ impl Journal for Memory {
                     let here = list.into_iter().filter(|(unit, _)| *unit == UNIT0);
                     here.for_each(|(_, blocks)| self.clean.insert(blocks));
                 }
+                Change::Forgotten(list) => {
+                    let forgotten = self.forgotten.iter_mut();
+                    forgotten.for_each(|f| list.iter().for_each(|e| assert!(f.take(e))));
+                }
+                Change::Executed(list) => {
+                    self.lists.extend(self.forgotten.clone().map(|known| (known, list)));
+                }
                 _ => {}
             }
         }
@@ -181,6 +191,9 @@ impl Journal for Memory {
     }
     fn records(&self) -> Vec<(GroupId, GroupRecord)> {
         Vec::new()
+    }
+    fn forgotten(&self) -> Option<&Forgotten> {
+        self.forgotten.as_ref()
     }
     fn survives(&self) -> bool {
         self.kept
