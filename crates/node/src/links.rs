@@ -13,6 +13,19 @@ use seam::{DialId, Effect, Effects, Port, Strangers};
 use wire::control::{Hello, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, control_frame};
 
+/// A session's number is at most so far above the last one that the server knows: what somebody makes up leaves room
+/// for the next.
+pub const SESSION_LEAP: u64 = 1 << 32;
+
+/// The number after which the next session with a server begins that has refused session `own`, and named `told`.
+///
+/// Somebody may have used a higher number in this process's name: then it goes on above that. Zero says that the server
+/// knows no session, or a much lower one, as it was restarted: it begins anew. A number counts for that server only,
+/// and what is told is believed a leap at a time: no far end can use up the numbers.
+pub fn session_after(own: u64, told: u64) -> u64 {
+    told.min(own.saturating_add(SESSION_LEAP))
+}
+
 /// Where a wanted connection stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {

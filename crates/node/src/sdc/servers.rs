@@ -5,7 +5,7 @@ use crate::links::Dialer;
 use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, IdMap, Incarnation, LinkId, Time};
 use seam::{Buf, DialId, Effect, Effects};
-use wire::control::{Refusal, Role, Welcome};
+use wire::control::{Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind};
 
 /// One wanted link.
@@ -19,6 +19,8 @@ struct Server {
     life: Incarnation,
     /// It answered the last hello with a refusal.
     refused: bool,
+    /// The number of the last session with it.
+    session: u64,
 }
 
 /// All of them.
@@ -56,7 +58,8 @@ impl Servers {
 impl Sdc {
     /// The client core has something for this device.
     pub(super) fn want_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
-        let server = || Server { dialer: None, dial: None, life: Incarnation(0), refused: false };
+        let life = Incarnation(0);
+        let server = || Server { dialer: None, dial: None, life, refused: false, session: 0 };
         self.servers.servers.get_or_insert_with(device, server);
         self.locate_server(now, device, out);
         self.dial_servers(now, out);
@@ -121,10 +124,10 @@ impl Sdc {
             return out.push(Effect::Close { link }); // It has moved meanwhile.
         };
         let Some(dialer) = server.dialer.as_mut() else { return out.push(Effect::Close { link }) };
-        self.session += 1;
+        server.session = server.session.saturating_add(1);
         let mut hello = links::hello(self.cluster, Role::Sdc, &self.config.name);
         (hello.id, hello.incarnation) = (sdc.0, incarnation.0);
-        (hello.session, hello.map) = (self.session, self.map.version.0);
+        (hello.session, hello.map) = (server.session, self.map.version.0);
         hello.to = device.0;
         dialer.link_up(link, &hello, out);
         self.links.insert(link, Peer::Server(device));
@@ -180,8 +183,10 @@ impl Sdc {
             },
             Some(Kind::Refusal) if !up => {
                 if let Some(refusal) = decode::<Refusal>(&header, &body) {
-                    // Somebody has used a higher number in this one's name: it goes on above.
-                    self.session = self.session.max(refusal.session);
+                    let told = refusal.code() == RefusalCode::Superseded;
+                    if let Some(server) = self.servers.servers.get_mut(device).filter(|_| told) {
+                        server.session = links::session_after(server.session, refusal.session);
+                    }
                 }
                 self.servers.refused(device, true);
                 self.refuse(now, link, refusal_note(&header, &body), out)

@@ -14,11 +14,13 @@ pub(super) struct Follower {
     pub(super) dialer: Dialer,
     /// The last dial found nobody listening.
     pub(super) refused: bool,
+    /// The number of the last session with it.
+    pub(super) session: u64,
 }
 
 impl Follower {
     fn new(address: SocketAddr, limits: &Limits) -> Follower {
-        Follower { dialer: Dialer::new(address, limits), refused: false }
+        Follower { dialer: Dialer::new(address, limits), refused: false, session: 0 }
     }
 }
 

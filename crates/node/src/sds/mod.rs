@@ -185,7 +185,6 @@ pub struct Sds {
     wanted: (BTreeSet<DeviceId>, BTreeSet<DeviceId>),
     dials: BTreeMap<DialId, Option<DeviceId>>,
     next_dial: u64,
-    next_session: u64,
     heartbeat_due: Time,
     proposal_due: Time,
     /// How often the device was asked to be scrubbed, as far as that is done, or was asked of an earlier life.
@@ -227,7 +226,6 @@ impl Sds {
             wanted: Default::default(),
             dials: BTreeMap::new(),
             next_dial: 0,
-            next_session: 0,
             heartbeat_due: Time::ZERO,
             proposal_due: Time::ZERO,
             scrub: 0,

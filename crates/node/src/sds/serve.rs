@@ -1,7 +1,9 @@
 //! A shard's dealings with clients and other devices: handshakes, sessions, and which frame goes where.
 
 use super::{Sds, Session, Who};
-use crate::links::{check_hello, hello, refusal, refuse, send_control, welcome};
+use crate::links::{
+    SESSION_LEAP, check_hello, hello, refusal, refuse, send_control, session_after, welcome,
+};
 use base::{
     DeviceId, GroupId, Incarnation, LinkId, MapVersion, Mutant, SdcId, Time, UNIT, UnitKey,
     VolumeId, mutant,
@@ -14,8 +16,6 @@ use wire::{Header, Kind, Status};
 /// What somebody is told whose life no map knew in time.
 const UNHEARD_OF: &str =
     "this server has not heard of that life of yours: it may be cut off from the MDM. Try again";
-/// A session's number is at most so far above the last one: what somebody makes up leaves room for the next.
-const LEAP: u64 = 1 << 32;
 
 /// A hello of a life that the map doesn't know yet.
 pub(super) struct Waiting {
@@ -47,13 +47,13 @@ impl Sds {
             Some(Some(None)) => self.greet_mdm(link, out),
             Some(Some(Some(device))) if self.followers.get(device).is_some() => {
                 self.links.insert(link, Who::Follower(device));
-                self.next_session += 1;
                 let mut hello = hello(self.cluster, Role::Sds, &self.config.name);
                 (hello.id, hello.incarnation) = (self.me.0, self.incarnation.0);
-                (hello.session, hello.map) = (self.next_session, self.map.version.0);
-                hello.to = device.0;
                 let follower = self.followers.change(device).expect("checked");
                 follower.refused = false;
+                follower.session = follower.session.saturating_add(1);
+                (hello.session, hello.map) = (follower.session, self.map.version.0);
+                hello.to = device.0;
                 follower.dialer.link_up(link, &hello, out);
             }
             Some(_) => self.drop_link(now, link, out),
@@ -349,9 +349,11 @@ impl Sds {
             Some(Kind::Reply) => mirror.fetched_in(now, from, h, body.clone(), out),
             Some(Kind::Welcome) => self.welcomed(now, link, from, body, out),
             Some(Kind::Refusal) => {
-                // Somebody has used a higher number in this one's name: it goes on above.
-                let session = Refusal::decode(&body[..]).map_or(0, |r| r.session);
-                self.next_session = self.next_session.max(session);
+                let refusal = Refusal::decode(&body[..]).ok();
+                let told = refusal.filter(|r| r.code() == RefusalCode::Superseded);
+                if let Some((refusal, follower)) = told.zip(self.followers.change(from)) {
+                    follower.session = session_after(follower.session, refusal.session);
+                }
                 out.note(Note::Refused { link, why: "another server refuses this one" });
                 self.drop_link(now, link, out);
             }
@@ -387,11 +389,57 @@ fn newer(
 ) -> Result<Session, Refusal> {
     let last = old.filter(|s| s.incarnation == incarnation).map_or(0, |s| s.number);
     let stale = old.is_some_and(|s| (incarnation, hello.session) <= (s.incarnation, s.number));
-    let wild = hello.session > last.saturating_add(LEAP);
+    let wild = hello.session > last.saturating_add(SESSION_LEAP);
     if hello.id == 0 || incarnation.0 == 0 || (stale && !mutant::on(Mutant::NoSession)) || wild {
         let text = "a newer connection of the same process is here, or it has no id yet";
         let refusal = refusal(RefusalCode::Superseded, text);
         return Err(Refusal { session: if stale { last } else { 0 }, ..refusal });
     }
     Ok(Session { incarnation, number: hello.session, link: Some(link) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFE: Incarnation = Incarnation(5);
+
+    fn hello_of(session: u64) -> Hello {
+        Hello { id: 1, incarnation: LIFE.0, session, ..Hello::default() }
+    }
+
+    /// Dials until it is let in: how many dials that took.
+    fn dials(server: &mut Option<Session>, own: &mut u64) -> usize {
+        for dial in 1..100 {
+            *own += 1;
+            match newer(*server, LIFE, &hello_of(*own), LinkId(1)) {
+                Ok(session) => {
+                    *server = Some(session);
+                    return dial;
+                }
+                Err(refusal) => *own = session_after(*own, refusal.session),
+            }
+        }
+        panic!("it never gets in, and says {own}");
+    }
+
+    /// Whatever numbers a stranger uses in a process's name, at one server or after a restart: it gets in again soon.
+    #[test]
+    fn a_wild_session_keeps_the_true_process_out_of_nothing() {
+        let (mut a, mut b) = (None, None);
+        let (mut own_a, mut own_b) = (0, 0);
+        assert_eq!((dials(&mut a, &mut own_a), dials(&mut b, &mut own_b)), (1, 1));
+        for _ in 0..3 {
+            let forged = a.map_or(0, |s: Session| s.number) + SESSION_LEAP;
+            a = Some(newer(a, LIFE, &hello_of(forged), LinkId(2)).expect("a leap is let in"));
+        }
+        assert!(dials(&mut a, &mut own_a) < 6);
+        // The other server hears nothing of that, and each of them may begin anew.
+        b = None;
+        assert_eq!(dials(&mut b, &mut own_b), 1);
+        a = None;
+        assert!(dials(&mut a, &mut own_a) <= 2);
+        assert_eq!(session_after(7, u64::MAX), 7 + SESSION_LEAP, "no far end uses up the numbers");
+        assert!(session_after(u64::MAX, u64::MAX) == u64::MAX);
+    }
 }
