@@ -357,7 +357,7 @@ impl<T: Copy> Client<T> {
         match leader {
             Leader::Lost => self.finish(key, Err(BlockError::Lost), turn),
             Leader::At(at, epoch) if at == device => {
-                if epoch == op.epoch.next() {
+                if Some(epoch.0) == op.epoch.0.checked_add(1) {
                     op.epoch = epoch; // It stayed primary, and works on.
                 } else if epoch > op.epoch && op.doubt.is_none() {
                     op.doubt = Some(turn.now);

@@ -218,6 +218,22 @@ fn who_has_led_before_names_the_leader_and_no_mdm_is_needed() {
     assert_eq!((sent.device, sent.header.epoch.get()), (DeviceId(3), 11));
 }
 
+/// The highest epoch there is has none after it.
+#[test]
+fn an_epoch_that_a_server_makes_up_ends_nothing() {
+    let mut rig = Rig::up(3);
+    rig.write(1, 0, &[1; 512]);
+    let sent = rig.one();
+    rig.answer_with(&sent, Status::Stale, b"", |h| {
+        (h.epoch, h.map, h.len) = (u64::MAX.into(), 6.into(), 1.into());
+    });
+    let sent = rig.one();
+    assert_eq!((sent.device, sent.header.epoch.get()), (DeviceId(1), u64::MAX));
+    rig.new_map(|_| {});
+    rig.answer(&sent, Status::Ok, b"");
+    assert_eq!(rig.done.len(), 1);
+}
+
 #[test]
 fn a_primary_that_names_itself_is_asked_at_once_until_the_map_knows() {
     let mut rig = Rig::up(3);
