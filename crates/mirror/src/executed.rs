@@ -243,11 +243,6 @@ impl ExecutedList {
         }
     }
 
-    /// Forgets what lives that are over have written.
-    pub fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
-        self.retain(|told, _| !is_over(told.write.sdc, told.write.incarnation));
-    }
-
     // ---- as a whole ----
 
     /// All that may be retried, in the order in which it was noted.

@@ -299,17 +299,6 @@ impl<J: Journal> Mirror<J> {
         lives.max().unwrap_or_default()
     }
 
-    /// Clients' lives that are over, by this rule, are refused by all: what they wrote need not be known any more.
-    pub fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
-        for group in self.groups() {
-            if let Some(replica) = self.replicas.get_mut(group) {
-                replica.record.executed.end_lives(is_over);
-            }
-        }
-        self.forgotten.end_lives(is_over);
-        self.journal.end_lives(is_over);
-    }
-
     // ---- what is clean ----
 
     /// Every member has what this operation has written.

@@ -90,11 +90,6 @@ impl Forgotten {
         self.covers(last)
     }
 
-    /// Lives that are over need no number: their requests are refused.
-    pub fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
-        self.clients.retain(|sdc, (life, _)| !is_over(*sdc, *life));
-    }
-
     /// Covers whoever has a number by its life, which takes one entry.
     pub fn merge(&mut self) {
         let lives = self.clients.values().map(|(life, _)| *life);

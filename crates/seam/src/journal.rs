@@ -247,9 +247,6 @@ pub trait Journal {
     fn forgotten(&self) -> Option<&Forgotten> {
         None
     }
-    /// Clients' lives that are over, by this rule, are refused everywhere: their executed writes need not be
-    /// known any more. A crash may bring them back.
-    fn end_lives(&mut self, _is_over: &dyn Fn(SdcId, Incarnation) -> bool) {}
     /// False for a device that keeps nothing (NULL): nothing needs to be copied or remembered.
     fn keeps_data(&self) -> bool {
         true

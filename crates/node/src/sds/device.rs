@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{BlockSet, GroupId, Incarnation, SdcId, UnitKey, VolumeId};
+use base::{BlockSet, GroupId, UnitKey, VolumeId};
 use seam::{
     Buf, Change, DiskError, DiskOp, Effects, Finished, Forgotten, GroupRecord, Job, Journal, Marks,
     Started, Walk,
@@ -137,10 +137,6 @@ impl Journal for Device {
 
     fn forgotten(&self) -> Option<&Forgotten> {
         of!(self, d => d.forgotten())
-    }
-
-    fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
-        of!(self, d => d.end_lives(is_over));
     }
 
     fn keeps_data(&self) -> bool {

@@ -266,14 +266,6 @@ impl Groups {
         }
     }
 
-    /// Forgets what lives that are over have written: who is refused retries nothing.
-    pub fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
-        for group in self.groups.values_mut() {
-            self.tally.listed -= group.retain(|sdc, c, _, _, _| !is_over(sdc, c.incarnation));
-        }
-        self.forgotten.end_lives(is_over);
-    }
-
     /// A volume is gone.
     pub fn drop_volume(&mut self, volume: VolumeId) {
         for group in self.groups.values_mut() {
@@ -549,10 +541,6 @@ mod tests {
             assert!((1..=100).all(known) && !groups.forgotten().covers(write(1, 101)));
             groups = Groups::decode(&groups.encode(AREA), room).unwrap();
         }
-        groups.end_lives(&|sdc, _| sdc == SdcId(1));
-        let left = groups.records().into_iter().flat_map(|(_, r)| r.executed);
-        assert!(left.into_iter().all(|e| e.write.sdc == SdcId(2)));
-        assert_eq!(groups.tally.listed, 1);
     }
 
     /// A client is refused with it today, but a log of an earlier build may have it.

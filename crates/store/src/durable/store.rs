@@ -19,7 +19,7 @@ use super::survey::{Growth, Replayed};
 use super::unitmap::{Chunk, UnitMap};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, Slab, UnitKey, VolumeId, mutant};
+use base::{BlockSet, GroupId, Mutant, Slab, UnitKey, VolumeId, mutant};
 use seam::{
     Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Forgotten, GroupRecord,
     Job as Ask, Journal, Marks, Started, Walk,
@@ -600,10 +600,6 @@ impl Journal for Durable {
 
     fn forgotten(&self) -> Option<&Forgotten> {
         Some(self.groups.forgotten())
-    }
-
-    fn end_lives(&mut self, is_over: &dyn Fn(SdcId, Incarnation) -> bool) {
-        self.groups.end_lives(is_over);
     }
 
     fn failed(&self) -> Option<DiskError> {
