@@ -10,7 +10,7 @@
 //! write in, but for its lowest one.
 
 use alloc::vec::Vec;
-use base::{BlockSet, Incarnation, Mutant, SdcId, UnitKey, mutant};
+use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, UnitKey, mutant};
 use seam::{ClientWrite, ExecutedBlocks, Forgotten};
 use wire::Status;
 use wire::records::Executed;
@@ -212,13 +212,13 @@ impl ExecutedList {
         self.clients.iter().flat_map(|c| c.entries.iter().map(|e| e.noted))
     }
 
-    /// Forgets what was noted at `last` or before.
-    pub fn forget_until(&mut self, last: u64, forgotten: &mut Forgotten) {
+    /// Forgets what was noted at `last` or before, in the list of this group.
+    pub fn forget_until(&mut self, last: u64, group: GroupId, forgotten: &mut Forgotten) {
         self.retain(|told, e| {
             let ClientWrite { sdc, incarnation, seq, floor } = told.write;
             let stays = e.noted > last;
             if !stays && seq >= floor {
-                forgotten.raise(sdc, incarnation, seq.saturating_add(1));
+                forgotten.raise(group, sdc, incarnation, seq.saturating_add(1));
             }
             stays
         });
@@ -231,7 +231,7 @@ impl ExecutedList {
     }
 
     /// Has at most `most` entries from now on: if they are more, a quarter goes at once, as it looks at all of them.
-    pub fn bound(&mut self, most: usize, forgotten: &mut Forgotten) {
+    pub fn bound(&mut self, most: usize, group: GroupId, forgotten: &mut Forgotten) {
         if self.len <= most || mutant::on(Mutant::EndlessList) {
             return;
         }
@@ -239,7 +239,7 @@ impl ExecutedList {
         if self.len > most
             && let Some(last) = oldest(self.noted().collect(), self.len - most * 3 / 4)
         {
-            self.forget_until(last, forgotten);
+            self.forget_until(last, group, forgotten);
         }
     }
 
@@ -306,6 +306,7 @@ mod tests {
         BlockSet::from_range(range)
     }
 
+    const G: GroupId = GroupId(3);
     const UNIT: UnitKey = UnitKey { volume: base::VolumeId(1), index: 0 };
 
     #[test]
@@ -343,35 +344,35 @@ mod tests {
 
     #[test]
     fn a_list_has_a_length_and_what_it_forgets_is_covered() {
-        let (mut list, mut forgotten) = (ExecutedList::default(), Forgotten::new());
+        let (mut list, mut forgotten) = (ExecutedList::default(), Forgotten::new(100));
         for seq in 1..=5000 {
             let sdc = SdcId(1 + (seq % 3) as u32);
             list.record(ClientWrite { sdc, ..write(4, seq, 1) }, UNIT, blocks(0..1), seq);
-            list.bound(100, &mut forgotten);
+            list.bound(100, G, &mut forgotten);
             assert!(list.len() <= 100);
         }
         for seq in 1..=5000 {
             let named = ClientWrite { sdc: SdcId(1 + (seq % 3) as u32), ..write(4, seq, 1) };
-            assert!(!list.blocks(named).is_empty() || forgotten.covers(named));
+            assert!(!list.blocks(named).is_empty() || forgotten.covers(G, named));
         }
         assert!((4950..=5000).all(|seq| {
             let named = ClientWrite { sdc: SdcId(1 + (seq % 3) as u32), ..write(4, seq, 1) };
             !list.blocks(named).is_empty()
         }));
-        assert!(!forgotten.covers(write(4, 5001, 1)) && !forgotten.covers(write(5, 1, 1)));
+        assert!(!forgotten.covers(G, write(4, 5001, 1)) && !forgotten.covers(G, write(5, 1, 1)));
     }
 
     /// A log that an earlier build wrote may name it: a client is refused with it today.
     #[test]
     fn the_highest_number_there_is_can_be_forgotten() {
-        let (mut list, mut forgotten) = (ExecutedList::default(), Forgotten::new());
+        let (mut list, mut forgotten) = (ExecutedList::default(), Forgotten::new(100));
         list.record(write(4, u64::MAX, 0), UNIT, blocks(0..1), 1);
         for seq in 2..=200 {
             let other = ClientWrite { sdc: SdcId(2), ..write(4, seq, 0) };
             list.record(other, UNIT, blocks(0..1), seq);
         }
-        list.bound(100, &mut forgotten);
-        assert!(forgotten.covers(write(4, u64::MAX - 1, 0)));
+        list.bound(100, G, &mut forgotten);
+        assert!(forgotten.covers(G, write(4, u64::MAX - 1, 0)));
     }
 
     #[test]

@@ -18,13 +18,16 @@ use alloc::vec::Vec;
 use base::{
     BlockSet, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SdcId, Time, UnitKey, mutant,
 };
-use seam::{Change, Effects, ExecutedBlocks, Finished, Journal, Marks, Origin};
+use seam::{Change, Effects, ExecutedBlocks, Finished, Forgotten, Journal, Marks, Origin};
 use wire::records::Executed;
 
 /// The low half of a change's token: no operation has that index.
 const CHANGE: u64 = u32::MAX as u64;
 /// Units that one change names at most: the journal takes less than 1 MiB of entries at a time.
 const UNITS: usize = 8192;
+/// Entries of what was forgotten that another replica tells of a group, at most: for each client that a cluster takes a
+/// number of the group, and one of all groups.
+const MARKERS: usize = 2 * (Forgotten::MOST + 1);
 
 /// How long lists are that clients, peers and time make longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub struct Grown {
     pub executed_group: usize,
     /// Of one client in one group.
     pub executed_client: usize,
+    /// Numbers of clients whose writes were forgotten.
+    pub forgotten: usize,
     /// Uncertain writes of a joiner.
     pub uncertain: usize,
     /// The same of a member in sync.
@@ -174,7 +179,8 @@ impl<J: Journal> Mirror<J> {
         }
         let Some(replica) = self.replicas.get_mut(group) else { return };
         replica.record.executed.overwrite(unit, blocks, theirs, &mut self.noted);
-        replica.record.executed.bound(self.limits.executed_group as usize, &mut self.forgotten);
+        let most = self.limits.executed_group as usize;
+        replica.record.executed.bound(most, group, &mut self.forgotten);
     }
 
     /// Executed writes that all lists of this device have.
@@ -199,6 +205,7 @@ impl<J: Journal> Mirror<J> {
             executed: self.executed_len(),
             executed_group: lists().map(ExecutedList::len).max().unwrap_or(0),
             executed_client: lists().map(ExecutedList::widest).max().unwrap_or(0),
+            forgotten: self.forgotten.len(),
             uncertain: uncertain(true),
             uncertain_in_sync: uncertain(false),
             stream: most(&|role| match role {
@@ -220,6 +227,7 @@ impl<J: Journal> Mirror<J> {
             executed_group: group,
             // Twice, as what is never retried is dropped now and then only.
             executed_client: group.min(2 * (limits.executed_window + limits.shard_ops) as usize),
+            forgotten: limits.executed_device as usize + Forgotten::MOST + 1,
             uncertain: crate::secondary::UNCERTAIN_MAX,
             // Who leads tells with each operation up to where the stream is finished.
             // Before its seal it keeps all, up to a bound of its own.
@@ -236,7 +244,7 @@ impl<J: Journal> Mirror<J> {
     pub(crate) fn bound_executed(&mut self, group: GroupId) {
         let most = self.limits.executed_group as usize;
         if let Some(replica) = self.replicas.get_mut(group) {
-            replica.record.executed.bound(most, &mut self.forgotten);
+            replica.record.executed.bound(most, group, &mut self.forgotten);
         }
         if self.noted >= self.count_at {
             self.count_at = self.noted + count_every(&self.limits);
@@ -259,34 +267,37 @@ impl<J: Journal> Mirror<J> {
         let Some(last) = crate::executed::oldest(noted, len - most * 3 / 4) else { return };
         for group in self.groups() {
             let Some(replica) = self.replicas.get_mut(group) else { continue };
-            replica.record.executed.forget_until(last, &mut self.forgotten);
+            replica.record.executed.forget_until(last, group, &mut self.forgotten);
         }
     }
 
     /// What another replica of the group has forgotten: content that comes from there may include it.
     pub(crate) fn take_forgotten(&mut self, group: GroupId, told: &[Executed]) {
-        let entries = told.iter().filter(|r| r.set().is_empty()).map(told_entry);
+        let entries = told.iter().filter(|r| r.set().is_empty()).take(MARKERS).map(told_entry);
         self.forget(group, entries.collect());
     }
 
-    /// These entries are forgotten from now on. The device hears of it before it hears of what comes after.
+    /// These entries are forgotten from now on, in this group: only of this one the content comes from where they are
+    /// told. The device hears of it before it hears of what comes after.
     pub(crate) fn forget(&mut self, group: GroupId, entries: Vec<ExecutedBlocks>) {
+        let here = entries.into_iter().map(Forgotten::of_group);
+        let entries: Vec<ExecutedBlocks> = here.collect();
         for entry in &entries {
-            self.forgotten.take(entry);
+            self.forgotten.take(group, entry);
         }
         // What the device knows counts: this side may know more, of its own lists, which a restart brings back.
         let known = self.journal.forgotten();
-        let is_news = |e: &ExecutedBlocks| known.is_some_and(|known| !known.has(e));
+        let is_news = |e: &ExecutedBlocks| known.is_some_and(|known| !known.has(group, e));
         let news: Vec<ExecutedBlocks> = entries.into_iter().filter(is_news).collect();
         if !news.is_empty() {
             self.change(group, alloc::vec![Change::Forgotten(news)]);
         }
     }
 
-    /// The group's list of executed writes, and what was forgotten here, as records of a frame. All of it: clients
-    /// count their writes over all groups, and whose are in this one isn't known any more.
+    /// The group's list of executed writes, and what was forgotten of it, as records of a frame.
     pub(crate) fn executed_records(&self, group: GroupId) -> Vec<Executed> {
-        let mut records: Vec<Executed> = self.forgotten.entries().map(|e| wire_entry(&e)).collect();
+        let mut records: Vec<Executed> =
+            self.forgotten.entries(group).map(|e| wire_entry(&e)).collect();
         if let Some(replica) = self.replicas.get(group) {
             records.extend(replica.record.executed.to_records());
         }

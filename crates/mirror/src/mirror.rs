@@ -154,10 +154,13 @@ impl<J: Journal> Mirror<J> {
         journal: J,
         boot: Time,
     ) -> Mirror<J> {
-        let (mut forgotten, mut noted) = (journal.forgotten().cloned().unwrap_or_default(), 0);
+        let (room, mut noted) = (limits.executed_device as usize, 0);
+        let known = journal.forgotten().cloned();
+        let mut forgotten = known.unwrap_or_else(|| Forgotten::new(room));
+        forgotten.set_room(room);
         let replica = |(group, found): (GroupId, GroupRecord)| {
             let mut record = Record::new(&found, &mut noted);
-            record.executed.bound(limits.executed_group as usize, &mut forgotten);
+            record.executed.bound(limits.executed_group as usize, group, &mut forgotten);
             if mutant::on(Mutant::VolatileDirty) {
                 record.clean();
             }

@@ -261,7 +261,7 @@ impl<J: Journal> Mirror<J> {
         left.remove(done);
         let Some(first) = left.first_run() else { return Some(Status::Ok) };
         // Neither "done" nor doing it is known to be right.
-        if self.forgotten.covers(op.client) && !mutant::on(Mutant::ForgetSilently) {
+        if self.forgotten.covers(op.group, op.client) && !mutant::on(Mutant::ForgetSilently) {
             return Some(Status::Forgotten);
         }
         let last = (first.end..BLOCKS_PER_UNIT).rev().find(|b| left.contains(*b));

@@ -481,7 +481,7 @@ impl<J: Journal> Mirror<J> {
         let blocks = BlockSet::touching(op.at, op.len);
         let entries = self.replicas[op.group].record.executed.of(op.unit, blocks);
         let list: Vec<Executed> =
-            self.forgotten.entries().chain(entries).map(|e| wire_entry(&e)).collect();
+            self.forgotten.entries(op.group).chain(entries).map(|e| wire_entry(&e)).collect();
         let mut body = out.alloc(data.len() + list.as_bytes().len());
         body.as_mut()[..data.len()].copy_from_slice(&data);
         body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());

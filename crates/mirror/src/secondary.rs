@@ -418,14 +418,14 @@ impl<J: Journal> Mirror<J> {
         let executed = &mut replica.record.executed;
         *executed = ExecutedList::from_records(list, &mut self.noted);
         // The list is as long as its leader has it: what has no room here is forgotten before the rest is listed.
-        let mut dropped = Forgotten::new();
-        executed.bound(self.limits.executed_group as usize, &mut dropped);
+        let mut dropped = Forgotten::new(Forgotten::MOST);
+        executed.bound(self.limits.executed_group as usize, group, &mut dropped);
         let mut changes = alloc::vec![Change::CleanAll, Change::Base(base)];
         if self.journal.survives() {
             changes.push(Change::Executed(executed.entries()));
         }
         self.take_forgotten(group, list);
-        self.forget(group, dropped.entries().collect());
+        self.forget(group, dropped.entries(group).collect());
         let wait = Waiting::Seal { epoch, lsn, link, op: h.op.get() };
         self.change_first(now, group, changes, wait, out);
     }

@@ -1,105 +1,227 @@
 //! Client writes that a device no longer lists, although it may hold them (rule R8).
 //!
-//! A list of executed writes is bounded. When it is full its oldest entries go, and what is remembered
-//! of them is one number per client: a retry of a lower one must neither be executed (it may be in the
+//! A list of executed writes is bounded. When it is full its oldest entries go, and what is remembered of
+//! them is a number per client and group: a retry of a lower one must neither be executed (it may be in the
 //! content, under what came after it) nor answered as done (it may not be). It ends with an error.
 //!
-//! Invariants: a number never falls while its client's life lasts; at most `most` clients are named, and
-//! whoever loses its place is covered by `before` from then on.
+//! Where there are too many such numbers, those that have stood for longest become the clients' numbers in
+//! *all* groups of the device: there writes are refused, too, that were never executed.
+//!
+//! Invariants: what is covered stays covered while its client's life lasts; there are at most `room` numbers
+//! of single groups, and `most` of one group; at most `most` clients have one for all groups, and whoever loses
+//! its place is covered by `before` from then on.
 
 use crate::{ClientWrite, ExecutedBlocks};
 use alloc::collections::BTreeMap;
-use base::{BlockSet, Incarnation, SdcId, UnitKey};
+use alloc::vec::Vec;
+use base::{BlockSet, GroupId, Incarnation, SdcId, UnitKey, VolumeId};
+
+/// The unit that a marker of a single group names. Builds that know none take it for one of all groups.
+const HERE: UnitKey = UnitKey { volume: VolumeId(0), index: 1 };
+
+/// A client's life, and the number below which its writes may have been forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Number {
+    life: Incarnation,
+    seq: u64,
+}
+
+impl Number {
+    fn covers(self, write: ClientWrite) -> bool {
+        self.life > write.incarnation || self.life == write.incarnation && write.seq < self.seq
+    }
+
+    /// The last write that it covers.
+    fn last(self, sdc: SdcId) -> ClientWrite {
+        ClientWrite { sdc, incarnation: self.life, seq: self.seq.saturating_sub(1), floor: 0 }
+    }
+
+    fn marker(self, sdc: SdcId, unit: UnitKey) -> ExecutedBlocks {
+        let write = ClientWrite { sdc, incarnation: self.life, seq: self.seq, floor: 0 };
+        ExecutedBlocks { write, unit, blocks: BlockSet::EMPTY }
+    }
+}
+
+/// What was forgotten in single groups.
+#[derive(Clone, Debug, Default)]
+struct Single {
+    /// With the order in which they rose last. Client 0: of lives up to this one every write.
+    numbers: BTreeMap<(GroupId, SdcId), (Number, u64)>,
+    /// How many numbers a group has.
+    counts: BTreeMap<GroupId, usize>,
+    raised: u64,
+    room: usize,
+}
 
 /// What was forgotten on one device, by client.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Forgotten {
-    /// By client: its life, and the number below which its writes may have been forgotten.
-    clients: BTreeMap<SdcId, (Incarnation, u64)>,
-    /// Of lives up to this one every write may have been.
+    single: Single,
+    /// Of all groups.
+    clients: BTreeMap<SdcId, Number>,
+    /// Of lives up to this one every write may have been forgotten, in all groups.
     before: Incarnation,
     most: usize,
 }
 
 impl Forgotten {
-    /// Clients that are named at most: as many as a cluster takes.
+    /// Clients that have a number for all groups, at most: as many as a cluster takes.
     pub const MOST: usize = 4096;
 
-    /// Nothing was forgotten.
-    pub fn new() -> Forgotten {
-        Forgotten::with(Forgotten::MOST)
+    /// Nothing was forgotten. At most so many numbers of single groups are kept.
+    pub fn new(room: usize) -> Forgotten {
+        Forgotten::with(Forgotten::MOST, room)
     }
 
-    /// The same, which names at most so many clients.
-    pub fn with(most: usize) -> Forgotten {
-        Forgotten { clients: BTreeMap::new(), before: Incarnation(0), most }
+    /// The same, and at most so many clients have a number for all groups.
+    pub fn with(most: usize, room: usize) -> Forgotten {
+        let single = Single { room, ..Single::default() };
+        Forgotten { single, clients: BTreeMap::new(), before: Incarnation(0), most }
     }
 
-    /// Writes of this life with numbers below `seq` may be forgotten from now on.
-    pub fn raise(&mut self, sdc: SdcId, incarnation: Incarnation, seq: u64) {
-        if sdc.0 == 0 {
-            self.before = self.before.max(incarnation);
-        }
-        if incarnation <= self.before {
+    /// Writes of this life to this group with numbers below `seq` may be forgotten from now on. Client 0: all of
+    /// lives up to this one.
+    pub fn raise(&mut self, group: GroupId, sdc: SdcId, life: Incarnation, seq: u64) {
+        let number = Number { life, seq };
+        if self.covers_everywhere(number.last(sdc)) {
             return;
         }
-        let entry = self.clients.entry(sdc).or_insert((incarnation, seq));
-        *entry = (*entry).max((incarnation, seq));
+        let Single { numbers, counts, raised, .. } = &mut self.single;
+        *raised += 1;
+        let count = counts.entry(group).or_default();
+        let known = numbers.entry((group, sdc)).or_insert_with(|| {
+            *count += 1;
+            (number, *raised)
+        });
+        if number > known.0 {
+            *known = (number, *raised);
+        }
+        let of_group = *count;
+        if of_group > self.most {
+            self.fold(self.most, Some(group));
+        }
+        self.set_room(self.single.room);
+    }
+
+    /// Has room for so many numbers of single groups from now on.
+    pub fn set_room(&mut self, room: usize) {
+        self.single.room = room;
+        if self.single.numbers.len() > room {
+            self.fold(room, None);
+        }
+    }
+
+    /// There are more than `most` numbers of single groups, or of this one: a quarter, those that rose first, hold for
+    /// all groups from now on.
+    #[cold]
+    fn fold(&mut self, most: usize, group: Option<GroupId>) {
+        let concerns = |id: GroupId| group.is_none_or(|group| group == id);
+        let numbers = self.single.numbers.iter().filter(|((id, _), _)| concerns(*id));
+        let mut raised: Vec<u64> = numbers.map(|(_, (_, at))| *at).collect();
+        let count = raised.len() - most * 3 / 4;
+        let last = *raised.select_nth_unstable(count - 1).1;
+        let is_old = |id: GroupId, at: u64| concerns(id) && at <= last;
+        let all = core::mem::take(&mut self.single.numbers);
+        let (old, mut left): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            all.into_iter().partition(|((id, _), (_, at))| is_old(*id, *at));
+        old.into_iter().for_each(|((_, sdc), (number, _))| self.raise_everywhere(sdc, number));
+        left.retain(|(_, sdc), (number, _)| !self.covers_everywhere(number.last(*sdc)));
+        self.single.counts.clear();
+        for (id, _) in left.keys() {
+            *self.single.counts.entry(*id).or_default() += 1;
+        }
+        self.single.numbers = left;
+    }
+
+    fn raise_everywhere(&mut self, sdc: SdcId, number: Number) {
+        if sdc.0 == 0 {
+            self.before = self.before.max(number.life);
+        }
+        if number.life <= self.before {
+            return;
+        }
+        let known = self.clients.entry(sdc).or_insert(number);
+        *known = number.max(*known);
         if self.clients.len() > self.most {
-            let oldest = self.clients.iter().map(|(sdc, (life, _))| (*life, *sdc)).min();
+            let oldest = self.clients.iter().map(|(sdc, n)| (n.life, *sdc)).min();
             let (life, sdc) = oldest.expect("there is one");
             self.clients.remove(&sdc);
             self.before = self.before.max(life);
         }
     }
 
-    /// True when a write that no list names may have been executed all the same.
-    pub fn covers(&self, write: ClientWrite) -> bool {
-        let named = self.clients.get(&write.sdc);
-        write.incarnation <= self.before
-            || named.is_some_and(|(life, seq)| {
-                *life > write.incarnation || *life == write.incarnation && write.seq < *seq
-            })
+    /// True when a write to this group that no list names may have been executed all the same.
+    pub fn covers(&self, group: GroupId, write: ClientWrite) -> bool {
+        let numbers = &self.single.numbers;
+        let named = numbers.get(&(group, write.sdc)).is_some_and(|(n, _)| n.covers(write));
+        let all = || numbers.get(&(group, SdcId(0)));
+        named
+            || all().is_some_and(|(n, _)| write.incarnation <= n.life)
+            || self.covers_everywhere(write)
     }
 
-    /// As entries that name no block: how it is kept on a device and handed to other replicas.
-    pub fn entries(&self) -> impl Iterator<Item = ExecutedBlocks> + '_ {
-        let marker = |sdc, incarnation, seq| ExecutedBlocks {
-            write: ClientWrite { sdc, incarnation, seq, floor: 0 },
-            unit: UnitKey::default(),
-            blocks: BlockSet::EMPTY,
-        };
-        let all = (self.before.0 > 0).then(|| marker(SdcId(0), self.before, 0));
-        let named = self.clients.iter().map(move |(sdc, (life, seq))| marker(*sdc, *life, *seq));
-        all.into_iter().chain(named)
+    fn covers_everywhere(&self, write: ClientWrite) -> bool {
+        let named = self.clients.get(&write.sdc).is_some_and(|n| n.covers(write));
+        named || write.incarnation <= self.before
     }
 
-    /// Takes in such an entry; false for one that names blocks, which is none.
-    pub fn take(&mut self, entry: &ExecutedBlocks) -> bool {
-        let ClientWrite { sdc, incarnation, seq, floor } = entry.write;
+    // ---- as entries that name no block: how it is kept on a device and handed to other replicas ----
+
+    /// What holds for all groups.
+    pub fn everywhere(&self) -> impl Iterator<Item = ExecutedBlocks> + '_ {
+        let before = Number { life: self.before, seq: 0 };
+        let all = (self.before.0 > 0).then(|| before.marker(SdcId(0), UnitKey::default()));
+        let marker = |(sdc, n): (&SdcId, &Number)| n.marker(*sdc, UnitKey::default());
+        all.into_iter().chain(self.clients.iter().map(marker))
+    }
+
+    /// What holds for this group alone.
+    pub fn here(&self, group: GroupId) -> impl Iterator<Item = ExecutedBlocks> + '_ {
+        let range = (group, SdcId(0))..=(group, SdcId(u32::MAX));
+        self.single.numbers.range(range).map(|((_, sdc), (n, _))| n.marker(*sdc, HERE))
+    }
+
+    /// All that holds for this group.
+    pub fn entries(&self, group: GroupId) -> impl Iterator<Item = ExecutedBlocks> + '_ {
+        self.everywhere().chain(self.here(group))
+    }
+
+    /// The same entry, for the group alone to which it was told.
+    pub fn of_group(entry: ExecutedBlocks) -> ExecutedBlocks {
+        ExecutedBlocks { unit: HERE, ..entry }
+    }
+
+    /// Takes in such an entry, told about this group; false for one that names blocks, which is none.
+    pub fn take(&mut self, group: GroupId, entry: &ExecutedBlocks) -> bool {
+        let ClientWrite { sdc, incarnation: life, seq, floor } = entry.write;
         // Earlier builds kept each client's floor in each group like this. Nothing was forgotten then.
         if entry.blocks.is_empty() && floor == 0 && (seq > 0 || sdc.0 == 0) {
-            self.raise(sdc, incarnation, seq);
+            match entry.unit == HERE {
+                true => self.raise(group, sdc, life, seq),
+                false => self.raise_everywhere(sdc, Number { life, seq }),
+            }
         }
         entry.blocks.is_empty()
     }
 
-    /// True when taking in this entry of another device would change nothing.
-    pub fn has(&self, entry: &ExecutedBlocks) -> bool {
+    /// True when taking in this entry for this group would change nothing.
+    pub fn has(&self, group: GroupId, entry: &ExecutedBlocks) -> bool {
         let last = ClientWrite { seq: entry.write.seq.saturating_sub(1), ..entry.write };
-        self.covers(last)
+        self.covers(group, last)
     }
 
-    /// Covers whoever has a number by its life, which takes one entry.
+    /// Covers whoever has a number by its life, in all groups, which takes one entry.
     pub fn merge(&mut self) {
-        let lives = self.clients.values().map(|(life, _)| *life);
+        self.single.counts.clear();
+        let single = core::mem::take(&mut self.single.numbers).into_values().map(|(n, _)| n.life);
+        let lives = self.clients.values().map(|n| n.life).chain(single);
         self.before = lives.fold(self.before, Incarnation::max);
         self.clients.clear();
     }
 
     /// How many entries it has.
     pub fn len(&self) -> usize {
-        self.clients.len() + usize::from(self.before.0 > 0)
+        self.single.numbers.len() + self.clients.len() + usize::from(self.before.0 > 0)
     }
 
     /// True when nothing was forgotten.
@@ -108,56 +230,121 @@ impl Forgotten {
     }
 }
 
-impl Default for Forgotten {
-    fn default() -> Forgotten {
-        Forgotten::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const G: GroupId = GroupId(3);
+    const H: GroupId = GroupId(4);
 
     fn write(sdc: u32, life: u64, seq: u64) -> ClientWrite {
         ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(life), seq, floor: 0 }
     }
 
+    fn raise(f: &mut Forgotten, group: GroupId, sdc: u32, life: u64, seq: u64) {
+        f.raise(group, SdcId(sdc), Incarnation(life), seq);
+    }
+
+    /// With room for single groups, and without.
+    fn both() -> [Forgotten; 2] {
+        [0, 100].map(|room| Forgotten::with(2, room))
+    }
+
     #[test]
     fn what_may_have_been_forgotten_is_covered_and_nothing_else() {
-        let mut f = Forgotten::with(2);
-        f.raise(SdcId(1), Incarnation(5), 10);
-        f.raise(SdcId(1), Incarnation(5), 7);
-        assert!(f.covers(write(1, 5, 9)) && !f.covers(write(1, 5, 10)));
-        assert!(f.covers(write(1, 4, 99)), "an older life");
-        assert!(!f.covers(write(1, 6, 1)) && !f.covers(write(2, 5, 1)));
-        f.raise(SdcId(1), Incarnation(6), 3);
-        assert!(f.covers(write(1, 5, 99)) && !f.covers(write(1, 6, 3)));
+        for mut f in both() {
+            raise(&mut f, G, 1, 5, 10);
+            raise(&mut f, G, 1, 5, 7);
+            assert!(f.covers(G, write(1, 5, 9)) && !f.covers(G, write(1, 5, 10)));
+            assert!(f.covers(G, write(1, 4, 99)), "an older life");
+            assert!(!f.covers(G, write(1, 6, 1)) && !f.covers(G, write(2, 5, 1)));
+            raise(&mut f, G, 1, 6, 3);
+            assert!(f.covers(G, write(1, 5, 99)) && !f.covers(G, write(1, 6, 3)));
+            assert_eq!(f.covers(H, write(1, 5, 1)), f.single.room == 0, "another group");
+        }
+    }
+
+    #[test]
+    fn numbers_without_a_place_hold_for_all_groups_the_oldest_first() {
+        let mut f = Forgotten::new(8);
+        for group in 1..=9 {
+            raise(&mut f, GroupId(group), 1, 5, 10 * u64::from(group));
+            raise(&mut f, GroupId(2), 1, 5, 20 + u64::from(group));
+        }
+        assert!(f.single.numbers.len() <= 8 && f.clients.len() == 1);
+        let number = f.clients[&SdcId(1)].seq;
+        assert!(number < 60, "{number} is not that of an old one");
+        for group in 1..=9 {
+            let own = if group == 2 { 29 } else { 10 * u64::from(group) };
+            let until = own.max(number);
+            let at = |seq| f.covers(GroupId(group), write(1, 5, seq));
+            assert!(at(until - 1) && !at(until), "{group}");
+        }
+        f.set_room(0);
+        assert!(f.covers(G, write(1, 5, 89)) && !f.covers(G, write(1, 5, 90)) && f.len() == 1);
+    }
+
+    #[test]
+    fn one_group_has_no_more_numbers_than_a_frame_takes() {
+        let mut f = Forgotten::with(4, 100);
+        for sdc in 1..=20 {
+            let life = u64::from(sdc);
+            raise(&mut f, G, sdc, life, 10);
+            raise(&mut f, H, 30, 99, life);
+            assert!(f.here(G).count() <= 4 && f.entries(G).count() <= 9);
+            assert!((1..=sdc).all(|sdc| f.covers(G, write(sdc, u64::from(sdc), 9))));
+            assert_eq!(f.here(G).count(), f.single.counts[&G]);
+        }
+        assert!(!f.covers(G, write(20, 20, 10)) && !f.covers(G, write(30, 99, 1)));
     }
 
     #[test]
     fn one_entry_covers_all() {
-        let mut f = Forgotten::new();
-        (1..=9).for_each(|n| f.raise(SdcId(n), Incarnation(u64::from(n)), 5));
+        let mut f = Forgotten::new(4);
+        (1..=9).for_each(|n| raise(&mut f, GroupId(n), n, u64::from(n), 5));
         f.merge();
         assert_eq!(f.len(), 1);
-        assert!((1..=9).all(|n| f.covers(write(n, u64::from(n), 4))) && !f.covers(write(1, 10, 1)));
+        assert!((1..=9).all(|n| f.covers(G, write(n, u64::from(n), 4))));
+        assert!(!f.covers(G, write(1, 10, 1)));
+        // Told to another device about one group, it holds for that group there.
+        let mut other = Forgotten::new(4);
+        f.entries(G).for_each(|e| assert!(other.take(G, &Forgotten::of_group(e))));
+        assert!(other.covers(G, write(7, 9, 4)) && !other.covers(G, write(7, 10, 4)));
+        assert!(!other.covers(H, write(7, 1, 4)));
+        other.set_room(0);
+        assert!(other.covers(H, write(7, 9, 4)) && !other.covers(H, write(7, 10, 4)));
     }
 
     #[test]
     fn who_loses_its_place_is_still_covered() {
-        let mut f = Forgotten::with(2);
-        f.raise(SdcId(1), Incarnation(5), 10);
-        f.raise(SdcId(2), Incarnation(8), 10);
-        f.raise(SdcId(3), Incarnation(9), 10);
-        assert_eq!(f.len(), 3, "two by name, and all lives up to the fifth");
-        assert!(f.covers(write(1, 5, 999)) && !f.covers(write(1, 6, 1)));
-        assert!(!f.covers(write(2, 8, 10)), "it has a number of its own");
-        let mut again = Forgotten::with(2);
-        assert!(!f.entries().any(|e| again.has(&e)));
-        assert!(f.entries().all(|e| again.take(&e)));
-        assert_eq!(again, f);
-        assert!(f.entries().all(|e| again.has(&e)));
-        f.raise(SdcId(2), Incarnation(8), 11);
-        assert_eq!(f.entries().filter(|e| !again.has(e)).count(), 1);
+        for room in [0, 2] {
+            let mut f = Forgotten::with(2, room);
+            raise(&mut f, G, 1, 5, 10);
+            raise(&mut f, G, 2, 8, 10);
+            raise(&mut f, G, 3, 9, 10);
+            f.set_room(0);
+            assert_eq!(f.len(), 3, "two by name, and all lives up to the fifth");
+            assert!(f.covers(G, write(1, 5, 999)) && !f.covers(G, write(1, 6, 1)));
+            assert!(!f.covers(G, write(2, 8, 10)), "it has a number of its own");
+        }
+    }
+
+    /// As a device reads it again, and as builds read it that have no numbers of single groups.
+    #[test]
+    fn entries_tell_all_of_it() {
+        for mut f in both() {
+            raise(&mut f, G, 1, 5, 10);
+            raise(&mut f, G, 2, 8, 10);
+            raise(&mut f, H, 3, 9, 10);
+            let entries: Vec<_> =
+                [G, H].into_iter().flat_map(|g| f.entries(g).map(move |e| (g, e))).collect();
+            let mut again = Forgotten::with(2, f.single.room);
+            assert!(!entries.iter().any(|(g, e)| again.has(*g, e)));
+            assert!(entries.iter().all(|(g, e)| again.take(*g, e)));
+            assert!(entries.iter().all(|(g, e)| again.has(*g, e)));
+            assert!([G, H].into_iter().all(|g| again.entries(g).eq(f.entries(g))));
+            raise(&mut f, G, 2, 8, 11);
+            assert_eq!(f.entries(G).filter(|e| !again.has(G, e)).count(), 1);
+        }
     }
 }

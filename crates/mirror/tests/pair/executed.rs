@@ -27,10 +27,23 @@ fn write(
     fill: u8,
     flags: u8,
 ) -> Option<Status> {
+    write_of(pair, (to, GROUP), name, block, fill, flags)
+}
+
+/// The same, of a unit of this group.
+fn write_of(
+    pair: &mut Pair,
+    (to, group): (usize, GroupId),
+    name: ClientWrite,
+    block: u32,
+    fill: u8,
+    flags: u8,
+) -> Option<Status> {
     let mut h = Header::new(Kind::Write);
     (h.op, h.seq, h.floor) = (1.into(), name.seq.into(), name.floor.into());
     (h.sdc, h.incarnation) = (name.sdc.0.into(), name.incarnation.0.into());
-    (h.group, h.epoch, h.volume) = (GROUP.0.into(), pair.epoch.into(), 1.into());
+    (h.group, h.epoch, h.volume) = (group.0.into(), pair.epoch.into(), 1.into());
+    h.unit = (group.0 - GROUP.0).into();
     (h.at, h.len, h.flags) = ((block * BLOCK).into(), BLOCK.into(), flags);
     let body = vec![fill; BLOCK as usize];
     let h = wire::parse(wire::frame(h, &body).as_slice());
@@ -113,7 +126,7 @@ fn what_has_no_room_at_a_seal_is_forgotten_first() {
     let mut pair = pair(limits.clone());
     pair.replace_second();
     limits.executed_group = 8;
-    let media = Memory { kept: true, forgotten: Some(Forgotten::new()), ..Memory::room(4) };
+    let media = Memory { kept: true, forgotten: Some(Forgotten::new(64)), ..Memory::room(4) };
     pair.mirrors[1] = Mirror::new(DeviceId(2), Incarnation(8), limits, media, pair.now);
     for seq in 1..=30 {
         assert_eq!(write(&mut pair, 0, named(5, seq, 1), 0, seq as u8, 0), Some(Status::Ok));
@@ -125,7 +138,40 @@ fn what_has_no_room_at_a_seal_is_forgotten_first() {
     assert!(!list.is_empty() && list.len() <= 8);
     for seq in 1..=30 {
         let listed = list.iter().any(|e| e.write.seq == seq);
-        assert!(listed || known.covers(named(5, seq, 1)), "{seq} is neither listed nor forgotten");
+        assert!(
+            listed || known.covers(GROUP, named(5, seq, 1)),
+            "{seq} is neither listed nor forgotten"
+        );
+    }
+}
+
+/// Clients count their writes over all groups. What is forgotten in one that is busy says nothing about another one,
+/// whose writes have waited meanwhile, also after these have been handed to another device.
+#[test]
+fn what_is_forgotten_in_one_group_costs_no_write_to_another_one() {
+    let mut limits = Limits::TEST_MIN;
+    (limits.executed_group, limits.executed_device, limits.executed_window) = (4096, 256, 4096);
+    let mut pair = pair(limits);
+    let devices = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>();
+    let (replicas, busy) = (devices(&[1, 2]), GroupId(GROUP.0 + 1));
+    let (epoch, primary, in_sync) = (Epoch(pair.epoch), Some(DeviceId(1)), devices(&[1, 2]));
+    let config = GroupConfig { epoch, primary, replicas, in_sync, joiners: vec![], lost: false };
+    for (mirror, out) in pair.mirrors.iter_mut().zip(&mut pair.outs) {
+        mirror.configure(pair.now, busy, &config, out);
+    }
+    pair.wait(500);
+    for seq in 10..1000 {
+        let name = named(5, seq, 10);
+        assert_eq!(write_of(&mut pair, (0, busy), name, 0, 7, 0), Some(Status::Ok));
+    }
+    let forgotten = write_of(&mut pair, (0, busy), named(5, 10, 10), 0, 8, flag::RETRY);
+    assert_eq!(forgotten, Some(Status::Forgotten));
+    for (leads, block) in [(1, 0), (2, 1)] {
+        pair.configure(leads, &[1, 2], &[], &[0, 1]);
+        pair.wait(500);
+        let waited = named(5, u64::from(leads), 1);
+        let done = write(&mut pair, leads as usize - 1, waited, block, 9, flag::RETRY);
+        assert_eq!(done, Some(Status::Ok), "it was never done");
     }
 }
 

@@ -130,7 +130,7 @@ impl Journal for Memory {
         }
         Started::Done(Buf::EMPTY)
     }
-    fn change(&mut self, token: Option<u64>, _: GroupId, changes: Vec<Change>) {
+    fn change(&mut self, token: Option<u64>, group: GroupId, changes: Vec<Change>) {
         let done = token.filter(|_| self.kept);
         self.ended.extend(done.map(|token| Finished { token, result: Ok(Buf::EMPTY), crc: None }));
         for change in changes {
@@ -142,7 +142,7 @@ impl Journal for Memory {
                 }
                 Change::Forgotten(list) => {
                     let forgotten = self.forgotten.iter_mut();
-                    forgotten.for_each(|f| list.iter().for_each(|e| assert!(f.take(e))));
+                    forgotten.for_each(|f| list.iter().for_each(|e| assert!(f.take(group, e))));
                 }
                 Change::Executed(list) => {
                     self.lists.extend(self.forgotten.clone().map(|known| (known, list)));

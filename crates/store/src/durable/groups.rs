@@ -3,7 +3,8 @@
 //! Invariants: applying a history whose first part is in the state already gives the same state as
 //! applying its rest; the dirty set never lacks a block that a durable record added and none took out.
 //! When it has no room any more it becomes "all of the group", never less. Executed writes for which there
-//! is no room are forgotten, the oldest first, and [`Forgotten`] covers them.
+//! is no room are forgotten, the oldest first, and [`Forgotten`] covers them: by numbers of single groups, as
+//! far as there is room for these.
 //!
 //! All of it always fits into the area of records: see [`Room`] and `docs/internals/limits.md`.
 
@@ -15,13 +16,16 @@ use base::{BlockSet, Epoch, GroupId, Incarnation, Mutant, SdcId, UnitKey, Volume
 use seam::{Change, ClientWrite, ExecutedBlocks, Forgotten, GroupRecord, Origin};
 
 /// How the area of records is divided: half of it is for dirty sets, a 32nd for the groups themselves, as
-/// much as it takes for clients whose writes were forgotten; the rest is for executed writes.
+/// much as it takes for clients whose writes were forgotten in all groups. The rest is for executed writes, and
+/// what these leave for clients whose writes were forgotten in single groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// Units that dirty sets may name.
     pub units: usize,
     /// Executed writes that are listed.
     pub executed: usize,
+    /// Numbers that cover forgotten writes of single groups.
+    pub single: usize,
 }
 
 impl Room {
@@ -30,9 +34,11 @@ impl Room {
         let area = area as usize;
         let forgotten = (Forgotten::MOST + 1) * size_of::<DiskExecuted>();
         let rest = (area / 2 - area / 32).saturating_sub(forgotten);
+        let entries = rest / size_of::<DiskExecuted>();
         Room {
             units: units.min(area / 2 / size_of::<DiskBlocks>()),
-            executed: executed.min(rest / size_of::<DiskExecuted>()),
+            executed: executed.min(entries),
+            single: executed.min(entries.saturating_sub(executed)),
         }
     }
 }
@@ -177,7 +183,7 @@ impl Groups {
     /// No group; what is remembered stays within `room`.
     pub fn new(room: Room) -> Groups {
         let (groups, tally) = (BTreeMap::new(), Tally::default());
-        Groups { groups, units: 0, room, tally, forgotten: Forgotten::new() }
+        Groups { groups, units: 0, room, tally, forgotten: Forgotten::new(room.single) }
     }
 
     /// Executed writes that are listed, in all groups.
@@ -230,7 +236,7 @@ impl Groups {
             }
             Change::Forgotten(list) => {
                 for entry in list {
-                    self.forgotten.take(entry);
+                    self.forgotten.take(id, entry);
                 }
             }
             Change::Wipe => {
@@ -254,12 +260,12 @@ impl Groups {
             clients.flat_map(|c| c.writes.values().map(|l| l.noted)).collect();
         let Some(last) = count.min(noted.len()).checked_sub(1) else { return };
         let last = *noted.select_nth_unstable(last).1;
-        for group in self.groups.values_mut() {
+        for (id, group) in &mut self.groups {
             let forgotten = &mut self.forgotten;
             self.tally.listed -= group.retain(|sdc, client, seq, _, listed| {
                 let stays = listed.noted > last;
                 if !stays && seq >= client.floor {
-                    forgotten.raise(sdc, client.incarnation, seq.saturating_add(1));
+                    forgotten.raise(*id, sdc, client.incarnation, seq.saturating_add(1));
                 }
                 stays
             });
@@ -330,10 +336,11 @@ impl Groups {
     pub fn encode(&mut self, area: u64) -> Vec<u8> {
         self.fit(area as usize);
         let mut bytes = Vec::with_capacity(self.encoded_len());
-        let mut forgotten: Vec<ExecutedBlocks> = self.forgotten.entries().collect();
+        let mut everywhere: Vec<ExecutedBlocks> = self.forgotten.everywhere().collect();
         for (id, group) in &self.groups {
-            // They are the device's, not a group's: they lie with the first one.
-            let mut executed = core::mem::take(&mut forgotten);
+            // What holds for all groups lies with the first one.
+            let mut executed = core::mem::take(&mut everywhere);
+            executed.extend(self.forgotten.here(*id));
             executed.extend(group.list());
             let len = size_of::<GroupHead>()
                 + group.dirty.len() * size_of::<DiskBlocks>()
@@ -363,10 +370,11 @@ impl Groups {
 
     /// Makes room when there are more groups than their share of the area has room for.
     ///
-    /// First groups go of which nothing is here any more: their epoch is not needed, as the MDM raises it
-    /// in every group that it gives to a life of this device. Then executed writes are forgotten, dirty
-    /// sets become "all", and all clients of before are covered by one number.
+    /// First what was forgotten in single groups counts for all of them. Then groups go of which nothing is here any
+    /// more: their epoch is not needed, as the MDM raises it in every group that it gives to a life of this device.
+    /// Then executed writes are forgotten, dirty sets become "all", and all clients of before are covered by one number.
     fn fit(&mut self, area: usize) {
+        self.forgotten.set_room(if self.encoded_len() > area { 0 } else { self.room.single });
         let excess = |all: &Groups| all.encoded_len().saturating_sub(area);
         if excess(self) > 0 {
             let most = self.groups.len()
@@ -409,7 +417,7 @@ impl Groups {
             (group.acted, group.base) = (Epoch(head.acted.get()), Epoch(head.base.get()));
             for _ in 0..head.executed.get() {
                 let entry = executed_of(from.take::<DiskExecuted>()?);
-                if !all.forgotten.take(&entry) {
+                if !all.forgotten.take(id, &entry) {
                     executed.push((id, entry));
                 }
             }
@@ -437,8 +445,8 @@ mod tests {
 
     const G: GroupId = GroupId(3);
     const AREA: u64 = 1 << 20;
-    const ROOM: Room = Room { units: 100, executed: 100 };
-    const TWO: Room = Room { units: 2, executed: 100 };
+    const ROOM: Room = Room { units: 100, executed: 100, single: 10 };
+    const TWO: Room = Room { units: 2, executed: 100, single: 10 };
 
     fn unit(index: u32) -> UnitKey {
         UnitKey { volume: VolumeId(1), index }
@@ -518,8 +526,6 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_forgotten_oldest_first_and_covered() {
-        let room = Room { units: 10, executed: 8 };
-        let mut groups = Groups::new(room);
         let write =
             |sdc, seq| ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(7), seq, floor: 1 };
         let entry = |sdc, seq| ExecutedBlocks {
@@ -527,26 +533,52 @@ mod tests {
             unit: unit(0),
             blocks: BlockSet::from_range(0..1),
         };
-        for seq in 1..=100 {
-            groups.change(G, &Change::Executed(vec![entry(1, seq), entry(2, seq)]));
-            groups.change(GroupId(4 + seq as u32), &Change::Executed(vec![entry(1, seq)]));
+        let group = |seq| GroupId(4 + seq as u32);
+        for single in [0, 20, 200] {
+            let room = Room { units: 10, executed: 8, single };
+            let mut groups = Groups::new(room);
+            for seq in 1..=100 {
+                groups.change(G, &Change::Executed(vec![entry(1, seq), entry(2, seq)]));
+                groups.change(group(seq), &Change::Executed(vec![entry(1, seq)]));
+            }
+            for _ in 0..2 {
+                let list = groups.records().into_iter().flat_map(|(_, r)| r.executed);
+                let list: Vec<_> = list.map(|e| (e.write.sdc, e.write.seq)).collect();
+                assert!((6..=8).contains(&list.len()), "{list:?}");
+                assert!(list.contains(&(SdcId(1), 100)) && list.contains(&(SdcId(2), 100)));
+                let forgotten = |id, seq| groups.forgotten().covers(id, write(1, seq));
+                let known = |seq| list.contains(&(SdcId(1), seq)) || forgotten(group(seq), seq);
+                assert!((1..=100).all(known) && !forgotten(group(100), 101));
+                assert!(groups.forgotten().len() <= single + 1);
+                // Nothing of this group was forgotten.
+                let elsewhere = (1..=100).filter(|seq| forgotten(G, *seq)).count();
+                assert!(if single < 200 { elsewhere > 60 } else { elsewhere == 0 });
+                groups = Groups::decode(&groups.encode(AREA), room).unwrap();
+            }
         }
+    }
+
+    /// What builds have written that knew one number per client, for all groups.
+    #[test]
+    fn a_number_of_an_earlier_build_holds_for_all_groups() {
+        let marker = |seq| ExecutedBlocks {
+            write: ClientWrite { sdc: SdcId(1), incarnation: Incarnation(7), seq, floor: 0 },
+            unit: UnitKey::default(),
+            blocks: BlockSet::EMPTY,
+        };
+        let mut groups = Groups::new(ROOM);
+        groups.change(G, &Change::Forgotten(vec![marker(10)]));
         for _ in 0..2 {
-            let list = groups.records().into_iter().flat_map(|(_, r)| r.executed);
-            let list: Vec<_> = list.map(|e| (e.write.sdc, e.write.seq)).collect();
-            assert!((6..=8).contains(&list.len()), "{list:?}");
-            assert!(list.contains(&(SdcId(1), 100)) && list.contains(&(SdcId(2), 100)));
-            let known =
-                |seq| list.contains(&(SdcId(1), seq)) || groups.forgotten().covers(write(1, seq));
-            assert!((1..=100).all(known) && !groups.forgotten().covers(write(1, 101)));
-            groups = Groups::decode(&groups.encode(AREA), room).unwrap();
+            let covers = |id, seq| groups.forgotten().covers(id, marker(seq).write);
+            assert!(covers(G, 9) && covers(GroupId(9), 9) && !covers(G, 10));
+            groups = Groups::decode(&groups.encode(AREA), ROOM).unwrap();
         }
     }
 
     /// A client is refused with it today, but a log of an earlier build may have it.
     #[test]
     fn the_highest_number_there_is_can_be_forgotten_and_replayed() {
-        let room = Room { units: 10, executed: 8 };
+        let room = Room { units: 10, executed: 8, single: 0 };
         let entry = |seq| ExecutedBlocks {
             write: ClientWrite { sdc: SdcId(1), incarnation: Incarnation(7), seq, floor: 0 },
             unit: unit(0),
@@ -559,12 +591,12 @@ mod tests {
             groups.change(GroupId(4 + seq as u32), &Change::Executed(vec![entry(seq)]));
         }
         let groups = Groups::decode(&groups.encode(AREA), room).unwrap();
-        assert!(groups.executed_len() <= 8 && groups.forgotten().covers(entry(20).write));
+        assert!(groups.executed_len() <= 8 && groups.forgotten().covers(G, entry(20).write));
     }
 
     #[test]
     fn an_area_that_is_too_short_takes_less_and_never_a_lie() {
-        let mut groups = Groups::new(Room { units: 50, executed: 50 });
+        let mut groups = Groups::new(Room { units: 50, executed: 50, single: 5 });
         let write = |seq| ClientWrite { sdc: SdcId(1), incarnation: Incarnation(7), seq, floor: 1 };
         for group in 1..=40 {
             groups.change(GroupId(group), &Change::Acted(Epoch(u64::from(group))));
@@ -584,8 +616,9 @@ mod tests {
             let again = Groups::decode(&bytes, groups.room).unwrap();
             let records: BTreeMap<_, _> = again.records().into_iter().collect();
             for seq in 1..=20 {
-                let record = &records[&GroupId(30 + seq as u32)];
-                assert!(!record.executed.is_empty() || again.forgotten().covers(write(seq)));
+                let id = GroupId(30 + seq as u32);
+                let record = &records[&id];
+                assert!(!record.executed.is_empty() || again.forgotten().covers(id, write(seq)));
                 assert!(!record.dirty.is_empty() || record.all_dirty);
             }
             assert!(records.values().any(|r| r.acted == Epoch(40)), "the newest epoch");
@@ -624,7 +657,7 @@ mod tests {
         assert!(groups.encode(AREA).len() <= AREA as usize);
         assert!(
             (1..=clients)
-                .all(|sdc| groups.forgotten().covers(entry(sdc, 8, BlockSet::EMPTY).write))
+                .all(|sdc| groups.forgotten().covers(G, entry(sdc, 8, BlockSet::EMPTY).write))
         );
     }
 
