@@ -104,6 +104,7 @@ impl Bench {
                     let header = parse(head.as_slice());
                     self.sent.push((link, header.kind().unwrap()));
                     self.map = header.map.get();
+                    self.asked.insert(0, header);
                 }
                 Effect::Welcome { link } => self.welcome.push(link),
                 Effect::Send { link, head, body } => {
