@@ -99,6 +99,8 @@ pub struct Mirror<J> {
     /// Members that I have dialled; and what is under way to all of them.
     pub(crate) peers: IdMap<DeviceId, Peer>,
     pub(crate) traffic: Traffic,
+    /// Operations of streams that were given to links so far.
+    pub(crate) sends: u64,
     /// Members whose links have room again, while something waits for it.
     pub(crate) roomy: Vec<DeviceId>,
     pub(crate) fates: BTreeMap<DeviceId, Fate>,
@@ -182,6 +184,7 @@ impl<J: Journal> Mirror<J> {
             named_at: MapVersion(0),
             peers: IdMap::default(),
             traffic: Traffic::default(),
+            sends: 0,
             roomy: Vec::new(),
             fates: BTreeMap::new(),
             ready: VecDeque::new(),

@@ -83,6 +83,8 @@ pub(crate) struct Op {
     pub acked: Members,
     /// Members that it was sent to on their present link and that have not answered: it takes room there.
     pub flying: Members,
+    /// What [`crate::mirror::Mirror::sends`] was when it was first sent, itself included.
+    pub number: u64,
     /// A client sent it to this shard: it counts against the limit for clients.
     pub from_client: bool,
     /// When it came, if it is a client's.
@@ -140,6 +142,7 @@ impl Op {
             sent: Members::default(),
             acked: Members::default(),
             flying: Members::default(),
+            number: 0,
             from_client: matches!(asker, Asker::Client { .. }),
             since: Time::ZERO,
             alone: false,

@@ -329,8 +329,8 @@ impl<J: Journal> Mirror<J> {
         }
         if op.flying.intersects(member) {
             op.flying.remove(member);
-            let bytes = window::bytes(op);
-            self.make_room(now, from, bytes);
+            let (bytes, number) = (window::bytes(op), op.number);
+            self.make_room(now, from, bytes, number);
         }
         match status {
             Some(Status::Ok) => self.check_write(now, key, out),

@@ -26,8 +26,8 @@ use zerocopy::IntoBytes;
 /// How long until an unanswered or refused question is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// The same, where no answer came again and again: each question begins the peer's stream anew, and an answer that takes longer
-/// than until the next one says nothing of that.
-const ASK_AT_LAST: Duration = Duration::from_secs(1);
+/// than until the next one says nothing of that. A whole window of other data may be before the question.
+const ASK_AT_LAST: Duration = Duration::from_secs(16);
 
 /// How far a sync is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +63,8 @@ pub(crate) struct Sync {
     sealed: Members,
     /// The last lsn when the peers were asked: their stream begins behind it.
     asked: Lsn,
+    /// What [`Mirror::sends`] was then.
+    asked_after: u64,
     /// The last one that went to the peers. Others may have gone to other members since.
     pub sent: Lsn,
     /// How long the answer is waited for.
@@ -92,6 +94,7 @@ impl Sync {
             told: Members::default(),
             sealed: Members::default(),
             asked: last,
+            asked_after: 0,
             sent: last,
             patience: ASK_AGAIN,
             todo: Dirty::default(),
@@ -149,12 +152,13 @@ impl<J: Journal> Mirror<J> {
         joiner: DeviceId,
         out: &mut Effects,
     ) {
-        let streaming = self.is_linked(joiner);
+        // Before it has read what it was sent earlier it only answers: its stream begins with the next question.
+        let (streaming, asked_after) = (self.is_clear(joiner), self.sends);
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(joiner);
         let Some(primary) = replica.primary() else { return };
         let sync = Sync::new(member, Some(joiner), primary.last);
-        primary.sync = Some(Sync { streaming, ..sync });
+        primary.sync = Some(Sync { streaming, asked_after, ..sync });
         self.joining.insert(group);
         self.asking.insert(group, now + ASK_AGAIN);
         self.send_question(group, out);
@@ -168,8 +172,10 @@ impl<J: Journal> Mirror<J> {
         members: Members,
         out: &mut Effects,
     ) {
+        let asked_after = self.sends;
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
-        primary.sync = Some(Sync::new(members, None, primary.last));
+        let sync = Sync::new(members, None, primary.last);
+        primary.sync = Some(Sync { asked_after, ..sync });
         self.asking.insert(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }
@@ -303,12 +309,25 @@ impl<J: Journal> Mirror<J> {
         }
         // It follows me in this epoch, so it serves by no lease of an older one (rule R4, case b).
         replica.promises.retain(|(device, _)| *device != from);
+        let (streaming, asked_after, patience) = (sync.streaming, sync.asked_after, sync.patience);
         match sync.phase {
             Phase::Wipe => return self.ask_joiner(now, group, from, out),
             // An answer to an older question says nothing of this stream.
-            Phase::Ask if sync.streaming && h.op.get() == sync.asked.0 => {}
+            Phase::Ask if h.op.get() == sync.asked.0 => {}
             _ => return,
         }
+        self.has_read(from, asked_after);
+        if !streaming {
+            if !h.has(flag::MORE) {
+                // This answer took as long as the next one will.
+                self.ask_joiner(now, group, from, out);
+                self.wait_for_answer(now, group, patience);
+            }
+            return self.pump(now, out);
+        }
+        let replica = self.replicas.get_mut(group).expect("looked up above");
+        let Role::Primary(primary) = &mut replica.role else { return };
+        let Some(sync) = &mut primary.sync else { return };
         let forget = mutant::on(match sync.joiner {
             Some(_) => Mutant::IgnoreJoinerDirty,
             None => Mutant::IgnorePeerDirty,

@@ -5,6 +5,10 @@
 //! finds no room waits, in order, until answers make some. While it waits, clients' writes that would go there wait, too:
 //! a member that is slower than the clients slows them down, and isn't lost by it.
 //!
+//! An operation may be over before a member has answered it: the configuration has changed, or a joiner was cut off. Its
+//! bytes may still wait in the link's queue. They take room until something is answered that was sent later: a link
+//! keeps its order.
+//!
 //! A joiner that no acknowledgement needs is waited for as long as it answers; one that stands still is cut off.
 
 use crate::mirror::Mirror;
@@ -23,6 +27,10 @@ pub(crate) struct Peer {
     pub link: Option<LinkId>,
     /// Bytes of operations of streams that were sent on it and are not answered.
     flying: u64,
+    /// Bytes of operations that were sent on it and are over without an answer: they may still wait in its queue.
+    sunk: u64,
+    /// What [`Mirror::sends`] was when the last of them was over.
+    fence: u64,
     /// Operations of streams that wait for room, in order.
     backlog: VecDeque<u64>,
     /// Clients wait for room, since then or since the last answer.
@@ -30,17 +38,41 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// So many bytes are under way no more. True when something waits for the room.
-    fn land(&mut self, bytes: u64, all: &mut Traffic) -> bool {
+    /// An operation of so many bytes is answered that was sent as this number.
+    fn land(&mut self, bytes: u64, number: u64, all: &mut Traffic) {
         let bytes = bytes.min(self.flying);
         self.flying -= bytes;
         all.flying -= bytes;
+        self.has_read(number, all);
+    }
+
+    /// An operation of so many bytes is over, and not answered.
+    fn sink(&mut self, bytes: u64, sends: u64) {
+        let bytes = bytes.min(self.flying);
+        self.flying -= bytes;
+        (self.sunk, self.fence) = (self.sunk + bytes, sends);
+    }
+
+    /// It has answered what was sent as this number, so it has read all that was sent before.
+    fn has_read(&mut self, number: u64, all: &mut Traffic) {
+        if number > self.fence {
+            all.flying -= core::mem::take(&mut self.sunk);
+        }
+    }
+
+    /// Something waits for room.
+    fn is_waited_for(&self) -> bool {
         !self.backlog.is_empty() || self.awaited.is_some()
+    }
+
+    /// Bytes that take room on it.
+    fn taken(&self) -> u64 {
+        self.flying + self.sunk
     }
 
     /// One operation always has room, however large it is.
     fn has_room(&self, bytes: u64, window: u64) -> bool {
-        self.flying == 0 || self.flying + bytes <= window
+        self.flying == 0 || self.taken() + bytes <= window
     }
 
     /// An operation that comes now has room, and overtakes none that waits.
@@ -57,7 +89,7 @@ pub(crate) fn bytes(op: &Op) -> u64 {
 /// What is under way to all members together: as long as one link's window has room for all of that, each link has.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    /// Bytes that are not answered.
+    /// Bytes that take room.
     flying: u64,
     /// Operations that wait for room.
     waiting: u64,
@@ -91,6 +123,11 @@ impl<J: Journal> Mirror<J> {
         self.peers.get(device).is_some_and(|peer| peer.link.is_some())
     }
 
+    /// True while my link to this device is up, and all that was sent on it is answered or still waited for.
+    pub(crate) fn is_clear(&self, device: DeviceId) -> bool {
+        self.peers.get(device).is_some_and(|peer| peer.link.is_some() && peer.sunk == 0)
+    }
+
     /// Sends a frame to a member, if its link is up; what it takes there is not counted.
     pub(crate) fn send_peer(&self, device: DeviceId, head: Head, body: Buf, out: &mut Effects) {
         if let Some(link) = self.peers.get(device).and_then(|peer| peer.link) {
@@ -104,6 +141,10 @@ impl<J: Journal> Mirror<J> {
         let mut header = self.copy_header(key);
         let op = self.ops.get_mut(key).expect("the operation lives");
         let replica = &self.replicas[op.group];
+        self.sends += 1;
+        if op.flying.is_empty() {
+            op.number = self.sends;
+        }
         let (bytes, flags) = (bytes(op), header.flags);
         // Only where one other has to have it: of two, one may have done it when the other one refuses.
         let undone = op.reserved && op.local == Local::NotStarted;
@@ -188,28 +229,40 @@ impl<J: Journal> Mirror<J> {
     pub(crate) fn link_peer(&mut self, device: DeviceId, link: Option<LinkId>) -> bool {
         let peer = self.peers.get_or_insert_with(device, Peer::default);
         let before = core::mem::replace(peer, Peer { link, ..Peer::default() });
-        self.traffic.flying -= before.flying;
+        self.traffic.flying -= before.taken();
         self.traffic.waiting -= before.backlog.len() as u64;
         before.awaited.is_some()
     }
 
-    /// A member answered an operation that took so many bytes: that makes room.
+    /// A member answered an operation that took so many bytes and was sent as this number: that makes room.
     #[inline]
-    pub(crate) fn make_room(&mut self, now: Time, from: DeviceId, bytes: u64) {
+    pub(crate) fn make_room(&mut self, now: Time, from: DeviceId, bytes: u64, number: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
-        if peer.land(bytes, &mut self.traffic) {
+        peer.land(bytes, number, &mut self.traffic);
+        if peer.is_waited_for() {
             peer.awaited = peer.awaited.map(|_| now);
             self.note_room(from);
         }
     }
 
-    /// An operation of a group is over: members that have not answered it never will.
+    /// A member answered a question: it has read all operations that were sent before, so many.
+    #[cold]
+    pub(crate) fn has_read(&mut self, from: DeviceId, sends: u64) {
+        let Some(peer) = self.peers.get_mut(from) else { return };
+        peer.has_read(sends + 1, &mut self.traffic);
+        if peer.is_waited_for() {
+            self.note_room(from);
+        }
+    }
+
+    /// An operation of a group is over: members that have not answered it never will. They may not have read it yet.
     #[cold]
     pub(crate) fn give_room(&mut self, group: GroupId, flying: Members, bytes: u64) {
         let Some(replica) = self.replicas.get(group) else { return };
         for device in replica.config.devices(flying).collect::<Vec<_>>() {
-            let peer = self.peers.get_mut(device);
-            if peer.is_some_and(|peer| peer.land(bytes, &mut self.traffic)) {
+            let Some(peer) = self.peers.get_mut(device) else { continue };
+            peer.sink(bytes, self.sends);
+            if peer.is_waited_for() {
                 self.note_room(device);
             }
         }
@@ -249,7 +302,8 @@ impl<J: Journal> Mirror<J> {
         }
         let peer = self.peers.get_mut(device).expect("as above");
         // Not for each answer: all that waits is looked at.
-        if peer.flying <= window / 4 * 3 && peer.awaited.take().is_some() {
+        let roomy = peer.flying == 0 || peer.taken() <= window / 4 * 3;
+        if roomy && peer.awaited.take().is_some() {
             self.unpark_all();
         }
     }

@@ -92,3 +92,48 @@ fn clients_wait_for_a_joiner_as_long_as_it_answers() {
     assert_eq!(pair.mirrors[0].admissions().len(), 1);
     pair.assert_equal();
 }
+
+/// Device 1 leads alone, and device 2 reads nothing that it is sent: bytes that are sent to it in three seconds of writes.
+fn sent_to_a_deaf_joiner(pair: &mut Pair) -> u64 {
+    let mut bytes = sent(pair);
+    for round in 0..60u32 {
+        write(pair, round % 40, 8);
+        pair.now = Time(pair.now.0 + 50_000_000);
+        pair.mirrors[0].tick(pair.now, &mut pair.outs[0]);
+        bytes += sent(pair);
+    }
+    bytes
+}
+
+#[test]
+fn what_a_joiner_has_not_read_takes_room_also_when_it_is_asked_anew() {
+    let mut pair = narrow();
+    pair.connect(true);
+    pair.configure(1, &[1], &[], &[0]);
+    pair.wait(3000);
+    (0..40).for_each(|block| assert_eq!(pair.write(0, block, 1), Some(Status::Ok)));
+    pair.connected = false; // nothing gets through, and nobody has noticed
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    let bytes = sent_to_a_deaf_joiner(&mut pair);
+    assert!(bytes <= QUEUE / 2, "{bytes} bytes wait in its queue");
+    // They were lost with that link.
+    pair.connect(false);
+    pair.connect(true);
+    pair.wait(3000);
+    assert_eq!(pair.mirrors[0].admissions().len(), 1);
+    pair.assert_equal();
+}
+
+#[test]
+fn what_a_member_has_not_read_takes_room_also_when_it_is_a_joiner_again() {
+    let mut pair = settle(narrow());
+    assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
+    (0..40).for_each(|block| write(&mut pair, block, 7));
+    let before = sent(&mut pair);
+    assert!(before > QUEUE / 4, "{before} bytes wait in its queue");
+    pair.connected = false;
+    pair.configure(1, &[1], &[], &[0]);
+    pair.configure(1, &[1], &[2], &[0]);
+    let bytes = before + sent_to_a_deaf_joiner(&mut pair);
+    assert!(bytes <= QUEUE / 2, "{bytes} bytes wait in its queue");
+}
