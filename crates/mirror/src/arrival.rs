@@ -113,7 +113,7 @@ impl<J: Journal> Mirror<J> {
     /// A copy is written, or can't be.
     pub(crate) fn arrived(&mut self, now: Time, key: u64, len: u32) {
         if let Some((purpose, since)) = self.arrivals.running.remove(&key) {
-            self.pace.ended(now, End::Target, purpose, now.since(since), len);
+            self.pace.ended(now, End::Target, purpose, now.since(since), since, len);
         }
     }
 }

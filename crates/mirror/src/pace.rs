@@ -3,9 +3,11 @@
 //!
 //! The rest after a copy is what makes a policy fit every device: where copies take long, because the device is slow or
 //! clients keep it busy, there are fewer of them. It is measured by what copies take on the average, so that they are
-//! spread evenly over time. No rest leads below the policy's floor: protection always comes. While no client asks for
-//! anything, nothing rests. What somebody missed who returns doesn't rest either: it is little, and until it is there,
-//! the next loss stops service. A settle isn't held back at all: clients wait for it.
+//! spread evenly over time. No rest leads below the policy's floor: protection always comes. Where copies take so long
+//! that the few of a policy would be slower than its floor, because they wait behind what clients write, there are more
+//! of them at a time. While no client asks for anything, nothing rests. What somebody missed who returns doesn't rest
+//! either: it is little, and until it is there, the next loss stops service. A settle isn't held back at all: clients wait
+//! for it.
 
 use base::{Duration, Limits, Mutant, Policy, Time, mutant};
 
@@ -21,6 +23,9 @@ const GENTLE: u32 = 64 << 10;
 
 /// So many copies at a time are made for who returns, where a policy makes fewer and has them rest.
 const RETURNS: u32 = 4;
+
+/// More are made while all of them together are slower than so many times the policy's floor.
+const URGENT: u64 = 8;
 
 /// Operations show what clients get without copies when there was none for so long.
 const ALONE: Duration = Duration::from_secs(1);
@@ -97,6 +102,8 @@ pub(crate) struct Pace {
     due: [Time; 2],
     /// By end: what copies take on the average of the last ones.
     took: [Duration; 2],
+    /// By end: how long they are under way on the average of the last ones, with what they wait for elsewhere.
+    lasts: [Duration; 2],
     /// When a copy began or ended, and what the last one was for.
     copied: Option<Time>,
     latest: Purpose,
@@ -117,6 +124,7 @@ impl Pace {
             client: None,
             due: [Time::ZERO; 2],
             took: [Duration::ZERO; 2],
+            lasts: [Duration::ZERO; 2],
             copied: None,
             latest: Purpose::Settle,
             alone: Tail::default(),
@@ -202,14 +210,41 @@ impl Pace {
     }
 
     /// So many copies of this kind at most; 0: any.
-    fn bound(&self, now: Time, purpose: Purpose) -> u32 {
+    fn bound(&self, now: Time, end: End, purpose: Purpose, limits: &Limits) -> u32 {
         let policy = self.policy(purpose);
+        let least = if purpose == Purpose::Return { RETURNS } else { 0 };
         match policy.copies {
             copies if policy.always => copies,
             _ if !self.is_busy(now) => 0,
-            copies if purpose == Purpose::Return && policy.rests() => copies.max(RETURNS),
+            copies if policy.rests() => copies.max(least).max(self.enough(end, purpose, limits)),
             copies => copies,
         }
+    }
+
+    /// Bytes that have to be under way for the floor.
+    fn owed(&self, end: End, purpose: Purpose) -> u64 {
+        let floor = self.policy(purpose).floor;
+        let floor = if purpose == Purpose::Return { floor * URGENT } else { floor };
+        let lasts = self.lasts[end as usize].as_micros() as u64;
+        (floor * lasts).div_ceil(1_000_000)
+    }
+
+    /// So many copies have to be under way for the floor.
+    fn enough(&self, end: End, purpose: Purpose, limits: &Limits) -> u32 {
+        if mutant::on(Mutant::NoFloor) {
+            return 0;
+        }
+        let (owed, len) = (self.owed(end, purpose), u64::from(self.size(end, purpose, limits)));
+        let rests = u64::from(owed > len); // in the place of one that rests
+        (owed.div_ceil(len) + rests).min(limits.copies.into()) as u32
+    }
+
+    /// Bytes of a copy while clients are served: few, if that is enough for the floor.
+    fn size(&self, end: End, purpose: Purpose, limits: &Limits) -> u32 {
+        let gentle = limits.copy_bytes.min(GENTLE);
+        let most = u64::from(gentle) * u64::from(limits.copies.saturating_sub(1));
+        let few = purpose == Purpose::Return || self.owed(end, purpose) > most;
+        if few { limits.copy_bytes } else { gentle }
     }
 
     /// Copies in flight, at most: some more than `limits.copies` for those that clients wait for, as the others may have to wait
@@ -227,7 +262,7 @@ impl Pace {
         copies: u32,
         limits: &Limits,
     ) -> Turn {
-        let (few, due) = (self.bound(now, purpose), self.due[end as usize]);
+        let (few, due) = (self.bound(now, end, purpose, limits), self.due[end as usize]);
         let most = match (few, end) {
             (0, End::Target) => u32::MAX, // its sources have their limits
             (0, End::Source) if purpose == Purpose::Settle => Pace::most(limits),
@@ -244,7 +279,8 @@ impl Pace {
 
     /// Bytes of a copy that begins now.
     pub fn len(&self, now: Time, purpose: Purpose, limits: &Limits) -> u32 {
-        if self.rests(now, purpose) { limits.copy_bytes.min(GENTLE) } else { limits.copy_bytes }
+        let rests = self.rests(now, purpose);
+        if rests { self.size(End::Source, purpose, limits) } else { limits.copy_bytes }
     }
 
     /// What clients get decides how fast copies of this kind are.
@@ -256,6 +292,7 @@ impl Pace {
     pub fn begun(&mut self, now: Time, purpose: Purpose) {
         if self.copied.is_none_or(|at| now.since(at) > ALONE) {
             (self.yields, self.begins) = (LONGEST, true);
+            self.lasts = [Duration::ZERO; 2];
             if self.rests(now, purpose) && self.policy(purpose).is_by_latency() {
                 // The first ones don't come all at once either.
                 let rest = u64::from(GENTLE) * 1_000_000_000 / self.policy(purpose).floor;
@@ -265,15 +302,23 @@ impl Pace {
         (self.copied, self.latest) = (Some(now), purpose);
     }
 
-    /// A copy of so many bytes has ended that took so long.
-    pub fn ended(&mut self, now: Time, end: End, purpose: Purpose, took: Duration, len: u32) {
+    /// A copy of so many bytes has ended. It `took` so long of what this device does, and was under way since then.
+    pub fn ended(
+        &mut self,
+        now: Time,
+        end: End,
+        purpose: Purpose,
+        took: Duration,
+        since: Time,
+        len: u32,
+    ) {
         self.copied = Some(now);
+        let end = end as usize;
+        mean(&mut self.lasts[end], now.since(since));
         if !self.rests(now, purpose) {
             return;
         }
-        let (end, ours) = (end as usize, took.min(LONGEST));
-        let mean = self.took[end];
-        self.took[end] = if mean.is_zero() { ours } else { (mean * 7 + ours) / 8 };
+        mean(&mut self.took[end], took);
         let policy = *self.policy(purpose);
         let whole = (u64::from(len) * 1_000_000_000).checked_div(policy.floor);
         let whole = whole.map_or(LONGEST, Duration::from_nanos);
@@ -296,9 +341,16 @@ impl Pace {
     }
 }
 
+/// An average of the last durations, with one more.
+fn mean(of: &mut Duration, next: Duration) {
+    let next = next.min(LONGEST);
+    *of = if of.is_zero() { next } else { (*of * 7 + next) / 8 };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     const MS: u64 = 1_000_000;
     const LEN: u32 = 64 << 10;
@@ -329,7 +381,7 @@ mod tests {
             assert_eq!(turn(Purpose::Move, 8), Turn::Later, "but by what a shard can do");
             assert_eq!(turn(Purpose::Settle, 7), Turn::Now, "clients wait for it");
         }
-        pace.ended(at(1000), End::Source, Purpose::Rebuild, TOOK, LEN);
+        pace.ended(at(1000), End::Source, Purpose::Rebuild, TOOK, at(1000), LEN);
         assert_eq!(pace.turn(at(1000), End::Source, Purpose::Rebuild, 1, &limits), Turn::Now);
         assert_eq!(pace.len(at(1000), Purpose::Rebuild, &limits), limits.copy_bytes);
     }
@@ -338,7 +390,7 @@ mod tests {
     fn copies_rest_while_clients_are_served_and_only_then() {
         let limits = limits(Policy::favour(1, 1 << 20), Policy::favour(3, 1 << 20));
         let (mut pace, now) = (Pace::new(&limits), at(1000));
-        pace.ended(now, End::Source, Purpose::Move, TOOK, LEN);
+        pace.ended(now, End::Source, Purpose::Move, TOOK, now, LEN);
         assert_eq!(
             pace.turn(now, End::Source, Purpose::Move, 7, &limits),
             Turn::Now,
@@ -351,13 +403,13 @@ mod tests {
         };
         assert_eq!(pace.len(now, Purpose::Rebuild, &limits), GENTLE);
         assert_eq!(turn(&pace, 1000, Purpose::Rebuild, 1), Turn::Later);
-        pace.ended(now, End::Source, Purpose::Rebuild, TOOK, LEN);
+        pace.ended(now, End::Source, Purpose::Rebuild, TOOK, now, LEN);
         assert_eq!(turn(&pace, 1000, Purpose::Rebuild, 0), Turn::At(at(1004)));
         assert_eq!(turn(&pace, 1000, Purpose::Settle, 7), Turn::Now);
         assert_eq!(turn(&pace, 1000, Purpose::Return, RETURNS - 1), Turn::Now, "it is urgent");
         assert_eq!(turn(&pace, 1000, Purpose::Return, RETURNS), Turn::Later);
         assert_eq!(pace.len(now, Purpose::Return, &limits), limits.copy_bytes);
-        pace.ended(at(1004), End::Source, Purpose::Move, TOOK, LEN);
+        pace.ended(at(1004), End::Source, Purpose::Move, TOOK, at(1004), LEN);
         assert_eq!(turn(&pace, 1004, Purpose::Move, 0), Turn::At(at(1016)), "three times as long");
         assert_eq!(turn(&pace, 1101, Purpose::Move, 7), Turn::Now, "they are gone");
     }
@@ -367,13 +419,13 @@ mod tests {
         let limits = limits(Policy::favour(10, 1 << 20), Policy::UNLIMITED);
         let mut pace = Pace::new(&limits);
         pace.client(at(1000));
-        pace.ended(at(1000), End::Source, Purpose::Rebuild, TOOK, LEN);
+        pace.ended(at(1000), End::Source, Purpose::Rebuild, TOOK, at(1000), LEN);
         assert_eq!(
             pace.turn(at(1000), End::Source, Purpose::Rebuild, 0, &limits),
             Turn::At(at(1040))
         );
         pace.client(at(1040));
-        pace.ended(at(1040), End::Source, Purpose::Rebuild, TOOK * 9, LEN);
+        pace.ended(at(1040), End::Source, Purpose::Rebuild, TOOK * 9, at(1040), LEN);
         // 64 KiB at 1 MiB/s are 62.5 ms, of which the copy took 36; the average of 8 ms wants 80.
         let due = at(1040) + Duration::from_micros(26_500);
         assert_eq!(pace.turn(at(1040), End::Source, Purpose::Rebuild, 0, &limits), Turn::At(due));
@@ -404,7 +456,7 @@ mod tests {
         pace.begun(now, purpose);
         for _ in 0..4000 {
             request(&mut pace, &mut now, takes(rest));
-            pace.ended(now, End::Source, purpose, Duration::from_millis(1), LEN);
+            pace.ended(now, End::Source, purpose, Duration::from_millis(1), now, LEN);
             rest = match pace.turn(now, End::Source, purpose, 0, &limits) {
                 Turn::At(due) => due.since(now),
                 _ => Duration::ZERO,
@@ -444,7 +496,7 @@ mod tests {
         assert_eq!(turn(&pace, Purpose::Rebuild, 2), Turn::Later);
         assert_eq!(turn(&pace, Purpose::Move, 100), Turn::Now);
         pace.begun(now, Purpose::Rebuild);
-        pace.ended(now, End::Target, Purpose::Rebuild, TOOK, LEN);
+        pace.ended(now, End::Target, Purpose::Rebuild, TOOK, now, LEN);
         assert!(matches!(turn(&pace, Purpose::Rebuild, 0), Turn::At(_)));
         let source = pace.turn(now, End::Source, Purpose::Rebuild, 0, &limits);
         assert!(matches!(source, Turn::At(_)), "the first ones don't leave all at once either");
@@ -456,7 +508,7 @@ mod tests {
         let limits = limits(Policy::favour(100, 64 << 10), Policy::UNLIMITED);
         let mut pace = Pace::new(&limits);
         pace.client(at(1000));
-        pace.ended(at(1000), End::Source, Purpose::Rebuild, TOOK, LEN);
+        pace.ended(at(1000), End::Source, Purpose::Rebuild, TOOK, at(1000), LEN);
         assert_eq!(
             pace.turn(at(1000), End::Source, Purpose::Rebuild, 0, &limits),
             Turn::At(at(1400))
@@ -468,5 +520,43 @@ mod tests {
         );
         assert!(pace.set(Policy::UNLIMITED, Policy::UNLIMITED));
         assert_eq!(pace.turn(at(1000), End::Source, Purpose::Rebuild, 7, &limits), Turn::Now);
+    }
+
+    /// Bytes per second that are copied while clients are served and each copy takes so long; 99 of 100 requests take
+    /// too long beside them.
+    fn speed(purpose: Purpose, policy: Policy, took: Duration) -> u64 {
+        let limits = Limits { copies: 16, copy_bytes: 128 << 10, ..limits(policy, policy) };
+        let (mut pace, mut now) = (Pace::new(&limits), at(1000));
+        let mut running: Vec<(Time, Time, u32)> = Vec::new();
+        let mut bytes = 0;
+        let end = at(31_000);
+        while now < end {
+            pace.client(now);
+            pace.answered(now, Time(now.0 - 900 * MS));
+            for (since, _, len) in running.extract_if(.., |(_, until, _)| *until <= now) {
+                bytes += u64::from(len);
+                pace.ended(now, End::Source, purpose, TOOK, since, len);
+            }
+            while pace.turn(now, End::Source, purpose, running.len() as u32, &limits) == Turn::Now {
+                pace.begun(now, purpose);
+                running.push((now, now + took, pace.len(now, purpose, &limits)));
+            }
+            now = now + Duration::from_millis(1);
+        }
+        bytes / 30
+    }
+
+    #[test]
+    fn the_floor_is_kept_where_copies_take_long() {
+        let floor = 2 << 20;
+        let all = [Policy::latency_percent(150, floor), Policy::favour(3, floor)];
+        for (policy, ms) in all.into_iter().flat_map(|p| [20, 100, 400, 800].map(|ms| (p, ms))) {
+            let took = Duration::from_millis(ms);
+            for purpose in [Purpose::Rebuild, Purpose::Move, Purpose::Return] {
+                let speed = speed(purpose, policy, took);
+                assert!(speed >= floor * 9 / 10, "{policy}, {purpose:?}, {ms} ms: {speed}");
+            }
+            assert!(speed(Purpose::Rebuild, policy, took) < floor * 4, "{policy}, {ms} ms");
+        }
     }
 }

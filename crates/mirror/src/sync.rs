@@ -647,7 +647,7 @@ impl<J: Journal> Mirror<J> {
             // Where the other end keeps its own pace, what passes there says nothing of this device.
             let paced = self.pace.is_by_latency(purpose);
             let took = if paced { read } else { now.since(since) };
-            self.pace.ended(now, End::Source, purpose, took, len);
+            self.pace.ended(now, End::Source, purpose, took, since, len);
         }
         self.drop_copy(key);
         for peer in self.replicas[group].config.devices(sent).filter(|_| moved > 0) {
