@@ -7,6 +7,7 @@
 
 pub mod bytes;
 pub mod cluster;
+pub mod extra;
 pub mod failing;
 pub mod fio;
 pub mod folder;
@@ -21,6 +22,7 @@ pub mod spaces;
 pub mod wire;
 
 pub use cluster::{Cluster, Options};
+pub use extra::Extra;
 pub use failing::Failing;
 pub use fio::Fio;
 pub use folder::{Folder, case};

@@ -111,6 +111,41 @@ impl Nbd {
         Ok(bytes)
     }
 
+    /// Sends a request under a cookie of its own, and does not wait: the cookie.
+    pub fn ask(&mut self, command: u16, at: u64, len: u32, data: &[u8]) -> Result<u64> {
+        self.send(command, 0, at, len, data)?;
+        self.cookie += 1;
+        Ok(self.cookie - 1)
+    }
+
+    /// Takes the next answer, which is to be a good one with so many bytes of data: its cookie, and the data.
+    pub fn answer(&mut self, len: usize) -> Result<(u64, Vec<u8>)> {
+        let cookie = self.reply()?;
+        let mut data = vec![0; len];
+        self.stream.read_exact(&mut data)?;
+        Ok((cookie, data))
+    }
+
+    /// Takes answers without data, all of them good, until this cookie's, with which so many bytes of data come: how
+    /// many came before it.
+    pub fn answers(&mut self, until: u64, len: usize) -> Result<u64> {
+        let mut before = 0;
+        while self.reply()? != until {
+            before += 1;
+        }
+        self.stream.read_exact(&mut vec![0; len])?;
+        Ok(before)
+    }
+
+    /// Takes the head of the next answer, which is to be a good one: its cookie.
+    fn reply(&mut self) -> Result<u64> {
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).context("no answer")?;
+        let error = u32::from_be_bytes(reply[4..8].try_into()?);
+        ensure!(error == 0, "error {error}");
+        Ok(u64::from_be_bytes(reply[8..].try_into()?))
+    }
+
     /// Sends a request and does not wait.
     pub fn send(&mut self, command: u16, flags: u16, at: u64, len: u32, data: &[u8]) -> Result<()> {
         let mut request = Vec::with_capacity(28 + data.len());

@@ -71,6 +71,48 @@ fn a_full_pool_holds_new_data_and_keeps_the_old() {
     });
 }
 
+/// Writes that wait for space, at least, and the length of each: far beyond what one connection may have in flight.
+const WAITING: u64 = 1000;
+const PART: u64 = 128 << 10;
+
+#[test]
+fn a_thousand_waiting_writes_hold_nothing_else_up() {
+    case(|| {
+        let cluster = Cluster::start(&Options {
+            device: "ram:32MiB",
+            volumes: &["big:256MiB", "other:4MiB"],
+            ..Options::default()
+        })?;
+        let (mut nbd, mut other) = (cluster.nbd("big")?, cluster.nbd("other")?);
+        other.write(0, &[5; 4096])?;
+        let asked = 1600;
+        let part = vec![7; PART as usize];
+        for i in 0..asked {
+            nbd.ask(cmd::WRITE, i * PART, PART as u32, &part)?;
+        }
+        wait("writes wait", secs(60), || {
+            Ok((cluster.status()?["full"]["held"].as_u64() >= Some(WAITING)).then_some(()))
+        })?;
+        // A read, a flush and a discard of the same connection go on; so does another volume.
+        let mut answered = 0;
+        for (command, len) in [(cmd::READ, 4096), (cmd::FLUSH, 0), (cmd::TRIM, 4096)] {
+            let at = if command == cmd::FLUSH { 0 } else { 255 * MIB };
+            let cookie = nbd.ask(command, at, len, &[])?;
+            let data = if command == cmd::READ { len as usize } else { 0 };
+            answered += nbd.answers(cookie, data)?;
+        }
+        other.write(0, &[6; 4096])?;
+        ensure!(other.read(0, 4096)? == [6; 4096]);
+        ensure!(answered <= asked - WAITING, "{answered} writes are done: they don't wait");
+        // Space comes back: all of them are done, without an error.
+        while answered < asked {
+            let cookie = nbd.ask(cmd::TRIM, 0, (200 * MIB) as u32, &[])?;
+            answered += nbd.answers(cookie, 0)?;
+        }
+        Ok(())
+    });
+}
+
 /// Of all devices that are up: used bytes over all bytes, at most.
 fn fullest(cluster: &Cluster) -> Result<f64> {
     let status = cluster.status()?;

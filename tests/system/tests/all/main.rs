@@ -34,5 +34,6 @@ mod storm;
 mod strangers;
 mod top;
 mod torture;
+mod unread;
 mod volumes;
 mod wrong_devices;

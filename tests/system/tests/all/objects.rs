@@ -1,80 +1,14 @@
 //! Objects as users see them: mappings, protection domains, fault sets, storage pools, and every refusal.
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use system::bytes::Random;
-use system::cluster::signal;
 use system::nbd::{Nbd, Refused, cmd, errno};
-use system::run::binary;
-use system::{Cluster, MIB, Options, case, secs, wait};
+use system::{Cluster, Extra, MIB, Options, case, secs, wait};
 
 /// The export's flag of a volume that may only be read.
 const READ_ONLY: u16 = 2;
-
-/// A role that a test runs beside what `up` has started; it ends with the test.
-struct Extra {
-    child: Child,
-}
-
-impl Extra {
-    fn start(cluster: &Cluster, role: &str, name: &str, config: &str) -> Result<Extra> {
-        let mdm = fs::read_to_string(cluster.file("config/sds1.toml"))?;
-        let mdm = mdm.lines().find(|l| l.starts_with("mdm = ")).context("its MDM")?.to_owned();
-        let file = cluster.folder.join(&format!("{name}.toml"));
-        fs::write(&file, format!("name = \"{name}\"\n{mdm}\n{config}"))?;
-        let log = fs::File::create(cluster.folder.join(&format!("{name}.log")))?;
-        let child = Command::new(binary())
-            .args([role, "run", "--config"])
-            .arg(&file)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        Ok(Extra { child })
-    }
-
-    /// A data client with a socket of its own.
-    fn sdc(cluster: &Cluster, name: &str) -> Result<(Extra, PathBuf)> {
-        let socket = cluster.folder.join(&format!("{name}.sock"));
-        let nbd = format!("nbd = [\"unix:{}\"]\n", socket.display());
-        let extra = Extra::start(cluster, "sdc", name, &nbd)?;
-        wait(&format!("{name} is up"), secs(10), || {
-            let status = cluster.status()?;
-            let mut all = status["sdc"].as_array().context("a list")?.iter();
-            Ok(all.any(|s| s["name"] == name && s["state"] == "up").then_some(()))
-        })?;
-        Ok((extra, socket))
-    }
-
-    /// A data server with one device in memory.
-    fn sds(cluster: &Cluster, name: &str, home: &str, pool: &str) -> Result<Extra> {
-        let config = format!(
-            "{home}\n[[device]]\nspec = \"ram:256MiB\"\nlisten = \"127.0.0.1:{}\"\npool = \"{pool}\"\n",
-            free_port()?
-        );
-        Extra::start(cluster, "sds", name, &config)
-    }
-
-    fn kill(&mut self) -> Result<()> {
-        signal(self.child.id(), Signal::KILL)?;
-        self.child.wait()?;
-        Ok(())
-    }
-}
-
-impl Drop for Extra {
-    fn drop(&mut self) {
-        let _ = self.kill();
-    }
-}
-
-fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
 
 /// Its first I/O is refused, and then its connection is over.
 fn is_cut_off(mut nbd: Nbd) -> Result<()> {

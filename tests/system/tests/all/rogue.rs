@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::net::TcpStream;
 use system::nbd::closes;
+use system::probe::Probe;
 use system::{Cluster, Options, case, secs, wire};
 
 const RAFT: u8 = 50;
@@ -28,6 +29,16 @@ fn raft(kind: u8, from: u64, to: u64, term: u64, commit: u64) -> Vec<u8> {
     head[88..92].copy_from_slice(&(body.len() as u32).to_le_bytes());
     wire::seal(&mut head);
     [head, body].concat()
+}
+
+/// A hello to a data server: as a server (role 2) or a client (role 3), of this life.
+fn hello_of_life(role: u8, id: u64, incarnation: u64) -> Vec<u8> {
+    let mut body = [wire::number(2, role.into()), wire::number(3, id)].concat();
+    body.extend([wire::number(4, incarnation), wire::number(5, 1 << 20)].concat());
+    body.extend([wire::number(6, 1), wire::number(7, 1)].concat());
+    // A map that nobody has: leases would rest on it.
+    body.extend(wire::number(8, u64::MAX));
+    [wire::header(wire::HELLO, 1, &body), body].concat()
 }
 
 fn mdms(cluster: &Cluster) -> Result<Vec<Value>> {
@@ -82,5 +93,47 @@ fn forged_messages_of_an_mdm_are_refused_and_nothing_changes() {
         }
         cluster.wait_state("healthy", secs(20))?;
         Ok(())
+    });
+}
+
+#[test]
+fn forged_lives_of_clients_and_servers_are_refused_and_nothing_changes() {
+    case(|| {
+        let cluster = Cluster::start(&Options::default())?;
+        let probe = Probe::start(&cluster, "vol1", 2, 64 << 20)?;
+        let running = cluster.running();
+        let status = cluster.status()?;
+        let servers = status["sds"].as_array().context("a list")?.iter();
+        let addresses: Vec<&str> = servers.filter_map(|s| s["address"].as_str()).collect();
+        ensure!(addresses.len() == 3, "{status:#}");
+        // Each of them waits for a map that names such a life.
+        let mut links = Vec::new();
+        for address in addresses {
+            for (role, ids) in [(2, 1..=4), (3, 1..=3)] {
+                for (id, life) in ids.flat_map(|id| [(id, 1 << 40), (id, u64::MAX)]) {
+                    let mut link = TcpStream::connect(address)?;
+                    link.set_read_timeout(Some(secs(60)))?;
+                    link.write_all(&hello_of_life(role, id, life))?;
+                    links.push((format!("role {role}, id {id} at {address}"), link));
+                }
+            }
+        }
+        probe.wait_ops(500)?;
+        for (who, link) in &mut links {
+            let (answer, text) = wire::answer(link)?;
+            ensure!(answer == wire::REFUSAL, "{who}: {text}");
+            ensure!(closes(link, secs(5)), "the link of {who} stays");
+        }
+        // The true ones go on, also when they have to connect anew.
+        probe.wait_ops(500)?;
+        let after = cluster.status()?;
+        ensure!(after["state"] == "healthy", "{after:#}");
+        ensure!(cluster.running() == running, "a process has died");
+        cluster.kill("sds2")?;
+        cluster.start_sds(2)?;
+        cluster.wait_state("healthy", secs(60))?;
+        cluster.nbd("vol1")?.read(0, 4096)?;
+        probe.wait_ops(100)?;
+        probe.finish().map(drop)
     });
 }
