@@ -50,6 +50,16 @@ struct Watch {
     doubted: Time,
     /// The dial that is under way, and the life that it asks about.
     probe: Option<(u64, Incarnation)>,
+    /// Since when its address refuses dials, and when it was dialled last.
+    refuses: Option<(Time, Time)>,
+}
+
+impl Watch {
+    /// Its address has refused a dial, and it was heard so much later that it can't have been dead: refusals say nothing
+    /// about this life.
+    fn refuses_alive(&self, beat: Duration) -> bool {
+        self.refuses.is_some_and(|(since, _)| self.heard >= since + beat * 2)
+    }
 }
 
 /// The failure detector.
@@ -87,7 +97,10 @@ impl Detector {
         let probe = self.watched.get(&device).and_then(|w| w.probe);
         let (lost, silent_since) = (false, None);
         let doubted = Time::ZERO;
-        let watch = Watch { server, incarnation, heard: now, lost, silent_since, doubted, probe };
+        let old = self.watched.get(&device).filter(|w| w.incarnation == incarnation);
+        let refuses = old.and_then(|w| w.refuses);
+        let watch =
+            Watch { server, incarnation, heard: now, lost, silent_since, doubted, probe, refuses };
         self.watched.insert(device, watch);
     }
 
@@ -121,8 +134,15 @@ impl Detector {
         self.watched.get(&device).is_some_and(|w| w.probe.is_some())
     }
 
-    /// A dial came through: somebody listens, which proves nothing. Or it ended in another way than a
-    /// refusal, which proves nothing either.
+    /// A dial came through: somebody listens, which proves nothing but that a refusal would mean something.
+    pub fn answered(&mut self, dial: u64) {
+        let mine = |w: &&mut Watch| w.probe.is_some_and(|(d, _)| d == dial);
+        if let Some(watch) = self.watched.values_mut().find(mine) {
+            (watch.probe, watch.refuses) = (None, None);
+        }
+    }
+
+    /// A dial ended in another way, which proves nothing.
     pub fn probe_over(&mut self, dial: u64) {
         let mine = |w: &&mut Watch| w.probe.is_some_and(|(d, _)| d == dial);
         if let Some(watch) = self.watched.values_mut().find(mine) {
@@ -130,12 +150,28 @@ impl Detector {
         }
     }
 
-    /// A dial was refused: the life that it asked about is dead.
-    pub fn refused(&mut self, dial: u64) -> Option<Verdict> {
+    /// A dial was refused: the life that it asked about is dead, unless it has refused dials while it lived, and none came
+    /// through since. (It gave an address that isn't its own, or a firewall refuses in its name.)
+    pub fn refused(&mut self, now: Time, dial: u64) -> Option<Verdict> {
         let mine = |w: &Watch| w.probe.is_some_and(|(d, _)| d == dial);
         let (device, watch) = self.watched.iter_mut().find(|(_, w)| mine(w))?;
         let (_, incarnation) = watch.probe.take()?;
-        Some(Verdict { device: *device, incarnation, dead: true })
+        let same = watch.incarnation == incarnation;
+        let lives = same && watch.refuses_alive(self.beat);
+        if same {
+            watch.refuses = Some((watch.refuses.map_or(now, |(since, _)| since), now));
+        }
+        (!lives).then_some(Verdict { device: *device, incarnation, dead: true })
+    }
+
+    /// Those who live, and whose addresses have refused a dial: dial them again, until one comes through. Each is told once
+    /// per time of silence.
+    pub fn refusing(&self, now: Time) -> Vec<DeviceId> {
+        let due = |w: &Watch| {
+            let again = w.refuses.is_some_and(|(_, last)| now.since(last) >= self.silence);
+            again && !w.lost && w.probe.is_none() && w.refuses_alive(self.beat)
+        };
+        self.watched.iter().filter(|(_, w)| due(w)).map(|(id, _)| *id).collect()
     }
 
     /// Those who have been silent for too long, if they are not too many. Each is told once.
@@ -336,11 +372,43 @@ mod tests {
         assert!(d.probe(DEV, 7) && !d.probe(DEV, 8), "one at a time");
         assert!(d.probes(DEV) && !d.probes(OTHER));
         d.watch(at(10), DEV, SdsId(1), Incarnation(6));
-        assert_eq!(d.refused(7), Some(Verdict { device: DEV, incarnation: LIFE, dead: true }));
-        assert_eq!(d.refused(7), None);
+        let dead = Some(Verdict { device: DEV, incarnation: LIFE, dead: true });
+        assert_eq!(d.refused(at(20), 7), dead);
+        assert_eq!(d.refused(at(20), 7), None);
         assert!(d.probe(DEV, 9));
         d.probe_over(9);
         assert!(d.probe(DEV, 10));
+    }
+
+    #[test]
+    fn who_refused_dials_while_it_lived_is_not_dead_because_it_refuses_one() {
+        let mut d = detector();
+        let dead = Some(Verdict { device: DEV, incarnation: LIFE, dead: true });
+        let refused = |d: &mut Detector, ms: u64| {
+            assert!(d.probe(DEV, ms));
+            d.refused(at(ms), ms)
+        };
+        // What it sent before it died may come a moment after the refusal.
+        assert_eq!(refused(&mut d, 1000), dead);
+        d.heard(at(1399), DEV, LIFE);
+        assert_eq!((refused(&mut d, 1400), d.refusing(at(2400))), (dead, Vec::new()));
+        // It is heard as if nothing were wrong: a firewall refuses, or another host.
+        d.heard(at(1800), DEV, LIFE);
+        assert_eq!((d.refusing(at(2399)), d.refusing(at(2400))), (Vec::new(), Vec::from([DEV])));
+        assert_eq!(refused(&mut d, 2400), None);
+        assert_eq!((d.refusing(at(3399)), d.refusing(at(3400))), (Vec::new(), Vec::from([DEV])));
+        // Silence does not make it dead, nor does what is found out about the same life later.
+        assert_eq!(refused(&mut d, 9000), None);
+        d.watch(at(9000), DEV, SdsId(1), LIFE);
+        assert_eq!(refused(&mut d, 9001), None);
+        // A dial comes through: from now on a refusal means something.
+        assert!(d.probe(DEV, 9500));
+        d.answered(9500);
+        assert_eq!((d.refusing(at(20_000)), refused(&mut d, 20_000)), (Vec::new(), dead));
+        // So it does for the next life.
+        d.heard(at(21_000), DEV, LIFE);
+        d.watch(at(21_000), DEV, SdsId(1), Incarnation(6));
+        assert_eq!(refused(&mut d, 21_001).map(|v| v.dead), Some(true));
     }
 
     #[test]

@@ -301,7 +301,7 @@ impl Mdm {
             self.greet_member(link, member, out);
         } else if let Some(dial) = dial {
             // Somebody listens; that was the question.
-            self.detector.probe_over(dial.0);
+            self.detector.answered(dial.0);
             let mut hello = hello(self.state.cluster, Role::Mdm, &self.config.name);
             hello.incarnation = self.life.0;
             hello.address = self.config.address.to_string();
@@ -399,7 +399,7 @@ impl Mdm {
         if why != DialError::Refused {
             return self.detector.probe_over(dial.0);
         }
-        let Some(verdict) = self.detector.refused(dial.0) else { return };
+        let Some(verdict) = self.detector.refused(now, dial.0) else { return };
         // A process that has just told us that it lives isn't dead; maybe it doesn't listen yet. If it
         // is dead all the same, its link breaks, and that is a reason to dial again.
         let here = self.devices.contains_key(&verdict.device) && self.state.is_up(verdict.device);
@@ -461,6 +461,10 @@ impl Node for Mdm {
                     out.note(Note::MassSilence { over: !held_back });
                 }
                 for device in self.detector.doubtful(now) {
+                    self.probe(device, out);
+                }
+                for device in self.detector.refusing(now) {
+                    out.note(Note::RefusesAlive { device });
                     self.probe(device, out);
                 }
             }

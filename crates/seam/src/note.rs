@@ -255,6 +255,11 @@ pub enum Note {
         /// For how long.
         long: Duration,
     },
+    /// A device is heard, and its address refuses connections.
+    RefusesAlive {
+        /// Which.
+        device: DeviceId,
+    },
     /// The other servers don't reach a device that the MDM hears: they do without it (rule R12); or that is over.
     CutOff {
         /// Which.

@@ -230,6 +230,13 @@ fn tell(note: Note) -> Telling {
                 long.as_secs_f64()
             ),
         ),
+        Note::RefusesAlive { device } => told(
+            "addresses that refuse",
+            format!(
+                "{device} is heard, and the address that it gave refuses connections: compare `address` in its \
+                 configuration with its host's, and look for a firewall. Nobody can use it like that"
+            ),
+        ),
         Note::CutOff { device, over: false } => told(
             "devices cut off",
             format!(

@@ -334,6 +334,25 @@ fn a_killed_server_is_known_to_be_dead_as_soon_as_its_address_refuses() {
 }
 
 #[test]
+fn a_server_whose_address_refuses_while_it_is_heard_is_not_dead_because_of_that() {
+    let (mut b, one, two) = Bench::with_volume(DeviceKind::Ram);
+    let (three, _) = b.sds("ccc", 3, 13, DeviceKind::Ram);
+    let m = Proposal { device: 1, incarnation: 1, refused: vec![3], ..Proposal::default() };
+    b.send(one, Header::new(Kind::Proposal), &m);
+    assert_eq!(b.dials.last().unwrap().1, "10.0.0.3:7000", "another server says that it refuses");
+    b.dial_failed(DialError::Refused);
+    b.pass(1500, &[one, two, three]);
+    assert!(b.notes.contains(&Note::RefusesAlive { device: DeviceId(3) }));
+    b.dial_failed(DialError::Refused);
+    b.drop_link(three);
+    b.dial_failed(DialError::Refused);
+    assert_eq!(b.device(3), (true, false, 3), "a refusal says nothing here");
+    b.pass(1300, &[one, two]);
+    b.dial_failed(DialError::Refused);
+    assert_eq!(b.device(3), (false, false, 3), "it is silent, and no more is known");
+}
+
+#[test]
 fn silence_is_noticed_and_a_heartbeat_ends_it() {
     let (mut b, one, two) = Bench::with_volume(DeviceKind::Durable);
     b.pass(3000, &[one, two]);
