@@ -32,6 +32,8 @@ pub enum Registration<Id> {
     Superseded(String),
     /// It can't be registered; the text says what to do.
     Bad(String),
+    /// There are as many as a cluster takes; the text says what to do.
+    Full(String),
     /// It has no home here; the text says what to do.
     WrongPlace(String),
     /// The device is not this server's; the text says what to do.
@@ -64,8 +66,9 @@ impl State {
             }
             Some((id, d)) => (id, self.life_of(m.incarnation, d.incarnation)),
             None if self.devices_there() >= MAX_DEVICES => {
-                return Registration::Bad(format!(
-                    "there are {MAX_DEVICES} devices, the most that one cluster takes"
+                return Registration::Full(format!(
+                    "there are {MAX_DEVICES} devices, the most that one cluster takes: `gabion sds remove` or \
+                     `gabion device remove` makes room"
                 ));
             }
             None if self.was_lost(m.device) => {
@@ -249,8 +252,16 @@ impl State {
             }
             Some((id, s)) => (id, self.life_of(m.incarnation, s.incarnation)),
             None if self.sdcs.len() >= MAX_SDCS => {
-                return Registration::Bad(format!(
-                    "there are {MAX_SDCS} clients, the most that one cluster takes"
+                return Registration::Full(format!(
+                    "there are {MAX_SDCS} clients, the most that one cluster takes: `gabion sdc list` shows them, and \
+                     `gabion sdc remove` takes out those that are gone for good"
+                ));
+            }
+            // What it has asked for would be another client's.
+            None if m.id != 0 && m.id <= self.last_sdc.0 && m.id > self.recovery.sdc => {
+                return Registration::Superseded(format!(
+                    "the client `{:.64}` was removed from this cluster: start it again if it is to come back",
+                    m.name
                 ));
             }
             None if self.is_free(SdcId(m.id)) => {

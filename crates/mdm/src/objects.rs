@@ -12,7 +12,7 @@ use crate::state::State;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DomainId, FaultSetId, Limits, MapVersion, Policy, PoolId, SdsId};
+use base::{DomainId, FaultSetId, Limits, MapVersion, Policy, PoolId, SdcId, SdsId};
 use wire::control::{self, Intent, Media, ObjectKind, ObjectStatus, PolicyInfo, PoolInfo};
 
 /// How many objects of one kind there may be.
@@ -244,9 +244,23 @@ impl State {
         }))
     }
 
-    /// Removes a domain, a fault set or a pool.
-    pub fn remove_object_command(&self, m: &control::RemoveObject) -> Result<Command, Refused> {
-        let id = self.objects.id(m.kind(), &m.name)?;
+    /// Removes a domain, a fault set, a pool, or a client, if that is not here.
+    pub fn remove_object_command(
+        &self,
+        m: &control::RemoveObject,
+        is_here: impl Fn(SdcId) -> bool,
+    ) -> Result<Command, Refused> {
+        let id = match m.kind() {
+            ObjectKind::Sdc => {
+                let none = || Refused::NoObject(ObjectKind::Sdc, m.name.chars().take(64).collect());
+                let (id, sdc) = self.sdc_named(&m.name).ok_or_else(none)?;
+                if is_here(id) {
+                    return Err(Refused::SdcHere(sdc.name.clone()));
+                }
+                id.0
+            }
+            kind => self.objects.id(kind, &m.name)?,
+        };
         self.checked(Command::DropObject(command::DropObject { kind: m.kind, id }))
     }
 

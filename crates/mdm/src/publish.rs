@@ -48,10 +48,13 @@ impl State {
         let news = self.members.changed_at > have;
         let mdms = if news { self.members.infos() } else { Vec::new() };
         let pools = if self.objects.changed_at > have { self.objects.infos() } else { Vec::new() };
-        let sdcs = self.sdcs.iter().filter(|(_, s)| s.changed_at > have || have.0 == 0);
+        let all_sdcs = have.0 == 0 || self.sdcs_gone_at > have;
+        let sdcs = self.sdcs.iter().filter(|(_, s)| s.changed_at > have || all_sdcs);
         let sdcs = sdcs.map(|(id, s)| SdcInfo { id: id.0, incarnation: s.incarnation.0 }).collect();
+        let next_life = self.next_incarnation.0;
         let news = self.page_without_news();
-        let last = MapPage { devices, groups, volumes, mdms, pools, sdcs, ..news };
+        let last =
+            MapPage { devices, groups, volumes, mdms, pools, sdcs, all_sdcs, next_life, ..news };
         pages.push(last);
         pages
     }

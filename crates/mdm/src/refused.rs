@@ -220,6 +220,22 @@ pub enum Refused {
         what = words(*.0), command = command(*.0)
     )]
     Which(ObjectKind),
+    /// A client that is to be removed is here.
+    #[error("the SDC `{0}` runs: stop its process first, then remove it")]
+    SdcHere(String),
+    /// A client that is to be removed may use volumes.
+    #[error(
+        "{count} volumes are mapped to the SDC `{name}`, `{volume}` is the first: \
+         `gabion volume unmap {volume} --sdc {name}` takes that one from it"
+    )]
+    SdcMapped {
+        /// The client's name.
+        name: String,
+        /// The first volume's.
+        volume: String,
+        /// How many there are.
+        count: usize,
+    },
     /// Something belongs to it.
     #[error(
         "the {what} `{name}` still has {count} {of}: remove or move those first",
@@ -391,6 +407,8 @@ impl Refused {
             Refused::NotEmpty { .. }
             | Refused::LastObject(..)
             | Refused::StillMapped { .. }
+            | Refused::SdcHere(_)
+            | Refused::SdcMapped { .. }
             | Refused::InUse { .. }
             | Refused::MappedToAll { .. } => AdminError::InUse,
             Refused::NoSpace { .. } => AdminError::NoSpace,

@@ -54,6 +54,11 @@ struct Snapshot {
     /// Absent where there was none.
     #[prost(message, optional, tag = "80")]
     recovery: Option<RecoveryRecord>,
+    /// 0 in snapshots of before clients could be removed.
+    #[prost(uint32, tag = "81")]
+    last_sdc: u32,
+    #[prost(uint64, tag = "82")]
+    sdcs_gone_at: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -202,6 +207,8 @@ impl State {
             members_changed_at: self.members.changed_at.0,
             objects: Some(objects_record(&self.objects)),
             recovery: (self.recovery.number > 0).then(|| recovery_record(&self.recovery)),
+            last_sdc: self.last_sdc.0,
+            sdcs_gone_at: self.sdcs_gone_at.0,
         };
         snapshot.encode_to_vec()
     }
@@ -225,6 +232,9 @@ impl State {
         state.groups.extend(s.groups.into_iter().map(|r| (GroupId(r.info.id), group(r))));
         state.volumes.extend(s.volumes.into_iter().map(|r| (VolumeId(r.info.id), volume(r))));
         state.sdcs.extend(s.sdcs.into_iter().map(|r| (SdcId(r.id), sdc(r))));
+        let last = state.sdcs.last_key_value().map_or(SdcId(0), |(id, _)| *id);
+        state.last_sdc = last.max(SdcId(s.last_sdc));
+        state.sdcs_gone_at = MapVersion(s.sdcs_gone_at);
         state.members.list.extend(s.members.into_iter().map(member));
         state.members.last_id = s.last_member;
         state.members.changed_at = MapVersion(s.members_changed_at);

@@ -177,6 +177,10 @@ pub struct State {
     pub objects: Objects,
     /// Clients.
     pub sdcs: BTreeMap<SdcId, Sdc>,
+    /// Clients' ids up to this one were given away, also those of clients that were removed.
+    pub last_sdc: SdcId,
+    /// The version that removed a client last.
+    pub sdcs_gone_at: MapVersion,
     /// The MDMs themselves.
     pub members: Members,
     /// Groups.
@@ -213,7 +217,7 @@ pub struct Edits {
     devices: Vec<(DeviceId, Device)>,
     server: Option<(SdsId, Server)>,
     objects: Option<Objects>,
-    sdc: Option<(SdcId, Sdc)>,
+    sdc: Option<(SdcId, Option<Sdc>)>,
     groups: Vec<(GroupId, Group)>,
     volume: Option<(VolumeId, Option<Volume>)>,
     member: Option<(u32, Option<Member>)>,
@@ -317,9 +321,18 @@ impl State {
                 self.next_incarnation.max(Incarnation(device.incarnation.0 + 1));
             self.devices.insert(id, Device { changed_at, ..device });
         }
-        if let Some((id, sdc)) = edits.sdc {
-            self.next_incarnation = self.next_incarnation.max(Incarnation(sdc.incarnation.0 + 1));
-            self.sdcs.insert(id, Sdc { changed_at, ..sdc });
+        match edits.sdc {
+            Some((id, Some(sdc))) => {
+                let next = Incarnation(sdc.incarnation.0 + 1);
+                self.next_incarnation = self.next_incarnation.max(next);
+                self.last_sdc = self.last_sdc.max(id);
+                self.sdcs.insert(id, Sdc { changed_at, ..sdc });
+            }
+            Some((id, None)) => {
+                self.sdcs.remove(&id);
+                self.sdcs_gone_at = changed_at;
+            }
+            None => {}
         }
         if let Some((id, member)) = edits.member {
             self.members.set(id, member, changed_at);
@@ -452,7 +465,7 @@ impl State {
         self.volumes.iter().find(|(_, v)| v.name == name).map(|(id, v)| (*id, v))
     }
 
-    // Devices, servers, groups and clients are never removed, so the next id follows from the last.
+    // Entries of devices, servers and groups are never removed, so the next id follows from the last.
 
     /// The next new device's id.
     pub fn next_device(&self) -> DeviceId {
@@ -471,7 +484,7 @@ impl State {
 
     /// The next new client's id.
     pub fn next_sdc(&self) -> SdcId {
-        SdcId(next(self.sdcs.last_key_value().map(|(id, _)| id.0), self.recovery.sdc))
+        SdcId(next(Some(self.last_sdc.0), self.recovery.sdc))
     }
 }
 

@@ -36,7 +36,7 @@ fn make(state: &mut State, kind: ObjectKind, name: &str, domain: &str) -> Result
 
 fn remove(state: &mut State, kind: ObjectKind, name: &str) -> Result<(), Refused> {
     let ask = control::RemoveObject { kind: kind as i32, name: name.into() };
-    let command = state.remove_object_command(&ask)?;
+    let command = state.remove_object_command(&ask, |_| false)?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(())
 }
@@ -435,6 +435,54 @@ fn who_is_renamed_is_recognised_by_its_own_name() {
     assert!(rename(&mut s, ObjectKind::Volume, "u", "w").is_err());
     assert!(rename(&mut s, ObjectKind::Volume, "u", "a b").is_err());
     s.check().unwrap();
+}
+
+#[test]
+fn a_client_that_is_gone_is_removed_and_its_id_never_comes_back() {
+    let mut s = racks();
+    let (a, b) = (client(&mut s, "a"), client(&mut s, "b"));
+    let ask = control::RemoveObject { kind: ObjectKind::Sdc as i32, name: "b".into() };
+    let here = s.remove_object_command(&ask, |sdc| sdc == b).unwrap_err();
+    assert_eq!(here, Refused::SdcHere("b".into()));
+    create_in(&mut s, "fast", plain("v")).unwrap();
+    map(&mut s, "v", &[("b", Access::ReadWrite)], true).unwrap();
+    let mapped = remove(&mut s, ObjectKind::Sdc, "b").unwrap_err().to_string();
+    assert!(mapped.contains("`gabion volume unmap v --sdc b`"), "{mapped}");
+    unmap(&mut s, "v", &["b"], false).unwrap();
+    let before = s.version;
+    remove(&mut s, ObjectKind::Sdc, "b").unwrap();
+    let none = Refused::NoObject(ObjectKind::Sdc, "b".into());
+    assert_eq!(remove(&mut s, ObjectKind::Sdc, "b"), Err(none));
+    // Whoever has the map of before is told all that are left, and which lives were given out.
+    let page = s.pages_since(before).pop().unwrap();
+    assert!(page.all_sdcs && page.next_life == s.next_incarnation.0);
+    assert_eq!(page.sdcs.iter().map(|c| c.id).collect::<Vec<_>>(), [a.0]);
+    let restored = State::from_bytes(&s.to_bytes());
+    assert_eq!(restored.as_ref(), Ok(&s));
+    assert_eq!(s.next_sdc(), SdcId(b.0 + 1));
+    // Its process may run still, and must not go on as another client.
+    let m = control::RegisterSdc { name: "b".into(), nonce: 5, id: b.0, ..Default::default() };
+    assert!(matches!(s.register_sdc(&m, false), Registration::Superseded(_)));
+    assert_eq!(client(&mut s, "b"), SdcId(b.0 + 1), "started anew");
+    assert!(!s.pages_since(s.version).iter().any(|p| p.all_sdcs));
+    s.check().unwrap();
+}
+
+#[test]
+fn more_clients_than_a_cluster_takes_are_told_what_to_do() {
+    let mut s = racks();
+    (0..mdm::refused::MAX_SDCS).for_each(|n| drop(client(&mut s, &format!("c{n}"))));
+    let m = control::RegisterSdc { name: "late".into(), nonce: 5, ..Default::default() };
+    match s.register_sdc(&m, false) {
+        Registration::Full(text) => assert!(text.contains("`gabion sdc remove`"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(
+        s.register_sdc(&control::RegisterSdc { name: "c7".into(), ..m }, false),
+        Registration::Known(_)
+    ));
+    remove(&mut s, ObjectKind::Sdc, "c9").unwrap();
+    client(&mut s, "late");
 }
 
 /// Takes out of a message every field with a number above `most`, and the same in those of these fields.

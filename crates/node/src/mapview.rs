@@ -102,6 +102,8 @@ pub struct Changes {
     pub groups: Vec<GroupId>,
     /// Volumes that are gone.
     pub deleted: Vec<VolumeId>,
+    /// Lives of clients began, or clients were removed.
+    pub lives: bool,
 }
 
 /// The map.
@@ -121,6 +123,8 @@ pub struct MapView {
     pub next_volume: VolumeId,
     /// Clients, and their newest lives.
     pub sdcs: BTreeMap<SdcId, Incarnation>,
+    /// Lives below this one that are not in the map are over.
+    next_life: Incarnation,
     /// Where the MDMs listen.
     pub mdms: Vec<SocketAddr>,
     /// Storage pools by id; those about which nothing was ever said may be missing.
@@ -181,9 +185,14 @@ impl MapView {
         for info in page.volumes {
             self.volumes.insert(VolumeId(info.id), volume(info));
         }
+        if page.all_sdcs {
+            self.sdcs.clear();
+        }
+        changes.lives |= page.all_sdcs || !page.sdcs.is_empty();
         for info in page.sdcs {
             self.sdcs.insert(SdcId(info.id), Incarnation(info.incarnation));
         }
+        self.next_life = self.next_life.max(Incarnation(page.next_life));
         if page.last {
             let live: BTreeSet<u32> = page.live.into_iter().collect();
             self.next_volume = VolumeId(page.next_volume);
@@ -248,6 +257,11 @@ impl MapView {
             v.gaps.clone().into_iter().map(move |(group, units)| ((id, group), units))
         };
         self.volumes.iter().flat_map(of).collect()
+    }
+
+    /// True for a client's life that this map says is over: a newer one has its name, or the client was removed.
+    pub fn is_over(&self, sdc: SdcId, life: Incarnation) -> bool {
+        life < self.sdcs.get(&sdc).copied().unwrap_or(self.next_life)
     }
 
     /// True when this volume existed and is gone for ever.

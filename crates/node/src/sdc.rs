@@ -300,8 +300,8 @@ fn refusal_note(header: &Header, body: &[u8]) -> &'static str {
         Some(Code::WrongCluster) => "refused: it belongs to another cluster",
         Some(Code::WrongVersion) => "refused: it speaks another protocol version",
         Some(Code::Superseded) => {
-            "refused: a newer process has this client's name. Give one of the two another `name`, and start this one \
-             again"
+            "refused: a newer process has this client's name, and one of the two needs another `name`; or it was \
+             removed with `gabion sdc remove`. Start this one again then"
         }
         Some(Code::NotLeader) => "another MDM leads",
         Some(Code::NotMe) => "refused: another process listens at this address",

@@ -684,3 +684,41 @@ fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote
     let again = b.client(5);
     assert!(b.sent.contains(&(again, Kind::Refusal)) && b.closed.contains(&again));
 }
+
+/// A newer life has the client's name, or the client was removed.
+#[test]
+fn a_client_is_refused_when_the_map_says_that_its_life_is_over() {
+    for (sdc, all_sdcs) in [((5, 9), false), ((6, 8), true)] {
+        let mut b = Bench::new();
+        let mdm = b.join_mdm(1);
+        b.map(mdm, 1, &[3]);
+        b.pass(Duration::from_secs(3));
+        let (over, stays) = (b.client(5), b.client(6));
+        b.io(over, Kind::Write, 1, 0, &[0xaa; 512]);
+        b.io(stays, Kind::Write, 2, 4096, &[0xbb; 512]);
+        b.device_ends();
+        assert_eq!(b.replies, 2);
+        let page = MapPage {
+            version: 40,
+            last: true,
+            cluster: 7,
+            live: vec![1],
+            next_volume: 2,
+            sdcs: vec![SdcInfo { id: sdc.0, incarnation: sdc.1 }],
+            all_sdcs,
+            next_life: 20,
+            ..MapPage::default()
+        };
+        b.frame(mdm, Kind::MapPage, &page);
+        assert_eq!(b.closed, [over]);
+        // Nor is a retry taken from it, on a link that is new.
+        let again = b.client(5);
+        b.pass(Limits::TEST_MIN.hello_within * 2);
+        assert!(
+            b.sent.contains(&(again, Kind::Refusal)) && !b.sent.contains(&(again, Kind::Welcome))
+        );
+        b.io(stays, Kind::Write, 3, 8192, &[0xcc; 512]);
+        b.device_ends();
+        assert_eq!(b.replies, 3);
+    }
+}

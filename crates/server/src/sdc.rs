@@ -1,4 +1,4 @@
-//! `gabion sdc run|list|rename|kill|start`.
+//! `gabion sdc run|list|rename|remove|kill|start`.
 
 use crate::config::{self, SDC_EXAMPLE, SdcConfig};
 use crate::exit::Exit;
@@ -9,7 +9,7 @@ use crate::{cluster, role_sdc, runopts::RunArgs, status};
 use anyhow::Result;
 use clap::Subcommand;
 use std::time::Duration;
-use wire::control::ObjectKind;
+use wire::control::{Ask, ObjectKind, RemoveObject};
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -43,6 +43,18 @@ Example:
         /// Its new name
         to: String,
     },
+    /// Remove a data client that is gone for good
+    #[command(after_help = "\
+It has to be off, and no volume may be mapped to it by name. If its process runs all the same, cut off from the MDM, the data
+servers do nothing for it any more, and it ends when it reaches the MDM. One that is started anew with its configuration
+is a new client.
+
+Example:
+  gabion sdc remove web1")]
+    Remove {
+        /// Its name
+        name: String,
+    },
     /// Start the SDC of a cluster started by `up` again
     Start,
 }
@@ -71,6 +83,12 @@ pub fn run(target: &Target, command: &SdcCommand) -> Result<Exit> {
         SdcCommand::Rename { name, to } => {
             target.connect()?.rename(ObjectKind::Sdc, name, to)?;
             println!("{name} is called {to} now.");
+        }
+        SdcCommand::Remove { name } => {
+            let (kind, name) = (ObjectKind::Sdc as i32, name.clone());
+            let ask = Ask::RemoveObject(RemoveObject { kind, name: name.clone() });
+            target.connect()?.order(ask)?;
+            println!("{name} is removed.");
         }
         SdcCommand::Start => {
             let dir = target.local()?;

@@ -169,6 +169,8 @@ pub enum RefusalCode {
     WrongPlace = 9,
     /// Its device, or another one in its place, counts as up, and was not heard: it may ask again.
     Occupied = 10,
+    /// The cluster takes no more of these: something has to be removed first.
+    Full = 11,
 }
 
 /// The answer to a hello that is not welcome.

@@ -1,8 +1,8 @@
-//! Clients: they register.
+//! Clients: they register, and are removed.
 
-use super::{Edits, PAST, Sdc, State};
+use super::{Edits, PAST, Sdc, State, Volume};
 use crate::command;
-use crate::refused::MAX_SDCS;
+use crate::refused::{MAX_SDCS, Refused};
 use alloc::vec::Vec;
 use base::{Incarnation, SdcId};
 
@@ -37,6 +37,22 @@ impl State {
             nbd: c.nbd.clone(),
             changed_at: old.map_or(self.version, |s| s.changed_at),
         };
-        Some(Edits { sdc: (old != Some(&entry)).then_some((id, entry)), ..Edits::default() })
+        let sdc = (old != Some(&entry)).then_some((id, Some(entry)));
+        Some(Edits { sdc, ..Edits::default() })
+    }
+
+    /// A client is gone for good. Its id never comes back, and its lives are over.
+    pub(super) fn drop_sdc(&self, id: SdcId) -> Result<Edits, Refused> {
+        let sdc = self.sdcs.get(&id).ok_or(Refused::Outdated)?;
+        let names = |v: &&Volume| v.mapping.clients().any(|(to, _)| to == id);
+        let mut mapped = self.volumes.values().filter(names);
+        match mapped.next() {
+            Some(volume) => Err(Refused::SdcMapped {
+                name: sdc.name.clone(),
+                volume: volume.name.clone(),
+                count: 1 + mapped.count(),
+            }),
+            None => Ok(Edits { sdc: Some((id, None)), ..Edits::default() }),
+        }
     }
 }

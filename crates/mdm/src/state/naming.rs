@@ -36,7 +36,7 @@ impl State {
                     return taken();
                 }
                 let sdc = Sdc { name: name.clone(), ..old.clone() };
-                Ok(Edits { sdc: (sdc != *old).then_some((id, sdc)), ..Edits::default() })
+                Ok(Edits { sdc: (sdc != *old).then_some((id, Some(sdc))), ..Edits::default() })
             }
             ObjectKind::Sds => {
                 let id = SdsId(c.id);
@@ -112,6 +112,9 @@ impl State {
     }
 
     pub(super) fn drop_object(&self, c: &command::DropObject) -> Result<Edits, Refused> {
+        if c.kind() == ObjectKind::Sdc {
+            return self.drop_sdc(SdcId(c.id));
+        }
         self.may_drop(c.kind(), c.id)?;
         let mut objects = self.objects.clone();
         match c.kind() {

@@ -78,6 +78,7 @@ impl Mdm {
             RefusalCode::NotLeader => "another MDM leads",
             RefusalCode::WrongMember => "a wrong MDM",
             RefusalCode::WrongPlace => "a server's domain, fault set or storage pool",
+            RefusalCode::Full => "the cluster has as many servers or clients as it takes",
             RefusalCode::Occupied => {
                 "a device that counts as up elsewhere, or whose place is taken"
             }

@@ -305,6 +305,9 @@ impl Mdm {
                 self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
                 return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
             }
+            Registration::Full(text) => {
+                return self.refuse(link, &refusal(RefusalCode::Full, text), out);
+            }
             Registration::WrongPlace(text) => {
                 self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
                 return self.refuse(link, &refusal(RefusalCode::WrongPlace, text), out);
@@ -354,6 +357,9 @@ impl Mdm {
                 }
                 Registration::Superseded(text) => {
                     return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
+                }
+                Registration::Full(text) => {
+                    return self.refuse(link, &refusal(RefusalCode::Full, text), out);
                 }
                 Registration::Bad(text)
                 | Registration::WrongPlace(text)
@@ -451,7 +457,10 @@ impl Mdm {
             Some(Ask::Unmap(m)) => self.state.unmap_command(m).map(Some),
             Some(Ask::Rename(m)) => self.state.rename_command(m).map(Some),
             Some(Ask::CreateObject(m)) => self.state.create_object_command(m).map(Some),
-            Some(Ask::RemoveObject(m)) => self.state.remove_object_command(m).map(Some),
+            Some(Ask::RemoveObject(m)) => {
+                let is_here = |sdc: SdcId| self.sdcs.contains_key(&sdc);
+                self.state.remove_object_command(m, is_here).map(Some)
+            }
             Some(Ask::SetPool(m)) => self.state.set_pool_command(m).map(Some),
             Some(Ask::Remove(m)) => {
                 let limits = &self.config.limits;

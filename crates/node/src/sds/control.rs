@@ -315,6 +315,9 @@ impl Sds {
         out.note(Note::Map { version: self.map.version });
         self.mdm.learn(&self.map.mdms);
         self.followers.look_again();
+        if changes.lives {
+            self.end_lives(out);
+        }
         let Some(mirror) = &mut self.mirror else { return };
         let fates: BTreeMap<DeviceId, Fate> = self
             .map
@@ -522,6 +525,9 @@ fn refused(code: RefusalCode) -> &'static str {
         RefusalCode::WrongCluster => {
             "an MDM of another cluster: if it was this one's, it has lost its log. Let the servers run, end that MDM, \
              remove its log, and restore a backup (docs/operate/managers.md)"
+        }
+        RefusalCode::Full => {
+            "the cluster has as many devices as it takes: remove one that is gone for good"
         }
         RefusalCode::Occupied => {
             "its device counts as up elsewhere, or another one in its place: it waits for what the MDM finds there"

@@ -225,6 +225,24 @@ impl Sds {
         }
     }
 
+    /// Lives of clients that are over by this map ask for nothing any more: their links go, and what they have asked for and
+    /// is not begun is not done.
+    pub(super) fn end_lives(&mut self, out: &mut Effects) {
+        let blind = mutant::on(Mutant::NoSession) || mutant::on(Mutant::OldLife);
+        let Some(mirror) = self.mirror.as_mut().filter(|_| !blind) else { return };
+        let map = &self.map;
+        let over =
+            self.clients.extract_if(.., |sdc, session| map.is_over(*sdc, session.incarnation));
+        for (sdc, session) in over {
+            mirror.session_over(sdc);
+            if let Some(link) = session.link {
+                self.links.remove(&link);
+                out.note(Note::OldSession { link });
+                out.push(Effect::Close { link });
+            }
+        }
+    }
+
     // ---- frames ----
 
     fn client_frame(

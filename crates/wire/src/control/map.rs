@@ -197,6 +197,12 @@ pub struct MapPage {
     /// Last part: clients whose life changed.
     #[prost(message, repeated, tag = "70")]
     pub sdcs: Vec<SdcInfo>,
+    /// `sdcs` has all clients: those that aren't in it were removed.
+    #[prost(bool, tag = "71")]
+    pub all_sdcs: bool,
+    /// The next life's number: a lower one that isn't in the map is over.
+    #[prost(uint64, tag = "72")]
+    pub next_life: u64,
 }
 
 /// An MDM in the map.
