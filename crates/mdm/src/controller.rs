@@ -216,6 +216,11 @@ impl State {
         if self.wants_reports() {
             return Ok(()); // it is about to tell what it knows
         }
+        if m.next_volume > self.next_volume.0 {
+            return Err(format!(
+                "{id} holds data of a volume that this MDM never made: its log was set back; restore its newest log"
+            ));
+        }
         // Of all groups: it may have acted in one that has other replicas by now.
         let epochs = self.groups.values().map(|g| g.epoch.0);
         match epochs.max() {

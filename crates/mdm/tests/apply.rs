@@ -328,6 +328,11 @@ fn a_device_is_known_by_what_is_written_on_it() {
     refused(&state, &control::Register { device: 55, ..moved("sds1", 0, 80) }, "no dev55");
     let set_back = control::Register { store: 99, acted: 1000, ..moved("sds2", 7, 78) };
     refused(&state, &set_back, "set back");
+    let next_volume = state.next_volume.0;
+    let set_back = control::Register { acted: 0, next_volume: next_volume + 1, ..set_back };
+    refused(&state, &set_back, "holds data of a volume");
+    let held = control::Register { next_volume, ..set_back };
+    assert!(!matches!(state.register(&held, false), Registration::WrongDevice(_)));
 }
 
 #[test]

@@ -15,4 +15,9 @@ impl<J: Journal> Mirror<J> {
         all.sort_unstable();
         all
     }
+
+    /// The highest epoch in which this device took part in the group; 0: in none.
+    pub fn acted(&self, group: GroupId) -> Epoch {
+        self.replicas.get(group).map_or(Epoch(0), |r| r.record.acted)
+    }
 }

@@ -270,11 +270,21 @@ impl MapView {
     }
 }
 
-/// True when an MDM whose map has version `theirs` knows nothing of a recovery of the MDMs after which one with map `ours`
-/// went on: it is one of those that were given up, and must not be followed.
+/// True when a map with version `theirs` is of before a recovery of the MDMs after which one with map `ours` went on.
 pub fn is_of_before(ours: MapVersion, theirs: u64) -> bool {
     theirs / mdm::recovery::JUMP < ours.0 / mdm::recovery::JUMP
 }
+
+/// True when an MDM whose map has version `theirs` does not know what was decided since, as somebody has the map `ours`. It
+/// is one that was set back, or that was given up in a recovery of the MDMs, or that does not know yet that another one
+/// leads; it must not be followed. One that leads knows every map that was ever handed out.
+pub fn knows_less(theirs: u64, ours: MapVersion) -> bool {
+    theirs < ours.0
+}
+
+/// What is told of such an MDM.
+pub const OF_BEFORE: &str =
+    "an MDM that does not know the newest map: another one leads, or its log was set back";
 
 fn ids(of: Vec<u32>) -> Vec<DeviceId> {
     of.into_iter().map(DeviceId).collect()

@@ -3,7 +3,7 @@
 use base::{ClusterId, Limits, LinkId, Prng, Time};
 use core::time::Duration;
 use node::links::hello;
-use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig};
+use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig, Trouble};
 use prost::Message;
 use seam::{Buf, BufPool, DialId, DiskOp, DownReason, Effect, Effects, Event, Node, Port};
 use store::durable::Tuning;
@@ -212,7 +212,13 @@ impl Bench {
         let (dial, _) = self.dials.remove(at);
         let link = self.link(Some(dial));
         let role = Role::Mdm as i32;
-        let welcome = Welcome { cluster: 7, role, incarnation: life, ..Welcome::default() };
+        let welcome = Welcome {
+            cluster: 7,
+            role,
+            incarnation: life,
+            map: self.sds.map().version.0,
+            ..Welcome::default()
+        };
         self.frame(link, Kind::Welcome, &welcome);
         link
     }
@@ -721,4 +727,56 @@ fn a_client_is_refused_when_the_map_says_that_its_life_is_over() {
         b.device_ends();
         assert_eq!(b.replies, 3);
     }
+}
+
+/// The MDM's disk was set back: it knows less than it has told.
+#[test]
+fn an_mdm_that_was_set_back_is_not_followed() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    b.map(mdm, 5, &[3]); // version 25
+    b.pass(Duration::from_secs(3));
+    b.sds.on(b.now, Event::LinkDown { link: mdm, why: DownReason::Broken }, &mut b.out);
+    b.settle();
+    for (map, follows) in [(24, false), (25, true)] {
+        b.pass(Duration::from_secs(1));
+        let (dial, _) = b.dials.pop().unwrap();
+        let link = b.link(Some(dial));
+        b.sent.clear();
+        let welcome = Welcome {
+            cluster: 7,
+            role: Role::Mdm as i32,
+            incarnation: 2,
+            map,
+            ..Welcome::default()
+        };
+        b.frame(link, Kind::Welcome, &welcome);
+        assert_eq!(b.sent.contains(&(link, Kind::Register)), follows);
+        assert_eq!(b.closed.contains(&link), !follows);
+    }
+    // A map with an epoch of before that in which this device has acted can only come from such an MDM, too.
+    assert!(!b.sds.failed());
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    b.map(mdm, 5, &[3]);
+    b.pass(Duration::from_secs(3));
+    let group = GroupInfo {
+        id: 1,
+        epoch: 4,
+        primary: 3,
+        replicas: vec![3, 4],
+        in_sync: vec![3],
+        ..Default::default()
+    };
+    let page = MapPage {
+        version: 90,
+        last: true,
+        cluster: 7,
+        groups: vec![group],
+        live: vec![1],
+        next_volume: 2,
+        ..MapPage::default()
+    };
+    b.frame(mdm, Kind::MapPage, &page);
+    assert!(matches!(b.sds.trouble(), Some(Trouble::Refused(text)) if text.contains("set back")));
 }

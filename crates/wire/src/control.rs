@@ -253,6 +253,9 @@ pub struct Register {
     /// The incarnation that an MDM gave to this life before; 0: none yet.
     #[prost(uint64, tag = "80")]
     pub incarnation: u64,
+    /// The first volume's id that is above all those of which the device holds data; 0: it holds nothing.
+    #[prost(uint32, tag = "81")]
+    pub next_volume: u32,
 }
 
 /// An SDC reports to the MDM.

@@ -9,7 +9,7 @@
 use super::{Peer, Sdc, decode, links, refusal_note};
 use crate::finder::Finder;
 use crate::links::send_control;
-use crate::mapview::is_of_before;
+use crate::mapview::{OF_BEFORE, knows_less};
 use base::time::Duration;
 use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
 use core::net::SocketAddr;
@@ -180,13 +180,8 @@ impl Sdc {
         if welcome.role() != Role::Mdm || !ours {
             return self.refuse(now, link, "welcomed by something else than our MDM", out);
         }
-        if is_of_before(self.map.version, welcome.map) {
-            return self.refuse(
-                now,
-                link,
-                "an MDM of before a recovery of the MDMs: it is to be stopped",
-                out,
-            );
+        if knows_less(welcome.map, self.map.version) {
+            return self.refuse(now, link, OF_BEFORE, out);
         }
         self.mdm.finder.dialer_mut().admitted();
         let register = RegisterSdc {

@@ -3,7 +3,7 @@
 use super::opening::Known;
 use super::{Sds, Trouble, Who};
 use crate::links::{hello, send_control};
-use crate::mapview::{Changes, Group, is_of_before};
+use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -109,11 +109,8 @@ impl Sds {
             out.note(Note::Refused { link, why: "the MDM address is not an MDM's" });
             return self.drop_link(now, link, out);
         }
-        if is_of_before(self.map.version, welcome.map) {
-            out.note(Note::Refused {
-                link,
-                why: "an MDM of before a recovery of the MDMs: it is to be stopped",
-            });
+        if knows_less(welcome.map, self.map.version) {
+            out.note(Note::Refused { link, why: OF_BEFORE });
             return self.drop_link(now, link, out);
         }
         self.mdm.dialer_mut().admitted();
@@ -147,6 +144,7 @@ impl Sds {
             fault_set: config.home.fault_set.clone(),
             pool: config.home.pool.clone(),
             incarnation: self.incarnation.0,
+            next_volume: 0,
         };
         let device = match (&self.mirror, self.opening.known()) {
             (Some(mirror), _) => mirror.journal(),
@@ -159,6 +157,7 @@ impl Sds {
             (None, None) => return None,
         };
         register.capacity = device.capacity();
+        register.next_volume = device.volumes().into_iter().max().map_or(0, |v| v.0 + 1);
         if let Some(durable) = device.durable() {
             let Identity { device, uuid, .. } = durable.identity();
             (register.device, register.store) = (device.0, uuid[0]);
@@ -367,11 +366,19 @@ impl Sds {
         };
         let lost = self.lost.len();
         for group in groups {
-            if let Some(config) = self.map.group(group) {
-                mirror.configure(now, group, config, out);
+            let Some(config) = self.map.group(group) else { continue };
+            let acted = mirror.acted(group);
+            // After a recovery of the MDMs there are groups of which nobody has told yet.
+            if config.epoch < acted && self.map.version.0 < mdm::recovery::JUMP {
+                let epoch = config.epoch;
+                let text = alloc::format!(
+                    "this device has acted in {acted} of {group}, and the MDM knows none above {epoch}: its log was \
+                     set back. Restore its newest log and start both again"
+                );
+                return self.give_up(Trouble::Refused(text), out);
             }
-            let gone = |g: &Group| g.lost && g.replicas.contains(&self.me);
-            match self.map.group(group).is_some_and(gone) {
+            mirror.configure(now, group, config, out);
+            match config.lost && config.replicas.contains(&self.me) {
                 true => self.lost.insert(group),
                 false => self.lost.remove(&group),
             };

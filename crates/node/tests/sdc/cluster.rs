@@ -217,6 +217,7 @@ impl Cluster {
                     cluster: 9,
                     role: Role::Mdm as i32,
                     version: 1,
+                    map: self.map.version,
                     ..Welcome::default()
                 };
                 self.send(link, Header::new(Kind::Welcome), &welcome);
