@@ -280,6 +280,23 @@ fn an_mdm_at_a_new_address_is_followed_when_the_former_one_is_silent() {
     let new = b.reaches(NEW, 2);
     assert_eq!(b.closed, [old]);
     assert!(b.sent.contains(&(new, Kind::Register)));
+    // Who refuses the server at the former address says nothing for the MDM that was there.
+    let mut b = Bench::new();
+    let old = b.join_mdm(1);
+    let down = Event::LinkDown { link: old, why: DownReason::Broken };
+    b.sds.on(b.now, down, &mut b.out);
+    b.is_asked(7, 2, NEW);
+    for _ in 0..5 {
+        b.pass(Limits::TEST_MIN.suspect_after / 4);
+        b.settle();
+        let Some(at) = b.dials.iter().position(|(_, to)| to == MDM) else { continue };
+        let (dial, _) = b.dials.remove(at);
+        let link = b.link(Some(dial));
+        let wrong = Refusal { code: RefusalCode::WrongCluster as i32, ..Refusal::default() };
+        b.frame(link, Kind::Refusal, &wrong);
+    }
+    let new = b.reaches(NEW, 2);
+    assert!(b.sent.contains(&(new, Kind::Register)));
     // One that is known to have been silent for so long, as its link is down, is not waited for.
     let mut b = Bench::new();
     let old = b.join_mdm(1);

@@ -49,7 +49,10 @@ impl Sds {
         body: &Buf,
         out: &mut Effects,
     ) {
-        self.mdm_lives(now, out);
+        // One that refuses this server is not the one that it follows.
+        if h.kind() != Some(Kind::Refusal) {
+            self.mdm_lives(now, out);
+        }
         let read = match h.kind() {
             Some(Kind::Welcome) => {
                 Welcome::decode(&body[..]).map(|w| self.welcomed_by_mdm(now, link, &w, out))
