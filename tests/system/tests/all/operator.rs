@@ -2,11 +2,13 @@
 
 use anyhow::{Context, ensure};
 use std::fs;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 use system::bytes::Random;
 use system::cluster::signal;
 use system::nbd::{Refused, errno};
+use system::probe::Probe;
 use system::{Cluster, MIB, Options, case, gabion, run, secs, wait};
 
 const FILES: Options =
@@ -28,6 +30,49 @@ fn a_cluster_without_its_mdms_log_is_not_replaced_by_another_one() {
         fs::rename(&away, &log)?;
         cluster.start_again()?;
         cluster.verify("vol1", &data)
+    });
+}
+
+/// Another cluster begins at the MDM's address: the servers have the only map of theirs, and go on.
+#[test]
+fn an_mdm_that_has_lost_its_log_is_not_started_and_ends_no_server() {
+    case(|| {
+        let cluster = Cluster::start(&FILES)?;
+        let probe = Probe::start(&cluster, "vol1", 2, 16 << 20)?;
+        probe.wait_ops(200)?;
+        cluster.kill("mdm")?;
+        let (log, away) = (cluster.file("mdm.log"), cluster.file("away"));
+        fs::rename(&log, &away)?;
+        let servers = cluster.running();
+        cluster.gabion(&["mdm", "start"])?.fails(1, &["is gone", "mdm restore"])?;
+        let own = cluster.file("config/mdm.toml");
+        let run = |config: &Path| {
+            let mut command = Command::new(run::binary());
+            command.args(["mdm", "run", "--config"]).arg(config).stdin(Stdio::null());
+            command
+        };
+        run::run(&mut run(&own))?.fails(1, &["is gone", "holds data of a cluster"])?;
+        // Its configuration, where no server's is.
+        let (log_there, config) = (cluster.folder.join("other.log"), cluster.folder.join("o.toml"));
+        let text = fs::read_to_string(&own)?;
+        let text = text.replace(&*log.to_string_lossy(), &log_there.to_string_lossy());
+        fs::write(&config, text)?;
+        let mut other = run(&config).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let met = wait("all servers have met it", secs(20), || {
+            let met = |n| fs::read_to_string(cluster.file(&format!("logs/sds{n}.log")));
+            let all: Vec<String> = (1..=3).map(met).collect::<Result<_, _>>()?;
+            Ok(all.iter().all(|log| log.contains("an MDM of another cluster")).then_some(()))
+        });
+        let goes_on = probe.wait_ops(500);
+        other.kill()?;
+        other.wait()?;
+        met?;
+        goes_on?;
+        ensure!(cluster.running() == servers, "a server has ended");
+        fs::rename(&away, &log)?;
+        cluster.gabion(&["mdm", "start"])?.ok()?;
+        cluster.wait_state("healthy", secs(20))?;
+        probe.finish().map(drop)
     });
 }
 
