@@ -193,7 +193,7 @@ pub enum Mutant {
     ForgetSilently,
     /// R5: a secondary remembers what every member has as uncertain.
     KeepUncertain,
-    /// R8: an SDS that has restarted lets in a life of a client that a newer one has replaced.
+    /// R8: an SDS that has restarted lets in a life of a client that a newer one has replaced, whatever map and data say.
     OldLife,
     /// Placement: groups are levelled by their number, whatever they hold. (In the MDM's own tests.)
     LevelByNumber,

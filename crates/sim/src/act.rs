@@ -65,6 +65,8 @@ impl Stage {
                 self.marks.meet("sim: a clock jumped ahead");
                 self.world.leap(self.proc(who), Duration::from_millis(ms.into()));
             }
+            Action::Elsewhere(client) => self.start_elsewhere(client),
+            Action::Thaw(client) => self.thaw(client),
             Action::Drift(who, ppm) => self.world.drift(self.proc(who), ppm.into()),
             Action::Reset(a, b) => {
                 let (a, b) = (self.proc(a), self.proc(b));

@@ -24,10 +24,14 @@ impl Stage {
         if record.answer.is_some() {
             return Err(Failure::new("requests", format!("answered twice: {record}")));
         }
-        if (self.proc(Who::Sdc(record.client)), record.life) != (reply.proc, reply.life) {
+        let former = self.is_former(record.client, reply.proc);
+        let place = self.proc(Who::Sdc(record.client));
+        if record.life != reply.life || !former && place != reply.proc {
             return Err(Failure::new("requests", format!("answered by somebody else: {record}")));
         }
-        self.outstanding[record.client as usize] -= 1;
+        if !former {
+            self.outstanding[record.client as usize] -= 1;
+        }
         self.answered(index, reply.result.as_deref().map_err(|e| *e))
     }
 
@@ -97,6 +101,7 @@ impl Stage {
             lost: self.exposure.excuse.is_some() && self.is_in_loss(op),
             damaged: self.may_be_damaged(op)
                 && (!self.scanning || excused || self.is_lost_twice(op)),
+            superseded: op.life < self.world.life(self.proc(Who::Sdc(op.client))),
         };
         errors::in_order(error, case, &self.leaves)
     }

@@ -11,6 +11,7 @@ pub mod campaign;
 pub mod check;
 pub mod clock;
 pub mod disk;
+mod doubles;
 pub mod forge;
 pub mod history;
 mod inbox;

@@ -6,6 +6,7 @@
 pub mod clocks;
 mod conditions;
 mod crowd;
+mod elsewhere;
 mod episode;
 mod forgeries;
 mod generate;
@@ -162,6 +163,10 @@ pub enum Action {
     Leap(Who, u32),
     /// A process's clock gains so many millionths from now on.
     Drift(Who, i32),
+    /// A client's process stands still, and another one is started in its name elsewhere.
+    Elsewhere(u8),
+    /// The process that was frozen at that goes on, beside the other one.
+    Thaw(u8),
 }
 
 impl Action {
@@ -188,6 +193,8 @@ impl Action {
                 | Action::Remove(_)
                 | Action::RemoveDevice(_)
                 | Action::Keep(_)
+                | Action::Elsewhere(_)
+                | Action::Thaw(_)
         )
     }
 }
@@ -287,6 +294,11 @@ impl Plan {
         }
         self.steps.sort_by_key(|s| s.at);
         self
+    }
+
+    /// True when a client's name has two processes at some time.
+    pub fn has_doubles(&self) -> bool {
+        self.steps.iter().any(|s| matches!(s.action, Action::Elsewhere(_)))
     }
 
     /// True when a process's data survives its death.

@@ -281,6 +281,7 @@ fn mend(stage: &mut Stage) {
         stage.world.resume(id);
         stage.start(who);
     }
+    (0..stage.plan.clients).for_each(|client| stage.thaw(client));
     for v in 0..stage.volumes.len() {
         let volume = stage.volumes[v];
         if volume.mapped && volume.id.is_some() && !volume.doomed {

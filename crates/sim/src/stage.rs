@@ -120,6 +120,8 @@ pub struct Stage {
     pub(crate) dying: Vec<Option<(Death, bool)>>,
     /// NBD connections, by client; empty when the plan has none.
     pub(crate) outlets: Vec<Outlet>,
+    /// Clients whose newest life is at their second place.
+    pub(crate) elsewhere: Vec<bool>,
 }
 
 const MDM_PORT: u16 = 7000;
@@ -169,7 +171,7 @@ impl Stage {
             let id = world.add(&format!("mdm{i}"), at, vec![Disk::new(DiskKind::Log, 4 * TIB)]);
             world.tap.push(id);
         }
-        let everybody = 1 + plan.mdms as usize + plan.sds as usize + plan.clients as usize;
+        let everybody = 1 + plan.mdms as usize + plan.sds as usize + 2 * plan.clients as usize;
         let volume = |units: &u32| Volume { id: None, units: *units, doomed: false, mapped: false };
         let mut stage = Stage {
             world,
@@ -201,8 +203,10 @@ impl Stage {
             scanning: false,
             dying: (0..everybody).map(|_| None).collect(),
             outlets: Vec::new(),
+            elsewhere: vec![false; plan.clients.into()],
             plan: plan.clone(),
         };
+        stage.add_doubles();
         stage.add_nbd();
         stage
     }
@@ -225,7 +229,7 @@ impl Stage {
             Who::Mdm(0) => 0,
             Who::Mdm(i) => 1 + sds + self.plan.clients as usize + i as usize,
             Who::Sds(i) => 1 + i as usize,
-            Who::Sdc(i) => 1 + sds + i as usize,
+            Who::Sdc(i) => return self.place(i),
             Who::Admin => 1 + sds + self.plan.clients as usize,
         })
     }
@@ -238,7 +242,10 @@ impl Stage {
             i if i <= sds => Who::Sds((i - 1) as u8),
             i if i <= sds + self.plan.clients as usize => Who::Sdc((i - 1 - sds) as u8),
             i if i == 1 + sds + self.plan.clients as usize => Who::Admin,
-            i => Who::Mdm((i - 1 - sds - self.plan.clients as usize) as u8),
+            i => match (i - 1 - sds - self.plan.clients as usize) as u8 {
+                mdm if mdm < self.plan.mdms => Who::Mdm(mdm),
+                double => Who::Sdc(double - self.plan.mdms),
+            },
         }
     }
 

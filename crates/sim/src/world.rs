@@ -309,6 +309,12 @@ impl World {
         self.poke(id);
     }
 
+    /// The lives of a process that is dead are later ones than those of another one.
+    pub fn begin_after(&mut self, id: ProcId, other: ProcId) {
+        let lives = self.procs[other.0].life;
+        self.procs[id.0].life = self.procs[id.0].life.max(lives + 1);
+    }
+
     /// A number from the process's own stream, for nonces and the like.
     pub fn draw(&mut self, id: ProcId) -> u64 {
         self.procs[id.0].prng.next_u64()

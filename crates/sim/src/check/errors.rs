@@ -63,6 +63,8 @@ pub struct Case<'a> {
     pub damaged: bool,
     /// Its client has a time limit.
     pub timed: bool,
+    /// Another process was started in its client's name after it was asked.
+    pub superseded: bool,
 }
 
 /// True when this error is in order for the operation.
@@ -83,7 +85,8 @@ pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
         BlockError::Forgotten => !scan,
         // A write without space waits, for as long as its client's limit allows.
         BlockError::TimedOut | BlockError::Full => !scan && case.timed,
-        BlockError::Misaligned | BlockError::ReadOnly | BlockError::Superseded => false,
+        BlockError::Superseded => case.superseded,
+        BlockError::Misaligned | BlockError::ReadOnly => false,
     }
 }
 
@@ -124,6 +127,7 @@ mod tests {
             lost: false,
             damaged: false,
             timed: false,
+            superseded: false,
         }
     }
 
@@ -160,6 +164,14 @@ mod tests {
         assert!(in_order(NoSuchVolume, Case { lives: false, ..scan(&op) }, &leaves));
         assert!(!in_order(TimedOut, case(&op), &leaves), "it has no limit");
         assert!(in_order(TimedOut, Case { timed: true, ..case(&op) }, &leaves));
+    }
+
+    #[test]
+    fn only_a_former_life_is_told_that_another_one_has_its_name() {
+        let (op, leaves) = (op(1, Some(5)), Leaves::default());
+        let superseded = BlockError::Superseded;
+        assert!(in_order(superseded, Case { superseded: true, ..case(&op) }, &leaves));
+        assert!(!in_order(superseded, case(&op), &leaves));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 8] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 9] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -22,6 +22,7 @@ const FAMILIES: [fn(&mut Plan, &Prng); 8] = [
     super::crowd::draw,
     super::clocks::draw,
     super::patience::draw,
+    super::elsewhere::draw,
 ];
 
 impl Plan {
