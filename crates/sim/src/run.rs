@@ -104,6 +104,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     set_up(stage)?;
     phase_1(stage)?;
     phase_2(stage)?;
+    without_mdms(stage)?;
     outcast(stage)?;
     stage.scanning = true;
     scan(stage)?;
@@ -290,6 +291,37 @@ fn mend(stage: &mut Stage) {
     }
 }
 
+/// In some runs all MDMs are away at once: each group answers all the same. Then they come back.
+fn without_mdms(stage: &mut Stage) -> Result<(), Failure> {
+    if !stage.plan.seed.is_multiple_of(3) || stage.is_tight() {
+        return Ok(());
+    }
+    // Who has not asked for long may not know where its servers are by now.
+    ask_everything(stage, 0);
+    wait(stage, "I8", CALM, Stage::unmet)?;
+    stage.marks.meet("sim: all MDMs were away");
+    let frozen = stage.plan.seed.is_multiple_of(2);
+    for who in (0..stage.plan.mdms).map(Who::Mdm) {
+        match frozen {
+            true => stage.act(Action::Pause(who, false)),
+            false => stage.kill(who, Death { keep: true, ..Death::default() }),
+        }
+    }
+    let bound = first_success::WITHOUT_MDM;
+    probe(stage, bound)?.check(&stage.history.ops, "without an MDM", bound)?;
+    mend(stage);
+    wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// Asks each group now, and lets this much time pass.
+fn probe(stage: &mut Stage, time: Duration) -> Result<Probes, Failure> {
+    let turn = stage.plan.seed as usize;
+    let probes = Probes::ask(stage, turn);
+    stage.world.alarm(stage.world.now() + time, ASK);
+    while step(stage)? != Some(ASK) {}
+    Ok(probes)
+}
+
 /// One server, or one of its devices, stays away, or is half cut off: the others serve everything. Then it comes back.
 fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     let Some((i, how)) = stage.plan.outcast else { return Ok(()) };
@@ -347,10 +379,7 @@ fn first_success(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
     else {
         return Ok(());
     };
-    let turn = stage.plan.seed as usize;
-    let probes = Probes::ask(stage, turn);
-    stage.world.alarm(stage.world.now() + bound, ASK);
-    while step(stage)? != Some(ASK) {}
+    let probes = probe(stage, bound)?;
     let longest = probes.longest(&stage.history.ops).as_millis();
     stage.marks.meet(match longest {
         0..100 => "sim: first success within 100 ms",
@@ -359,7 +388,7 @@ fn first_success(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
     });
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || format!("first success after {longest} ms"));
-    probes.check(stage, how, bound)
+    probes.check(&stage.history.ops, &format!("{how:?}"), bound)
 }
 
 /// These devices are away from now on.

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// What a crash that peers see at once may stall: the promise for `kill -9`.
 const CRASH: Duration = Duration::from_secs(1);
+/// What any request may take while no MDM is there.
+pub const WITHOUT_MDM: Duration = Duration::from_secs(1);
 /// What a silence may stall beyond the time until it is taken for a loss and until the last lease
 /// is over: with the shipped limits this makes the 3 s of the promise.
 const AFTER_SILENCE: Duration = Duration::from_millis(750);
@@ -98,10 +100,10 @@ impl Probes {
         self.asked.iter().filter_map(took).max().unwrap_or_default()
     }
 
-    /// Fails if a group was not served within this time.
-    pub fn check(&self, stage: &Stage, how: Outcast, bound: Duration) -> Result<(), Failure> {
-        let late = self.late(&stage.history.ops, bound);
-        late.map_or(Ok(()), |text| Err(Failure::new("first success", format!("{how:?}: {text}"))))
+    /// Fails if a group was not served within this time of the fault.
+    pub fn check(&self, ops: &[Record], fault: &str, bound: Duration) -> Result<(), Failure> {
+        let late = self.late(ops, bound);
+        late.map_or(Ok(()), |text| Err(Failure::new("first success", format!("{fault}: {text}"))))
     }
 }
 
