@@ -1,7 +1,7 @@
 //! How what an MDM knows survives: a log on one disk, in two areas that take turns.
 //!
 //! ```text
-//! area 0 at 0, area 1 at 1 TiB (a sparse file has room for both)
+//! area 0 at 0, area 1 at 1 GiB (a sparse file has room for both; until format 3 it was at 1 TiB)
 //!   + 0        header: magic "GABNMDM1", version, generation, image length, crc        4 KiB
 //!   + 4 KiB    the same header once more                                               4 KiB
 //!   + 8 KiB    image, padded to 4 KiB
@@ -46,7 +46,7 @@
 mod area;
 mod recover;
 
-pub use area::{AREA, BATCH_MAX, BLOCK, Batch, FORMAT};
+pub use area::{AREAS, BATCH_MAX, BLOCK, Batch, FORMAT, IMAGE_MAX};
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -178,7 +178,7 @@ pub struct Log {
     todo: VecDeque<Io>,
     busy: Option<&'static str>,
     /// The area in use, its generation, where its batches begin and where the next one goes.
-    area: u64,
+    area: usize,
     generation: u64,
     start: u64,
     end: u64,
@@ -315,14 +315,13 @@ impl Log {
         assert!(self.is_idle(), "a batch or an image is under way");
         self.next_number = 1;
         self.unsure = false;
-        self.area = 1 - self.area.min(1);
-        if self.generation == 0 {
-            self.area = 0;
-        }
+        assert!(body.len() as u64 <= IMAGE_MAX, "an image leaves its area room for batches");
+        let in_first = self.generation > 0 && self.area == 0;
+        self.area = usize::from(in_first);
         self.generation += 1;
         let header = Header::of(body, self.generation, self.limit);
         self.chain = header.body_crc;
-        let base = self.area * AREA;
+        let base = AREAS[self.area];
         let mut at = base + 2 * BLOCK as u64;
         for part in body.chunks(CHUNK) {
             let mut data = part.to_vec();

@@ -7,7 +7,7 @@ use base::Prng;
 use common::*;
 use mdm::State;
 use mdm::command::{Command, FormCluster};
-use mdm::log::{AREA, BLOCK, Batch, Io, Log, LogError, Progress};
+use mdm::log::{AREAS, BLOCK, Batch, Io, Log, LogError, Progress};
 use seam::DiskError;
 use std::collections::BTreeMap;
 use wire::control::DeviceKind::Durable;
@@ -266,8 +266,8 @@ fn damage_of_what_was_acknowledged_is_refused_not_forgotten() {
     both.put(20, &[1]);
     both.put(block(1) + 20, &[1]);
     assert_eq!(recover(&mut both, 1 << 20).err(), Some(LogError::Foreign));
-    both.put(AREA + 20, &[1]);
-    both.put(AREA + block(1) + 20, &[1]);
+    both.put(AREAS[1] + 20, &[1]);
+    both.put(AREAS[1] + block(1) + 20, &[1]);
     assert!(matches!(recover(&mut both, 1 << 20), Err(LogError::Damaged { .. })));
     for why in [LogError::Foreign, LogError::Version(9), LogError::Damaged { at: 1, what: "x" }] {
         assert!(why.to_string().len() > 40, "it says what to do: {why}");
@@ -279,7 +279,7 @@ fn a_damaged_header_of_the_newest_area_is_not_taken_for_an_unfinished_switch() {
     let mut disk = Disk::default();
     let (mut log, mut state) = recover(&mut disk, 1).unwrap();
     run(&mut disk, &mut log, &mut state, 6, 1, u64::MAX);
-    for area in [0, AREA] {
+    for area in [AREAS[0], AREAS[1]] {
         let mut disk = disk.clone();
         disk.put(area + 20, &[9]);
         assert!(recover(&mut disk.clone(), 1).is_ok());
@@ -297,11 +297,49 @@ fn another_format_and_strangers_are_refused() {
     let (mut log, mut state) = recover(&mut disk, 1 << 20).unwrap();
     run(&mut disk, &mut log, &mut state, 3, 1, u64::MAX);
     let mut header = disk.get(0, BLOCK);
-    header[12..16].copy_from_slice(&3u32.to_le_bytes());
+    header[12..16].copy_from_slice(&4u32.to_le_bytes());
     let crc = base::crc::crc32c(&header[12..]);
     header[8..12].copy_from_slice(&crc.to_le_bytes());
     disk.put(0, &header);
-    assert_eq!(recover(&mut disk, 1 << 20).err(), Some(LogError::Version(3)));
+    assert_eq!(recover(&mut disk, 1 << 20).err(), Some(LogError::Version(4)));
+}
+
+/// The disk as a build of format 2 would have left it.
+fn of_format_2(disk: &Disk) -> Disk {
+    let mut old = Disk::default();
+    let near = |sector: &u64| sector * 512 >= AREAS[1];
+    for (sector, bytes) in &disk.sectors {
+        let moved = if near(sector) { sector + (AREAS[2] - AREAS[1]) / 512 } else { *sector };
+        old.sectors.insert(moved, *bytes);
+    }
+    for at in [AREAS[0], AREAS[2]].into_iter().flat_map(|area| [area, area + BLOCK as u64]) {
+        let mut header = old.get(at, BLOCK);
+        if header.iter().any(|b| *b != 0) {
+            header[12..16].copy_from_slice(&2u32.to_le_bytes());
+            let crc = base::crc::crc32c(&header[12..]);
+            header[8..12].copy_from_slice(&crc.to_le_bytes());
+            old.put(at, &header);
+        }
+    }
+    old
+}
+
+#[test]
+fn a_log_whose_second_area_is_a_tebibyte_away_is_read_and_written_near() {
+    // With few and with many switches before: the newest area is the first one, or the other one.
+    for entries in 1..12 {
+        let mut disk = Disk::default();
+        let (mut log, mut state) = recover(&mut disk, 1).unwrap();
+        run(&mut disk, &mut log, &mut state, entries, 1, u64::MAX);
+        let mut old = of_format_2(&disk);
+        let (mut log, mut back) = recover(&mut old, 1).unwrap();
+        assert_eq!(back, state, "{entries} entries");
+        let far = |disk: &Disk| disk.sectors.range((AREAS[2] + 2 * BLOCK as u64) / 512..).count();
+        let (there, first) = (far(&old), back.index + 1);
+        run(&mut old, &mut log, &mut back, first + 20, 1, u64::MAX);
+        assert_eq!(far(&old), there, "nothing more is written there");
+        assert_eq!(recover(&mut old, 1).unwrap().1, back, "{entries} entries");
+    }
 }
 
 #[test]

@@ -46,7 +46,7 @@ use consensus::{Consensus, Image};
 use core::net::SocketAddr;
 use mdm::detector::{Detector, Verdict};
 use mdm::healer::Healer;
-pub use mdm::log::AREA as LOG_AREA;
+pub use mdm::log::AREAS as LOG_AREAS;
 use mdm::log::{Log, LogError, Why};
 use mdm::reach::Reach;
 use mdm::recovery::{Word, Words};

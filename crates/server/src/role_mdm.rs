@@ -6,7 +6,7 @@ use crate::service::{self, Job, Running};
 use anyhow::{Context, Result};
 use base::Limits;
 
-use node::mdm::{Config, LOG_AREA, Mdm};
+use node::mdm::{Config, LOG_AREAS, Mdm};
 use rt::{DiskSpec, Listener};
 use seam::Port;
 use std::time::Duration;
@@ -45,7 +45,8 @@ fn job(config: &MdmConfig) -> Result<Job<Mdm>> {
     }
     // A file system that others fill leaves the MDM its room: orders and status go on.
     let area = limits.mdm_log + IMAGE;
-    let reserved = files::reserve(&config.log, &[0..area, LOG_AREA..LOG_AREA + area]);
+    let reserved =
+        files::reserve(&config.log, &[LOG_AREAS[0], LOG_AREAS[1]].map(|at| at..at + area));
     let address = config.advertise.unwrap_or(config.listen);
     let (name, join) = (config.name.clone(), config.join);
     let node = move || {

@@ -3,12 +3,17 @@
 use alloc::vec::Vec;
 use base::crc::crc32c;
 
-/// Where area 1 begins.
-pub const AREA: u64 = 1 << 40;
+/// Where areas begin. The first two take turns; the third is where builds before format 3 had their second one: it is
+/// read, and not written any more.
+pub const AREAS: [u64; 3] = [0, 1 << 30, 1 << 40];
+/// The longest image: what follows it in its area, a limit of batches and one more, has room behind it.
+pub const IMAGE_MAX: u64 = 768 << 20;
 /// Everything begins on such a boundary.
 pub const BLOCK: usize = 4096;
 /// The layout's version.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
+/// The one before: all is the same but the place of the second area.
+const FORMAT_FAR: u32 = 2;
 /// The most bytes of records in one batch.
 pub const BATCH_MAX: usize = 2 << 20;
 /// Bytes of a batch's header.
@@ -69,6 +74,11 @@ impl Header {
         block
     }
 
+    /// True for the header of a build that had its second area far away.
+    pub fn is_far(block: &[u8]) -> bool {
+        block[..8] == MAGIC && u32_at(block, 12) == FORMAT_FAR
+    }
+
     pub fn read(block: &[u8]) -> Found {
         if block.iter().all(|b| *b == 0) {
             return Found::Zeros;
@@ -83,8 +93,10 @@ impl Header {
             body_crc: u32_at(block, 40),
         };
         match u32_at(block, 12) {
-            FORMAT if header.generation > 0 && header.body_len <= BODY_MAX => Found::Header(header),
-            FORMAT => Found::Garbage,
+            FORMAT | FORMAT_FAR if header.generation > 0 && header.body_len <= BODY_MAX => {
+                Found::Header(header)
+            }
+            FORMAT | FORMAT_FAR => Found::Garbage,
             version => Found::Version(version),
         }
     }

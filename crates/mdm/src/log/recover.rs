@@ -1,7 +1,7 @@
 //! Reads the log: headers, the image of the newest area, its batches, and what lies behind them.
 
 use super::area::{
-    self, AREA, BATCH_MAX, BLOCK, Found, Header, Place, batch_len, read_batch, records,
+    self, AREAS, BATCH_MAX, BLOCK, Found, Header, Place, batch_len, read_batch, records,
 };
 use super::{CHUNK, Found as Held, Io, LogError};
 use alloc::collections::VecDeque;
@@ -13,7 +13,7 @@ pub(super) struct Recovered {
     pub found: Held,
     /// The number of the next record.
     pub next: u64,
-    pub area: u64,
+    pub area: usize,
     pub generation: u64,
     pub start: u64,
     pub end: u64,
@@ -22,7 +22,7 @@ pub(super) struct Recovered {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Reading the headers of both areas.
+    /// Reading the headers of all areas.
     Headers,
     /// Reading the image.
     Body,
@@ -43,7 +43,9 @@ pub(super) struct Recovery {
     window: Vec<u8>,
     at: u64,
     headers: Vec<[Found; 2]>,
-    area: u64,
+    /// So many areas are looked at.
+    areas: usize,
+    area: usize,
     header: Header,
     /// Where the header is to be written, a missing one first.
     repair: VecDeque<u64>,
@@ -62,6 +64,7 @@ impl Recovery {
             window: Vec::new(),
             at: 0,
             headers: Vec::new(),
+            areas: 2,
             area: 0,
             header: Header { generation: 0, body_len: 0, body_crc: 0, limit: 0 },
             repair: VecDeque::new(),
@@ -82,7 +85,7 @@ impl Recovery {
         let from = self.at + self.window.len() as u64;
         match self.stage {
             Stage::Headers => {
-                Some(Io::Read { at: self.headers.len() as u64 * AREA, len: 2 * BLOCK as u32 })
+                Some(Io::Read { at: AREAS[self.headers.len()], len: 2 * BLOCK as u32 })
             }
             Stage::Body => {
                 let left = self.start - from;
@@ -101,8 +104,12 @@ impl Recovery {
         match self.stage {
             Stage::Headers => {
                 let (first, second) = data.split_at(BLOCK);
+                // Only where the first area is of such a build there may be something far away.
+                if self.headers.is_empty() && (Header::is_far(first) || Header::is_far(second)) {
+                    self.areas = AREAS.len();
+                }
                 self.headers.push([Header::read(first), Header::read(second)]);
-                if self.headers.len() == 2 {
+                if self.headers.len() == self.areas {
                     self.choose()?;
                 }
             }
@@ -144,8 +151,8 @@ impl Recovery {
 
     /// Picks the newest area.
     fn choose(&mut self) -> Result<(), LogError> {
-        let mut best: Option<(u64, Header)> = None;
-        for (area, found) in (0u64..).zip(self.headers.clone()) {
+        let mut best: Option<(usize, Header)> = None;
+        for (area, found) in self.headers.clone().into_iter().enumerate() {
             if let Some(Found::Version(v)) = found.iter().find(|f| matches!(f, Found::Version(_))) {
                 return Err(LogError::Version(*v));
             }
@@ -158,7 +165,7 @@ impl Recovery {
                 Some(_) => {}
                 // The second header is overwritten only after the first one is durable.
                 None if found[1] == Found::Garbage => {
-                    let at = area * AREA;
+                    let at = AREAS[area];
                     return Err(match (area, best) {
                         (0, None) if self.headers[1] == [Found::Zeros; 2] => LogError::Foreign,
                         _ => LogError::Damaged { at, what: "both headers of this area" },
@@ -173,11 +180,11 @@ impl Recovery {
         };
         let lacks = |f: &Found| *f != Found::Header(header);
         let mut which = [0, 1];
-        which.sort_by_key(|i| !lacks(&self.headers[area as usize][*i]));
-        self.repair = which.into_iter().map(|i| area * AREA + (i * BLOCK) as u64).collect();
+        which.sort_by_key(|i| !lacks(&self.headers[area][*i]));
+        self.repair = which.into_iter().map(|i| AREAS[area] + (i * BLOCK) as u64).collect();
         self.area = area;
         self.header = header;
-        self.at = area * AREA + 2 * BLOCK as u64;
+        self.at = AREAS[area] + 2 * BLOCK as u64;
         self.start = self.at + header.body_len.next_multiple_of(BLOCK as u64);
         self.end = self.start;
         self.stage = Stage::Body;
