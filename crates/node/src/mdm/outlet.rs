@@ -2,7 +2,7 @@
 //! log has failed.
 
 use super::intake::Input;
-use super::{Mdm, Pull};
+use super::{Link, Mdm, Peer, Pull};
 use crate::links::send_control;
 use alloc::format;
 use alloc::string::String;
@@ -82,7 +82,8 @@ impl Mdm {
             self.begin(now, out);
             self.settle_hellos(now, out);
         }
-        if self.pages.noted != self.state.version {
+        let news = self.pages.noted != self.state.version;
+        if news {
             self.pages.noted = self.state.version;
             out.note(Note::Map { version: self.state.version });
             let unserved = self.state.count_unserved();
@@ -127,8 +128,25 @@ impl Mdm {
             }
             self.send_pages(link, pull, out);
         }
+        if news {
+            self.tell_volumes(out);
+        }
         if self.proposed().is_none() {
             self.hand_over();
+        }
+    }
+
+    /// Tells clients of volumes that are new to them. They ask for a map when they need one, and may not be able to
+    /// then: an NBD client attaches a new volume also while no MDM is there.
+    fn tell_volumes(&mut self, out: &mut Effects) {
+        let newest = self.state.volumes.values().map(|v| v.changed_at).max();
+        let (Some(newest), false) = (newest, self.state.recovery.open) else { return };
+        let behind = |l: &Link| matches!(l.peer, Peer::Sdc(..)) && l.have.0 > 0 && l.have < newest;
+        let pull = |l: &Link| Pull { have: l.have, op: 0, wait: false };
+        let links: Vec<(LinkId, Pull)> =
+            self.links.iter().filter(|(_, l)| behind(l)).map(|(id, l)| (*id, pull(l))).collect();
+        for (link, pull) in links {
+            self.send_pages(link, pull, out);
         }
     }
 
@@ -208,6 +226,11 @@ impl Mdm {
     }
 
     fn send_pages(&mut self, link: LinkId, pull: Pull, out: &mut Effects) {
+        // What a device has counts for fences, and only it can tell.
+        let client = self.links.get_mut(&link).filter(|l| matches!(l.peer, Peer::Sdc(..)));
+        if let Some(client) = client {
+            client.have = self.state.version;
+        }
         let pages = &mut self.pages;
         if (pages.have, pages.version) != (pull.have, self.state.version) || pages.bodies.is_empty()
         {

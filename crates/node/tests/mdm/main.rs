@@ -744,6 +744,23 @@ fn a_server_that_is_turned_away_is_in_the_status_until_it_is_taken_in() {
 }
 
 #[test]
+fn clients_hear_of_volumes_that_they_have_not_asked_for() {
+    let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
+    let link = b.say_hello(Role::Sdc);
+    let m = RegisterSdc { name: "c".into(), nonce: 1, pid: 5, ..RegisterSdc::default() };
+    b.send(link, Header::new(Kind::RegisterSdc), &m);
+    assert_eq!(b.create("early").error, 0);
+    assert_eq!(b.take::<MapPage>(link, Kind::MapPage).len(), 0, "it has no map yet");
+    assert_eq!(b.pull(link, MapVersion(0), false)[0].volumes.len(), 2);
+    assert_eq!(b.create("late").error, 0);
+    let told: Vec<MapPage> = b.take(link, Kind::MapPage);
+    assert_eq!((told.len(), told[0].volumes.len()), (1, 1), "what is new, and once: {told:?}");
+    assert_eq!((told[0].volumes[0].name.as_str(), told[0].last), ("late", true));
+    assert_eq!(b.ask(Ask::Status(StatusAsk {})).error, 0);
+    assert_eq!(b.take::<MapPage>(link, Kind::MapPage).len(), 0);
+}
+
+#[test]
 fn unmapping_is_answered_when_all_who_lead_know_of_it() {
     let unmap = || {
         let (volume, sdcs) = ("v".into(), Vec::new());

@@ -179,6 +179,19 @@ fn requests_end_with_an_error_after_the_time_that_the_operator_allows() {
 }
 
 #[test]
+fn a_new_volume_is_served_while_the_mdm_is_away_although_nobody_had_asked_for_it() {
+    case(|| {
+        let cluster = Cluster::start(&FILES)?;
+        cluster.gabion(&["volume", "create", "new", "8MiB"])?.ok()?;
+        cluster.kill("mdm")?;
+        let mut nbd = cluster.nbd("new")?;
+        nbd.write(0, &[5; 4096])?;
+        ensure!(nbd.read(0, 4096)? == [5; 4096]);
+        Ok(())
+    });
+}
+
+#[test]
 fn a_device_that_is_emptied_under_its_server_is_done_without() {
     case(|| {
         let cluster = Cluster::start(&FILES)?;
