@@ -161,6 +161,8 @@ pub enum Mutant {
     RebuildMaintained,
     /// R11: who is in sync takes copies that go to a joiner alone for a gap in its stream.
     OneStream,
+    /// R4: a refused dial proves a death also where it has refused dials while it was heard.
+    RefusalProves,
     /// R12: one who finds another one slow is believed, whoever it is.
     TrustOneWord,
     /// R12: who reaches nobody but the MDM is believed when it says that others are gone.
@@ -314,6 +316,7 @@ impl Mutant {
         Mutant::EndlessList,
         Mutant::KeepList,
         Mutant::KeepUncertain,
+        Mutant::RefusalProves,
     ];
 }
 

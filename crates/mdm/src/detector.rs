@@ -11,6 +11,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
 use base::{DeviceId, DomainId, Incarnation, Limits, SdsId, Time};
 use core::time::Duration;
 
@@ -157,7 +158,7 @@ impl Detector {
         let (device, watch) = self.watched.iter_mut().find(|(_, w)| mine(w))?;
         let (_, incarnation) = watch.probe.take()?;
         let same = watch.incarnation == incarnation;
-        let lives = same && watch.refuses_alive(self.beat);
+        let lives = same && watch.refuses_alive(self.beat) && !mutant::on(Mutant::RefusalProves);
         if same {
             watch.refuses = Some((watch.refuses.map_or(now, |(since, _)| since), now));
         }

@@ -57,6 +57,10 @@ impl Stage {
                 let id = self.proc(Who::Sds(i));
                 self.world.forge(id, how);
             }
+            Action::Reject(i, ms) => {
+                let until = self.world.now() + Duration::from_millis(ms.into());
+                self.world.refuse_dials(self.proc(Who::Sds(i)), until);
+            }
             Action::Halt(who, us) => {
                 self.marks.meet("sim: a virtual machine was stopped");
                 self.world.halt(self.proc(who), Duration::from_micros(us.into()));

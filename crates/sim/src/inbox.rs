@@ -94,6 +94,8 @@ pub(crate) struct Process {
     pub disks: Vec<Disk>,
     /// How much longer than usual its frames travel, and operations of its disks take.
     pub slow: (Duration, Duration),
+    /// Until then its host refuses dials, also while it runs.
+    pub refuses_until: Time,
     pub pending: BTreeMap<u32, PendingDisk>,
     pub next_pending: u32,
     /// A frame came to it that copies something, or is to, in any of its lives.
@@ -116,6 +118,7 @@ impl Process {
         Process {
             name: name.to_string(),
             slow: (Duration::ZERO, Duration::ZERO),
+            refuses_until: Time::ZERO,
             state: ProcState::Dead,
             host_down: false,
             life: 0,

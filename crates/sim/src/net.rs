@@ -4,7 +4,7 @@
 //! or clogged in one direction (what was sent waits; after a while the sender gives the connection
 //! up); a connection may break, each side sees a prefix of what was sent and notices at its own time;
 //! a frame may arrive damaged. A dial is refused only when the process does not exist at the moment
-//! at which the packet gets to its host; the answer travels like everything else. This file holds the
+//! at which the packet gets to its host, or while that host refuses dials whoever listens; the answer travels like everything else. This file holds the
 //! state; [`crate::wires`] moves it.
 
 use crate::world::ProcId;

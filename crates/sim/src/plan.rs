@@ -15,6 +15,7 @@ mod orders;
 mod patience;
 mod policies;
 pub mod pools;
+mod rejects;
 mod seals;
 mod slow;
 mod text;
@@ -157,6 +158,8 @@ pub enum Action {
     Policies(Policy, Policy),
     /// Somebody sends this server a hello in the name of another process.
     Forge(u8, Forgery),
+    /// The host of this server refuses dials for so many milliseconds, whether it runs or not.
+    Reject(u8, u32),
     /// Stop the virtual machine of a process; its clock stands still for so many microseconds.
     Halt(Who, u32),
     /// A process's clock jumps ahead by so many milliseconds.

@@ -4,6 +4,7 @@
 use crate::admin::{Admin, Desk, Done, Order};
 use crate::check::Failure;
 use crate::check::agreement::Agreement;
+use crate::check::deaths;
 use crate::check::differences;
 use crate::check::errors::Leaves;
 use crate::check::i13_epochs::Observer;
@@ -498,6 +499,8 @@ impl Stage {
             Note::Refused { why, .. } if why == mirror::GAP => {
                 return Err(Failure::new("stream", format!("{}: {why}", self.world.name(id))));
             }
+            Note::DeviceDown { device, proof: true } => deaths::check(self, id, device)?,
+            Note::RefusesAlive { device } => self.cut_from_mdm(id, device),
             Note::Slow { device, .. } if self.is_out(device.0) => self.sent_away = Some(device),
             Note::Slow { device, .. } if !self.outcasts.is_empty() => {
                 return Err(Failure::new(
@@ -523,6 +526,14 @@ impl Stage {
             _ => {}
         }
         Ok(())
+    }
+
+    /// An MDM knows that this device's address refuses dials though it lives: the link between the two breaks.
+    fn cut_from_mdm(&mut self, mdm: ProcId, device: DeviceId) {
+        let is_it = |i: &u8| self.sds(*i).is_some_and(|s| s.id() == device);
+        let Some(i) = (0..self.plan.sds).find(is_it) else { return };
+        self.marks.meet("sim: a server that refuses dials was cut from an MDM");
+        self.world.reset(mdm, self.proc(Who::Sds(i)));
     }
 
     /// A joiner was told that blocks can't be read any more. Unless losses are allowed, two copies of a block

@@ -41,7 +41,9 @@ impl World {
     /// Opens every path.
     pub fn heal(&mut self) {
         let n = self.procs.len();
-        self.procs.iter_mut().for_each(|p| p.slow = Default::default());
+        for process in &mut self.procs {
+            (process.slow, process.refuses_until) = Default::default();
+        }
         for from in 0..n {
             for to in 0..n {
                 self.set_blocked(ProcId(from), ProcId(to), false);
@@ -90,6 +92,11 @@ impl World {
             && self.conns.iter().flatten().map(|c| &**c).filter(of_these).all(fine)
     }
 
+    /// This process's host refuses dials until then, as a firewall does: connections that are there go on.
+    pub fn refuse_dials(&mut self, id: ProcId, until: Time) {
+        self.procs[id.0].refuses_until = until;
+    }
+
     /// Breaks every connection between two hosts.
     pub fn reset(&mut self, a: ProcId, b: ProcId) {
         for index in 0..self.conns.len() {
@@ -133,7 +140,8 @@ impl World {
             return;
         }
         let at = self.travel();
-        if self.procs[to.0].state == ProcState::Dead {
+        let host = &self.procs[to.0];
+        if host.state == ProcState::Dead || self.now < host.refuses_until {
             self.queue.push(at, What::Refused(dial));
             return;
         }

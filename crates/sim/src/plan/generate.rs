@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 9] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 10] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -23,6 +23,7 @@ const FAMILIES: [fn(&mut Plan, &Prng); 9] = [
     super::clocks::draw,
     super::patience::draw,
     super::elsewhere::draw,
+    super::rejects::draw,
 ];
 
 impl Plan {
