@@ -316,6 +316,7 @@ impl Mutant {
         Mutant::EndlessList,
         Mutant::KeepList,
         Mutant::KeepUncertain,
+        Mutant::OldLife,
         Mutant::RefusalProves,
     ];
 }

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
-const PLANS: [(Mutant, &str, &str); 4] = [
+const PLANS: [(Mutant, &str, &str); 5] = [
     (
         Mutant::PartAtOnce,
         "dropped-with-a-lease",
@@ -28,6 +28,11 @@ const PLANS: [(Mutant, &str, &str); 4] = [
     ),
     (Mutant::BelieveFlush, "failed-flush", include_str!("../plans/failed-flush.plan")),
     (Mutant::ReuseGeneration, "reused-generation", include_str!("../plans/reused-generation.plan")),
+    (
+        Mutant::OldLife,
+        "client-started-elsewhere",
+        include_str!("../plans/client-started-elsewhere.plan"),
+    ),
 ];
 
 /// Which plan it was.

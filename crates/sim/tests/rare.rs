@@ -6,8 +6,13 @@ use sim::mutants::{Found, hunt};
 /// One test: the switch is one for the process.
 #[test]
 fn rare_mutants_are_caught_by_their_plans() {
-    let all =
-        [Mutant::PartAtOnce, Mutant::NoWriteOver, Mutant::ReuseGeneration, Mutant::BelieveFlush];
+    let all = [
+        Mutant::PartAtOnce,
+        Mutant::NoWriteOver,
+        Mutant::ReuseGeneration,
+        Mutant::BelieveFlush,
+        Mutant::OldLife,
+    ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;
         assert!(matches!(caught, Some((Found::Plan(_), _))), "{mutant:?}: {caught:?}");
