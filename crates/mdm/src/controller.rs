@@ -263,7 +263,7 @@ impl State {
                 ));
             }
             // What it has asked for would be another client's.
-            None if m.id != 0 && m.id <= self.last_sdc.0 && m.id > self.recovery.sdc => {
+            None if self.was_removed(SdcId(m.id)) => {
                 return Registration::Superseded(format!(
                     "the client `{:.64}` was removed from this cluster: start it again if it is to come back",
                     m.name
@@ -288,9 +288,15 @@ impl State {
         }
     }
 
+    /// True for the id of a client that was removed.
+    fn was_removed(&self, id: SdcId) -> bool {
+        let given = id.0 != 0 && id <= self.last_sdc;
+        given && !self.sdcs.contains_key(&id) && !self.may_be_lost(id)
+    }
+
     /// True for a client's id that the lost MDMs may have given away.
     fn is_free(&self, id: SdcId) -> bool {
-        id.0 != 0 && id.0 <= self.recovery.sdc && !self.sdcs.contains_key(&id)
+        !self.sdcs.contains_key(&id) && self.may_be_lost(id)
     }
 
     /// A device that was taken for lost gives a sign of life.

@@ -76,6 +76,8 @@ pub struct Recovery {
     pub group: u32,
     /// and clients.
     pub sdc: u32,
+    /// Ids of clients up to this one the MDM had given away itself when it began for the first time.
+    pub sdc_known: u32,
     /// The first id of a volume that this MDM had not given away itself.
     pub volume: u32,
 }
@@ -193,6 +195,10 @@ impl State {
     pub fn recover(&mut self, id: u32, me: Member, by: &str, at: u64) {
         let floors =
             (self.next_device().0, self.next_sds().0, self.next_group().0, self.next_sdc().0);
+        let sdc_known = match self.recovery.number {
+            0 => self.last_sdc.0,
+            _ => self.recovery.sdc_known,
+        };
         self.recovery = Recovery {
             number: self.recovery.number + 1,
             open: true,
@@ -203,6 +209,7 @@ impl State {
             server: floors.1 + IDS,
             group: floors.2 + MANY_IDS,
             sdc: floors.3 + IDS,
+            sdc_known,
             volume: self.next_volume.0,
         };
         // The clock's part is for a backup that is restored a second time: both must not lead to the same numbers.

@@ -59,6 +59,8 @@ struct Snapshot {
     last_sdc: u32,
     #[prost(uint64, tag = "82")]
     sdcs_gone_at: u64,
+    #[prost(uint32, repeated, tag = "83")]
+    removed_sdcs: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -83,6 +85,8 @@ struct RecoveryRecord {
     sdc: u32,
     #[prost(uint32, tag = "10")]
     volume: u32,
+    #[prost(uint32, tag = "11")]
+    sdc_known: u32,
 }
 
 /// Absent in snapshots of before there were any: then there are those of the beginning.
@@ -209,6 +213,7 @@ impl State {
             recovery: (self.recovery.number > 0).then(|| recovery_record(&self.recovery)),
             last_sdc: self.last_sdc.0,
             sdcs_gone_at: self.sdcs_gone_at.0,
+            removed_sdcs: self.removed_sdcs.iter().map(|id| id.0).collect(),
         };
         snapshot.encode_to_vec()
     }
@@ -235,6 +240,7 @@ impl State {
         let last = state.sdcs.last_key_value().map_or(SdcId(0), |(id, _)| *id);
         state.last_sdc = last.max(SdcId(s.last_sdc));
         state.sdcs_gone_at = MapVersion(s.sdcs_gone_at);
+        state.removed_sdcs.extend(s.removed_sdcs.into_iter().map(SdcId));
         state.members.list.extend(s.members.into_iter().map(member));
         state.members.last_id = s.last_member;
         state.members.changed_at = MapVersion(s.members_changed_at);
@@ -313,15 +319,29 @@ fn objects(r: ObjectsRecord) -> Objects {
 }
 
 fn recovery_record(r: &Recovery) -> RecoveryRecord {
-    let Recovery { number, open, at, version, device, server, group, sdc, volume, .. } = *r;
+    let Recovery {
+        number, open, at, version, device, server, group, sdc, volume, sdc_known, ..
+    } = *r;
     let (by, version) = (r.by.clone(), version.0);
-    RecoveryRecord { number, open, by, at, version, device, server, group, sdc, volume }
+    RecoveryRecord { number, open, by, at, version, device, server, group, sdc, volume, sdc_known }
 }
 
 fn recovery(r: RecoveryRecord) -> Recovery {
-    let RecoveryRecord { number, open, by, at, version, device, server, group, sdc, volume } = r;
+    let RecoveryRecord {
+        number,
+        open,
+        by,
+        at,
+        version,
+        device,
+        server,
+        group,
+        sdc,
+        volume,
+        sdc_known,
+    } = r;
     let version = MapVersion(version);
-    Recovery { number, open, by, at, version, device, server, group, sdc, volume }
+    Recovery { number, open, by, at, version, device, server, group, sdc, volume, sdc_known }
 }
 
 fn member(info: MdmInfo) -> (u32, Member) {

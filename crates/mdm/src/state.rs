@@ -26,7 +26,7 @@ use crate::members::{Member, Members};
 use crate::objects::Objects;
 use crate::recovery::Recovery;
 use crate::refused::Refused;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -179,6 +179,8 @@ pub struct State {
     pub sdcs: BTreeMap<SdcId, Sdc>,
     /// Clients' ids up to this one were given away, also those of clients that were removed.
     pub last_sdc: SdcId,
+    /// Clients that were removed since a recovery, and whose ids the lost MDMs may have given away.
+    pub removed_sdcs: BTreeSet<SdcId>,
     /// The version that removed a client last.
     pub sdcs_gone_at: MapVersion,
     /// The MDMs themselves.
@@ -330,6 +332,8 @@ impl State {
             }
             Some((id, None)) => {
                 self.sdcs.remove(&id);
+                let doubtful = self.recovery.number > 0 && id.0 > self.recovery.sdc_known;
+                self.removed_sdcs.extend(doubtful.then_some(id));
                 self.sdcs_gone_at = changed_at;
             }
             None => {}

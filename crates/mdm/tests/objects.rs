@@ -469,6 +469,40 @@ fn a_client_that_is_gone_is_removed_and_its_id_never_comes_back() {
 }
 
 #[test]
+fn a_client_that_was_removed_is_known_to_be_gone_after_a_recovery_too() {
+    let mut s = racks();
+    let (a, b) = (client(&mut s, "a"), client(&mut s, "b"));
+    remove(&mut s, ObjectKind::Sdc, "a").unwrap();
+    let me = mdm::members::Member {
+        name: "mdm1".into(),
+        address: "10.0.0.9:1".into(),
+        tie_breaker: false,
+    };
+    s.recover(1, me, "test", 1);
+    let back = |name: &str, id: u32| control::RegisterSdc {
+        name: name.into(),
+        nonce: 77,
+        id,
+        incarnation: 1,
+        ..Default::default()
+    };
+    let known = |s: &State, m: &control::RegisterSdc| {
+        !matches!(s.register_sdc(m, false), Registration::Superseded(_))
+    };
+    assert!(!known(&s, &back("a", a.0)) && known(&s, &back("b", b.0)));
+    // One of which only the lost MDMs knew comes back, is removed, and comes back again.
+    let lost = back("lost", b.0 + 2);
+    assert!(known(&s, &lost));
+    let Registration::New(id, command) = s.register_sdc(&lost, false) else { panic!("it is new") };
+    assert_eq!((id.0, apply(&mut s, &command)), (lost.id, Outcome::Changed));
+    let restored = State::from_bytes(&s.to_bytes()).unwrap();
+    assert_eq!(restored, s);
+    remove(&mut s, ObjectKind::Sdc, "lost").unwrap();
+    assert!(!known(&s, &lost));
+    assert_eq!(State::from_bytes(&s.to_bytes()), Ok(s));
+}
+
+#[test]
 fn more_clients_than_a_cluster_takes_are_told_what_to_do() {
     let mut s = racks();
     (0..mdm::refused::MAX_SDCS).for_each(|n| drop(client(&mut s, &format!("c{n}"))));

@@ -13,8 +13,7 @@ impl State {
         let known = match old {
             Some(sdc) => sdc.own == c.name && sdc.incarnation.0 <= c.incarnation,
             None => {
-                let lost = (1..=self.recovery.sdc).contains(&id.0);
-                (id == self.next_sdc() || lost)
+                (id == self.next_sdc() || self.may_be_lost(id))
                     && self.sdcs.len() < MAX_SDCS
                     && !self.sdcs.values().any(|s| s.own == c.name || s.name == c.name)
             }
@@ -39,6 +38,12 @@ impl State {
         };
         let sdc = (old != Some(&entry)).then_some((id, Some(entry)));
         Some(Edits { sdc, ..Edits::default() })
+    }
+
+    /// True for an id that the lost MDMs of a recovery may have given away, and that was not removed since.
+    pub(crate) fn may_be_lost(&self, id: SdcId) -> bool {
+        let range = self.recovery.sdc_known + 1..=self.recovery.sdc;
+        range.contains(&id.0) && !self.removed_sdcs.contains(&id)
     }
 
     /// A client is gone for good. Its id never comes back, and its lives are over.

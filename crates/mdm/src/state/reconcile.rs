@@ -95,7 +95,7 @@ impl State {
 
     /// Whether this is a client, or one of which only the lost MDMs knew: it may come yet.
     pub(super) fn may_be_client(&self, id: SdcId) -> bool {
-        self.sdcs.contains_key(&id) || (1..=self.recovery.sdc).contains(&id.0)
+        self.sdcs.contains_key(&id) || self.may_be_lost(id)
     }
 
     /// The recovery is over. Everybody gets all of the map: what one knows of before may be of decisions that are lost.
