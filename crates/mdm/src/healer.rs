@@ -324,7 +324,9 @@ impl<'a> Round<'a> {
         for id in used.into_iter().chain(empty) {
             let group = &state.groups[&id];
             let degraded = group.leaving.is_none() && group.primary.is_some() && !group.is_whole();
-            let parted = |d: &DeviceId| seen.is_parted(group.primary, *d);
+            let stays =
+                |d: &DeviceId| state.devices.get(d).is_some_and(|e| e.intent == Intent::Maintain);
+            let parted = |d: &DeviceId| seen.is_parted(group.primary, *d) && !stays(d);
             let gone = |d: &DeviceId| !group.in_sync.contains(d) && (is_gone(d) || parted(d));
             let gone = group.replicas.iter().copied().find(gone);
             if let Some(gone) = gone.filter(|_| degraded) {
