@@ -46,10 +46,16 @@ impl Clock {
         self.rate = rate(drift_ppm);
     }
 
-    /// From `now` on it stands still for so long.
+    /// From `now` on it stands still for so long. What stands still already stands for the longer of both times.
     pub fn stand(&mut self, now: Time, time: Duration) {
+        let until = self.from.max(now + time);
         self.anchor(now);
-        self.from = self.from + time;
+        self.from = until;
+    }
+
+    /// If it stands still, it goes on.
+    pub fn go_on(&mut self, now: Time) {
+        self.from = self.from.min(now);
     }
 
     /// It jumps ahead by so much.
@@ -99,5 +105,13 @@ mod tests {
         assert_eq!([25, 35].map(|n| clock.local(ms(n))), [ms(120), ms(131)]);
         clock.drift(ms(35), -100_000);
         assert_eq!([35, 45].map(|n| clock.local(ms(n))), [ms(131), ms(140)]);
+        // Two stops at once are one, and what goes on sooner has its clock run.
+        let mut clock = Clock::new(0, 0);
+        clock.stand(ms(10), time(20));
+        clock.stand(ms(15), time(5));
+        assert_eq!([29, 31].map(|n| clock.local(ms(n))), [ms(10), ms(11)]);
+        clock.stand(ms(40), time(20));
+        clock.go_on(ms(45));
+        assert_eq!([45, 46].map(|n| clock.local(ms(n))), [ms(20), ms(21)]);
     }
 }

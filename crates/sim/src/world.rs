@@ -389,6 +389,7 @@ impl World {
             return;
         }
         proc.state = ProcState::Running;
+        proc.clock.go_on(self.now);
         let name = proc.name.clone();
         let held = std::mem::take(&mut proc.held);
         self.trace.line(self.now, &name, || "goes on".into());
