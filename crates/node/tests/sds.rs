@@ -347,8 +347,14 @@ impl Bench {
         let link = self.link(Some(dial));
         self.asked.clear();
         let role = Role::Mdm as i32;
-        let welcome =
-            Welcome { cluster: 7, role, incarnation: 2, recovers: true, ..Welcome::default() };
+        let welcome = Welcome {
+            cluster: 7,
+            role,
+            incarnation: 2,
+            map: 1 << 32,
+            recovers: true,
+            ..Welcome::default()
+        };
         self.frame(link, Kind::Welcome, &welcome);
         link
     }
