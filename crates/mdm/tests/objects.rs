@@ -505,7 +505,9 @@ fn a_client_that_was_removed_is_known_to_be_gone_after_a_recovery_too() {
 #[test]
 fn more_clients_than_a_cluster_takes_are_told_what_to_do() {
     let mut s = racks();
-    (0..mdm::refused::MAX_SDCS).for_each(|n| drop(client(&mut s, &format!("c{n}"))));
+    (0..mdm::refused::MAX_SDCS).for_each(|n| {
+        client(&mut s, &format!("c{n}"));
+    });
     let m = control::RegisterSdc { name: "late".into(), nonce: 5, ..Default::default() };
     match s.register_sdc(&m, false) {
         Registration::Full(text) => assert!(text.contains("`gabion sdc remove`"), "{text}"),

@@ -1,0 +1,83 @@
+//! Clients: their lives, what they hear of volumes, and when one has no access any more.
+
+use super::*;
+
+#[test]
+fn clients_have_lives_too() {
+    let mut b = Bench::new();
+    let say = |b: &mut Bench, nonce| {
+        let link = b.say_hello(Role::Sdc);
+        let nbd = vec!["nbd://x".into()];
+        let m = RegisterSdc { name: "c".into(), nonce, pid: 5, nbd, ..RegisterSdc::default() };
+        b.send(link, Header::new(Kind::RegisterSdc), &m);
+        (link, b.take::<Registered>(link, Kind::Registered)[0].clone())
+    };
+    let (old, first) = say(&mut b, 1);
+    let (new, second) = say(&mut b, 2);
+    assert_eq!((first.id, second.id), (1, 1));
+    assert!(second.incarnation > first.incarnation);
+    b.send(
+        new,
+        Header::new(Kind::Heartbeat),
+        &Heartbeat { connections: 3, ..Heartbeat::default() },
+    );
+    b.send(old, Header::new(Kind::Heartbeat), &Heartbeat::default());
+    assert_eq!(b.refusal(old).0, RefusalCode::Superseded);
+    let status = b.ask(Ask::Status(StatusAsk {})).status.unwrap();
+    assert_eq!((status.sdcs[0].connections, status.sdcs[0].connected), (3, true));
+    assert_eq!(status.sdcs[0].nbd, ["nbd://x"]);
+}
+
+#[test]
+fn clients_hear_of_volumes_that_they_have_not_asked_for() {
+    let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
+    let link = b.say_hello(Role::Sdc);
+    let m = RegisterSdc { name: "c".into(), nonce: 1, pid: 5, ..RegisterSdc::default() };
+    b.send(link, Header::new(Kind::RegisterSdc), &m);
+    assert_eq!(b.create("early").error, 0);
+    assert_eq!(b.take::<MapPage>(link, Kind::MapPage).len(), 0, "it has no map yet");
+    assert_eq!(b.pull(link, MapVersion(0), false)[0].volumes.len(), 2);
+    assert_eq!(b.create("late").error, 0);
+    let told: Vec<MapPage> = b.take(link, Kind::MapPage);
+    assert_eq!((told.len(), told[0].volumes.len()), (1, 1), "what is new, and once: {told:?}");
+    assert_eq!((told[0].volumes[0].name.as_str(), told[0].last), ("late", true));
+    assert_eq!(b.ask(Ask::Status(StatusAsk {})).error, 0);
+    assert_eq!(b.take::<MapPage>(link, Kind::MapPage).len(), 0);
+}
+
+#[test]
+fn unmapping_is_answered_when_all_who_lead_know_of_it() {
+    let unmap = || {
+        let (volume, sdcs) = ("v".into(), Vec::new());
+        Ask::Unmap(UnmapAsk { volume, sdcs, all: true })
+    };
+    let (mut b, one, two) = Bench::with_volume(DeviceKind::Ram);
+    let admin = b.say_hello(Role::Admin);
+    b.order(admin, unmap());
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty(), "nobody has the map");
+    let version = b.mdm.state().version;
+    b.pull(one, version, true);
+    b.pull(two, MapVersion(version.0 - 1), true);
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty(), "one has an older one");
+    b.pull(two, version, true);
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
+    assert_eq!((reply.error, reply.volume.unwrap().mapped.len()), (0, 0), "{}", reply.text);
+
+    // Who doesn't confirm is named, after a while.
+    b.order(
+        admin,
+        Ask::Map(MapAsk { volume: "v".into(), to: vec![MapTo::default()], only: false }),
+    );
+    b.pass(6000, &[one, two]);
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
+    assert_eq!(reply.error(), AdminError::Unconfirmed);
+    assert!(reply.text.contains("has not confirmed"), "{}", reply.text);
+    // Dead for sure: its next life begins with the newest map.
+    b.order(admin, unmap());
+    b.pull(one, b.mdm.state().version, true);
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty());
+    b.drop_link(two);
+    b.dial_failed(DialError::Refused);
+    b.pull(one, b.mdm.state().version, true);
+    assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
+}

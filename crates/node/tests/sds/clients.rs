@@ -1,0 +1,120 @@
+//! Clients whose lives are over, and what they have asked for.
+
+use super::*;
+use wire::Status;
+
+impl Bench {
+    /// Device 4 begins to listen, and answers everything with Ok.
+    fn peer_comes(&mut self) {
+        while self.dials.is_empty() {
+            self.pass(Duration::from_millis(100));
+        }
+        let (dial, to) = self.dials.remove(0);
+        assert_eq!(to, "10.0.1.4:7000");
+        let link = self.link(Some(dial));
+        self.asked.clear();
+        let role = Role::Sds as i32;
+        let welcome = Welcome { cluster: 7, role, id: 4, incarnation: 2, ..Welcome::default() };
+        self.frame(link, Kind::Welcome, &welcome);
+        while let Some(asked) = self.asked.pop() {
+            let mut h = match asked.kind() {
+                Some(Kind::SyncStart) => Header::new(Kind::SyncState),
+                Some(Kind::Seal) => Header::new(Kind::Sealed),
+                Some(Kind::Replicate) => Header::new(Kind::Replicated),
+                Some(Kind::Beacon) => Header::new(Kind::Grant),
+                _ => continue,
+            };
+            (h.op, h.group, h.epoch, h.lsn) = (asked.op, asked.group, asked.epoch, asked.lsn);
+            (h.sent, h.map) = (asked.sent, asked.map);
+            let head = wire::frame(h, &[]);
+            let event = Event::Frame { link, head: head.as_slice(), body: Buf::EMPTY };
+            self.sds.on(self.now, event, &mut self.out);
+            self.settle();
+            self.pass(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_a_client_that_is_cut_off_is_not_done_later() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    b.map(mdm, 1, &[3, 4]);
+    // Device 4 is not there, so the group can't settle, and the writes wait.
+    let (gone, stays) = (b.client(5), b.client(6));
+    b.io(gone, Kind::Write, 1, 0, &[0xaa; 512]);
+    b.io(stays, Kind::Write, 2, 4096, &[0xbb; 512]);
+    b.pass(Duration::from_secs(3));
+    assert_eq!((b.replies, b.begun.len()), (0, 0));
+    let down = Event::LinkDown { link: gone, why: DownReason::Broken };
+    b.sds.on(b.now, down, &mut b.out);
+    b.settle();
+    b.peer_comes();
+    assert_eq!(b.begun, [6], "of which clients a write was begun");
+}
+
+/// Device 4 led while a newer life of client 5 wrote; then this device leads, which has never heard of that life.
+#[test]
+fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    b.map_led(mdm, 1, 4, &[3, 4]);
+    let leader = b.link(None);
+    let hello = hello(ClusterId(7), Role::Sds, "b");
+    let hello = Hello { id: 4, incarnation: 2, session: 1, map: 21, to: 3, ..hello };
+    b.frame(leader, Kind::Hello, &hello);
+    let old = b.client(5); // its life is 8
+    b.stream(leader, Kind::SyncStart, 0, &[]);
+    b.stream(leader, Kind::Seal, 0, &[]);
+    b.stream(leader, Kind::Replicate, 9, &[0xbb; 512]);
+    b.device_ends();
+    b.map_led(mdm, 2, 3, &[3]);
+    b.pass(Duration::from_secs(3));
+    let before = b.replies;
+    b.epoch = 2;
+    b.asked.clear();
+    b.io(old, Kind::Write, 7, 0, &[0xaa; 512]);
+    let reply = b.asked.iter().find(|h| h.kind() == Some(Kind::Reply));
+    let status = reply.and_then(|h| Status::from_code(h.status.get()));
+    assert_eq!((b.replies, status), (before + 1, Some(Status::Superseded)));
+    let again = b.client(5);
+    assert!(b.sent.contains(&(again, Kind::Refusal)) && b.closed.contains(&again));
+}
+
+/// A newer life has the client's name, or the client was removed.
+#[test]
+fn a_client_is_refused_when_the_map_says_that_its_life_is_over() {
+    for (sdc, all_sdcs) in [((5, 9), false), ((6, 8), true)] {
+        let mut b = Bench::new();
+        let mdm = b.join_mdm(1);
+        b.map(mdm, 1, &[3]);
+        b.pass(Duration::from_secs(3));
+        let (over, stays) = (b.client(5), b.client(6));
+        b.io(over, Kind::Write, 1, 0, &[0xaa; 512]);
+        b.io(stays, Kind::Write, 2, 4096, &[0xbb; 512]);
+        b.device_ends();
+        assert_eq!(b.replies, 2);
+        let page = MapPage {
+            version: 40,
+            last: true,
+            cluster: 7,
+            live: vec![1],
+            next_volume: 2,
+            sdcs: vec![SdcInfo { id: sdc.0, incarnation: sdc.1 }],
+            all_sdcs,
+            next_life: 20,
+            ..MapPage::default()
+        };
+        b.frame(mdm, Kind::MapPage, &page);
+        assert_eq!(b.closed, [over]);
+        // Nor is a retry taken from it, on a link that is new.
+        let again = b.client(5);
+        b.pass(Limits::TEST_MIN.hello_within * 2);
+        assert!(
+            b.sent.contains(&(again, Kind::Refusal)) && !b.sent.contains(&(again, Kind::Welcome))
+        );
+        b.io(stays, Kind::Write, 3, 8192, &[0xcc; 512]);
+        b.device_ends();
+        assert_eq!(b.replies, 3);
+    }
+}
