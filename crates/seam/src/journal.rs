@@ -213,6 +213,9 @@ pub trait Journal {
     fn finished(&mut self) -> Option<Finished>;
     /// Ends a batch of calls: writes what was gathered to the log.
     fn flush(&mut self, out: &mut Effects);
+    /// Called every [`base::Limits::heartbeat_every`] or so: a device that has rested since the last call makes durable that
+    /// what was written last has arrived whole. Damage is told from a write that a crash cut short by that.
+    fn rest(&mut self, _out: &mut Effects) {}
     /// True when a write to this range needs no new space: all of its places hold data. One that is only reserved, or
     /// on which a job runs, may be given back.
     fn has_space_for(&self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool;

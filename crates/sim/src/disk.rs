@@ -375,7 +375,7 @@ impl Disk {
     }
 
     /// The process dies: takes back what its next life could not tell from a write that was never finished. If `lasts`,
-    /// damage of what was written stays, however young the write is: its loss has to be told.
+    /// it can tell: damage stays, however young the write is.
     pub fn forget_lies(&mut self, lasts: bool) {
         self.trap = None;
         let recent = |w: &Wrong| w.lie || !lasts && self.ended - w.since < SETTLED;

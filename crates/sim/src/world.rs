@@ -15,6 +15,7 @@ use crate::queue::Queue;
 use crate::trace::{Sink, Trace};
 use crate::weather::Weather;
 use base::{LinkId, Prng, Time};
+use node::sds::Sds;
 use seam::{
     BlockError, BlockRequest, Buf, BufPool, DialError, DialId, DiskId, Effect, Effects, Head, Note,
     Port, RequestId,
@@ -147,7 +148,7 @@ pub struct World {
     pub tapped: Vec<(Head, Buf)>,
     /// Writes that clients have sent.
     pub(crate) writes: Writes,
-    /// Damage stays when the process dies.
+    /// Damage stays when the process dies, if its next life can tell it from a write that was cut short.
     pub damage_lasts: bool,
     /// Hellos that somebody has overheard, with whom they were for; and what that one makes of them.
     pub(crate) overheard: VecDeque<(ProcId, Hello)>,
@@ -323,6 +324,10 @@ impl World {
     /// Kills a process now, between two batches; with `power` its host goes dark as well. Gives the
     /// node's memory back.
     pub fn crash(&mut self, id: ProcId, power: bool) -> Option<Box<dyn Actor>> {
+        // A device that has rested tells damage from a write that was cut short.
+        let device = self.actor::<Sds>(id).and_then(Sds::device);
+        let told = device.and_then(|d| d.durable()).is_none_or(|d| d.has_told_all());
+        let lasts = self.damage_lasts && told;
         let proc = &mut self.procs[id.0];
         let actor = proc.actor.take()?;
         let name = proc.name.clone();
@@ -338,7 +343,6 @@ impl World {
         proc.wake = None;
         proc.scheduled = false;
         proc.strike = Strike::None;
-        let lasts = self.damage_lasts;
         proc.disks.iter_mut().for_each(|disk| disk.forget_lies(lasts));
         for (_, op) in std::mem::take(&mut proc.pending) {
             if let PendingKind::Write { at, body, .. } = op.what {

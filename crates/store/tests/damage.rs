@@ -3,6 +3,7 @@
 mod common;
 
 use base::{BLOCK, ClusterId, DeviceId, UNIT, UnitKey, VolumeId};
+use common::disk::Fate;
 use common::lives;
 use common::world::{CLUSTER, SIZE, World, expected, identity};
 use seam::{DiskError, Journal};
@@ -71,6 +72,41 @@ fn a_write_that_the_device_lost_is_found() {
     world.read(group, unit(1), 0, 8 * BLOCK);
     world.settle();
     assert_eq!(world.corrupt, [(unit(1), 3, 1)]);
+}
+
+/// The last write is told from one that a crash cut short as soon as the device has rested.
+#[test]
+fn damage_of_the_last_write_is_found_after_a_rest() {
+    for log in [false, true] {
+        let mut world = written();
+        world.mount(None).unwrap();
+        let u = unit(5);
+        let group = World::group(u);
+        world.write(group, u, 0, 4 * BLOCK, false);
+        world.settle();
+        let rest = |world: &mut World| {
+            let batches = world.store.as_ref().unwrap().stats().batches;
+            let World { store, out, .. } = world;
+            store.as_mut().unwrap().rest(out);
+            world.settle();
+            world.store.as_ref().unwrap().stats().batches - batches
+        };
+        assert_eq!([(); 4].map(|()| rest(&mut world)), [0, 1, 0, 0], "it was written to until now");
+        let place = world.store.as_ref().unwrap().place(group, u, 2).unwrap();
+        world.crash(Fate::Kept);
+        if log {
+            // A mount and another crash: the log is empty then, and there is nothing to tell.
+            world.mount(None).unwrap();
+            assert_eq!([(); 3].map(|()| rest(&mut world)), [0; 3]);
+            world.crash(Fate::Kept);
+        }
+        world.disk.write(place, &[7; BLOCK as usize], false);
+        world.may_be_damaged = true;
+        world.mount(None).unwrap();
+        world.read(group, u, 0, 4 * BLOCK);
+        world.settle();
+        assert_eq!(world.corrupt, [(u, 2, 1)], "it is not taken for a write that never ended");
+    }
 }
 
 #[test]

@@ -476,6 +476,9 @@ impl Sds {
             return;
         }
         self.proposal_due = now + self.config.limits.heartbeat_every;
+        if let Some(mirror) = &mut self.mirror {
+            mirror.journal_mut().rest(out);
+        }
         let Some(proposal) = self.proposal(now) else { return };
         if let Some(link) = self.mdm.dialer().up() {
             send_control(link, Header::new(Kind::Proposal), &proposal, out);

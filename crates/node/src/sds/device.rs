@@ -90,6 +90,10 @@ impl Journal for Device {
         of!(self, d => d.flush(out));
     }
 
+    fn rest(&mut self, out: &mut Effects) {
+        of!(self, d => d.rest(out));
+    }
+
     fn has_space_for(&self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
         of!(self, d => d.has_space_for(group, unit, at, len))
     }

@@ -35,6 +35,8 @@ pub struct Commit {
     pub(super) dropping: bool,
     /// Payload bytes of records that are not applied yet.
     pub(super) payload: usize,
+    /// Batches that were written when it was last asked whether the device rests.
+    rested: u64,
 }
 
 impl Durable {
@@ -140,11 +142,32 @@ impl Durable {
             }
             self.commit.batch.push(key);
         }
+        self.seal_batch(body, len, count, out);
+    }
+
+    fn seal_batch(&mut self, mut body: Buf, len: usize, count: usize, out: &mut Effects) {
         let destaged = self.overlay.oldest().unwrap_or(u64::MAX).min(self.log.settled());
         let position = self.log.seal(body.as_mut(), len, count as u32, destaged);
         self.stats.batches += 1;
         self.stats.records += count as u64;
         self.write_ring(position, body, out);
+    }
+
+    /// If nothing was written since the last call, and the log doesn't tell that its last records are settled, a batch
+    /// without records does.
+    pub(super) fn tell_settled(&mut self, out: &mut Effects) {
+        let rests = core::mem::replace(&mut self.commit.rested, self.stats.batches);
+        let idle = self.commit.writing == 0 && self.commit.queue.is_empty();
+        let len = size_of::<BatchHead>();
+        if rests == self.stats.batches
+            && idle
+            && self.failed.is_none()
+            && self.log.rests_untold()
+            && self.log.has_room(len)
+        {
+            let body = out.alloc(len.next_multiple_of(PAGE as usize));
+            self.seal_batch(body, len, 0, out);
+        }
     }
 
     fn write_ring(&mut self, position: u64, body: Buf, out: &mut Effects) {

@@ -6,7 +6,9 @@
 //! valid batch *behind* one that isn't shows damage, not a torn tail.
 //!
 //! A record is *settled* when its job has ended: record and data are durable. The log begins, for a
-//! checkpoint, with the batch of the first record that isn't.
+//! checkpoint, with the batch of the first record that isn't. Each batch tells what was settled when it was written.
+//! One without records tells nothing else: it is written when the device rests, so that the last records don't look
+//! torn when a sector of them, or of their data, is damaged later.
 
 use super::format::{BATCH_MAGIC, BatchHead, batch_crc};
 use super::layout::{Area, PAGE};
@@ -31,13 +33,16 @@ pub struct Log {
     window: VecDeque<bool>,
     /// Batches from the one with the first record that is not settled.
     batches: VecDeque<LogStart>,
+    /// The first record that is not settled, as the last batch tells.
+    told: u64,
 }
 
 impl Log {
     /// A log that is empty and goes on at `head`.
     pub fn new(area: Area, uuid: [u64; 2], life: u64, head: LogStart) -> Log {
         let (window, batches) = (VecDeque::new(), VecDeque::new());
-        Log { area, uuid, life, head, tail: head.position, window, batches }
+        let (tail, told) = (head.position, head.record);
+        Log { area, uuid, life, head, tail, window, batches, told }
     }
 
     /// The life that batches carry.
@@ -80,11 +85,24 @@ impl Log {
         self.head.record - self.window.len() as u64
     }
 
+    /// All records are settled, and no batch tells so.
+    pub fn rests_untold(&self) -> bool {
+        self.window.is_empty() && self.told < self.head.record
+    }
+
+    /// The last batch tells that all records are settled.
+    pub fn has_told_all(&self) -> bool {
+        self.told == self.head.record
+    }
+
     /// Seals a batch that begins with room for its head, is `len` bytes long and holds `count` records;
     /// tells its position.
     pub fn seal(&mut self, batch: &mut [u8], len: usize, count: u32, destaged: u64) -> u64 {
         let start = self.head;
-        self.batches.push_back(start);
+        if count > 0 {
+            self.batches.push_back(start);
+        }
+        self.told = self.settled();
         self.window.extend((0..count).map(|_| false));
         batch[len..].fill(0);
         let head = BatchHead {
@@ -95,7 +113,7 @@ impl Log {
             position: start.position.into(),
             record: start.record.into(),
             life: self.life.into(),
-            settled: (start.record + u64::from(count) - self.window.len() as u64).into(),
+            settled: self.told.into(),
             destaged: destaged.min(start.record).into(),
             count: count.into(),
             reserved: 0.into(),

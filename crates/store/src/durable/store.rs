@@ -252,6 +252,12 @@ impl Durable {
         self.log.used() == 0
     }
 
+    /// True when the log on the device tells that all of its records are settled: whatever is damaged from now on is
+    /// told from a write that was cut short.
+    pub fn has_told_all(&self) -> bool {
+        self.log.has_told_all() && self.is_idle()
+    }
+
     /// True when no job runs and nothing is on its way to the device.
     pub fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.ops.is_empty()
@@ -537,6 +543,10 @@ impl Journal for Durable {
                 self.run_destage(out);
             }
         }
+    }
+
+    fn rest(&mut self, out: &mut Effects) {
+        self.tell_settled(out);
     }
 
     fn has_space_for(&self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
