@@ -15,6 +15,7 @@
 use super::op::Place;
 use super::request::Request;
 use super::{Action, Client, Hangup, Topology, Turn};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::time::Duration;
@@ -88,8 +89,10 @@ impl<T: Copy> Client<T> {
             request.error.get_or_insert(why);
             request.request.body = Buf::EMPTY; // A frame that is out has its own share of it.
         }
-        self.drop_unsent(|_, request| request.gone.is_some());
-        for key in over {
+        // Of these alone: an operation of an earlier one may be on its way to its end.
+        let over: BTreeSet<u64> = over.iter().copied().collect();
+        self.drop_unsent(|key| over.contains(&key));
+        for key in &over {
             self.proceed(*key, turn);
         }
     }

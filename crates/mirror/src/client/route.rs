@@ -6,7 +6,7 @@
 use super::device::Device;
 use super::op::Place;
 use super::outstanding::Outstanding;
-use super::request::{Request, WINDOW};
+use super::request::WINDOW;
 use super::{Action, Client, Hangup, Hint, Leader, Op, Topology, Turn};
 use base::mutant::{self, Mutant};
 use base::time::Duration;
@@ -102,7 +102,7 @@ impl<T: Copy> Client<T> {
             Err(error) if request.error.is_none() => {
                 request.error = Some(error);
                 if request.live > 0 {
-                    self.drop_unsent(|key, _| key == op.request);
+                    self.drop_unsent(|key| key == op.request);
                 }
             }
             Err(_) => {}
@@ -117,11 +117,8 @@ impl<T: Copy> Client<T> {
     }
 
     /// Forgets those operations of requests that are over that no device works on.
-    pub(super) fn drop_unsent(&mut self, over: impl Fn(u64, &Request<T>) -> bool) {
-        let unsent = |op: &Op| {
-            !matches!(op.place, Place::Sent(_))
-                && self.requests.get(op.request).is_some_and(|r| over(op.request, r))
-        };
+    pub(super) fn drop_unsent(&mut self, over: impl Fn(u64) -> bool) {
+        let unsent = |op: &Op| !matches!(op.place, Place::Sent(_)) && over(op.request);
         for key in self.keys(unsent) {
             let Some(op) = self.remove(key) else { continue };
             if let Some(request) = self.requests.get_mut(op.request) {
