@@ -3,16 +3,22 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mdm::log::{AREA, Batch, Found, Io, Log, Progress};
+use mdm::log::{AREAS, Batch, Found, Io, Log, Progress};
 
-/// The disk: a prefix of each area; the rest is zeros.
-struct Disk([Vec<u8>; 2]);
+/// The disk: a prefix of each area, and of the one that earlier builds used; the rest is zeros.
+struct Disk([Vec<u8>; AREAS.len()]);
+
+/// Which area a byte of the disk lies in, and where in it.
+fn place(at: u64) -> (usize, usize) {
+    let area = AREAS.iter().rposition(|begin| at >= *begin).expect("the first one begins at 0");
+    (area, (at - AREAS[area]) as usize)
+}
 
 impl Disk {
     fn run(&mut self, io: &Io) -> Vec<u8> {
         match io {
             Io::Read { at, len } => {
-                let (area, at) = ((at / AREA) as usize, (at % AREA) as usize);
+                let (area, at) = place(*at);
                 let mut data = vec![0; *len as usize];
                 let there = self.0[area].get(at..).unwrap_or(&[]);
                 let n = there.len().min(data.len());
@@ -20,7 +26,7 @@ impl Disk {
                 data
             }
             Io::Write { at, data } => {
-                let (area, at) = ((at / AREA) as usize, (at % AREA) as usize);
+                let (area, at) = place(*at);
                 let end = at + data.len();
                 let area = &mut self.0[area];
                 area.resize(area.len().max(end), 0);
@@ -54,7 +60,7 @@ fn drain(log: &mut Log, disk: &mut Disk) {
 
 // Entries with arbitrary content and right checksums; then bytes that were changed on the disk.
 fuzz_target!(|input: (Vec<Vec<u8>>, Vec<(bool, u16, u8)>)| {
-    let mut disk = Disk([Vec::new(), Vec::new()]);
+    let mut disk = Disk([const { Vec::new() }; AREAS.len()]);
     let (mut log, _) = recover(&mut disk).expect("an empty disk is an empty log");
     log.switch(b"image");
     drain(&mut log, &mut disk);

@@ -3,7 +3,7 @@
 //! link sends raw bytes through the framer.
 #![no_main]
 
-use base::{LinkId, Limits, Prng, Time};
+use base::{Limits, LinkId, Prng, Time};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use node::sds::{DeviceConfig, Sds, SdsConfig};
@@ -14,9 +14,22 @@ use wire::{Header, Kind, PeerFramer};
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    Frame { link: u8, kind: u8, flags: u8, status: u16, small: [u8; 10], lens: [u32; 3], body: Vec<u8> },
+    Frame {
+        link: u8,
+        kind: u8,
+        flags: u8,
+        status: u16,
+        small: [u8; 10],
+        lens: [u32; 3],
+        body: Vec<u8>,
+    },
     Raw(Vec<u8>),
-    Hello { sdc: bool, id: u8, incarnation: u8, session: u8 },
+    Hello {
+        sdc: bool,
+        id: u8,
+        incarnation: u8,
+        session: u8,
+    },
     Groups(Vec<(u8, u8, u8, u8)>),
     Later(u16),
     Down(u8),
@@ -48,7 +61,11 @@ impl Rig {
                 let event = match effect {
                     Effect::Dial { dial, .. } => {
                         self.links += 1;
-                        Event::LinkUp { link: LinkId(self.links), port: Port::Peer, dial: Some(dial) }
+                        Event::LinkUp {
+                            link: LinkId(self.links),
+                            port: Port::Peer,
+                            dial: Some(dial),
+                        }
                     }
                     Effect::Read { op, len, .. } => {
                         let result = Ok(self.out.pool().zeroed(len as usize));
@@ -103,7 +120,12 @@ impl Rig {
             cluster: 9,
             devices: vec![device(1), device(2), device(3)],
             groups: groups.iter().map(group).collect(),
-            volumes: vec![VolumeInfo { id: 1, size: 8 << 20, slots: vec![0, 1, 2, 3], ..VolumeInfo::default() }],
+            volumes: vec![VolumeInfo {
+                id: 1,
+                size: 8 << 20,
+                slots: vec![0, 1, 2, 3],
+                ..VolumeInfo::default()
+            }],
             live: vec![1],
             next_volume: 2,
             ..MapPage::default()
@@ -138,9 +160,11 @@ fuzz_target!(|steps: Vec<Step>| {
                 let mut h = Header::new(Kind::Hello);
                 (h.kind, h.flags, h.status) = (kind % 45, flags, status.into());
                 let s = small.map(u64::from);
-                (h.group, h.volume, h.unit) = ((s[0] as u32 % 5).into(), (s[1] as u32 % 3).into(), (s[2] as u32 % 9).into());
+                (h.group, h.volume, h.unit) =
+                    ((s[0] as u32 % 5).into(), (s[1] as u32 % 3).into(), (s[2] as u32 % 9).into());
                 (h.epoch, h.lsn, h.commit) = ((s[3] % 8).into(), (s[4] % 8).into(), s[5].into());
-                (h.seq, h.floor, h.op, h.map) = (s[6].into(), s[7].into(), s[8].into(), s[9].into());
+                (h.seq, h.floor, h.op, h.map) =
+                    (s[6].into(), s[7].into(), s[8].into(), s[9].into());
                 (h.at, h.len) = (lens[0].into(), lens[1].into());
                 if lens[2] & 1 == 0 {
                     (h.at, h.len) = ((lens[0] % 300 * 512).into(), (body.len() as u32).into());
@@ -155,7 +179,11 @@ fuzz_target!(|steps: Vec<Step>| {
                         break;
                     }
                     let data = rig.out.copy(&rest[head..head + body]);
-                    rig.on(Event::Frame { link: LinkId(rig.links), head: &rest[..head], body: data });
+                    rig.on(Event::Frame {
+                        link: LinkId(rig.links),
+                        head: &rest[..head],
+                        body: data,
+                    });
                     rest = &rest[head + body..];
                 }
             }

@@ -296,8 +296,8 @@ fn without_mdms(stage: &mut Stage) -> Result<(), Failure> {
     if !stage.plan.seed.is_multiple_of(3) || stage.is_tight() {
         return Ok(());
     }
-    // Who has not asked for long may not know where its servers are by now.
-    ask_everything(stage, 0);
+    // Who has not asked a group for long may not know where its servers are by now.
+    probe(stage, first_success::WITHOUT_MDM)?;
     wait(stage, "I8", CALM, Stage::unmet)?;
     stage.marks.meet("sim: all MDMs were away");
     let frozen = stage.plan.seed.is_multiple_of(2);

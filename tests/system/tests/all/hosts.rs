@@ -111,7 +111,7 @@ fn roles_run_from_their_files_and_a_later_process_takes_over() {
         hosts.run("sdc", "sdc-again", &[("mdm", format!("[{mdm:?}]")), ("nbd", other)], "")?;
         wait("the earlier client says what to do", secs(10), || {
             let said = fs::read_to_string(hosts.folder.join("sdc.log"))?;
-            Ok(said.contains("Give one of the two another `name`").then_some(()))
+            Ok(said.contains("one of the two needs another `name`").then_some(()))
         })?;
         // SIGTERM ends each cleanly.
         for (i, child) in hosts.running.iter_mut().enumerate().filter(|(i, _)| *i != 1) {
