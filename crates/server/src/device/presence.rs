@@ -84,6 +84,8 @@ impl Presence {
         }
         let mut page = [0; PAGE as usize];
         match file.read_exact_at(&mut page, 0) {
+            // What its server writes next makes a file that was emptied longer.
+            Ok(()) if page.iter().all(|byte| *byte == 0) => Found::Other("was emptied"),
             Ok(()) => Found::Other("was overwritten"),
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => Found::Other("was emptied"),
             Err(_) => Found::Unknown,
@@ -124,7 +126,10 @@ mod tests {
         };
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
         assert!(said(&mut presence).contains("was emptied"));
-        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(16 << 20).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(16 << 20).unwrap();
+        assert!(said(&mut presence).contains("was emptied"), "it is longer, and nothing is there");
+        file.write_all_at(&[1; 4096], 0).unwrap();
         assert!(said(&mut presence).contains("was overwritten"));
         format(&path, [3, 4]);
         assert!(said(&mut presence).contains("is another device"));
