@@ -140,7 +140,9 @@ struct Link {
 #[derive(Clone, Copy, Debug)]
 struct Session {
     link: LinkId,
-    opened: u64,
+    /// When the link was opened on which its life began; 0 if an earlier leader took it in, which
+    /// says nothing of who came first.
+    began: u64,
 }
 
 /// The MDM.

@@ -291,12 +291,13 @@ impl Mdm {
     ) {
         let opened = self.links[&link].opened;
         let session = self.state.reporter(m).and_then(|(id, _)| self.devices.get(&id));
-        let device = match self.state.register(m, session.is_some_and(|s| s.opened > opened)) {
-            Registration::Known(id) => id,
+        let before = session.map_or(0, |s| s.began);
+        let (device, began) = match self.state.register(m, before > opened) {
+            Registration::Known(id) => (id, before),
             Registration::New(id, command) => {
                 self.execute(now, &command, batch, out);
                 self.observed.devices.entry(id).or_default().born();
-                id
+                (id, opened)
             }
             Registration::Superseded(text) => {
                 return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
@@ -306,6 +307,7 @@ impl Mdm {
                 return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
             }
             Registration::Full(text) => {
+                self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
                 return self.refuse(link, &refusal(RefusalCode::Full, text), out);
             }
             Registration::WrongPlace(text) => {
@@ -332,7 +334,7 @@ impl Mdm {
         self.detector.heard(now, device, incarnation);
         self.observed.devices.entry(device).or_default().connected = true;
         self.heed(device, link);
-        let before = self.devices.insert(device, Session { link, opened });
+        let before = self.devices.insert(device, Session { link, began });
         self.seat(link, Peer::Device(device, incarnation), before, out);
         let scrub = self.state.devices[&device].scrub;
         self.registered(link, device.0, incarnation.0, scrub, out);
@@ -348,28 +350,28 @@ impl Mdm {
     ) {
         let opened = self.links[&link].opened;
         let session = self.state.sdc_of(&m.name).and_then(|(id, _)| self.sdcs.get(&id));
-        let sdc: SdcId =
-            match self.state.register_sdc(m, session.is_some_and(|s| s.opened > opened)) {
-                Registration::Known(id) => id,
-                Registration::New(id, command) => {
-                    self.execute(now, &command, batch, out);
-                    id
-                }
-                Registration::Superseded(text) => {
-                    return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
-                }
-                Registration::Full(text) => {
-                    return self.refuse(link, &refusal(RefusalCode::Full, text), out);
-                }
-                Registration::Bad(text)
-                | Registration::WrongPlace(text)
-                | Registration::WrongDevice(text) => {
-                    return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
-                }
-            };
+        let before = session.map_or(0, |s| s.began);
+        let (sdc, began) = match self.state.register_sdc(m, before > opened) {
+            Registration::Known(id) => (id, before),
+            Registration::New(id, command) => {
+                self.execute(now, &command, batch, out);
+                (id, opened)
+            }
+            Registration::Superseded(text) => {
+                return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
+            }
+            Registration::Full(text) => {
+                return self.refuse(link, &refusal(RefusalCode::Full, text), out);
+            }
+            Registration::Bad(text)
+            | Registration::WrongPlace(text)
+            | Registration::WrongDevice(text) => {
+                return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
+            }
+        };
         let incarnation = self.state.sdcs[&sdc].incarnation;
         self.observed.sdcs.entry(sdc).or_default().connected = true;
-        let before = self.sdcs.insert(sdc, Session { link, opened });
+        let before = self.sdcs.insert(sdc, Session { link, began });
         self.seat(link, Peer::Sdc(sdc, incarnation), before, out);
         self.registered(link, sdc.0, incarnation.0, 0, out);
     }

@@ -29,6 +29,23 @@ fn clients_have_lives_too() {
 }
 
 #[test]
+fn a_client_that_was_known_and_comes_again_is_not_the_newer_one_for_that() {
+    let mut b = Bench::new();
+    let register = |b: &mut Bench, link, nonce| {
+        let m = RegisterSdc { name: "c".into(), nonce, pid: 5, ..RegisterSdc::default() };
+        b.send(link, Header::new(Kind::RegisterSdc), &m);
+    };
+    let first = b.say_hello(Role::Sdc);
+    register(&mut b, first, 1);
+    b.drop_link(first);
+    // Both connect, and the younger process is the first to do so.
+    let (young, old) = (b.say_hello(Role::Sdc), b.say_hello(Role::Sdc));
+    register(&mut b, old, 1);
+    register(&mut b, young, 2);
+    assert_eq!(b.take::<Registered>(young, Kind::Registered).len(), 1);
+}
+
+#[test]
 fn clients_hear_of_volumes_that_they_have_not_asked_for() {
     let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
     let link = b.say_hello(Role::Sdc);

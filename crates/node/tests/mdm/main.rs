@@ -719,6 +719,30 @@ fn a_server_that_is_turned_away_is_in_the_status_until_it_is_taken_in() {
 }
 
 #[test]
+fn a_server_for_which_there_is_no_room_is_in_the_status() {
+    let mut b = Bench::new();
+    let room = mdm::refused::MAX_DEVICES as u64;
+    for n in 0..=room {
+        let link = b.say_hello(Role::Sds);
+        let message = Register {
+            sds: format!("s{n}"),
+            address: format!("10.0.{}.{}:7072", n / 250, n % 250),
+            nonce: n + 1,
+            store: n + 1,
+            capacity: 1 << 30,
+            ..Register::default()
+        };
+        b.send(link, Header::new(Kind::Register), &message);
+    }
+    let told = b.ask(Ask::Status(StatusAsk {})).status.unwrap().turned_away;
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].name == format!("s{room}") && told[0].why.contains("`gabion sds remove`"),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn who_has_not_registered_is_a_stranger() {
     let mut b = Bench::new();
     let link = b.say_hello(Role::Sds);
