@@ -101,6 +101,12 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// How long a member leaves beacons unanswered before its leader says that it doesn't reach it. The MDM, which
+    /// sees all of them, comes first.
+    pub fn unreached_after(&self) -> Duration {
+        self.suspect_after * 2
+    }
+
     /// What ships.
     pub const SHIPPED: Limits = Limits {
         frame_body: 4 << 20,

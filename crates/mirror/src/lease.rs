@@ -71,7 +71,7 @@ impl Leases {
             lease: limits.lease,
             grace: limits.grace,
             every: limits.beacon_every,
-            suspect_after: limits.suspect_after * 2,
+            suspect_after: limits.unreached_after(),
             ran: boot,
             awake: boot,
         }
