@@ -38,7 +38,7 @@ impl<J: Journal> Mirror<J> {
             needed.remove(BlockSet::within(op.at, op.len));
         }
         needed.remove(self.journal.valid(op.group, op.unit));
-        op.kind != OpKind::Extents && !needed.is_empty()
+        !needed.is_empty()
     }
 
     /// Zeros in a gap are data: a block that is cleared would be an error again.

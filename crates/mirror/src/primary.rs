@@ -83,7 +83,7 @@ impl<J: Journal> Mirror<J> {
         {
             return Err(Status::Stale);
         }
-        let Role::Primary(Primary { stream, .. }) = &replica.role else {
+        let Role::Primary(primary) = &replica.role else {
             return Err(Status::Behind);
         };
         if replica.next.is_some() {
@@ -110,7 +110,7 @@ impl<J: Journal> Mirror<J> {
         if kind.changes_data() {
             let most = self.limits.executed_window as usize;
             replica.record.executed.admits(client_write(h), most)?;
-            if stream.len() >= self.limits.stream as usize {
+            if !primary.has_room(&self.limits) {
                 return Err(Status::Busy);
             }
         }
@@ -149,10 +149,10 @@ impl<J: Journal> Mirror<J> {
         } else if !self.may_read(now, group) {
             out.note(Note::LeaseWait { group });
             self.park(group, key);
-        } else if self.meets_gap(op) {
-            self.finish_client(key, Status::Media, out);
         } else if op.kind == OpKind::Extents {
             self.finish_extents(key, out);
+        } else if self.meets_gap(op) {
+            self.finish_client(key, Status::Media, out);
         } else {
             self.start_job(now, key, out);
         }

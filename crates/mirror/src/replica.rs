@@ -7,7 +7,7 @@ use crate::secondary::Secondary;
 use crate::sync::Sync;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use base::{DeviceId, Epoch, Lsn, MapVersion, Time};
+use base::{DeviceId, Epoch, Limits, Lsn, MapVersion, Time};
 use seam::GroupRecord;
 
 /// A group's configuration, as the map has it.
@@ -174,6 +174,11 @@ impl Primary {
         self.last
     }
 
+    /// True when the stream takes what is not in flight yet. What is done stays behind the oldest in flight.
+    pub fn has_room(&self, limits: &Limits) -> bool {
+        self.stream.len() < limits.stream as usize
+    }
+
     /// How many operations lie between this one of the stream and the one before it that went to the member, too; if
     /// there is none, and the member has what it needs of the others, all back to the commit point.
     pub fn skipped(&self, lsn: Lsn, member: Members) -> u32 {
@@ -326,7 +331,7 @@ mod tests {
     #[test]
     fn a_seal_names_the_last_that_went_to_the_joiner() {
         let (second, joiner) = (Members(2), Members(4));
-        let sync = Sync::new(joiner, Some(DeviceId(3)), Lsn(0));
+        let sync = Sync::new(joiner, Some(DeviceId(3)), Lsn(0), 0);
         let mut primary = Primary { sync: Some(sync), ..Primary::default() };
         let write = primary.enter(1, Members(second.0 | joiner.0));
         let whole = primary.enter(2, second); // its copy was damaged

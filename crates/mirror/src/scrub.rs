@@ -365,7 +365,10 @@ impl<J: Journal> Mirror<J> {
         let Some(replica) = self.replicas.get(group) else { return };
         let config = &replica.config;
         let present = config.epoch.0 == h.epoch.get() && replica.next.is_none();
-        let serves = matches!(&replica.role, Role::Primary(p) if p.active && p.sync.is_none());
+        let serves = matches!(
+            &replica.role,
+            Role::Primary(p) if p.active && p.sync.is_none() && p.has_room(&self.limits)
+        );
         if !fits || !present || !serves || !config.in_sync.contains(&from) || from == self.me {
             return; // it asks again
         }

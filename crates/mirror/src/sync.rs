@@ -83,8 +83,8 @@ pub(crate) struct Sync {
 }
 
 impl Sync {
-    /// One with these members of the group; `last` is the stream's last operation.
-    pub fn new(members: Members, joiner: Option<DeviceId>, last: Lsn) -> Sync {
+    /// One with these members of the group; `last` is the stream's last operation, `sends` what [`Mirror::sends`] is.
+    pub fn new(members: Members, joiner: Option<DeviceId>, last: Lsn, sends: u64) -> Sync {
         Sync {
             members,
             joiner,
@@ -94,7 +94,7 @@ impl Sync {
             told: Members::default(),
             sealed: Members::default(),
             asked: last,
-            asked_after: 0,
+            asked_after: sends,
             sent: last,
             patience: ASK_AGAIN,
             todo: Dirty::default(),
@@ -153,12 +153,12 @@ impl<J: Journal> Mirror<J> {
         out: &mut Effects,
     ) {
         // Before it has read what it was sent earlier it only answers: its stream begins with the next question.
-        let (streaming, asked_after) = (self.is_clear(joiner), self.sends);
+        let (streaming, sends) = (self.is_clear(joiner), self.sends);
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(joiner);
         let Some(primary) = replica.primary() else { return };
-        let sync = Sync::new(member, Some(joiner), primary.last);
-        primary.sync = Some(Sync { streaming, asked_after, ..sync });
+        let sync = Sync::new(member, Some(joiner), primary.last, sends);
+        primary.sync = Some(Sync { streaming, ..sync });
         self.joining.insert(group);
         self.asking.insert(group, now + ASK_AGAIN);
         self.send_question(group, out);
@@ -172,10 +172,9 @@ impl<J: Journal> Mirror<J> {
         members: Members,
         out: &mut Effects,
     ) {
-        let asked_after = self.sends;
+        let sends = self.sends;
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
-        let sync = Sync::new(members, None, primary.last);
-        primary.sync = Some(Sync { asked_after, ..sync });
+        primary.sync = Some(Sync::new(members, None, primary.last, sends));
         self.asking.insert(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }
@@ -481,7 +480,8 @@ impl<J: Journal> Mirror<J> {
 
     // ---- copies ----
 
-    /// The first group in turn whose copies aren't held back, and what they are for.
+    /// The first group in turn whose copies aren't held back, and what they are for. A group whose stream is full waits:
+    /// what is copied stays in it until the oldest write is done.
     fn next_to_copy(&mut self, now: Time) -> Option<(GroupId, Purpose)> {
         self.copy_at = None;
         if self.copy_queue.is_empty() || self.copies >= Pace::most(&self.limits) {
@@ -490,7 +490,11 @@ impl<J: Journal> Mirror<J> {
         let turns = Purpose::ALL
             .map(|p| (p, self.pace.turn(now, End::Source, p, self.copies, &self.limits)));
         let turn = |purpose| turns.iter().find(|t| t.0 == purpose).map(|t| t.1);
-        let may = |group: &GroupId| turn(self.purpose(*group)) == Some(Turn::Now);
+        let waits = |group: &GroupId| match self.replicas.get(*group).map(|r| &r.role) {
+            Some(Role::Primary(primary)) => !primary.has_room(&self.limits),
+            _ => false,
+        };
+        let may = |group: &GroupId| turn(self.purpose(*group)) == Some(Turn::Now) && !waits(group);
         let place = self.copy_queue.iter().position(may);
         if place.is_none() {
             let at = |t: &(Purpose, Turn)| if let Turn::At(at) = t.1 { Some(at) } else { None };

@@ -32,12 +32,12 @@ struct Trio {
 }
 
 impl Trio {
-    /// Devices 1 and 2 are in sync; device 3 has everything and waits for its admission.
-    fn in_limbo() -> Trio {
+    /// Devices 1 and 2 are in sync; device 3 is empty.
+    fn new(limits: &Limits) -> Trio {
         let pool = BufPool::new(1 << 24);
         let mirror = |i: u32| {
             let media = Memory::room(4);
-            Mirror::new(DeviceId(i), Incarnation(7), Limits::TEST_MIN, media, Time::ZERO)
+            Mirror::new(DeviceId(i), Incarnation(7), limits.clone(), media, Time::ZERO)
         };
         let mut trio = Trio {
             mirrors: [1, 2, 3].map(|i| Some(mirror(i))),
@@ -52,6 +52,12 @@ impl Trio {
         trio.dial(true);
         trio.configure(1, &[1, 2], &[]);
         trio.pass(3000);
+        trio
+    }
+
+    /// Devices 1 and 2 are in sync; device 3 has everything and waits for its admission.
+    fn in_limbo() -> Trio {
+        let mut trio = Trio::new(&Limits::TEST_MIN);
         (0..BLOCKS).for_each(|block| trio.write(0, block, 1, 0));
         trio.run(usize::MAX);
         assert_eq!(trio.replies.len(), BLOCKS as usize);
@@ -403,4 +409,35 @@ fn a_settle_that_mends_its_leader_marks_what_others_may_lack() {
         let story = Story { order: [1, 2, 3], leader: 2, reached: &[], breaks: Vec::new() };
         story.judge(&mut trio, 2).unwrap_or_else(|why| panic!("after {frames} frames: {why}"));
     }
+}
+
+#[test]
+fn copies_wait_behind_a_write_that_one_member_does_not_answer() {
+    let limits = Limits {
+        stream: 16,
+        copy_bytes: BLOCK,
+        executed_window: 512,
+        executed_group: 1024,
+        ..Limits::TEST_MIN
+    };
+    let mut trio = Trio::new(&limits);
+    for block in 0..256 {
+        trio.write(0, block, 1, 0);
+        trio.run(usize::MAX);
+    }
+    trio.stalled.insert((0, 2));
+    trio.configure(1, &[1, 2], &[3]);
+    trio.pass(100);
+    trio.stalled = [(0, 1)].into();
+    trio.write(0, 0, 2, 0);
+    trio.pass(100);
+    trio.pass(100);
+    let grown = trio.mirrors[0].as_ref().unwrap().grown().stream;
+    let may = Mirror::<Memory>::may_grow(&limits).stream;
+    assert!((16..=may).contains(&grown), "{grown} operations in the stream, {may} allowed");
+    assert_eq!(trio.admissions().len(), 0);
+    trio.stalled.clear();
+    trio.pass(100);
+    trio.pass(100);
+    assert_eq!(trio.admissions().len(), 1);
 }
