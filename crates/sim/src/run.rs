@@ -12,7 +12,7 @@ use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
 use crate::relief::Relief;
 use crate::stage::Stage;
 use crate::trace::Sink;
-use base::{Time, UNIT};
+use base::{MapVersion, Time, UNIT};
 use node::sdc::Sdc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -538,21 +538,39 @@ fn scan(stage: &mut Stage) -> Result<(), Failure> {
     wait(stage, "I8", CALM, Stage::unmet)
 }
 
-/// Every device that keeps its content is scrubbed once.
+/// Every device that keeps its content is scrubbed once. A server that dies meanwhile forgets its pass: then the
+/// order is given again.
 fn scrub(stage: &mut Stage) -> Result<(), Failure> {
-    let asked = stage.observer.version;
-    stage.order(Order::Scrub);
-    wait(stage, "R13", CALM, |s| {
-        if !s.desk.borrow().orders.is_empty() {
-            return Some("the MDM has not heard of the scrub".into());
+    loop {
+        let (asked, lives) = (stage.observer.version, server_lives(stage));
+        stage.order(Order::Scrub);
+        wait(stage, "R13", CALM, |s| {
+            if server_lives(s) != lives {
+                return s.unmet();
+            }
+            unscrubbed(s, asked)
+        })?;
+        if server_lives(stage) == lives {
+            return Ok(());
         }
-        (0..s.plan.sds).find_map(|i| {
-            let sds = s.sds(i)?;
-            let stats = sds.scrub_stats()?;
-            // The order is carried out, so the newest map has it.
-            let over = sds.map().version >= s.observer.version && !stats.running;
-            (!(over && s.observer.version > asked && stats.passes > 0))
-                .then(|| format!("sds{i} was not scrubbed: {stats:?}"))
-        })
+    }
+}
+
+fn server_lives(s: &Stage) -> Vec<u32> {
+    (0..s.plan.sds).map(|i| s.world.life(s.proc(Who::Sds(i)))).collect()
+}
+
+/// Who has not done the scrub that was ordered when the map was this old.
+fn unscrubbed(s: &Stage, asked: MapVersion) -> Option<String> {
+    if !s.desk.borrow().orders.is_empty() {
+        return Some("the MDM has not heard of the scrub".into());
+    }
+    (0..s.plan.sds).find_map(|i| {
+        let sds = s.sds(i)?;
+        let stats = sds.scrub_stats()?;
+        // The order is carried out, so the newest map has it.
+        let over = sds.map().version >= s.observer.version && !stats.running;
+        (!(over && s.observer.version > asked && stats.passes > 0))
+            .then(|| format!("sds{i} was not scrubbed: {stats:?}"))
     })
 }
