@@ -137,32 +137,36 @@ impl Detector {
 
     /// A dial came through: somebody listens, which proves nothing but that a refusal would mean something.
     pub fn answered(&mut self, dial: u64) {
-        let mine = |w: &&mut Watch| w.probe.is_some_and(|(d, _)| d == dial);
-        if let Some(watch) = self.watched.values_mut().find(mine) {
+        if let Some((_, watch)) = self.dialled(dial) {
             (watch.probe, watch.refuses) = (None, None);
         }
     }
 
     /// A dial ended in another way, which proves nothing.
     pub fn probe_over(&mut self, dial: u64) {
-        let mine = |w: &&mut Watch| w.probe.is_some_and(|(d, _)| d == dial);
-        if let Some(watch) = self.watched.values_mut().find(mine) {
+        if let Some((_, watch)) = self.dialled(dial) {
             watch.probe = None;
         }
+    }
+
+    /// Who is being dialled by this dial.
+    fn dialled(&mut self, dial: u64) -> Option<(DeviceId, &mut Watch)> {
+        let mine = |w: &Watch| w.probe.is_some_and(|(d, _)| d == dial);
+        self.watched.iter_mut().find(|(_, w)| mine(w)).map(|(device, watch)| (*device, watch))
     }
 
     /// A dial was refused: the life that it asked about is dead, unless it has refused dials while it lived, and none came
     /// through since. (It gave an address that isn't its own, or a firewall refuses in its name.)
     pub fn refused(&mut self, now: Time, dial: u64) -> Option<Verdict> {
-        let mine = |w: &Watch| w.probe.is_some_and(|(d, _)| d == dial);
-        let (device, watch) = self.watched.iter_mut().find(|(_, w)| mine(w))?;
+        let beat = self.beat;
+        let (device, watch) = self.dialled(dial)?;
         let (_, incarnation) = watch.probe.take()?;
         let same = watch.incarnation == incarnation;
-        let lives = same && watch.refuses_alive(self.beat) && !mutant::on(Mutant::RefusalProves);
+        let lives = same && watch.refuses_alive(beat) && !mutant::on(Mutant::RefusalProves);
         if same {
             watch.refuses = Some((watch.refuses.map_or(now, |(since, _)| since), now));
         }
-        (!lives).then_some(Verdict { device: *device, incarnation, dead: true })
+        (!lives).then_some(Verdict { device, incarnation, dead: true })
     }
 
     /// Those who live, and whose addresses have refused a dial: dial them again, until one comes through. Each is told once

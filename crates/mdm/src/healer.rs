@@ -242,8 +242,9 @@ impl<'a> Round<'a> {
                     && partings.is_over(*id, *d)
             };
             let gone: Vec<DeviceId> = group.staying().filter(gone).collect();
-            let parted = |d: &DeviceId| self.seen.is_parted(group.primary, *d);
-            let goes = |d: &DeviceId| lost.contains(d) || leaves(d) || parted(d);
+            let goes = |d: &DeviceId| {
+                lost.contains(d) || leaves(d) || self.seen.is_parted(group.primary, *d)
+            };
             let with = |from: DeviceId, to: DeviceId| {
                 group.staying().map(|d| if d == from { to } else { d }).collect::<Vec<_>>()
             };
@@ -276,15 +277,13 @@ impl<'a> Round<'a> {
         let entry = |d: DeviceId| self.state.devices.get(&d);
         let beat = self.seen.devices.get(&newcomer).and_then(|s| s.heartbeat.as_ref());
         if entry(newcomer).is_none_or(|d| !d.up || d.intent != Intent::Normal)
-            || self.seen.cut_off.contains(&newcomer)
-            || self.seen.is_parted(group.primary, newcomer)
+            || self.seen.is_out_of_reach(group.primary, newcomer)
             || beat.is_some_and(|b| b.full)
         {
             return true;
         }
         let back = entry(leaving).is_some_and(|d| d.up && d.intent == Intent::Normal)
-            && !self.seen.cut_off.contains(&leaving)
-            && !self.seen.is_parted(group.primary, leaving);
+            && !self.seen.is_out_of_reach(group.primary, leaving);
         if !back || group.in_sync.contains(&leaving) {
             return false;
         }

@@ -94,7 +94,13 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// True when the one that leads a group will not bring this device up to date: the path between them is broken.
+    /// True when the one that leads a group can't bring this device up to date: it is cut off from all, or
+    /// the path between them is broken.
+    pub fn is_out_of_reach(&self, leader: Option<DeviceId>, device: DeviceId) -> bool {
+        self.cut_off.contains(&device) || self.is_parted(leader, device)
+    }
+
+    /// True when the path between the one that leads a group and this device is broken.
     pub fn is_parted(&self, leader: Option<DeviceId>, device: DeviceId) -> bool {
         leader.is_some_and(|leader| self.parted.contains(&(leader, device)))
     }

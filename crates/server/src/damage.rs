@@ -65,58 +65,54 @@ fn why(group: &UnservedGroup) -> &'static str {
     }
 }
 
+/// The bytes of which `what` says something, by the group of their unit and the unit: neighbours of which it says the
+/// same are together.
+fn runs<T: PartialEq>(
+    damage: &VolumeDamage,
+    what: impl Fn(u32, u64) -> Option<T>,
+) -> Vec<(Span, T)> {
+    let mut runs: Vec<(Span, T)> = Vec::new();
+    for unit in 0..damage.size.div_ceil(UNIT) {
+        let slot = node::mapview::slot(unit as u32, damage.slots.len());
+        let Some(said) = what(damage.slots[slot], unit) else { continue };
+        let from = unit * UNIT;
+        let length = UNIT.min(damage.size - from);
+        match runs.last_mut() {
+            Some((last, same)) if last.from + last.length == from && *same == said => {
+                last.length += length;
+            }
+            _ => runs.push((Span { from, length }, said)),
+        }
+    }
+    runs
+}
+
 /// Neighbours that nobody serves for the same reason are one range.
 fn ranges(damage: &VolumeDamage) -> Vec<Range> {
     let groups: BTreeMap<u32, &UnservedGroup> =
         damage.groups.iter().map(|g| (g.group, g)).collect();
-    let mut ranges: Vec<Range> = Vec::new();
     if groups.is_empty() {
-        return ranges;
+        return Vec::new();
     }
-    for unit in 0..damage.size.div_ceil(UNIT) {
-        let slot = node::mapview::slot(unit as u32, damage.slots.len());
-        let Some(group) = groups.get(&damage.slots[slot]) else { continue };
-        let from = unit * UNIT;
-        let length = UNIT.min(damage.size - from);
-        let (waits_for, older_copies) = (group.waits_for.clone(), group.stale.clone());
-        let new = Range { from, length, why: why(group), waits_for, older_copies };
-        match ranges.last_mut() {
-            Some(last) if last.from + last.length == from && last.same(&new) => {
-                last.length += length;
-            }
-            _ => ranges.push(new),
-        }
-    }
-    ranges
+    let told = |group, _| groups.get(&group).map(|g| (why(g), &g.waits_for, &g.stale));
+    let range = |(span, (why, waits_for, stale)): (Span, (_, &Vec<u32>, &Vec<u32>))| Range {
+        from: span.from,
+        length: span.length,
+        why,
+        waits_for: waits_for.clone(),
+        older_copies: stale.clone(),
+    };
+    runs(damage, told).into_iter().map(range).collect()
 }
 
 /// Bytes that may be errors as their loss was accepted so.
 fn error_ranges(damage: &VolumeDamage) -> Vec<Span> {
     let gaps: BTreeMap<u32, u32> = damage.gaps.iter().map(|g| (g.group, g.units)).collect();
-    let mut spans: Vec<Span> = Vec::new();
     if gaps.is_empty() {
-        return spans;
+        return Vec::new();
     }
-    for unit in 0..damage.size.div_ceil(UNIT) {
-        let slot = node::mapview::slot(unit as u32, damage.slots.len());
-        if gaps.get(&damage.slots[slot]).is_none_or(|units| unit >= u64::from(*units)) {
-            continue;
-        }
-        let from = unit * UNIT;
-        let length = UNIT.min(damage.size - from);
-        match spans.last_mut() {
-            Some(last) if last.from + last.length == from => last.length += length,
-            _ => spans.push(Span { from, length }),
-        }
-    }
-    spans
-}
-
-impl Range {
-    fn same(&self, other: &Range) -> bool {
-        (self.why, &self.waits_for, &self.older_copies)
-            == (other.why, &other.waits_for, &other.older_copies)
-    }
+    let told = |group, unit| gaps.get(&group).filter(|units| unit < u64::from(**units)).map(|_| ());
+    runs(damage, told).into_iter().map(|(span, ())| span).collect()
 }
 
 /// `gabion volume damage`.

@@ -87,7 +87,7 @@ impl Log {
 
     /// All records are settled, and no batch tells so.
     pub fn rests_untold(&self) -> bool {
-        self.window.is_empty() && self.told < self.head.record
+        self.window.is_empty() && !self.has_told_all()
     }
 
     /// The last batch tells that all records are settled.

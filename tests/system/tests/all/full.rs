@@ -27,14 +27,16 @@ fn is_full(cluster: &Cluster) -> Result<bool> {
     Ok(devices.filter(|d| d["full"].as_bool() == Some(true)).count() > 0)
 }
 
+/// Two volumes, of which one is larger than the devices.
+fn small_devices() -> Result<Cluster> {
+    let volumes = &["big:256MiB", "other:4MiB"];
+    Cluster::start(&Options { device: "ram:32MiB", volumes, ..Options::default() })
+}
+
 #[test]
 fn a_full_pool_holds_new_data_and_keeps_the_old() {
     case(|| {
-        let cluster = Cluster::start(&Options {
-            device: "ram:32MiB",
-            volumes: &["big:256MiB", "other:4MiB"],
-            ..Options::default()
-        })?;
+        let cluster = small_devices()?;
         let mut other = cluster.nbd("other")?;
         other.write(0, &[5; 4096])?;
         let mut random = Random::new(12);
@@ -78,11 +80,7 @@ const PART: u64 = 128 << 10;
 #[test]
 fn a_thousand_waiting_writes_hold_nothing_else_up() {
     case(|| {
-        let cluster = Cluster::start(&Options {
-            device: "ram:32MiB",
-            volumes: &["big:256MiB", "other:4MiB"],
-            ..Options::default()
-        })?;
+        let cluster = small_devices()?;
         let (mut nbd, mut other) = (cluster.nbd("big")?, cluster.nbd("other")?);
         other.write(0, &[5; 4096])?;
         let asked = 1600;

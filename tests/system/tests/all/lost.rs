@@ -3,7 +3,7 @@
 use anyhow::{Result, bail, ensure};
 use system::bytes::Random;
 use system::nbd::{Refused, cmd, errno};
-use system::{Cluster, MIB, Options, case, secs, wait};
+use system::{Cluster, MIB, Options, Ran, case, secs, wait};
 
 const UNITS: u64 = 64;
 
@@ -22,6 +22,26 @@ fn count(cluster: &Cluster, content: &[u8]) -> Result<(u64, u64)> {
     Ok((right, errors))
 }
 
+/// Two servers with volatile devices die: what only they had is lost. The status that says so.
+fn lose(cluster: &Cluster, names: [&str; 2]) -> Result<serde_json::Value> {
+    for name in names {
+        cluster.kill(name)?;
+        cluster.wait_down(name)?;
+    }
+    cluster.wait_state("failed", secs(10))
+}
+
+fn accept(cluster: &Cluster, read_as: &str) -> Result<Ran> {
+    cluster.gabion(&["volume", "accept-loss", "vol1", "--read-as", read_as, "--yes"])
+}
+
+/// Servers that came back empty must have said so before the loss can be accepted.
+fn accept_once_possible(cluster: &Cluster, read_as: &str) -> Result<()> {
+    wait("the loss is accepted", secs(10), || {
+        Ok((accept(cluster, read_as)?.code == 0).then_some(()))
+    })
+}
+
 #[test]
 fn lost_groups_are_errors_and_stay_errors() {
     case(|| {
@@ -33,11 +53,7 @@ fn lost_groups_are_errors_and_stay_errors() {
         wait("all is told", secs(10), || {
             Ok((cluster.number("/capacity/protected_bytes")? >= 2 * UNITS * MIB).then_some(()))
         })?;
-        for name in ["sds2", "sds3"] {
-            cluster.kill(name)?;
-            cluster.wait_down(name)?;
-        }
-        let status = cluster.wait_state("failed", secs(10))?;
+        let status = lose(&cluster, ["sds2", "sds3"])?;
         ensure!(status["capacity"]["failed_bytes"].as_u64() > Some(0), "{status:#}");
         cluster.gabion(&["status"])?.code(4)?;
         let (right, errors) = count(&cluster, &content)?;
@@ -107,14 +123,8 @@ fn damage_is_told_by_ranges_and_an_accepted_loss_is_served_again_with_zeros() {
         let mut content = Random::new(9).bytes((UNITS * MIB) as usize);
         cluster.fill("vol1", &content)?;
         ensure!(damaged(&cluster)?.0.is_empty());
-        cluster
-            .gabion(&["volume", "accept-loss", "vol1", "--read-as", "zeros", "--yes"])?
-            .fails(1, &["nothing"])?;
-        for name in ["sds2", "sds3"] {
-            cluster.kill(name)?;
-            cluster.wait_down(name)?;
-        }
-        cluster.wait_state("failed", secs(10))?;
+        accept(&cluster, "zeros")?.fails(1, &["nothing"])?;
+        lose(&cluster, ["sds2", "sds3"])?;
         let log = std::fs::read_to_string(cluster.file("logs/mdm.log"))?;
         ensure!(log.contains("are LOST"), "{log}");
         let ranges = damaged(&cluster)?.0;
@@ -129,17 +139,7 @@ fn damage_is_told_by_ranges_and_an_accepted_loss_is_served_again_with_zeros() {
         drop(nbd);
         cluster.start_sds(2)?;
         cluster.start_sds(3)?;
-        wait("the loss is accepted", secs(10), || {
-            let ran = cluster.gabion(&[
-                "volume",
-                "accept-loss",
-                "vol1",
-                "--read-as",
-                "zeros",
-                "--yes",
-            ])?;
-            Ok((ran.code == 0).then_some(()))
-        })?;
+        accept_once_possible(&cluster, "zeros")?;
         cluster.wait_state("healthy", secs(30))?;
         for unit in (0..UNITS).filter(|unit| lost(*unit)) {
             content[(unit * MIB) as usize..((unit + 1) * MIB) as usize].fill(0);
@@ -164,18 +164,12 @@ fn an_accepted_loss_may_stay_an_error_until_it_is_written() {
         let cluster = Cluster::start(&Options { volumes: &["vol1:64MiB"], ..Options::default() })?;
         let mut content = Random::new(13).bytes((UNITS * MIB) as usize);
         cluster.fill("vol1", &content)?;
-        for name in ["sds2", "sds3"] {
-            cluster.kill(name)?;
-            cluster.wait_down(name)?;
-        }
-        cluster.wait_state("failed", secs(10))?;
+        lose(&cluster, ["sds2", "sds3"])?;
         let lost = count(&cluster, &content)?.1;
         ensure!(lost > 1, "{lost} units are lost");
         cluster.start_sds(2)?;
         cluster.start_sds(3)?;
-        let accept =
-            |how| cluster.gabion(&["volume", "accept-loss", "vol1", "--read-as", how, "--yes"]);
-        wait("the loss is accepted", secs(10), || Ok((accept("errors")?.code == 0).then_some(())))?;
+        accept_once_possible(&cluster, "errors")?;
         cluster.wait_state("healthy", secs(30))?;
         ensure!(count(&cluster, &content)? == (UNITS - lost, lost), "errors stay errors");
         let (ranges, told) = damaged(&cluster)?;
@@ -197,7 +191,7 @@ fn an_accepted_loss_may_stay_an_error_until_it_is_written() {
         cluster.kill("sds1")?;
         cluster.wait_down("sds1")?;
         ensure!(count(&cluster, &content)? == left, "another copy says the same");
-        accept("zeros")?.ok()?;
+        accept(&cluster, "zeros")?.ok()?;
         for (from, length) in &spans {
             for at in (*from..from + length).step_by(MIB as usize).filter(|at| *at != first) {
                 content[of(at)].fill(0);
@@ -256,9 +250,7 @@ fn an_older_copy_is_used_when_somebody_says_so() {
         for unit in kept {
             content[(unit * MIB) as usize..][..4096].fill(1);
         }
-        cluster
-            .gabion(&["volume", "accept-loss", "vol1", "--read-as", "zeros", "--yes"])?
-            .fails(1, &["--use-stale"])?;
+        accept(&cluster, "zeros")?.fails(1, &["--use-stale"])?;
         cluster.gabion(&["volume", "accept-loss", "vol1", "--use-stale", "--yes"])?.ok()?;
         cluster.verify("vol1", &content)?;
         // The one that had more comes back, and what was given up does not.
@@ -281,15 +273,11 @@ fn a_removal_that_waits_for_lost_data_says_so() {
         let cluster =
             Cluster::start(&Options { sds: 4, volumes: &["vol1:64MiB"], ..Options::default() })?;
         cluster.fill("vol1", &Random::new(13).bytes((UNITS * MIB) as usize))?;
-        for name in ["sds1", "sds2"] {
-            cluster.kill(name)?;
-            cluster.wait_down(name)?;
-        }
-        cluster.wait_state("failed", secs(10))?;
+        lose(&cluster, ["sds1", "sds2"])?;
         cluster
             .gabion(&["sds", "remove", "1"])?
             .fails(4, &["no copy that may serve", "accept-loss"])?;
-        cluster.gabion(&["volume", "accept-loss", "vol1", "--read-as", "zeros", "--yes"])?.ok()?;
+        accept(&cluster, "zeros")?.ok()?;
         // The removal was ordered above, so it goes on by itself.
         cluster.wait_removed("sds1")
     });
