@@ -163,6 +163,8 @@ pub enum Mutant {
     OneStream,
     /// R4: a refused dial proves a death also where it has refused dials while it was heard.
     RefusalProves,
+    /// R12: who is silent for `suspect_after` is gone, whether its host answers or not. (In a test of the simulator's.)
+    StopIsLoss,
     /// R12: one who finds another one slow is believed, whoever it is.
     TrustOneWord,
     /// R12: who reaches nobody but the MDM is believed when it says that others are gone.

@@ -53,9 +53,20 @@ struct Watch {
     probe: Option<(u64, Incarnation)>,
     /// Since when its address refuses dials, and when it was dialled last.
     refuses: Option<(Time, Time)>,
+    /// When [`Detector::quiet`] told it last.
+    asked: Time,
+    /// When its host last answered a dial.
+    answered: Time,
 }
 
 impl Watch {
+    /// How long it may be silent: longer if its host has answered a dial meanwhile. Such a process stands still, or has no
+    /// time; if that was for `silence`, it was heard up to a heartbeat before, and has as long to be heard again.
+    fn patience(&self, silence: Duration, beat: Duration) -> Duration {
+        let answers = self.answered > self.heard && !mutant::on(Mutant::StopIsLoss);
+        if answers { silence + beat * 2 } else { silence }
+    }
+
     /// Its address has refused a dial, and it was heard so much later that it can't have been dead: refusals say nothing
     /// about this life.
     fn refuses_alive(&self, beat: Duration) -> bool {
@@ -100,8 +111,19 @@ impl Detector {
         let doubted = Time::ZERO;
         let old = self.watched.get(&device).filter(|w| w.incarnation == incarnation);
         let refuses = old.and_then(|w| w.refuses);
-        let watch =
-            Watch { server, incarnation, heard: now, lost, silent_since, doubted, probe, refuses };
+        let (heard, asked, answered) = (now, Time::ZERO, Time::ZERO);
+        let watch = Watch {
+            server,
+            incarnation,
+            heard,
+            lost,
+            silent_since,
+            doubted,
+            probe,
+            refuses,
+            asked,
+            answered,
+        };
         self.watched.insert(device, watch);
     }
 
@@ -136,9 +158,9 @@ impl Detector {
     }
 
     /// A dial came through: somebody listens, which proves nothing but that a refusal would mean something.
-    pub fn answered(&mut self, dial: u64) {
+    pub fn answered(&mut self, now: Time, dial: u64) {
         if let Some((_, watch)) = self.dialled(dial) {
-            (watch.probe, watch.refuses) = (None, None);
+            (watch.probe, watch.refuses, watch.answered) = (None, None, now);
         }
     }
 
@@ -179,6 +201,18 @@ impl Detector {
         self.watched.iter().filter(|(_, w)| due(w)).map(|(id, _)| *id).collect()
     }
 
+    /// Those who have been silent for half of the time that they may be: dial them, for it counts whether their hosts answer.
+    /// Each is told once per silence. Call after [`Detector::silent`].
+    pub fn quiet(&mut self, now: Time) -> Vec<DeviceId> {
+        let half = self.silence / 2;
+        let quiet = |w: &mut Watch| {
+            let due = !w.lost && w.asked < w.heard && now.since(w.heard) >= half;
+            w.asked = if due { now } else { w.asked };
+            due
+        };
+        self.watched.iter_mut().filter_map(|(d, w)| quiet(w).then_some(*d)).collect()
+    }
+
     /// Those who have been silent for too long, if they are not too many. Each is told once.
     ///
     /// When all are silent, the MDM is the one that is cut off: leaving one copy after the other out
@@ -200,7 +234,8 @@ impl Detector {
             if held.contains(&domain) {
                 continue;
             }
-            if !watch.lost && now.since(watch.heard) >= self.silence {
+            let patience = watch.patience(self.silence, self.beat);
+            if !watch.lost && now.since(watch.heard) >= patience {
                 (watch.lost, watch.silent_since) = (true, Some(now));
                 verdicts.push(Verdict {
                     device: *device,
@@ -216,7 +251,7 @@ impl Detector {
     /// takes the verdict back.
     pub fn still_silent(&mut self, now: Time, verdict: &Verdict) -> bool {
         let Some(watch) = self.watched.get_mut(&verdict.device) else { return false };
-        let silent = now.since(watch.heard) >= self.silence;
+        let silent = now.since(watch.heard) >= watch.patience(self.silence, self.beat);
         watch.lost &= silent;
         silent && watch.incarnation == verdict.incarnation
     }
@@ -226,7 +261,7 @@ impl Detector {
         let mut all: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
         let mut silent: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
         for watch in self.watched.values() {
-            let quiet = now.since(watch.heard) >= self.silence;
+            let quiet = now.since(watch.heard) >= watch.patience(self.silence, self.beat);
             let told = watch.silent_since.is_some_and(|at| now.since(at) < WINDOW);
             if (quiet && !watch.lost) || told {
                 silent.entry(self.domain(watch)).or_default().insert(watch.server);
@@ -268,8 +303,8 @@ impl Detector {
     /// When `silent` is to be asked next: when the first one is due, and often enough to notice that
     /// this process stood still.
     pub fn wake_at(&self) -> Option<Time> {
-        let due =
-            self.watched.values().filter(|w| !w.lost).map(|w| w.heard + self.silence).min()?;
+        let due = |w: &Watch| w.heard + w.patience(self.silence, self.beat);
+        let due = self.watched.values().filter(|w| !w.lost).map(due).min()?;
         let beat = self.awake + self.beat;
         Some(if due > self.awake { due.min(beat) } else { beat })
     }
@@ -315,6 +350,27 @@ mod tests {
         assert_eq!(told, [(1400, Verdict { device: DEV, incarnation: LIFE, dead: false })]);
         d.watch(at(3000), DEV, SdsId(1), LIFE);
         assert_eq!(d.wake_at(), Some(at(3000)), "the last round was at 2800");
+    }
+
+    #[test]
+    fn who_stands_still_for_the_time_of_silence_is_kept_while_its_host_answers() {
+        let told = |answers: bool| {
+            let mut d = detector();
+            d.heard(at(10), DEV, LIFE);
+            let mut told = Vec::new();
+            for ms in (200..2000).step_by(200) {
+                told.extend(round(&mut d, ms).into_iter().map(|_| ms));
+                let quiet = d.quiet(at(ms));
+                assert_eq!(quiet.len(), usize::from(ms == 600), "{ms}");
+                if !quiet.is_empty() {
+                    assert!(d.probe(DEV, 7));
+                    if answers { d.answered(at(ms), 7) } else { d.probe_over(7) }
+                }
+                assert!(d.wake_at().is_some_and(|t| t > at(ms)), "no busy loop");
+            }
+            told
+        };
+        assert_eq!((told(false), told(true)), ([1200].into(), [1600].into()));
     }
 
     #[test]
@@ -408,7 +464,7 @@ mod tests {
         assert_eq!(refused(&mut d, 9001), None);
         // A dial comes through: from now on a refusal means something.
         assert!(d.probe(DEV, 9500));
-        d.answered(9500);
+        d.answered(at(9500), 9500);
         assert_eq!((d.refusing(at(20_000)), refused(&mut d, 20_000)), (Vec::new(), dead));
         // So it does for the next life.
         d.heard(at(21_000), DEV, LIFE);

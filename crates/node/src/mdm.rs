@@ -296,14 +296,14 @@ impl Mdm {
         matches!(self.log.failed(), Some(LogError::Disk(_, Why(DiskError::NoSpace))))
     }
 
-    fn link_up(&mut self, link: LinkId, dial: Option<DialId>, out: &mut Effects) {
+    fn link_up(&mut self, now: Time, link: LinkId, dial: Option<DialId>, out: &mut Effects) {
         if dial.is_some_and(|d| self.asks_by(d)) {
             self.ask_whether_it_serves(link, out);
         } else if let Some(member) = dial.and_then(|d| self.peers.dialled(d)) {
             self.greet_member(link, member, out);
         } else if let Some(dial) = dial {
             // Somebody listens; that was the question.
-            self.detector.answered(dial.0);
+            self.detector.answered(now, dial.0);
             let mut hello = hello(self.state.cluster, Role::Mdm, &self.config.name);
             hello.incarnation = self.life.0;
             hello.address = self.config.address.to_string();
@@ -462,6 +462,9 @@ impl Node for Mdm {
                 if held_back != core::mem::replace(&mut self.held_back, held_back) {
                     out.note(Note::MassSilence { over: !held_back });
                 }
+                for device in self.detector.quiet(now) {
+                    self.probe(device, out);
+                }
                 for device in self.detector.doubtful(now) {
                     self.probe(device, out);
                 }
@@ -470,7 +473,7 @@ impl Node for Mdm {
                     self.probe(device, out);
                 }
             }
-            Event::LinkUp { link, dial, .. } => self.link_up(link, dial, out),
+            Event::LinkUp { link, dial, .. } => self.link_up(now, link, dial, out),
             Event::LinkDown { link, .. } if self.asks_on(link) => self.go_on(now, out),
             Event::LinkDown { link, .. } if self.peers.has(link) => {
                 if let Some(member) = self.peers.lost(link) {
