@@ -607,9 +607,10 @@ impl Stage {
         Some(sds.id()).filter(|id| id.0 != 0).or_else(written)
     }
 
-    /// The device that this server has was removed.
+    /// True when the removal of its device is complete: an MDM decided so, or told a map of it and died with that.
     fn is_removed(&self, i: u8) -> bool {
-        self.device_of(i).is_some_and(|device| self.removed.contains(&device))
+        let told = |d: DeviceId| self.observer.devices.get(&d).is_some_and(|entry| entry.removed);
+        self.device_of(i).is_some_and(|device| self.removed.contains(&device) || told(device))
     }
 
     /// A server whose removal is complete ends; what it had is thrown away, and nobody may miss it. Another one
