@@ -2,7 +2,8 @@
 //!
 //! Four are known by name; each is a setting of the same few numbers, and a shard looks at nothing but these. As text:
 //! `unlimited`, `concurrent:N`, `favour[:TIMES[:FLOOR]]`, `latency:BOUND[:FLOOR]`, where a bound is `200%` of what
-//! requests take without copies, or `20ms` or `500us`, and a floor is bytes per second: `64KiB` to `1GiB`.
+//! requests take without copies, or `20ms` or `500us`, and a floor is bytes per second, `64KiB` to `1GiB`, or the time in
+//! which a whole device is copied, `10m` to `7d`.
 
 use crate::{GIB, KIB, MIB};
 use core::fmt;
@@ -22,8 +23,11 @@ pub struct Policy {
     pub percent: u32,
     /// The same, at most so many microseconds (50 to 10,000,000); 0: any.
     pub micros: u32,
-    /// Bytes per second (64 KiB to 1 GiB) below which no rest leads, so that protection always comes; 0: nothing rests.
+    /// Bytes per second (64 KiB to 1 GiB) below which no rest leads, so that protection always comes; 0: nothing rests, or the
+    /// floor is a time.
     pub floor: u64,
+    /// The floor as a time: minutes (10 to 10,080) in which as much is copied as the device takes; 0: it is none.
+    pub within: u32,
 }
 
 /// No policy has this name, or a number is out of its range.
@@ -35,7 +39,8 @@ impl fmt::Display for NoPolicy {
         f.write_str(
             "a policy is `unlimited`, `concurrent:N` with N from 1 to 16, `favour:TIMES:FLOOR` with TIMES from 1 to \
              100, or `latency:BOUND:FLOOR` with a BOUND from 110% to 1000% or from 50us to 10000ms; a FLOOR is \
-             bytes per second, from 64KiB to 1GiB, and may be left out",
+             bytes per second, from 64KiB to 1GiB, or the time in which a whole device is copied, from 10m to 7d, \
+             and may be left out",
         )
     }
 }
@@ -44,11 +49,13 @@ impl core::error::Error for NoPolicy {}
 
 /// The floor, if none is said.
 const FLOOR: u64 = 2 * MIB;
+/// Minutes.
+const DAY: u32 = 24 * 60;
 
 impl Policy {
     /// Copies as fast as they go.
     pub const UNLIMITED: Policy =
-        Policy { copies: 0, always: false, rest: 0, percent: 0, micros: 0, floor: 0 };
+        Policy { copies: 0, always: false, rest: 0, percent: 0, micros: 0, floor: 0, within: 0 };
 
     /// So many copies at a time, whatever clients do.
     pub const fn concurrent(copies: u32) -> Policy {
@@ -71,6 +78,21 @@ impl Policy {
         Policy { copies: 2, micros, floor, ..Policy::UNLIMITED }
     }
 
+    /// The same policy with a floor that is a time in minutes.
+    pub const fn finished_within(self, minutes: u32) -> Policy {
+        Policy { floor: 0, within: minutes, ..self }
+    }
+
+    /// What it is on a device of so many bytes: there, a floor is bytes per second.
+    pub fn on(self, capacity: u64) -> Policy {
+        match u64::from(self.within) * 60 {
+            0 => self,
+            seconds => {
+                Policy { floor: (capacity / seconds).clamp(64 * KIB, GIB), within: 0, ..self }
+            }
+        }
+    }
+
     /// True when clients' requests are timed for it.
     pub fn is_by_latency(&self) -> bool {
         self.percent > 0 || self.micros > 0
@@ -83,21 +105,25 @@ impl Policy {
 
     /// Whether it is one of those that have a name, with all numbers in their ranges.
     pub fn check(&self) -> Result<(), NoPolicy> {
-        let floor = (64 * KIB..=GIB).contains(&self.floor);
-        let named = match *self {
+        let floor = match self.within {
+            0 => (64 * KIB..=GIB).contains(&self.floor),
+            minutes => self.floor == 0 && (10..=7 * DAY).contains(&minutes),
+        };
+        let plain = Policy { floor: self.floor, within: 0, ..*self };
+        let named = match plain {
             Policy { copies, always: true, .. } => {
                 (1..=16).contains(&copies) && *self == Policy::concurrent(copies)
             }
             Policy { percent: 1.., .. } => {
                 let ranges = (110..=1000).contains(&self.percent) && floor;
-                ranges && *self == Policy::latency_percent(self.percent, self.floor)
+                ranges && plain == Policy::latency_percent(self.percent, self.floor)
             }
             Policy { micros: 1.., .. } => {
                 let ranges = (50..=10_000_000).contains(&self.micros) && floor;
-                ranges && *self == Policy::latency_micros(self.micros, self.floor)
+                ranges && plain == Policy::latency_micros(self.micros, self.floor)
             }
             Policy { rest: 1.., .. } => {
-                self.rest <= 100 && floor && *self == Policy::favour(self.rest, self.floor)
+                self.rest <= 100 && floor && plain == Policy::favour(self.rest, self.floor)
             }
             _ => *self == Policy::UNLIMITED,
         };
@@ -117,6 +143,15 @@ impl fmt::Display for Policy {
             Policy { rest: rest @ 1.., .. } => write!(f, "favour:{rest}")?,
             _ => return f.write_str("unlimited"),
         }
+        let (scale, unit) = match self.within {
+            0 => (0, ""),
+            m if m.is_multiple_of(DAY) => (DAY, "d"),
+            m if m.is_multiple_of(60) => (60, "h"),
+            _ => (1, "m"),
+        };
+        if let Some(number) = self.within.checked_div(scale) {
+            return write!(f, ":{number}{unit}");
+        }
         let (scale, unit) = match self.floor {
             b if b.is_multiple_of(GIB) => (GIB, "GiB"),
             b if b.is_multiple_of(MIB) => (MIB, "MiB"),
@@ -133,7 +168,11 @@ impl FromStr for Policy {
     fn from_str(text: &str) -> Result<Policy, NoPolicy> {
         let mut words = text.split(':');
         let (name, number, floor) = (words.next(), words.next(), words.next());
-        let bytes = floor.map_or(Some(FLOOR), bytes_of).ok_or(NoPolicy)?;
+        let minutes = floor.and_then(minutes_of);
+        let bytes = match minutes {
+            Some(_) => FLOOR,
+            None => floor.map_or(Some(FLOOR), bytes_of).ok_or(NoPolicy)?,
+        };
         let policy = match (name, number, floor) {
             (Some("unlimited"), None, None) => Policy::UNLIMITED,
             (Some("concurrent"), Some(n), None) => Policy::concurrent(number_of(n)?),
@@ -144,6 +183,7 @@ impl FromStr for Policy {
             },
             _ => return Err(NoPolicy),
         };
+        let policy = minutes.map_or(policy, |minutes| policy.finished_within(minutes));
         let over = words.next().is_some();
         policy.check().and(if over { Err(NoPolicy) } else { Ok(policy) })
     }
@@ -159,6 +199,13 @@ fn micros_of(text: &str) -> Result<u32, NoPolicy> {
         (_, Some(ms)) => number_of(ms)?.checked_mul(1000).ok_or(NoPolicy),
         _ => Err(NoPolicy),
     }
+}
+
+fn minutes_of(text: &str) -> Option<u32> {
+    let units = [("m", 1), ("h", 60), ("d", DAY)];
+    let found = units.into_iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
+    let (number, scale) = found?;
+    number.parse::<u32>().ok()?.checked_mul(scale)
 }
 
 fn bytes_of(text: &str) -> Option<u64> {
@@ -184,6 +231,9 @@ mod tests {
             "latency:200%:1GiB",
             "latency:20ms:1MiB",
             "latency:50us:65537",
+            "latency:150%:4h",
+            "latency:20ms:90m",
+            "favour:3:7d",
         ] {
             assert_eq!(text.parse::<Policy>().unwrap().to_string(), text);
         }
@@ -215,6 +265,10 @@ mod tests {
             "latency:10001ms",
             "latency:99999999999ms",
             "latency:200%:0",
+            "latency:200%:9m",
+            "favour:3:8d",
+            "favour:3:99999999999d",
+            "concurrent:1:4h",
             "latency:200%:18446744073709551615GiB",
         ] {
             assert_eq!(text.parse::<Policy>(), Err(NoPolicy), "{text}");
@@ -225,8 +279,20 @@ mod tests {
         let many = Policy { copies: 2, ..Policy::favour(1, MIB) };
         let held = Policy { always: true, ..Policy::favour(1, MIB) };
         let some = Policy { copies: 3, ..Policy::UNLIMITED };
-        for policy in [both, endless, many, held, some] {
+        let twice = Policy { within: 60, ..Policy::favour(1, MIB) };
+        let timed = Policy::UNLIMITED.finished_within(60);
+        for policy in [both, endless, many, held, some, twice, timed] {
             assert_eq!(policy.check(), Err(NoPolicy), "{policy:?}");
         }
+    }
+
+    #[test]
+    fn a_time_is_a_floor_of_the_device() {
+        let policy: Policy = "latency:150%:4h".parse().unwrap();
+        let tib = 1 << 40;
+        assert_eq!(policy.on(4 * tib), Policy::latency_percent(150, tib / 3600));
+        assert_eq!(policy.on(MIB), Policy::latency_percent(150, 64 * KIB));
+        assert_eq!(policy.on(u64::MAX), Policy::latency_percent(150, GIB));
+        assert_eq!(Policy::favour(3, MIB).on(tib), Policy::favour(3, MIB));
     }
 }

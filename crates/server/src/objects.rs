@@ -73,7 +73,8 @@ How copies give way to applications (--rebuild: those that replace a lost one; -
   favour:TIMES:FLOOR    while applications do I/O: one at a time, and then a rest TIMES as long as a copy takes
   latency:BOUND:FLOOR   while applications do I/O: one at a time, with rests that keep their requests within BOUND:
                         20ms, 500us, or 200% of what requests take without copies
-FLOOR: bytes per second and device that are copied whatever applications do; 2MiB, if it is left out.
+FLOOR: what is copied whatever applications do: bytes per second and device, or the time in which a whole device is
+copied (10m to 7d); 2MiB, if it is left out.
 
 Examples:
   gabion pool set fast --spare 34

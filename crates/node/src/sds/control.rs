@@ -344,7 +344,8 @@ impl Sds {
         let (pool, limits) = (self.map.pool_of(self.me), &self.config.limits);
         let rebuild = pool.rebuild.unwrap_or(limits.rebuild);
         let rebalance = pool.rebalance.unwrap_or(limits.rebalance);
-        mirror.set_policies(now, rebuild, rebalance, out);
+        let capacity = mirror.journal().capacity();
+        mirror.set_policies(now, rebuild.on(capacity), rebalance.on(capacity), out);
         mirror.set_map(self.map.version, fates);
         let spare = pool.spare.unwrap_or(limits.spare_percent);
         let usable = beside_spare(mirror.journal().capacity(), u64::from(spare));

@@ -134,20 +134,23 @@ pub struct PolicyInfo {
     /// [`Policy::floor`].
     #[prost(uint64, tag = "6")]
     pub floor: u64,
+    /// [`Policy::within`].
+    #[prost(uint32, tag = "7")]
+    pub within: u32,
 }
 
 impl From<Policy> for PolicyInfo {
     fn from(p: Policy) -> PolicyInfo {
-        let Policy { copies, always, rest, percent, micros, floor } = p;
-        PolicyInfo { copies, always, rest, percent, micros, floor }
+        let Policy { copies, always, rest, percent, micros, floor, within } = p;
+        PolicyInfo { copies, always, rest, percent, micros, floor, within }
     }
 }
 
 impl From<PolicyInfo> for Policy {
     /// As it is said; [`Policy::check`] tells whether that can be.
     fn from(p: PolicyInfo) -> Policy {
-        let PolicyInfo { copies, always, rest, percent, micros, floor } = p;
-        Policy { copies, always, rest, percent, micros, floor }
+        let PolicyInfo { copies, always, rest, percent, micros, floor, within } = p;
+        Policy { copies, always, rest, percent, micros, floor, within }
     }
 }
 
