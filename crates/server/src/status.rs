@@ -1,7 +1,7 @@
 //! `gabion status`: how everything is, for people and for programs.
 
 use crate::exit::Exit;
-use crate::report::{Device, Mapped, Mdm, Moves, Report, Resync, UpDown};
+use crate::report::{Device, Mapped, Mdm, Moves, Report, Resync, Sdc, UpDown};
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
@@ -48,7 +48,38 @@ fn page(report: &Report) -> String {
     for mdm in &report.mdm {
         let _ = writeln!(page, "{}", manager(mdm));
     }
-    for sdc in &report.sdc {
+    page += &clients(&report.sdc);
+    let _ = writeln!(page, "\n{}\n\n{}\n", servers(report), volumes(report));
+    let _ = writeln!(page, "{}\n{}", capacity(report), resync(&report.resync));
+    moves(&report.moves).into_iter().for_each(|line| page += &format!("{line}\n"));
+    repairs(report).into_iter().for_each(|line| page += &format!("{line}\n"));
+    space(report).into_iter().for_each(|line| page += &format!("{line}\n"));
+    let doubt = report.recovery.iter().filter(|r| r.open || r.doubtful_groups > 0);
+    doubt.for_each(|r| page += &format!("RECOVERY  {}\n", r.text));
+    for t in &report.turned_away {
+        let at = if t.address.is_empty() { String::new() } else { format!(" at {}", t.address) };
+        page += &format!("TURNED AWAY {} s ago: {}{at}: {}\n", t.seconds_ago, t.name, t.why);
+    }
+    page
+}
+
+/// Of so many clients each has a line; of more, those that are refused.
+const CLIENTS: usize = 8;
+
+/// The clients. Many would push the servers off the screen: then one line counts them.
+fn clients(sdcs: &[Sdc]) -> String {
+    let mut page = String::new();
+    let many = sdcs.len() > CLIENTS;
+    if many {
+        let up = sdcs.iter().filter(|sdc| sdc.state == UpDown::Up).count();
+        let connections: u64 = sdcs.iter().map(|sdc| u64::from(sdc.nbd_connections)).sum();
+        let down = sdcs.len() - up;
+        let _ = writeln!(
+            page,
+            "SDC  {up} up, {down} down  {connections} NBD connections  (`gabion sdc list` names them)"
+        );
+    }
+    for sdc in sdcs.iter().filter(|sdc| !many || !sdc.refused_by.is_empty()) {
         let _ = writeln!(
             page,
             "SDC  {}  {}  pid {}  {} NBD connections",
@@ -62,17 +93,6 @@ fn page(report: &Report) -> String {
                 devices.join(", ")
             );
         }
-    }
-    let _ = writeln!(page, "\n{}\n\n{}\n", servers(report), volumes(report));
-    let _ = writeln!(page, "{}\n{}", capacity(report), resync(&report.resync));
-    moves(&report.moves).into_iter().for_each(|line| page += &format!("{line}\n"));
-    repairs(report).into_iter().for_each(|line| page += &format!("{line}\n"));
-    space(report).into_iter().for_each(|line| page += &format!("{line}\n"));
-    let doubt = report.recovery.iter().filter(|r| r.open || r.doubtful_groups > 0);
-    doubt.for_each(|r| page += &format!("RECOVERY  {}\n", r.text));
-    for t in &report.turned_away {
-        let at = if t.address.is_empty() { String::new() } else { format!(" at {}", t.address) };
-        page += &format!("TURNED AWAY {} s ago: {}{at}: {}\n", t.seconds_ago, t.name, t.why);
     }
     page
 }
@@ -281,4 +301,33 @@ pub fn resync(resync: &Resync) -> String {
         Size(resync.rate_bytes_per_second),
         Size(resync.moved_bytes)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(n: u32, refused: bool) -> Sdc {
+        Sdc {
+            name: format!("c{n}"),
+            id: n,
+            state: if n.is_multiple_of(2) { UpDown::Up } else { UpDown::Down },
+            pid: n,
+            nbd_uris: Vec::new(),
+            nbd_connections: 1,
+            refused_by: if refused { vec![3] } else { Vec::new() },
+        }
+    }
+
+    #[test]
+    fn many_clients_are_counted_and_those_that_are_refused_are_named() {
+        let few: Vec<Sdc> = (0..8).map(|n| client(n, false)).collect();
+        assert_eq!(clients(&few).lines().count(), 8);
+        let many: Vec<Sdc> = (0..100).map(|n| client(n, n == 7)).collect();
+        let page = clients(&many);
+        let lines: Vec<&str> = page.lines().collect();
+        assert!(lines[0].starts_with("SDC  50 up, 50 down  100 NBD connections"), "{page}");
+        assert!(lines[1].starts_with("SDC  c7  down") && lines[2].contains("REFUSED by dev3"));
+        assert_eq!(lines.len(), 3, "{page}");
+    }
 }
