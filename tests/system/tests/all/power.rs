@@ -155,7 +155,7 @@ fn what_was_answered_survives_power_cuts_under_load() {
             let earlier = (1..=round)
                 .map(|n| format!("{gabion} volume list | grep -q ' made{n} ' || exit\n"));
             let write = format!(
-                "({gabion} volume create made{} 1MiB && echo '=== made') &\n{}",
+                "({gabion} volume create made{} 1MiB && printf '\\n=== made\\n') &\n{}",
                 round + 1,
                 play("write", &format!("{counts} go"))
             );
