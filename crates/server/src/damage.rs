@@ -9,7 +9,9 @@ use crate::volume::ReadAs;
 use anyhow::Result;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use wire::control::{AcceptLoss, Ask, Unserved, UnservedGroup, VolumeDamage};
+use wire::control::{
+    AcceptLoss, Ask, DeviceStatus, StatusInfo, Unserved, UnservedGroup, VolumeDamage,
+};
 
 const UNIT: u64 = base::UNIT as u64;
 
@@ -117,7 +119,8 @@ fn error_ranges(damage: &VolumeDamage) -> Vec<Span> {
 
 /// `gabion volume damage`.
 pub fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
-    let told = target.connect()?.damage(name)?;
+    let mut admin = target.connect()?;
+    let told = admin.damage(name)?;
     let ranges = ranges(&told);
     let accepted = told.accepted.iter().map(|a| Accepted {
         by: a.by.clone(),
@@ -136,13 +139,23 @@ pub fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
     };
     match json {
         true => println!("{}", serde_json::to_string_pretty(&damage)?),
-        false => print(&damage),
+        false => print(&damage, &owners(&admin.status()?)),
     }
     Ok(if damage.ranges.is_empty() { Exit::Ok } else { Exit::Lost })
 }
 
-fn print(damage: &Damage) {
-    let ids = |of: &[u32]| of.iter().map(|id| format!("dev{id}")).collect::<Vec<_>>().join(", ");
+/// The servers of all devices.
+fn owners(info: &StatusInfo) -> BTreeMap<u32, String> {
+    let owner = |d: &DeviceStatus| d.info.as_ref().map(|i| (i.id, d.sds.clone()));
+    info.devices.iter().filter_map(owner).collect()
+}
+
+fn print(damage: &Damage, owners: &BTreeMap<u32, String>) {
+    let device = |id: &u32| match owners.get(id) {
+        Some(sds) => format!("dev{id} of {sds}"),
+        None => format!("dev{id}"),
+    };
+    let ids = |of: &[u32]| of.iter().map(device).collect::<Vec<_>>().join(", ");
     if damage.ranges.is_empty() {
         println!("All of {} is served.", damage.volume);
     } else {
@@ -154,7 +167,8 @@ fn print(damage: &Damage) {
         }
         println!("{t}");
         println!(
-            "{} of {} ({}) are not served. Lost: no copy is left. Away: it waits for those devices. To go on without: \
+            "{} of {} ({}) are not served. Lost: no copy is left. Away: it waits for those devices. Doubt: the MDMs were recovered, and don't \
+             know which copy has everything (as long as they still ask the servers, I/O goes on as before). To go on without: \
              `gabion volume accept-loss --help`",
             Size(damage.damaged_bytes),
             damage.volume,

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use std::fs;
 use std::io::{IsTerminal, Write, stdin, stdout};
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What is asked before a decision.
@@ -36,9 +37,19 @@ impl Question<'_> {
 
 /// Who decides, for the record.
 pub fn who() -> String {
-    let user = std::env::var("USER").unwrap_or_else(|_| "?".to_owned());
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok().or_else(account);
+    let user = user.unwrap_or_else(|| "?".to_owned());
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{user}@{}", host.trim())
+}
+
+/// The name of the account that this process runs as; a service has no `USER`.
+fn account() -> Option<String> {
+    let id = fs::metadata("/proc/self").ok()?.uid().to_string();
+    let accounts = fs::read_to_string("/etc/passwd").ok()?;
+    let mut fields = accounts.lines().map(|line| line.split(':'));
+    let name = fields.find_map(|mut f| Some((f.next()?, f.nth(1)?)).filter(|(_, uid)| *uid == id));
+    name.map(|(name, _)| name.to_owned())
 }
 
 /// Seconds since 1970, UTC.

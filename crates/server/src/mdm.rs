@@ -123,7 +123,9 @@ fn start(target: &Target, dir: &StateDir, name: &str) -> Result<()> {
     let own = config::read::<MdmConfig>(&dir.config_file(name))?.listen;
     let missing =
         || -> Vec<String> { all.iter().filter(|n| dir.process(n).is_none()).cloned().collect() };
-    let too_few = || (all.len() - missing().len()) * 2 <= all.len();
+    // After a recovery or a restoration it may be the only one that there is.
+    let alone = || Admin::direct(own).is_ok_and(|(_, welcome)| welcome.mdms.len() == 1);
+    let too_few = || (all.len() - missing().len()) * 2 <= all.len() && !alone();
     let serves = || match too_few() {
         true => Admin::answers(own),
         false => target.connect().is_ok(),

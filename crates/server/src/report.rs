@@ -338,7 +338,8 @@ impl Report {
         let missing = sds.iter().any(missing);
         let mdm = managers(info, mdm);
         let missing = missing || mdm.iter().any(|m| m.state == UpDown::Down);
-        let missing = missing || info.recovery.as_ref().is_some_and(|r| r.open);
+        let recovers = info.recovery.as_ref().is_some_and(|r| r.open);
+        let missing = missing || recovers;
         let sdc: Vec<Sdc> = info
             .sdcs
             .iter()
@@ -352,9 +353,14 @@ impl Report {
                 refused_by: s.refused_by.clone(),
             })
             .collect();
-        let volumes: Vec<Volume> = info.volumes.iter().map(|v| volume(v, &sdc)).collect();
+        let mut volumes: Vec<Volume> = info.volumes.iter().map(|v| volume(v, &sdc)).collect();
         let missing = missing || volumes.iter().any(|v| v.unserved);
-        let state = groups.state().max(if missing { State::Degraded } else { State::Healthy });
+        let mut state = groups.state().max(if missing { State::Degraded } else { State::Healthy });
+        if recovers {
+            // The MDM doesn't know yet what has failed, and I/O goes on as before.
+            state = State::Degraded;
+            volumes.iter_mut().for_each(|v| v.state = v.state.min(State::Degraded));
+        }
         Report {
             schema: SCHEMA,
             cluster: format!("{:016x}", info.cluster),

@@ -1,7 +1,7 @@
 //! `gabion status`: how everything is, for people and for programs.
 
 use crate::exit::Exit;
-use crate::report::{Device, Mapped, Mdm, Moves, Report, Resync, Sdc, UpDown};
+use crate::report::{Device, Mapped, Mdm, Moves, Report, Resync, Sdc, State, UpDown};
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
@@ -52,6 +52,12 @@ fn page(report: &Report) -> String {
     let _ = writeln!(page, "\n{}\n\n{}\n", servers(report), volumes(report));
     let _ = writeln!(page, "{}\n{}", capacity(report), resync(&report.resync));
     moves(&report.moves).into_iter().for_each(|line| page += &format!("{line}\n"));
+    for volume in report.volumes.iter().filter(|v| v.state == State::Failed).take(VOLUMES) {
+        let name = &volume.name;
+        page += &format!(
+            "FAILED    {name}: `gabion volume damage {name}` shows which bytes, and why\n"
+        );
+    }
     repairs(report).into_iter().for_each(|line| page += &format!("{line}\n"));
     space(report).into_iter().for_each(|line| page += &format!("{line}\n"));
     let doubt = report.recovery.iter().filter(|r| r.open || r.doubtful_groups > 0);
@@ -63,6 +69,8 @@ fn page(report: &Report) -> String {
     page
 }
 
+/// So many volumes are named that have failed.
+const VOLUMES: usize = 8;
 /// Of so many clients each has a line; of more, those that are refused.
 const CLIENTS: usize = 8;
 
@@ -141,7 +149,9 @@ pub fn headline(report: &Report) -> String {
         let _ = write!(line, ", {} degraded", groups.degraded);
     }
     if groups.failed > 0 {
-        let _ = write!(line, ", {} FAILED", groups.failed);
+        let recovers = report.recovery.as_ref().is_some_and(|r| r.open);
+        let what = if recovers { "not known yet" } else { "FAILED" };
+        let _ = write!(line, ", {} {what}", groups.failed);
     }
     line
 }
