@@ -55,9 +55,16 @@ fn none_leads(answered: usize, asked: usize, error: &anyhow::Error) -> String {
     if asked == 1 {
         return format!("{error:#}");
     }
+    let what = match answered * 2 > asked {
+        true => {
+            "they have to reach each other and to be of one cluster. Their logs say what they miss"
+        }
+        false => {
+            "more than half of all have to run. Start the others, or, if these are lost for good: `gabion mdm recover --help`"
+        }
+    };
     format!(
-        "{answered} of the {asked} MDMs that were asked answer, and none of them leads: more than half of all have to run \
-         and to reach each other. Start the others; volumes are served meanwhile"
+        "{answered} of the {asked} MDMs that were asked answer, and none of them leads: {what}. Volumes are served meanwhile"
     )
 }
 
