@@ -165,8 +165,16 @@ impl<T: Copy> Client<T> {
         }
         let Some(op) = self.ops.get_mut(key) else { return };
         (op.place, op.epoch, op.doubt) = (Place::Queued(device), epoch, None);
+        let seq = op.seq;
         let there = self.devices.get_or_insert_with(device, Device::default);
-        there.queue.push_back(key);
+        if seq == 0 {
+            there.queue.push_back(key);
+        } else {
+            // It was sent before: it doesn't wait once more behind those that were not.
+            let earlier = |key: &u64| self.ops.get(*key).is_some_and(|o| (1..seq).contains(&o.seq));
+            let place = there.queue.partition_point(earlier);
+            there.queue.insert(place, key);
+        }
         if !there.wanted {
             there.wanted = true;
             turn.out.push(Action::Dial { device });

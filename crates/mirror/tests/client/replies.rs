@@ -92,6 +92,21 @@ fn waits_grow_to_fifty_milliseconds() {
 }
 
 #[test]
+fn what_was_sent_before_waits_behind_nothing_that_was_not() {
+    let mut rig = Rig::new(1, &Limits::SHIPPED);
+    rig.link_up_with(1, 4, 64 << 20);
+    (0..12u64).for_each(|i| rig.write(i, i * 4096, &[1; 4096]));
+    let sent = std::mem::take(&mut rig.sent);
+    assert!((2..10).contains(&sent.len()), "{} are sent, the others wait", sent.len());
+    rig.answer(&sent[0], Status::Busy, b"");
+    assert_eq!(rig.one().header.seq.get(), sent.len() as u64 + 1);
+    rig.pass(Duration::from_millis(2));
+    assert!(rig.sent.is_empty(), "no credit");
+    rig.answer(&sent[1], Status::Ok, b"");
+    assert_eq!(rig.one().header.seq, sent[0].header.seq);
+}
+
+#[test]
 fn a_write_without_space_is_held_under_a_new_number_until_there_is_some() {
     let mut rig = Rig::up(1);
     rig.write(1, 0, &[1; 512]);
