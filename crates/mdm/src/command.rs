@@ -370,6 +370,32 @@ pub struct Reconcile {
     /// Groups that a map of a server has: who has every acknowledged write is not known yet.
     #[prost(message, repeated, tag = "5")]
     pub made: Vec<GroupInfo>,
+    /// Ids of groups up to this one, and of volumes below the next one, may have been given away.
+    #[prost(uint32, tag = "6")]
+    pub group: u32,
+    /// 0 is none.
+    #[prost(uint32, tag = "7")]
+    pub next_volume: u32,
+    /// When the recovery ends: volumes of which servers have told, and that this MDM doesn't know. They stay on the devices.
+    #[prost(uint32, repeated, tag = "8")]
+    pub left: Vec<u32>,
+    /// A person orders that the data of volumes is deleted that this MDM doesn't know.
+    #[prost(message, optional, tag = "9")]
+    pub forget: Option<Forget>,
+}
+
+/// An order to delete data of volumes that nobody knows.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Forget {
+    /// Which ones.
+    #[prost(uint32, repeated, tag = "1")]
+    pub volumes: Vec<u32>,
+    /// Who has ordered it.
+    #[prost(string, tag = "2")]
+    pub by: String,
+    /// When: seconds since 1970, UTC.
+    #[prost(uint64, tag = "3")]
+    pub at: u64,
 }
 
 /// See [`Command::AcceptLoss`].

@@ -8,7 +8,7 @@ use crate::state::{Device, State, Volume};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, MapVersion, VolumeId};
-use wire::control::{DeviceInfo, GapInfo, GroupInfo, MapPage, SdcInfo, VolumeInfo};
+use wire::control::{DeviceInfo, GapInfo, GroupInfo, IdRange, MapPage, SdcInfo, VolumeInfo};
 
 /// The most groups in one page.
 pub const GROUPS_PER_PAGE: usize = 4096;
@@ -62,7 +62,10 @@ impl State {
     /// "Your map is the newest": what a puller gets that doesn't want to wait.
     pub fn page_without_news(&self) -> MapPage {
         let live = self.volumes.keys().map(|v| v.0).collect();
-        MapPage { last: true, live, next_volume: self.next_volume.0, ..self.page() }
+        let unknown =
+            self.recovery.unknown.iter().map(|r| IdRange { from: r.start.0, to: r.end.0 });
+        let unknown = unknown.collect();
+        MapPage { last: true, live, next_volume: self.next_volume.0, unknown, ..self.page() }
     }
 
     fn page(&self) -> MapPage {

@@ -22,17 +22,18 @@
 //! The new epoch is above all that anybody can have seen: a recovery adds [`JUMP`]. docs/design/0005-mdm-cluster.md has
 //! the argument.
 
-use crate::command::{Command, Reconcile};
+use crate::command::{Command, Forget, Reconcile};
 use crate::group::{Doubt, Group};
 use crate::members::Member;
 use crate::publish::group_info;
 use crate::refused::{MAX_SDCS, MAX_VOLUMES};
-use crate::state::State;
+use crate::state::{IDS_END, State};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, Incarnation, MapVersion, VolumeId};
 use core::cmp::Reverse;
+use core::ops::Range;
 use prost::Message;
 use wire::control::{GroupInfo, Intent, RecoveryStatus, Report, VolumeInfo};
 
@@ -78,8 +79,31 @@ pub struct Recovery {
     pub sdc: u32,
     /// Ids of clients up to this one the MDM had given away itself when it began for the first time.
     pub sdc_known: u32,
-    /// The first id of a volume that this MDM had not given away itself.
-    pub volume: u32,
+    /// Ids that lost MDMs may have given to volumes, of this recovery and earlier ones, without those of which it is known
+    /// what became of them. Data of these volumes is deleted by an order that names them, and not otherwise.
+    pub unknown: Vec<Range<VolumeId>>,
+    /// Such volumes of which servers had told when the last recovery ended.
+    pub left: Vec<u32>,
+    /// The last order to delete data of such volumes.
+    pub forgot: Option<Forget>,
+}
+
+impl Recovery {
+    /// Lost MDMs may have given this id to a volume of which nobody knows.
+    pub fn is_unknown(&self, id: VolumeId) -> bool {
+        self.unknown.iter().any(|range| range.contains(&id))
+    }
+
+    /// What became of this volume is known: it is deleted.
+    pub(crate) fn forget(&mut self, id: VolumeId) {
+        let parts = |r: Range<VolumeId>| match r.contains(&id) {
+            true => [r.start..id, VolumeId(id.0 + 1)..r.end],
+            false => [r.clone(), r.end..r.end],
+        };
+        let all = core::mem::take(&mut self.unknown).into_iter().flat_map(parts);
+        self.unknown = all.filter(|r| !r.is_empty()).collect();
+        self.left.retain(|other| *other != id.0);
+    }
 }
 
 /// What one server's device has told.
@@ -199,6 +223,9 @@ impl State {
             0 => self.last_sdc.0,
             _ => self.recovery.sdc_known,
         };
+        let next = VolumeId(self.next_volume.0 + MANY_IDS);
+        let mut unknown = core::mem::take(&mut self.recovery.unknown);
+        unknown.push(self.next_volume..next);
         self.recovery = Recovery {
             number: self.recovery.number + 1,
             open: true,
@@ -210,14 +237,16 @@ impl State {
             group: floors.2 + MANY_IDS,
             sdc: floors.3 + IDS,
             sdc_known,
-            volume: self.next_volume.0,
+            unknown,
+            left: Vec::new(),
+            forgot: self.recovery.forgot.take(),
         };
         // The clock's part is for a backup that is restored a second time: both must not lead to the same numbers.
         let at = at.min(LATEST);
         let least = at / 60 * JUMP + at % 60 * (JUMP / 64);
         self.index = least.max(self.index + JUMP);
         self.next_incarnation = Incarnation(least.max(self.next_incarnation.0 + JUMP));
-        self.next_volume = VolumeId(self.next_volume.0 + MANY_IDS);
+        self.next_volume = next;
         self.members.last_id = self.members.last_id.max(id) + IDS;
         self.members.list = BTreeMap::from([(id, me)]);
         for group in self.groups.values_mut() {
@@ -244,6 +273,10 @@ impl State {
             }
             self.groups.insert(*id, group);
         }
+        // Nor is it known whether these are deleted.
+        let deleted = decided.volumes.keys().filter(|id| !self.volumes.contains_key(id));
+        let deleted: Vec<_> = deleted.map(|id| *id..VolumeId(id.0 + 1)).collect();
+        self.recovery.unknown.extend(deleted);
         self.index_all();
         self
     }
@@ -347,7 +380,10 @@ impl State {
             waits.extend(heard.silent);
         }
         status.waits_for = waits.into_iter().map(|d| d.0).collect();
-        status.strange = strange(self, words);
+        status.strange = match recovery.open {
+            true => strange(self, words),
+            false => recovery.left.clone(),
+        };
         (recovery.number > 0).then_some(status)
     }
 }
@@ -371,7 +407,9 @@ pub fn close(state: &State, words: &Words, patient: bool) -> Command {
         Some(Command::Reconcile(known)) => known,
         _ => Reconcile::default(),
     };
-    Command::Reconcile(Reconcile { close: true, ..known })
+    let mut left = strange(state, words);
+    left.truncate(MAX_VOLUMES); // it is for people, and has to fit into an entry
+    Command::Reconcile(Reconcile { close: true, left, ..known })
 }
 
 /// The next thing that follows from what was told, if anything does. `patient`: devices may still come of which nobody
@@ -392,12 +430,29 @@ pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
             Verdict::Stuck => {}
         }
     }
-    let command = Reconcile { groups, made: made_since(state, words), ..volumes(state, words) };
+    let (group, next_volume) = given_away(state, words);
+    let made = made_since(state, words);
+    let command = Reconcile { groups, made, group, next_volume, ..volumes(state, words) };
     if command != Reconcile::default() {
         return Some(Command::Reconcile(command));
     }
     let over = open && !waits && heard.is_complete() && strange(state, words).is_empty();
     over.then(|| close(state, words, patient))
+}
+
+/// Ids of groups and volumes that the lost MDMs have given away, and that lie above those that were passed over: when the
+/// same state was recovered before. 0: there are none.
+fn given_away(state: &State, words: &Words) -> (u32, u32) {
+    if !state.recovery.open {
+        return (0, 0);
+    }
+    let sane = |id: &u32| *id < IDS_END;
+    let groups = words.values().flat_map(|w| w.groups.keys()).map(|g| g.0).filter(sane);
+    let held = words.values().flat_map(|w| &w.held).copied().filter(sane).map(|id| id + 1);
+    let volumes = held.chain(words.values().map(|w| w.next_volume)).filter(sane);
+    let group = groups.max().filter(|g| *g >= state.next_group().0);
+    let volume = volumes.max().filter(|v| *v > state.next_volume.0);
+    (group.unwrap_or(0), volume.unwrap_or(0))
 }
 
 /// Groups of servers' maps that the state doesn't have: they enter it in doubt, so that volumes can use them.
@@ -412,15 +467,18 @@ fn made_since(state: &State, words: &Words) -> Vec<GroupInfo> {
     new.into_values().filter(|g| state.may_enter(g)).take(GROUPS).cloned().collect()
 }
 
-/// Volumes that this MDM doesn't have: devices hold data of them, or the newest map has them on groups that can't be
-/// taken over. When maps are handed out again they count as deleted: a person has to want that.
+/// Volumes that this MDM doesn't have, and of which it doesn't know that they are deleted: devices hold data of them, or
+/// the newest map has them on groups that can't be taken over. A newer backup may know them.
 fn strange(state: &State, words: &Words) -> Vec<u32> {
     if !state.recovery.open {
         return Vec::new();
     }
-    let unknown = |id: &u32| !state.volumes.contains_key(&VolumeId(*id));
+    let unknown = |id: &u32| {
+        let id = VolumeId(*id);
+        !state.volumes.contains_key(&id)
+            && (state.recovery.is_unknown(id) || id >= state.next_volume)
+    };
     let held = words.values().flat_map(|w| &w.held).copied();
-    let held = held.filter(|id| *id >= state.recovery.volume);
     let named = newest_map(state, words).into_iter().flat_map(|w| w.volumes.keys()).map(|id| id.0);
     let all: BTreeSet<u32> = held.chain(named).filter(unknown).collect();
     all.into_iter().collect()

@@ -358,6 +358,11 @@ pub enum Refused {
     /// There is nothing to end.
     #[error("the MDM does not recover: there is nothing to finish")]
     NotRecovering,
+    /// The order would delete a volume that is known, or that is deleted already.
+    #[error(
+        "volume {0} is none that the MDM does not know: `gabion status` shows those; `gabion volume delete` deletes one that is known"
+    )]
+    NotUnknown(u32),
     /// There is nothing to recover from.
     #[error(
         "most MDMs work: there is nothing to recover from. `gabion mdm remove` takes out one that is lost"
@@ -414,6 +419,7 @@ impl Refused {
             Refused::NoSpace { .. } => AdminError::NoSpace,
             Refused::TooFewUnits { .. } | Refused::LastUnit { .. } => AdminError::TooFewServers,
             Refused::TooFewServers { .. } | Refused::TooFewLeft { .. } => AdminError::TooFewServers,
+            Refused::NotUnknown(_) => AdminError::NotFound,
             Refused::NotRecovering | Refused::MajorityWorks | Refused::NothingLost => {
                 AdminError::Already
             }

@@ -3,7 +3,7 @@
 //! Protocol Buffers, as everywhere: tags are part of the format, never reuse one. What follows from
 //! the rest (next ids, indexes) is computed when it is read.
 
-use crate::command;
+use crate::command::{self, Forget};
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::members::Member;
@@ -19,7 +19,9 @@ use base::{
     SdcId, SdsId, VolumeId,
 };
 use prost::Message;
-use wire::control::{AcceptedLoss, DeviceInfo, GroupInfo, MdmInfo, ObjectKind, VolumeInfo};
+use wire::control::{
+    AcceptedLoss, DeviceInfo, GroupInfo, IdRange, MdmInfo, ObjectKind, VolumeInfo,
+};
 
 #[derive(Clone, PartialEq, Message)]
 struct Snapshot {
@@ -83,10 +85,17 @@ struct RecoveryRecord {
     group: u32,
     #[prost(uint32, tag = "9")]
     sdc: u32,
+    /// In snapshots of before `unknown`: the first id of a volume that this MDM had not given away itself.
     #[prost(uint32, tag = "10")]
     volume: u32,
     #[prost(uint32, tag = "11")]
     sdc_known: u32,
+    #[prost(message, repeated, tag = "12")]
+    unknown: Vec<IdRange>,
+    #[prost(uint32, repeated, tag = "13")]
+    left: Vec<u32>,
+    #[prost(message, optional, tag = "14")]
+    forgot: Option<Forget>,
 }
 
 /// Absent in snapshots of before there were any: then there are those of the beginning.
@@ -227,7 +236,7 @@ impl State {
             version: MapVersion(s.version),
             next_volume: VolumeId(s.next_volume),
             next_incarnation: Incarnation(s.next_incarnation),
-            recovery: s.recovery.map_or_else(Recovery::default, recovery),
+            recovery: s.recovery.map_or_else(Recovery::default, |r| recovery(r, s.next_volume)),
             ..State::new()
         };
         state.servers.extend(s.servers.into_iter().map(server));
@@ -319,29 +328,43 @@ fn objects(r: ObjectsRecord) -> Objects {
 }
 
 fn recovery_record(r: &Recovery) -> RecoveryRecord {
-    let Recovery {
-        number, open, at, version, device, server, group, sdc, volume, sdc_known, ..
-    } = *r;
-    let (by, version) = (r.by.clone(), version.0);
-    RecoveryRecord { number, open, by, at, version, device, server, group, sdc, volume, sdc_known }
+    RecoveryRecord {
+        number: r.number,
+        open: r.open,
+        by: r.by.clone(),
+        at: r.at,
+        version: r.version.0,
+        device: r.device,
+        server: r.server,
+        group: r.group,
+        sdc: r.sdc,
+        volume: 0,
+        sdc_known: r.sdc_known,
+        unknown: r.unknown.iter().map(|r| IdRange { from: r.start.0, to: r.end.0 }).collect(),
+        left: r.left.clone(),
+        forgot: r.forgot.clone(),
+    }
 }
 
-fn recovery(r: RecoveryRecord) -> Recovery {
-    let RecoveryRecord {
-        number,
-        open,
-        by,
-        at,
-        version,
-        device,
-        server,
-        group,
-        sdc,
-        volume,
-        sdc_known,
-    } = r;
-    let version = MapVersion(version);
-    Recovery { number, open, by, at, version, device, server, group, sdc, volume, sdc_known }
+fn recovery(r: RecoveryRecord, next_volume: u32) -> Recovery {
+    let all = IdRange { from: r.volume, to: next_volume };
+    let old = (r.open && r.volume > 0).then_some(all);
+    let unknown = r.unknown.into_iter().chain(old);
+    Recovery {
+        number: r.number,
+        open: r.open,
+        by: r.by,
+        at: r.at,
+        version: MapVersion(r.version),
+        device: r.device,
+        server: r.server,
+        group: r.group,
+        sdc: r.sdc,
+        sdc_known: r.sdc_known,
+        unknown: unknown.map(|r| VolumeId(r.from)..VolumeId(r.to)).collect(),
+        left: r.left,
+        forgot: r.forgot,
+    }
 }
 
 fn member(info: MdmInfo) -> (u32, Member) {
@@ -447,5 +470,20 @@ fn sdc(r: SdcRecord) -> Sdc {
         pid: r.pid,
         nbd: r.nbd,
         changed_at: MapVersion(r.changed_at),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_recovery_of_an_earlier_build_knows_which_volumes_nobody_knows() {
+        let unknown = |open| {
+            let record = RecoveryRecord { open, volume: 5, ..RecoveryRecord::default() };
+            recovery(record, 9).unknown
+        };
+        assert_eq!(unknown(true), [VolumeId(5)..VolumeId(9)]);
+        assert_eq!(unknown(false), []);
     }
 }

@@ -212,6 +212,9 @@ pub(crate) struct Users {
     pub units: u64,
 }
 
+/// Ids of groups and volumes that somebody tells of are below this one: there is room for new ones.
+pub(crate) const IDS_END: u32 = 1 << 31;
+
 /// What a command changes. Epochs are set; `changed_at` is for `commit`.
 #[derive(Default)]
 pub struct Edits {
@@ -225,7 +228,11 @@ pub struct Edits {
     member: Option<(u32, Option<Member>)>,
     /// Of a [`command::Reconcile`] or [`command::AcceptLoss`].
     volumes: Vec<(VolumeId, Option<Volume>)>,
-    recovered: bool,
+    /// Ids of groups up to this one, and of volumes below this one, are given away.
+    given: Option<(u32, u32)>,
+    forget: Option<command::Forget>,
+    /// A recovery is over, and these volumes are left of which nobody knows.
+    recovered: Option<Vec<u32>>,
 }
 
 impl Edits {
@@ -244,7 +251,9 @@ impl Edits {
             || self.member.is_some()
             || !self.groups.is_empty()
             || !self.volumes.is_empty()
-            || self.recovered
+            || self.given.is_some()
+            || self.forget.is_some()
+            || self.recovered.is_some()
     }
 }
 
@@ -356,12 +365,22 @@ impl State {
                     index_volume(&mut self.users, &volume);
                     self.volumes.insert(id, Volume { changed_at, ..volume })
                 }
-                None => self.volumes.remove(&id),
+                None => {
+                    self.recovery.forget(id);
+                    self.volumes.remove(&id)
+                }
             };
             old.iter().for_each(|v| forget_volume(&mut self.users, v));
         }
-        if edits.recovered {
-            self.close_recovery();
+        if let Some((group, next_volume)) = edits.given {
+            self.give_away(group, VolumeId(next_volume));
+        }
+        if let Some(forget) = edits.forget {
+            forget.volumes.iter().for_each(|id| self.recovery.forget(VolumeId(*id)));
+            self.recovery.forgot = Some(forget);
+        }
+        if let Some(left) = edits.recovered {
+            self.close_recovery(left);
         }
     }
 

@@ -4,13 +4,13 @@ mod common;
 
 use base::{DeviceId, Epoch, GroupId, VolumeId};
 use common::*;
-use mdm::command::Command;
+use mdm::command::{Command, DeleteVolume};
 use mdm::group::{Doubt, Group};
 use mdm::members::Member;
 use mdm::recovery::{JUMP, Word, Words, close, plan};
 use mdm::{Outcome, State};
 use wire::control::DeviceKind::{Durable, Ram};
-use wire::control::{self, DeviceKind, GroupInfo, GroupReport, Report, VolumeInfo};
+use wire::control::{self, DeviceKind, GroupInfo, GroupReport, RecoverMdm, Report, VolumeInfo};
 
 fn recovered(kind: DeviceKind) -> State {
     with_recovery(pair(kind))
@@ -475,6 +475,72 @@ fn data_of_volumes_that_nobody_knows_is_not_deleted_without_a_word() {
     settle(&mut state, &told, false);
     assert!(state.recovery.open);
     assert_eq!(strange(&state, &told), [2]);
+    // A person ends the recovery. That deletes nothing, whoever comes later.
+    state.apply(state.index + 1, &close(&state, &told, false));
+    assert_eq!((state.recovery.open, strange(&state, &words(vec![]))), (false, vec![2]));
+    assert!([2, 3].iter().all(|id| !is_gone(&state, *id)));
+    let order = |delete: &[u32]| RecoverMdm {
+        delete: delete.to_vec(),
+        by: "me".into(),
+        at: 7000,
+        ..RecoverMdm::default()
+    };
+    assert!(state.forget_command(&order(&[1])).is_err(), "it is served");
+    // One that names them does, and the next map tells it.
+    let (before, command) = (state.version, state.forget_command(&order(&[2])).unwrap());
+    assert_eq!(apply(&mut state, &command), Outcome::Changed);
+    assert!(state.version > before && is_gone(&state, 2) && !is_gone(&state, 3));
+    assert_eq!(strange(&state, &told), [0; 0]);
+    assert_eq!(
+        state.recovery.forgot.as_ref().map(|f| (&*f.by, &f.volumes[..])),
+        Some(("me", &[2][..]))
+    );
+    assert!(state.forget_command(&order(&[2])).is_err(), "it is gone");
+    assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state));
+}
+
+/// Servers delete what they have of this volume.
+fn is_gone(state: &State, id: u32) -> bool {
+    let page = state.page_without_news();
+    let unknown = page.unknown.iter().any(|r| (r.from..r.to).contains(&id));
+    id < page.next_volume && !page.live.contains(&id) && !unknown
+}
+
+/// The survivor's log ends with an order to delete a volume. Other MDMs may have decided something else.
+#[test]
+fn data_of_a_volume_stays_when_it_is_not_known_whether_it_was_deleted() {
+    let decided = pair(Durable);
+    let mut newer = decided.clone();
+    let delete = Command::DeleteVolume(DeleteVolume { volume: 1 });
+    assert_eq!(apply(&mut newer, &delete), Outcome::Changed);
+    let mut state = with_recovery(newer.with_groups_of(&decided));
+    let mut one = word(1, 1, None);
+    assert!(one.add(Report { held: vec![1], ..Report::default() }));
+    let told = words(vec![(1, one), (2, word(1, 1, None))]);
+    settle(&mut state, &told, false);
+    assert!(state.recovery.open && strange(&state, &told) == [1]);
+    state.apply(state.index + 1, &close(&state, &told, false));
+    assert!(!is_gone(&state, 1));
+}
+
+#[test]
+fn what_was_given_away_after_an_earlier_restore_of_the_same_backup_is_not_given_away_again() {
+    let mut first = recovered(Durable);
+    settle(&mut first, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
+    assert!(!first.recovery.open);
+    let (volume, group) = (first.next_volume, first.next_group());
+    // The same backup, restored once more: a device has data of a volume that was made since.
+    let mut state = recovered(Durable);
+    let mut one = word(JUMP + 1, JUMP + 1, None);
+    let made = GroupReport { group: group.0, acted: 1, base: 1, config: None };
+    assert!(one.add(Report { held: vec![volume.0], groups: vec![made], ..Report::default() }));
+    let told = words(vec![(1, one), (2, word(JUMP + 1, JUMP + 1, None))]);
+    settle(&mut state, &told, false);
+    assert!(state.next_volume > volume && state.next_group() > group);
+    assert!(state.recovery.open && strange(&state, &told) == [volume.0]);
+    state.apply(state.index + 1, &close(&state, &told, false));
+    assert!(!is_gone(&state, volume.0));
+    state.check().unwrap();
 }
 
 #[test]

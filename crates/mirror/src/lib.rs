@@ -44,3 +44,4 @@ pub use replica::GroupConfig;
 pub use scrub::ScrubStats;
 pub use secondary::GAP;
 pub use standing::Standing;
+pub use volumes::Volumes;

@@ -20,13 +20,14 @@ use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
 use crate::scrub::Scrub;
 use crate::secondary::Secondary;
 use crate::stopwatch::Stopwatch;
+use crate::volumes::Volumes;
 use crate::window::{self, Peer, Traffic};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{
     BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, LinkId, MapVersion,
-    Mutant, Policy, Slab, Time, VolumeId, mutant,
+    Mutant, Policy, Slab, Time, mutant,
 };
 use seam::{
     Buf, Change, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, GroupRecord, Job, Journal,
@@ -127,8 +128,8 @@ pub struct Mirror<J> {
     pub(crate) untold: Vec<GroupId>,
     pub(crate) suspects: BTreeSet<DeviceId>,
     pub(crate) ready_to_admit: bool,
-    /// Volumes that exist, and the first id that is not given out: what is below and not in is gone.
-    pub(crate) volumes: (BTreeSet<VolumeId>, VolumeId),
+    /// Volumes that exist, and of which nobody knows.
+    pub(crate) volumes: Volumes,
     pub(crate) usable: Usable,
     pub(crate) changes: Changes,
     /// By operation: the blocks that it lacks.
@@ -201,7 +202,7 @@ impl<J: Journal> Mirror<J> {
             untold: Vec::new(),
             suspects: BTreeSet::new(),
             ready_to_admit: false,
-            volumes: (BTreeSet::new(), VolumeId(0)),
+            volumes: Volumes::default(),
             usable: Usable::default(),
             gaps: Gaps::new(),
             changes: Changes::default(),

@@ -8,11 +8,12 @@ use base::{
     SdsId, UnitKey, VolumeId,
 };
 use core::net::SocketAddr;
+use core::ops::Range;
 use mdm::mapping::{Grant, Mapping};
 use mdm::publish::{gap_infos, gaps};
-use mirror::Gaps;
+use mirror::{Gaps, Volumes};
 use wire::control::{
-    DeviceInfo, DeviceKind, GroupInfo, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
+    DeviceInfo, DeviceKind, GroupInfo, IdRange, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
 };
 
 /// A device as the map has it.
@@ -119,8 +120,10 @@ pub struct MapView {
     groups: IdMap<GroupId, Group>,
     /// Volumes by id. Looked up for every I/O.
     pub volumes: BTreeMap<VolumeId, Volume>,
-    /// Ids below this one that are not in `volumes` are gone for ever.
+    /// Ids below this one that are in neither `volumes` nor `unknown` are gone for ever.
     pub next_volume: VolumeId,
+    /// Ids of volumes of which the MDMs don't know what became of them.
+    pub unknown: Vec<Range<VolumeId>>,
     /// Clients, and their newest lives.
     pub sdcs: BTreeMap<SdcId, Incarnation>,
     /// Lives below this one that are not in the map are over.
@@ -196,6 +199,8 @@ impl MapView {
         if page.last {
             let live: BTreeSet<u32> = page.live.into_iter().collect();
             self.next_volume = VolumeId(page.next_volume);
+            let ids = |r: &IdRange| VolumeId(r.from)..VolumeId(r.to);
+            self.unknown = page.unknown.iter().map(ids).collect();
             self.volumes.retain(|id, _| {
                 let keep = live.contains(&id.0);
                 if !keep {
@@ -266,7 +271,15 @@ impl MapView {
 
     /// True when this volume existed and is gone for ever.
     pub fn is_deleted(&self, volume: VolumeId) -> bool {
-        volume < self.next_volume && !self.volumes.contains_key(&volume)
+        volume < self.next_volume
+            && !self.volumes.contains_key(&volume)
+            && !self.unknown.iter().any(|range| range.contains(&volume))
+    }
+
+    /// Volumes that exist, and of which nobody knows.
+    pub fn volumes_there(&self) -> Volumes {
+        let live = self.volumes.keys().copied().collect();
+        Volumes { live, next: self.next_volume, unknown: self.unknown.clone() }
     }
 }
 

@@ -203,6 +203,8 @@ pub struct Mdm {
     words: Words,
     /// When that is looked at next, and until when those that are silent are waited for.
     recovery_due: (Time, Time),
+    /// From this entry on, and with or without patience, nothing follows from what was told.
+    nothing_follows: Option<(u64, bool)>,
     opened: u64,
     dials: u64,
     ops: u64,
@@ -248,6 +250,7 @@ impl Mdm {
             pages: Pages::default(),
             words: Words::new(),
             recovery_due: (Time::ZERO, Time::ZERO),
+            nothing_follows: None,
             opened: 0,
             dials: 0,
             ops: 0,
@@ -422,6 +425,7 @@ impl Mdm {
     fn begin(&mut self, now: Time, out: &mut Effects) {
         self.ready = true;
         self.recovery_due = (now, now + self.config.limits.suspect_after * 5);
+        self.nothing_follows = None;
         self.life = Incarnation(out.prng().next_u64() | 1);
         self.detector.silent(now);
         for (id, device) in &self.state.devices {

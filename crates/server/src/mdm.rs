@@ -77,6 +77,7 @@ even number bears no more than one fewer. So the second one waits until there is
 Examples:
   gabion mdm recover --mdm 192.168.1.11:7001     stop and clear the lost ones first, if anything is left of them
   gabion mdm recover --finish                    don't wait any more for servers that don't report
+  gabion mdm recover --delete-volumes 7,9        delete what servers hold of volumes that no MDM knows any more
 
 Refused while most MDMs work. What the lost ones decided last may be unknown to this one; it asks all servers what \
 they know of that. Afterwards `gabion mdm add` brings the others back. docs/operate/managers.md tells which \
@@ -88,6 +89,9 @@ way is right when.")]
         /// End a recovery that waits for servers, without them
         #[arg(long)]
         finish: bool,
+        /// Delete the data of volumes that the MDM doesn't know, by their ids in `gabion status`
+        #[arg(long, value_name = "ID", value_delimiter = ',', conflicts_with = "finish")]
+        delete_volumes: Vec<u32>,
     },
     /// Make the log of a new MDM from a backup, when all MDMs are lost for good
     #[command(after_help = "\
@@ -163,6 +167,9 @@ pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
         MdmCommand::Switch { name } => roster::switch(target, name.as_deref())?,
         MdmCommand::Backup { file } => recovery::backup(target, file)?,
         MdmCommand::Recover { finish: true, .. } => return recovery::finish(target),
+        MdmCommand::Recover { yes, delete_volumes: ids, .. } if !ids.is_empty() => {
+            recovery::delete(target, ids, *yes)?;
+        }
         MdmCommand::Recover { yes, .. } => return recovery::recover(target, *yes),
         MdmCommand::Restore { file, config, yes } => {
             recovery::restore(target, file, config.as_deref(), *yes)?;

@@ -1,7 +1,7 @@
 //! `gabion status`: how everything is, for people and for programs.
 
 use crate::exit::Exit;
-use crate::report::{Device, Mapped, Mdm, Moves, Report, Resync, Sdc, State, UpDown};
+use crate::report::{Device, Mapped, Mdm, Moves, Recovery, Report, Resync, Sdc, State, UpDown};
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
@@ -60,7 +60,8 @@ fn page(report: &Report) -> String {
     }
     repairs(report).into_iter().for_each(|line| page += &format!("{line}\n"));
     space(report).into_iter().for_each(|line| page += &format!("{line}\n"));
-    let doubt = report.recovery.iter().filter(|r| r.open || r.doubtful_groups > 0);
+    let news = |r: &&Recovery| r.open || r.doubtful_groups > 0 || !r.unknown_volumes.is_empty();
+    let doubt = report.recovery.iter().filter(news);
     doubt.for_each(|r| page += &format!("RECOVERY  {}\n", r.text));
     for t in &report.turned_away {
         let at = if t.address.is_empty() { String::new() } else { format!(" at {}", t.address) };

@@ -9,7 +9,9 @@ mod recovery;
 mod status;
 
 pub use damage::{AcceptLoss, AcceptedLoss, DamageAsk, Unserved, UnservedGroup, VolumeDamage};
-pub use map::{DeviceInfo, GapInfo, GroupInfo, Intent, MapPage, MdmInfo, SdcInfo, VolumeInfo};
+pub use map::{
+    DeviceInfo, GapInfo, GroupInfo, IdRange, Intent, MapPage, MdmInfo, SdcInfo, VolumeInfo,
+};
 pub use objects::{
     Access, CreateObject, GrantInfo, MapAsk, MapTo, MappingInfo, Media, ObjectKind, ObjectStatus,
     PolicyInfo, PoolInfo, RemoveObject, RenameAsk, SetPool, UnmapAsk,

@@ -1,18 +1,16 @@
 //! The end of a recovery of the MDMs: what servers know becomes true, and is told to all.
 
-use super::{Edits, State, Volume};
-use crate::command;
+use super::{Edits, IDS_END, State, Volume};
+use crate::command::{self, Command, Forget};
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::publish::gaps;
+use crate::refused::Refused;
 use crate::state::check_size;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, MapVersion, PoolId, SdcId, VolumeId};
-use wire::control::{GroupInfo, VolumeInfo};
-
-/// Ids of groups and volumes that somebody tells of are below this one: there is room for new ones.
-const IDS_END: u32 = 1 << 31;
+use wire::control::{GroupInfo, RecoverMdm, VolumeInfo};
 
 impl State {
     pub(super) fn reconcile(&self, c: &command::Reconcile) -> Edits {
@@ -35,7 +33,30 @@ impl State {
         let gone = c.deleted.iter().map(|id| VolumeId(*id)).filter(|_| open);
         volumes.extend(gone.filter(|id| self.volumes.contains_key(id)).map(|id| (id, None)));
         let groups = groups.into_iter().collect();
-        Edits { groups, volumes, recovered: open && c.close, ..Edits::default() }
+        let given =
+            (open && (c.group > 0 || c.next_volume > 0)).then_some((c.group, c.next_volume));
+        let forget = c.forget.clone().filter(|f| f.volumes.iter().all(|id| self.is_kept(*id)));
+        let recovered = (open && c.close).then(|| c.left.clone());
+        Edits { groups, volumes, given, forget, recovered, ..Edits::default() }
+    }
+
+    /// Whether nobody knows what became of this volume, so that its data is kept.
+    fn is_kept(&self, id: u32) -> bool {
+        let id = VolumeId(id);
+        self.recovery.is_unknown(id) && !self.volumes.contains_key(&id)
+    }
+
+    /// The order to delete what devices have of these volumes, which this MDM doesn't know.
+    pub fn forget_command(&self, order: &RecoverMdm) -> Result<Command, Refused> {
+        match order.delete.iter().find(|id| !self.is_kept(**id)) {
+            Some(id) => Err(Refused::NotUnknown(*id)),
+            None => {
+                let volumes = order.delete.clone();
+                let forget = Forget { volumes, by: order.by.clone(), at: order.at };
+                let forget = Some(forget);
+                Ok(Command::Reconcile(command::Reconcile { forget, ..Default::default() }))
+            }
+        }
     }
 
     /// Whether this is a group that the lost MDMs made, of which is known so far that it is there.
@@ -98,9 +119,19 @@ impl State {
         self.sdcs.contains_key(&id) || self.may_be_lost(id)
     }
 
+    /// Lost MDMs have given these ids away.
+    pub(super) fn give_away(&mut self, group: u32, next_volume: VolumeId) {
+        self.recovery.group = self.recovery.group.max(group);
+        if next_volume > self.next_volume {
+            self.recovery.unknown.push(self.next_volume..next_volume);
+            self.next_volume = next_volume;
+        }
+    }
+
     /// The recovery is over. Everybody gets all of the map: what one knows of before may be of decisions that are lost.
-    pub(super) fn close_recovery(&mut self) {
+    pub(super) fn close_recovery(&mut self, left: Vec<u32>) {
         self.recovery.open = false;
+        self.recovery.left = left;
         let at = self.version;
         self.devices.values_mut().for_each(|d| d.changed_at = at);
         self.groups.values_mut().for_each(|g| g.changed_at = at);

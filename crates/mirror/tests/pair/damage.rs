@@ -83,7 +83,8 @@ fn what_is_damaged_at_a_member_is_sent_whole() {
 /// A device learns that there are no volumes any more.
 fn delete(pair: &mut Pair, device: usize) {
     let (mirror, out) = (&mut pair.mirrors[device], &mut pair.outs[device]);
-    mirror.set_volumes(pair.now, [].into(), VolumeId(2), out);
+    let none = Volumes { next: VolumeId(2), ..Volumes::default() };
+    mirror.set_volumes(pair.now, none, out);
     pair.run();
 }
 

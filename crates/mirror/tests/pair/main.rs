@@ -15,7 +15,7 @@ use base::{
     BLOCK, BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, MapVersion, Prng, Time,
     UNIT, UnitKey, VolumeId,
 };
-use mirror::{GroupConfig, Mirror};
+use mirror::{GroupConfig, Mirror, Volumes};
 use seam::{
     Buf, BufPool, Change, DiskError, DiskOp, Effect, Effects, ExecutedBlocks, Finished, Forgotten,
     GroupRecord, Job, Journal, Marks, Started, Walk,

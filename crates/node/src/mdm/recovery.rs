@@ -34,7 +34,10 @@ impl Mdm {
         ask: Option<Ask>,
         out: &mut Effects,
     ) {
-        let Some(Ask::RecoverMdm(order)) = ask.filter(|_| !self.ready) else {
+        let begins = |m: &RecoverMdm| !self.ready && !m.finish && m.delete.is_empty();
+        let Some(Ask::RecoverMdm(order)) =
+            ask.filter(|a| matches!(a, Ask::RecoverMdm(m) if begins(m)))
+        else {
             let why = self.not_leader();
             return self.refuse(link, &why, out);
         };
@@ -157,6 +160,7 @@ impl Mdm {
     /// This device has registered: what it has told counts.
     pub(super) fn heed(&mut self, device: DeviceId, link: LinkId) {
         let word = self.links.get_mut(&link).and_then(|l| l.word.take());
+        self.nothing_follows = None;
         match word {
             Some(word) => self.words.insert(device, word),
             None => self.words.remove(&device),
@@ -184,7 +188,14 @@ impl Mdm {
             self.words.clear();
             return None;
         }
-        let command = recovery::plan(&self.state, &self.words, self.is_patient(now))?;
+        let (patient, at) = (self.is_patient(now), self.state.index);
+        if self.nothing_follows == Some((at, patient)) {
+            return None;
+        }
+        let Some(command) = recovery::plan(&self.state, &self.words, patient) else {
+            self.nothing_follows = Some((at, patient));
+            return None;
+        };
         if let Command::Reconcile(c) = &command {
             out.note(match c.close {
                 true => Note::Recovered { number: self.state.recovery.number },
@@ -197,7 +208,7 @@ impl Mdm {
         Some(command)
     }
 
-    /// The order to end a recovery with what was told, or an order that has to wait for its end.
+    /// The order to end a recovery with what was told, or to delete what nobody knows; or an order that has to wait.
     pub(super) fn while_recovering(
         &self,
         now: Time,
@@ -205,6 +216,9 @@ impl Mdm {
     ) -> Option<Result<Option<Command>, Refused>> {
         let open = self.state.recovery.open;
         match ask {
+            Some(Ask::RecoverMdm(m)) if !m.delete.is_empty() => {
+                Some(self.state.forget_command(m).map(Some))
+            }
             Some(Ask::RecoverMdm(m)) if m.finish && open => {
                 // First what was just told: the next look at it takes it in.
                 let (state, words, patient) = (&self.state, &self.words, self.is_patient(now));

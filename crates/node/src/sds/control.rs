@@ -352,8 +352,7 @@ impl Sds {
         let thick = self.map.volumes.iter().filter(|(_, v)| v.thick).map(|(id, _)| *id).collect();
         mirror.keep_spare(usable, thick);
         mirror.set_gaps(self.map.gaps());
-        let volumes = self.map.volumes.keys().copied().collect();
-        mirror.set_volumes(now, volumes, self.map.next_volume, out);
+        mirror.set_volumes(now, self.map.volumes_there(), out);
         if known < self.incarnation {
             return; // R2: this map does not know this life yet
         }

@@ -85,3 +85,29 @@ fn a_backup_of_before_everything_waits_for_an_order() {
     b.ask(Ask::RecoverMdm(order));
     assert!(!b.is_open());
 }
+
+#[test]
+fn data_of_volumes_that_nobody_knows_goes_by_an_order_that_names_them() {
+    let (b, ..) = Bench::with_volume(DeviceKind::Durable);
+    let stores: Vec<u64> = b.mdm.state().devices.values().map(|d| d.store).collect();
+    let mut b = restored(&b);
+    let links = [b.tells("a", stores[0], &[1]), b.tells("bb", stores[1], &[1, 7])];
+    b.pass(8000, &links);
+    let finish = RecoverMdm { finish: true, ..RecoverMdm::default() };
+    assert_eq!(b.ask(Ask::RecoverMdm(finish)).error(), AdminError::None);
+    assert!(!b.is_open());
+    let is_kept = |b: &mut Bench, id: u32| {
+        let page = b.pull(links[0], MapVersion(0), false).pop().expect("a map");
+        assert!(id < page.next_volume && !page.live.contains(&id));
+        page.unknown.iter().any(|r| (r.from..r.to).contains(&id))
+    };
+    assert!(is_kept(&mut b, 7) && is_kept(&mut b, 8));
+    let delete = |b: &mut Bench, ids: &[u32]| {
+        let order = RecoverMdm { delete: ids.to_vec(), ..RecoverMdm::default() };
+        b.ask(Ask::RecoverMdm(order)).error()
+    };
+    assert_eq!(delete(&mut b, &[7, 1]), AdminError::NotFound, "one of them is known");
+    assert!(is_kept(&mut b, 7));
+    assert_eq!(delete(&mut b, &[7]), AdminError::None);
+    assert!(!is_kept(&mut b, 7) && is_kept(&mut b, 8));
+}

@@ -61,7 +61,7 @@ pub fn recover(target: &Target, yes: bool) -> Result<Exit> {
         let refused = "nothing was done";
         Question { warning: &warning, word: "recover", unasked, refused }.ask()?;
     }
-    admin.recover_mdm(RecoverMdm { by: who(), at: now(), finish: false })?;
+    admin.recover_mdm(RecoverMdm { by: who(), at: now(), ..RecoverMdm::default() })?;
     println!("The MDM at {at} goes on alone, and asks the servers what they know.");
     wait_closed(at)
 }
@@ -85,8 +85,32 @@ fn survivors(mut addresses: Vec<SocketAddr>) -> Vec<(Admin, Welcome)> {
 pub fn finish(target: &Target) -> Result<Exit> {
     let mut admin = target.connect()?;
     let at = admin.mdm();
-    admin.recover_mdm(RecoverMdm { by: who(), at: now(), finish: true })?;
+    let order = RecoverMdm { by: who(), at: now(), finish: true, ..RecoverMdm::default() };
+    admin.recover_mdm(order)?;
     wait_closed(at)
+}
+
+/// `gabion mdm recover --delete-volumes`.
+pub fn delete(target: &Target, ids: &[u32], yes: bool) -> Result<()> {
+    let mut admin = target.connect()?;
+    let list = listed(ids);
+    if !yes {
+        let warning = format!(
+            "Devices hold data of volumes that the MDM does not know (ids {list}). It is deleted on all of them, also on \
+             those that come later. A newer backup of the MDMs may know these volumes.\n"
+        );
+        let unasked = "to delete volumes is a decision";
+        let refused = "nothing was deleted";
+        Question { warning: &warning, word: "delete", unasked, refused }.ask()?;
+    }
+    let order = RecoverMdm { by: who(), at: now(), delete: ids.to_vec(), ..RecoverMdm::default() };
+    admin.recover_mdm(order)?;
+    println!("Servers delete what they hold of these volumes: {list}.");
+    Ok(())
+}
+
+fn listed(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn wait_closed(at: SocketAddr) -> Result<Exit> {
@@ -147,11 +171,11 @@ pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
         text += &format!(" Of {} of these groups no server can tell.", status.stuck);
     }
     if !status.strange.is_empty() {
-        let ids: Vec<String> = status.strange.iter().map(u32::to_string).collect();
+        let ids = listed(&status.strange);
         text += &format!(
-            " Servers hold or know volumes that the MDM does not know (ids {}): with --finish they are DELETED. If there \
-             is a newer backup, restore that one instead.",
-            ids.join(", ")
+            " Servers hold or know volumes that the MDM does not know (ids {ids}). Their data stays on the devices, and \
+             nobody serves it. Start all servers, or restore a newer backup. If nobody needs these volumes: \
+             `gabion mdm recover --delete-volumes {ids}`."
         );
     }
     if status.open {

@@ -160,6 +160,17 @@ pub struct SdcInfo {
     pub incarnation: u64,
 }
 
+/// Ids from one up to another one.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct IdRange {
+    /// The first one.
+    #[prost(uint32, tag = "1")]
+    pub from: u32,
+    /// The one after the last one.
+    #[prost(uint32, tag = "2")]
+    pub to: u32,
+}
+
 /// A part of what is newer than the puller's map. The parts of one answer come in a row on one link;
 /// the puller applies them together, at the last one.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -185,9 +196,12 @@ pub struct MapPage {
     /// Last part: all volumes that exist (rule R9).
     #[prost(uint32, repeated, tag = "7")]
     pub live: Vec<u32>,
-    /// Last part: ids below this one that are not in `live` are gone for ever.
+    /// Last part: ids below this one that are in neither `live` nor `unknown` are gone for ever.
     #[prost(uint32, tag = "8")]
     pub next_volume: u32,
+    /// Last part: ids that MDMs which are lost may have given to volumes. Data of these is kept, and not served.
+    #[prost(message, repeated, tag = "9")]
+    pub unknown: Vec<IdRange>,
     /// Last part: all MDMs, if they changed.
     #[prost(message, repeated, tag = "20")]
     pub mdms: Vec<MdmInfo>,

@@ -42,7 +42,7 @@ pub struct GroupReport {
 }
 
 /// "Go on alone: the other MDMs are lost." Taken by an MDM that does not lead. With `finish`, to the one that leads:
-/// "don't wait any more for servers that have not reported".
+/// "don't wait any more for servers that have not reported". With `delete`, to the same: "nobody needs these any more".
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RecoverMdm {
     /// Who orders it, for the record.
@@ -54,6 +54,9 @@ pub struct RecoverMdm {
     /// End the recovery with what has been reported.
     #[prost(bool, tag = "3")]
     pub finish: bool,
+    /// Delete the data of these volumes, which the MDM does not know.
+    #[prost(uint32, repeated, tag = "4")]
+    pub delete: Vec<u32>,
 }
 
 /// "Give me all that you know." Answered by [`super::AdminReply::backup`].
@@ -84,8 +87,8 @@ pub struct RecoveryStatus {
     /// Of the doubtful groups, those of which no report can help.
     #[prost(uint32, tag = "7")]
     pub stuck: u32,
-    /// Volumes of which devices hold data, or that a server's map has, and that the MDM can't take over: with the end of
-    /// the recovery they are deleted.
+    /// Volumes of which devices hold data, or that a server's map has, and that the MDM can't take over. Their data is
+    /// kept until a person orders otherwise.
     #[prost(uint32, repeated, tag = "8")]
     pub strange: Vec<u32>,
     /// Of the doubtful groups, those of which one device has what was written last, if no other device is away of which
