@@ -18,9 +18,11 @@ fn a_frozen_mdm_holds_no_command_up_and_a_lost_one_is_shown() {
         cluster.gabion(&["status"])?.code(0)?;
         // The first of the list.
         cluster.freeze("mdm")?;
-        wait("another one leads", secs(10), || {
+        wait("another one leads, and has heard the third one", secs(10), || {
             let status = cluster.status()?;
-            Ok((status["mdm"][0]["name"] != "mdm").then_some(()))
+            let mdms = status["mdm"].as_array().context("a list")?;
+            let down = mdms.iter().filter(|m| m["state"] == "down").count();
+            Ok((mdms[0]["name"] != "mdm" && down == 1).then_some(()))
         })?;
         for _ in 0..3 {
             let begun = Instant::now();
