@@ -209,6 +209,12 @@ pub enum Mutant {
     BelieveHello,
     /// R8: blocks that a sync has overwritten stay in the list of executed writes.
     KeepList,
+    /// Recovery: it ends when it begins, before anybody was heard.
+    CloseUnheard,
+    /// Recovery: what devices tell of epochs in which they took part is not looked at.
+    IgnoreActed,
+    /// Recovery: the map doesn't tell of ids that lost MDMs may have given to volumes.
+    DropUnknown,
 }
 
 impl Mutant {
@@ -320,6 +326,9 @@ impl Mutant {
         Mutant::KeepUncertain,
         Mutant::OldLife,
         Mutant::RefusalProves,
+        Mutant::CloseUnheard,
+        Mutant::IgnoreActed,
+        Mutant::DropUnknown,
     ];
 }
 

@@ -7,7 +7,7 @@ use crate::group::Group;
 use crate::state::{Device, State, Volume};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, MapVersion, VolumeId};
+use base::{DeviceId, GroupId, MapVersion, Mutant, VolumeId, mutant};
 use wire::control::{DeviceInfo, GapInfo, GroupInfo, IdRange, MapPage, SdcInfo, VolumeInfo};
 
 /// The most groups in one page.
@@ -64,7 +64,7 @@ impl State {
         let live = self.volumes.keys().map(|v| v.0).collect();
         let unknown =
             self.recovery.unknown.iter().map(|r| IdRange { from: r.start.0, to: r.end.0 });
-        let unknown = unknown.collect();
+        let unknown = unknown.filter(|_| !mutant::on(Mutant::DropUnknown)).collect();
         MapPage { last: true, live, next_volume: self.next_volume.0, unknown, ..self.page() }
     }
 

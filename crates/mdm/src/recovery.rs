@@ -31,7 +31,7 @@ use crate::state::{IDS_END, State};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, Incarnation, MapVersion, VolumeId};
+use base::{DeviceId, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant};
 use core::cmp::Reverse;
 use core::ops::Range;
 use prost::Message;
@@ -289,6 +289,9 @@ impl State {
     }
 
     fn heard(&self, words: &Words, patient: bool) -> Heard {
+        if mutant::on(Mutant::CloseUnheard) {
+            return Heard { silent: BTreeSet::new(), patient: false };
+        }
         let told = words.values().flat_map(|w| w.groups.values()).filter_map(|s| s.config.as_ref());
         let named = told.flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
         let removed =
@@ -310,7 +313,8 @@ impl State {
         };
         let in_sync = || newest.in_sync.iter().map(|d| DeviceId(*d));
         let missing: BTreeSet<DeviceId> = in_sync().filter(|d| !words.contains_key(d)).collect();
-        let last = words.values().map(|w| w.acted(id)).max().unwrap_or(0);
+        let acted = words.values().map(|w| w.acted(id));
+        let last = acted.max().filter(|_| !mutant::on(Mutant::IgnoreActed)).unwrap_or(0);
         let later = last > newest.epoch;
         // Who remembers nothing of a group of which others do may have been emptied after it went on alone.
         let touched = words.values().any(|w| w.groups.contains_key(&id));

@@ -111,6 +111,11 @@ impl Stage {
                     self.order(Order::RemoveMdm(i));
                 }
             }
+            Action::Backup => self.back_up(),
+            Action::Lose(survivor) => self.lose_mdms(survivor),
+            Action::Recover => self.recover_mdms(),
+            Action::Restore(i) => self.restore_mdms(i),
+            Action::Finish => self.finish_recovery(),
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
             Action::Map(v, clients) => {
                 let there =
@@ -147,6 +152,9 @@ impl Stage {
             | Order::Pool(_)
             | Order::Policies(..)
             | Order::GiveUpSpare(_)
+            | Order::Recover(_)
+            | Order::Finish
+            | Order::Forget(_)
             | Order::SwitchMdm => None,
         };
         self.desk.borrow().orders.iter().any(|o| of(o) == Some(v) && kind(o))

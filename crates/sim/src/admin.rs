@@ -2,7 +2,7 @@
 //! line would, one order after the other, each repeated until its outcome is known.
 
 use crate::plan::pools::pool_name;
-use base::{DeviceId, Limits, Policy, Time, UNIT};
+use base::{DeviceId, Limits, Policy, Time, UNIT, VolumeId};
 use prost::Message;
 use seam::{DialId, Effect, Effects, Event, Node, Port};
 use std::cell::RefCell;
@@ -12,8 +12,8 @@ use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{
     Access, AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateObject, CreateVolume,
-    DeleteVolume, Hello, MaintainAsk, MapAsk, MapTo, ObjectKind, Refusal, RemoveAsk, RemoveMdm,
-    ResizeVolume, Role, ScrubAsk, SetPool, StatusAsk, StatusInfo, SwitchMdm, UnmapAsk,
+    DeleteVolume, Hello, MaintainAsk, MapAsk, MapTo, ObjectKind, RecoverMdm, Refusal, RemoveAsk,
+    RemoveMdm, ResizeVolume, Role, ScrubAsk, SetPool, StatusAsk, StatusInfo, SwitchMdm, UnmapAsk,
 };
 use wire::{Header, Kind, PeerFramer};
 
@@ -52,6 +52,12 @@ pub enum Order {
     Policies(u8, Policy, Policy),
     /// Let volumes have the spare of this storage pool.
     GiveUpSpare(u8),
+    /// Let this MDM, which has its log yet, go on alone.
+    Recover(u8),
+    /// End a recovery.
+    Finish,
+    /// Delete the data of this volume, which no MDM knows.
+    Forget(VolumeId),
 }
 
 /// All clients.
@@ -206,6 +212,15 @@ impl Admin {
                 rebalance: Some(rebalance.into()),
                 ..SetPool::default()
             }),
+            Order::Recover(_) => Ask::RecoverMdm(RecoverMdm {
+                by: "admin".into(),
+                at: 60_000,
+                ..RecoverMdm::default()
+            }),
+            Order::Finish => Ask::RecoverMdm(RecoverMdm { finish: true, ..RecoverMdm::default() }),
+            Order::Forget(id) => {
+                Ask::RecoverMdm(RecoverMdm { delete: vec![id.0], ..RecoverMdm::default() })
+            }
             Order::GiveUpSpare(pool) => Ask::SetPool(SetPool {
                 pool: pool_name(pool).into(),
                 spare: Some(0),
@@ -220,13 +235,22 @@ impl Admin {
     fn compare(&self, reply: &AdminReply) {
         let mut desk = self.desk.borrow_mut();
         // Who hands over doesn't ask the others whether it still leads.
-        let sure = !matches!(desk.orders.front(), Some(Order::SwitchMdm));
+        // Nor does who goes on alone.
+        let sure = !matches!(desk.orders.front(), Some(Order::SwitchMdm | Order::Recover(_)));
         let (now, before) = ((reply.term, reply.applied), desk.applied);
         if reply.error() != AdminError::Log && sure && (now.0 < before.0 || now.1 < before.1) {
             let text = format!("an answer of (term, command) {now:?} after one of {before:?}");
             desk.forgotten = Some(text);
         }
         desk.applied = (now.0.max(before.0), now.1.max(before.1));
+    }
+
+    /// The MDM that an order is for, whether it leads or not.
+    fn meant(&self) -> Option<usize> {
+        match self.desk.borrow().orders.front() {
+            Some(Order::Recover(i)) => Some(usize::from(*i)),
+            _ => None,
+        }
     }
 
     fn is_curious(&self) -> bool {
@@ -302,6 +326,10 @@ impl Admin {
             ) if error != AdminError::Other => {
                 self.finish(Done::Other);
             }
+            (Order::Recover(_) | Order::Finish, AdminError::None | AdminError::Already, _)
+            | (Order::Forget(_), AdminError::None | AdminError::NotFound, _) => {
+                self.finish(Done::Other);
+            }
             (Order::AddMdm(_), AdminError::None | AdminError::NameTaken, _) => {
                 self.finish(Done::Other);
             }
@@ -338,6 +366,7 @@ impl Node for Admin {
                     version_min: u32::from(wire::VERSION_MIN),
                     version_max: u32::from(wire::VERSION),
                     name: "admin".into(),
+                    direct: self.meant().is_some(),
                     ..Hello::default()
                 };
                 Admin::send(link, Kind::Hello, &hello, out);
@@ -391,8 +420,12 @@ impl Node for Admin {
             State::Down { retry_at } if retry_at <= now => {
                 self.dials += 1;
                 self.state = State::Dialing;
+                self.current = self.meant().unwrap_or(self.current);
                 let to = self.mdms[self.current];
                 out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
+            }
+            State::Idle(link) if self.meant().is_some_and(|i| i != self.current) => {
+                self.leave(now, link, out);
             }
             State::Idle(link) if self.is_curious() => {
                 let ask = AdminRequest { ask: Some(Ask::Status(StatusAsk {})) };

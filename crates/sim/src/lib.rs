@@ -24,6 +24,7 @@ pub mod panics;
 pub mod plan;
 mod queue;
 mod relief;
+mod rescue;
 pub mod run;
 pub mod scale;
 pub mod shrink;

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
-const PLANS: [(Mutant, &str, &str); 5] = [
+const PLANS: [(Mutant, &str, &str); 8] = [
     (
         Mutant::PartAtOnce,
         "dropped-with-a-lease",
@@ -27,6 +27,21 @@ const PLANS: [(Mutant, &str, &str); 5] = [
         include_str!("../plans/write-astray-beside-damage.plan"),
     ),
     (Mutant::BelieveFlush, "failed-flush", include_str!("../plans/failed-flush.plan")),
+    (
+        Mutant::CloseUnheard,
+        "recovery-from-an-older-backup",
+        include_str!("../plans/recovery-from-an-older-backup.plan"),
+    ),
+    (
+        Mutant::IgnoreActed,
+        "recovery-after-a-blackout",
+        include_str!("../plans/recovery-after-a-blackout.plan"),
+    ),
+    (
+        Mutant::DropUnknown,
+        "volume-that-nobody-knows",
+        include_str!("../plans/volume-that-nobody-knows.plan"),
+    ),
     (Mutant::ReuseGeneration, "reused-generation", include_str!("../plans/reused-generation.plan")),
     (
         Mutant::OldLife,

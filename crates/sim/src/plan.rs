@@ -129,6 +129,16 @@ pub enum Action {
     /// Take this metadata manager out of the cluster, if the others can do without it, and its file away;
     /// then take it in anew.
     Replace(u8),
+    /// Have the MDM that leads write a backup.
+    Backup,
+    /// The metadata managers die and lose their logs; but for this one, if there are several.
+    Lose(Option<u8>),
+    /// The one that has its log yet is told to go on alone, and the others are taken in anew.
+    Recover,
+    /// This one begins with the backup, if no log is left.
+    Restore(u8),
+    /// Whoever recovers is told that nobody else comes.
+    Finish,
     /// Have all devices scrubbed.
     Scrub,
     /// Damage a block of this server's device, if all copies are whole; which one is drawn.
@@ -188,6 +198,10 @@ impl Action {
                 | Action::Scrub
                 | Action::Switch
                 | Action::Replace(_)
+                | Action::Backup
+                | Action::Recover
+                | Action::Restore(_)
+                | Action::Finish
                 | Action::Maintain(..)
                 | Action::Return(_)
                 | Action::Policies(..)

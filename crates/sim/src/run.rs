@@ -103,7 +103,14 @@ fn longest(ops: &[Record]) -> Duration {
 fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     set_up(stage)?;
     phase_1(stage)?;
-    phase_2(stage)?;
+    if let Some(text) = phase_2(stage)? {
+        // Whoever goes on from here by an order gives up what nobody can tell.
+        stage.marks.meet("sim: a group stayed in doubt after a recovery");
+        let now = stage.world.now();
+        stage.world.trace().line(now, "PLAN", || text);
+        *unclear = i02_register::check(&stage.history)?;
+        return Ok(());
+    }
     without_mdms(stage)?;
     outcast(stage)?;
     stage.scanning = true;
@@ -155,6 +162,7 @@ fn wait(
         i10_clean::check(stage)?;
         r15_spare::check(stage)?;
         relief.look(stage);
+        stage.be_patient();
         match unmet(stage) {
             // Twice in a row with the same map: it is stable.
             None if seen == Some(stage.observer.version) => return Ok(()),
@@ -249,17 +257,36 @@ fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
     }
 }
 
-fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
+/// Everything becomes whole; or it is told which group nobody can serve.
+fn phase_2(stage: &mut Stage) -> Result<Option<String>, Failure> {
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || "calm".into());
     mend(stage);
     end_maintenance(stage);
-    wait(stage, "I8", CALM, Stage::unmet)?;
+    stage.end_rescue();
+    let limits = &stage.plan.limits;
+    let patience = limits.suspect_after * 6 + Duration::from_secs(2);
+    let whole = |s: &Stage| s.in_doubt().map_or_else(|| s.unmet(), |_| s.mdms_unmet());
+    wait(stage, "I8", CALM, whole)?;
+    if stage.in_doubt().is_some() {
+        // Whoever reports late may know more.
+        let until = stage.world.now() + patience;
+        wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
+        wait(stage, "I8", CALM, whole)?;
+    }
+    if let Some(text) = stage.in_doubt() {
+        if !stage.may_doubt() {
+            return Err(Failure::new("recovery", format!("all servers ran, and {text}")));
+        }
+        return Ok(Some(text));
+    }
+    stage.forget_unknown()?;
     // Whoever was silent till now may still be suspected, and left out for a moment: that must be over, too.
     let limits = &stage.plan.limits;
     let until = stage.world.now() + limits.suspect_after * 3 + limits.grace;
     wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
-    wait(stage, "I8", CALM, Stage::unmet)
+    wait(stage, "I8", CALM, Stage::unmet)?;
+    Ok(None)
 }
 
 /// Whoever was put into maintenance comes back to work.

@@ -17,6 +17,7 @@ use crate::marks::Marks;
 use crate::nbd::Outlet;
 use crate::plan::pools::pool_name;
 use crate::plan::{Action, Death, Plan, Who};
+use crate::rescue::Rescue;
 use crate::tamper::Harm;
 use crate::trace::Sink;
 use crate::world::{ProcId, ProcState, Step, World};
@@ -119,6 +120,8 @@ pub struct Stage {
     pub scanning: bool,
     /// Deaths that are to happen in the middle of effects, and whether to start again at once.
     pub(crate) dying: Vec<Option<(Death, bool)>>,
+    /// The loss of the MDMs' logs, and what came of it.
+    pub(crate) rescue: Rescue,
     /// NBD connections, by client; empty when the plan has none.
     pub(crate) outlets: Vec<Outlet>,
     /// Clients whose newest life is at their second place.
@@ -203,6 +206,7 @@ impl Stage {
             ambush: None,
             scanning: false,
             dying: (0..everybody).map(|_| None).collect(),
+            rescue: Rescue::default(),
             outlets: Vec::new(),
             elsewhere: vec![false; plan.clients.into()],
             plan: plan.clone(),
@@ -282,6 +286,9 @@ impl Stage {
     /// Starts a process, unless it runs.
     pub fn start(&mut self, who: Who) {
         let id = self.proc(who);
+        if self.stays_away(who) {
+            return;
+        }
         if self.world.state(id) != ProcState::Dead {
             if let Some(dying) = &mut self.dying[id.0] {
                 dying.1 = true;
@@ -442,6 +449,7 @@ impl Stage {
             self.losses(&page)?;
             self.observer.page(page)?;
         }
+        self.look_at_rescue()?;
         (0..self.plan.sds).for_each(|i| self.replace_removed(i));
         if self.plan.weather.log_fail_ppm > 0 {
             (0..self.plan.mdms).for_each(|i| self.restart_mdm(i));

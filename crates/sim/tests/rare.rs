@@ -12,6 +12,9 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::ReuseGeneration,
         Mutant::BelieveFlush,
         Mutant::OldLife,
+        Mutant::CloseUnheard,
+        Mutant::IgnoreActed,
+        Mutant::DropUnknown,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;

@@ -1,0 +1,276 @@
+//! The MDMs' logs are lost, and one of them goes on: with its own log, or with a backup. What is judged of that: a volume that
+//! the map of a running server has is known afterwards; data of a volume that nobody knows any more is kept until
+//! somebody orders that it goes; and a group is left in doubt only if a server was down, or emptied, meanwhile.
+
+use crate::admin::Order;
+use crate::check::Failure;
+use crate::check::agreement::Agreement;
+use crate::history::Record;
+use crate::plan::{Death, IoKind, Who};
+use crate::stage::Stage;
+use crate::world::ProcState;
+use base::{Time, VolumeId};
+use mdm::group::Doubt;
+use node::backup::{Backup, pack};
+use node::sds::Sds;
+use seam::{DiskId, Journal};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What the orders say of the time, at least: seconds since 1970.
+const SECONDS: u64 = 60_000;
+/// How many times the time in which somebody is suspected a recovery stays open before somebody ends it.
+const PATIENCE: u32 = 10;
+
+/// How far it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Phase {
+    /// Nothing is lost.
+    #[default]
+    Whole,
+    /// This MDM has its log yet; or none has.
+    Lost(Option<u8>),
+    /// This one was told to go on, or begins with the backup.
+    Begun(u8),
+    /// It hands out maps again.
+    Over,
+}
+
+/// The loss of the MDMs' logs.
+#[derive(Default, Debug)]
+pub struct Rescue {
+    phase: Phase,
+    backup: Option<Vec<u8>>,
+    /// Volumes of which a server's map knew at the loss: by the server, in this life.
+    known: BTreeMap<VolumeId, Vec<(u8, u32)>>,
+    /// The servers' lives at the loss.
+    lives: Vec<u32>,
+    /// Volumes that nobody knows any more.
+    unknown: Vec<VolumeId>,
+    /// Since when everything runs, and the recovery is open.
+    open_since: Option<Time>,
+}
+
+impl Stage {
+    /// The MDM that leads writes a backup.
+    pub(crate) fn back_up(&mut self) {
+        let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
+        self.rescue.backup = Some(pack(&mdm.state().to_bytes(), self.seconds()));
+    }
+
+    /// The MDMs die, and lose their logs, but for this one.
+    pub(crate) fn lose_mdms(&mut self, survivor: Option<u8>) {
+        let has_log = |i: u8| {
+            let consensus = self.mdm_at(i).and_then(|m| m.consensus());
+            self.plan.mdms > 1 && consensus.is_some_and(|c| c.last() > 0)
+        };
+        let possible = survivor.map_or(self.rescue.backup.is_some(), has_log);
+        if self.rescue.phase != Phase::Whole || !possible {
+            return;
+        }
+        self.marks.meet("sim: the MDMs' logs were lost");
+        self.rescue.phase = Phase::Lost(survivor);
+        self.remember_what_is_known();
+        for i in 0..self.plan.mdms {
+            self.end_mdm(i);
+            if survivor != Some(i) {
+                let id = self.proc(Who::Mdm(i));
+                self.world.disk(id, DiskId(0)).wipe();
+            }
+        }
+        // Entries and terms begin anew, and so does whoever compares answers.
+        self.agreement = Agreement::default();
+        self.kill(Who::Admin, Death::default());
+        let of_mdms =
+            |o: &Order| matches!(o, Order::AddMdm(_) | Order::RemoveMdm(_) | Order::SwitchMdm);
+        let mut desk = self.desk.borrow_mut();
+        desk.applied = (0, 0);
+        desk.orders.retain(|o| !of_mdms(o));
+        drop(desk);
+        self.start(Who::Admin);
+    }
+
+    fn end_mdm(&mut self, i: u8) {
+        let (who, id) = (Who::Mdm(i), self.proc(Who::Mdm(i)));
+        self.spare(who);
+        self.world.resume(id);
+        self.kill(who, Death { keep: true, ..Death::default() });
+    }
+
+    fn remember_what_is_known(&mut self) {
+        let ids: Vec<VolumeId> = self.volumes.iter().filter_map(|v| v.id).collect();
+        let running = |i: &u8| self.world.state(self.proc(Who::Sds(*i))) != ProcState::Dead;
+        let servers: Vec<u8> = (0..self.plan.sds).filter(running).collect();
+        let life = |i: u8| self.world.life(self.proc(Who::Sds(i)));
+        let knows =
+            |i: &u8, id: VolumeId| self.sds(*i).is_some_and(|s| s.map().volumes.contains_key(&id));
+        let by = |id: VolumeId| {
+            servers.iter().filter(|i| knows(i, id)).map(|i| (*i, life(*i))).collect()
+        };
+        let known = ids.into_iter().map(|id| (id, by(id))).collect();
+        let lives = (0..self.plan.sds).map(life).collect();
+        (self.rescue.known, self.rescue.lives) = (known, lives);
+    }
+
+    /// Volumes that devices have to hold data of: something was written, and nothing was taken back.
+    fn written(&self) -> BTreeSet<VolumeId> {
+        let ops = || self.history.ops.iter();
+        let back = |r: &&Record| matches!(r.kind, IoKind::Zero | IoKind::Discard);
+        let back: BTreeSet<VolumeId> = ops().filter(back).map(|r| r.volume).collect();
+        let written = ops().filter(|r| r.kind == IoKind::Write && r.is_ok()).map(|r| r.volume);
+        written.filter(|id| !back.contains(id)).collect()
+    }
+
+    fn seconds(&self) -> u64 {
+        SECONDS + self.world.now().0 / 1_000_000_000
+    }
+
+    /// The MDM that has its log yet is told to go on alone.
+    pub(crate) fn recover_mdms(&mut self) {
+        let Phase::Lost(Some(i)) = self.rescue.phase else { return };
+        self.rescue.phase = Phase::Begun(i);
+        self.marks.meet("sim: an MDM was told to go on alone");
+        self.start(Who::Mdm(i));
+        self.desk.borrow_mut().orders.push_front(Order::Recover(i));
+    }
+
+    /// The backup becomes an MDM's log.
+    pub(crate) fn restore_mdms(&mut self, i: u8) {
+        let (Phase::Lost(None), Some(bytes)) = (self.rescue.phase, &self.rescue.backup) else {
+            return;
+        };
+        let backup = Backup::from_bytes(bytes).expect("it was just made");
+        let writes =
+            backup.log(&format!("mdm{i}"), Stage::address(Who::Mdm(i)), "admin", self.seconds());
+        self.rescue.phase = Phase::Begun(i);
+        self.marks.meet("sim: a backup was restored");
+        self.end_mdm(i);
+        let id = self.proc(Who::Mdm(i));
+        let disk = self.world.disk(id, DiskId(0));
+        disk.wipe();
+        for (at, data) in writes {
+            disk.write(at, &data, true).expect("there is room");
+        }
+        self.start(Who::Mdm(i));
+    }
+
+    /// The others come anew, with empty logs.
+    fn add_others(&mut self, i: u8) {
+        for j in (0..self.plan.mdms).filter(|j| *j != i) {
+            self.start(Who::Mdm(j));
+            self.order(Order::AddMdm(j));
+        }
+    }
+
+    /// An MDM without a log stays away until the recovery is over.
+    pub(crate) fn stays_away(&self, who: Who) -> bool {
+        match (who, self.rescue.phase) {
+            (Who::Mdm(_), Phase::Lost(_)) => true,
+            (Who::Mdm(i), Phase::Begun(chosen)) => i != chosen,
+            _ => false,
+        }
+    }
+
+    /// Somebody says that nobody else comes.
+    pub(crate) fn finish_recovery(&mut self) {
+        if matches!(self.rescue.phase, Phase::Begun(_)) {
+            self.desk.borrow_mut().orders.push_front(Order::Finish);
+            let admin = self.proc(Who::Admin);
+            self.world.poke(admin);
+        }
+    }
+
+    /// Looks whether the recovery is over, and what came of it.
+    pub(crate) fn look_at_rescue(&mut self) -> Result<(), Failure> {
+        let Phase::Begun(chosen) = self.rescue.phase else { return Ok(()) };
+        let Some(mdm) = self.mdm() else { return Ok(()) };
+        let (state, number) = (mdm.state(), mdm.state().recovery.number);
+        if number == 0 || state.recovery.open || !mdm.is_decided() {
+            return Ok(());
+        }
+        let lost = |id: &VolumeId| !state.volumes.contains_key(id);
+        let lost: Vec<VolumeId> = self.volumes.iter().filter_map(|v| v.id).filter(lost).collect();
+        let kept = |id: &VolumeId| state.recovery.is_unknown(*id);
+        let dropped = lost.iter().find(|id| !kept(id)).copied();
+        let same = |(i, life): &(u8, u32)| self.world.life(self.proc(Who::Sds(*i))) == *life;
+        let known = |id: &VolumeId| self.rescue.known.get(id).is_some_and(|by| by.iter().any(same));
+        if let Some(id) = lost.iter().find(|id| known(id)) {
+            let text = format!(
+                "{id} was on the map of a server that ran all the time, and is not known any more"
+            );
+            return Err(Failure::new("recovery", text));
+        }
+        if let Some(id) = dropped {
+            let text = format!("nobody knows what became of {id}, and it counts as deleted");
+            return Err(Failure::new("recovery", text));
+        }
+        self.rescue.phase = Phase::Over;
+        for volume in self.volumes.iter_mut().filter(|v| v.id.is_some_and(|id| lost.contains(&id)))
+        {
+            volume.id = None;
+        }
+        if !lost.is_empty() {
+            self.marks.meet("sim: a volume was not known any more after a recovery");
+        }
+        self.rescue.unknown = lost;
+        self.add_others(chosen);
+        Ok(())
+    }
+
+    /// Everything runs again: whoever has a log or a backup goes on, and if nothing else comes, that is said.
+    pub(crate) fn end_rescue(&mut self) {
+        match self.rescue.phase {
+            Phase::Lost(Some(_)) => self.recover_mdms(),
+            Phase::Lost(None) => self.restore_mdms(0),
+            _ => {}
+        }
+    }
+
+    /// While everything runs: a recovery that stays open for long is ended by a person.
+    pub(crate) fn be_patient(&mut self) {
+        let open = matches!(self.rescue.phase, Phase::Begun(_))
+            && self.mdm().is_some_and(|m| m.state().recovery.open);
+        let ordered = self.desk.borrow().orders.contains(&Order::Finish);
+        if !open || ordered {
+            return self.rescue.open_since = None;
+        }
+        let now = self.world.now();
+        let since = *self.rescue.open_since.get_or_insert(now);
+        if now.since(since) > self.plan.limits.suspect_after * PATIENCE + Duration::from_secs(2) {
+            self.marks.meet("sim: a recovery was ended by a person");
+            self.rescue.open_since = None;
+            self.finish_recovery();
+        }
+    }
+
+    /// After a recovery: a group of which nobody can tell who has everything.
+    pub(crate) fn in_doubt(&self) -> Option<String> {
+        let over = self.rescue.phase == Phase::Over;
+        let state = over.then(|| self.mdm()).flatten()?.state();
+        let (id, group) = state.groups.iter().find(|(_, g)| g.doubt != Doubt::None)?;
+        Some(format!("{id} is in doubt: {group:?}"))
+    }
+
+    /// A group may be in doubt when a server was down since the loss: its map is forgotten, and its memory.
+    pub(crate) fn may_doubt(&self) -> bool {
+        let same =
+            |(i, life): (usize, &u32)| self.world.life(self.proc(Who::Sds(i as u8))) == *life;
+        !self.rescue.lives.iter().enumerate().all(same)
+    }
+
+    /// Data of volumes that nobody knows is there, until somebody orders that it goes.
+    pub(crate) fn forget_unknown(&mut self) -> Result<(), Failure> {
+        let unknown = std::mem::take(&mut self.rescue.unknown);
+        let devices = (0..self.plan.sds).filter_map(|i| self.sds(i).and_then(Sds::device));
+        let held: BTreeSet<VolumeId> = devices.flat_map(|d| d.volumes()).collect();
+        let written = self.written();
+        let gone = unknown.iter().find(|id| written.contains(id) && !held.contains(id));
+        if let Some(id) = gone {
+            let text =
+                format!("nobody knows what became of {id}, and its data was deleted unasked");
+            return Err(Failure::new("recovery", text));
+        }
+        unknown.into_iter().for_each(|id| self.order(Order::Forget(id)));
+        Ok(())
+    }
+}
