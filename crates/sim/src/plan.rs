@@ -16,6 +16,7 @@ mod patience;
 mod policies;
 pub mod pools;
 mod rejects;
+mod rescue;
 mod seals;
 mod slow;
 mod text;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 10] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 11] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -24,6 +24,7 @@ const FAMILIES: [fn(&mut Plan, &Prng); 10] = [
     super::patience::draw,
     super::elsewhere::draw,
     super::rejects::draw,
+    super::rescue::draw,
 ];
 
 impl Plan {

@@ -1,0 +1,97 @@
+//! The MDMs lose their logs: one that has its own goes on, or a backup is restored. What is decided between the backup and the
+//! loss, or without the survivor, is known to servers alone.
+
+use super::{Action, Death, Plan, Timed, Who};
+use base::Prng;
+use std::time::Duration;
+
+/// Turns a few plans into the story of a recovery. Only traffic is left of what they had.
+pub(super) fn draw(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("rescue");
+    let units: u32 = plan.volumes.iter().sum();
+    if !r.chance(0.05) || !plan.durable || plan.memory != 0 || plan.capacity < units {
+        return;
+    }
+    let traffic = |a: &Action| matches!(a, Action::Io { .. } | Action::Reset(..));
+    plan.steps.retain(|s| traffic(&s.action));
+    (plan.outcast, plan.nbd, plan.growth) = (None, 0, 0);
+    plan.limits.answer_within = Duration::ZERO;
+    let w = &mut plan.weather;
+    (w.disk_read_ppm, w.disk_write_ppm, w.disk_stuck_ppm) = (0, 0, 0);
+    (w.log_fail_ppm, w.log_stuck_ppm) = (0, 0);
+    plan.length = plan.length.max(Duration::from_secs(4));
+    Story { plan, r: &mut r }.tell();
+}
+
+struct Story<'a> {
+    plan: &'a mut Plan,
+    r: &'a mut Prng,
+}
+
+impl Story<'_> {
+    fn tell(&mut self) {
+        let part = |percent: u64| self.plan.length.as_micros() as u64 * percent / 100;
+        let (backup, loss) = (part(self.r.range(5, 30)), part(self.r.range(45, 65)));
+        let survivor = (self.plan.mdms > 1 && self.r.chance(0.5))
+            .then(|| self.r.below(u64::from(self.plan.mdms)) as u8);
+        self.push(backup, Action::Backup);
+        if let Some(i) = survivor.filter(|_| self.r.chance(0.5)) {
+            // The others go on without it.
+            for other in (0..self.plan.mdms).filter(|j| *j != i).map(Who::Mdm) {
+                for (a, b) in [(other, Who::Mdm(i)), (Who::Mdm(i), other)] {
+                    self.push(backup, Action::Block(a, b));
+                    self.push(loss, Action::Open(a, b));
+                }
+            }
+        }
+        if self.r.chance(0.6) {
+            let v = self.r.below(self.plan.volumes.len() as u64) as u8;
+            let at = self.between(backup, loss);
+            self.push(at, Action::Delete(v));
+            self.push(at + 1000, Action::Create(v, self.plan.volumes[usize::from(v)]));
+        }
+        for _ in 0..self.r.below(3) {
+            let (at, i) =
+                (self.between(backup, loss), self.r.below(u64::from(self.plan.sds)) as u8);
+            let away = self.r.range(1_000, 2_500_000);
+            self.away(at, i, away);
+        }
+        if self.r.chance(0.3) {
+            // Whatever maps servers have is forgotten.
+            for i in 0..self.plan.sds {
+                let (before, away) = (self.r.below(30_000), self.r.range(1_000, 1_500_000));
+                self.away(loss - before, i, before + away);
+            }
+        }
+        self.push(loss, Action::Lose(survivor));
+        let again = loss + self.r.range(10_000, 700_000);
+        let i = survivor.unwrap_or_else(|| self.r.below(u64::from(self.plan.mdms)) as u8);
+        self.push(again, if survivor.is_some() { Action::Recover } else { Action::Restore(i) });
+        if self.r.chance(0.5) {
+            let open = self.plan.limits.suspect_after.as_micros() as u64 * 5;
+            let at = again + self.r.range(1_000, open);
+            let (power, away) = (self.r.chance(0.3), self.r.range(1_000, 300_000));
+            self.crash(at, Who::Mdm(i), power);
+            self.push(at + away, Action::Start(Who::Mdm(i)));
+        }
+    }
+
+    fn between(&mut self, from: u64, to: u64) -> u64 {
+        self.r.range(from, to)
+    }
+
+    /// A server is away for so many microseconds.
+    fn away(&mut self, at: u64, i: u8, time: u64) {
+        let power = self.r.chance(0.5);
+        self.crash(at, Who::Sds(i), power);
+        self.push(at + time, Action::Start(Who::Sds(i)));
+    }
+
+    fn crash(&mut self, at: u64, who: Who, power: bool) {
+        self.push(at, Action::Crash(who, Death { keep: true, power, ..Death::default() }));
+    }
+
+    fn push(&mut self, at_us: u64, action: Action) {
+        self.plan.steps.push(Timed { at: Duration::from_micros(at_us), action });
+    }
+}
