@@ -1,7 +1,7 @@
 //! A replica that is none any more: what it had is deleted (rule R11).
 //!
-//! Invariant: nothing is deleted but by a configuration of this very group that was entered and doesn't name
-//! this device. A crash on the way leaves the content, or none of it; the next life's map says the same again.
+//! Invariant: nothing is deleted but by a configuration of this very group that was entered, doesn't name
+//! this device, and was told by an MDM: another server may lie. A crash on the way leaves the content, or none of it; the next life's map says the same again.
 //! The epoch in which it acted is kept: should it become a replica again, it acts in a newer one only.
 
 use crate::marks::Waiting;
@@ -35,5 +35,14 @@ impl<J: Journal> Mirror<J> {
         replica.local -= 1;
         self.enter(now, group, out);
         self.pump(now, out);
+    }
+
+    /// What only another server has said of this group, an MDM has said, too: now it may cost what is here.
+    pub(crate) fn enter_again(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        if replica.next.is_none() && !replica.config.replicas.contains(&self.me) {
+            replica.next = Some((replica.config.clone(), replica.map));
+            self.enter(now, group, out);
+        }
     }
 }

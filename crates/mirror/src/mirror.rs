@@ -130,6 +130,8 @@ pub struct Mirror<J> {
     pub(crate) ready_to_admit: bool,
     /// Volumes that exist, and of which nobody knows.
     pub(crate) volumes: Volumes,
+    /// Groups of whose newest configuration no MDM has told yet, but another server.
+    pub(crate) unsure: BTreeSet<GroupId>,
     pub(crate) usable: Usable,
     pub(crate) changes: Changes,
     /// By operation: the blocks that it lacks.
@@ -203,6 +205,7 @@ impl<J: Journal> Mirror<J> {
             suspects: BTreeSet::new(),
             ready_to_admit: false,
             volumes: Volumes::default(),
+            unsure: BTreeSet::new(),
             usable: Usable::default(),
             gaps: Gaps::new(),
             changes: Changes::default(),
@@ -317,12 +320,14 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Takes over a group's configuration, if it is newer than the one in force.
+    /// Takes over a group's configuration, if it is newer than the one in force. `told`: by an MDM, and not by another
+    /// server alone.
     pub fn configure(
         &mut self,
         now: Time,
         group: GroupId,
         config: &GroupConfig,
+        told: bool,
         out: &mut Effects,
     ) {
         let member = config.replicas.contains(&self.me);
@@ -332,6 +337,9 @@ impl<J: Journal> Mirror<J> {
         let replica = self.replicas.get_or_insert_with(group, || Replica::new(Record::default()));
         let known = replica.next.as_ref().map_or(replica.config.epoch, |(next, _)| next.epoch);
         if config.epoch <= known {
+            if told && config.epoch == known && self.unsure.remove(&group) {
+                self.enter_again(now, group, out);
+            }
             return;
         }
         let old_epoch =
@@ -339,6 +347,10 @@ impl<J: Journal> Mirror<J> {
         if old_epoch && replica.config.epoch.0 == 0 {
             return; // R2: after a restart only a newer epoch counts
         }
+        match told {
+            true => self.unsure.remove(&group),
+            false => self.unsure.insert(group),
+        };
         let before = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
         let led = before.primary;
         let gone = before.replicas.iter().filter(|d| !config.replicas.contains(d));
@@ -477,7 +489,11 @@ impl<J: Journal> Mirror<J> {
         replica.enter(config, map, me);
         let config = &replica.config;
         if !config.replicas.contains(&me) || mutant::on(Mutant::WipeReplica) && !acts {
-            return self.discard(now, group, out);
+            // That can't be taken back: an MDM has to say it.
+            if !self.unsure.contains(&group) {
+                self.discard(now, group, out);
+            }
+            return;
         }
         if config.lost || config.primary.is_none() {
             return;

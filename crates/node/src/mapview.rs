@@ -112,6 +112,8 @@ pub struct Changes {
 pub struct MapView {
     /// Its version; 0 before the first pull.
     pub version: MapVersion,
+    /// The newest one that an MDM has told itself. What was deleted since then is not known here.
+    pub told: MapVersion,
     /// The cluster.
     pub cluster: ClusterId,
     /// Devices by id.
@@ -138,8 +140,8 @@ pub struct MapView {
 }
 
 impl MapView {
-    /// Takes in one page; at the last one replaces what changed and tells what that was. Pages of a
-    /// map that isn't newer change nothing.
+    /// Takes in one page of an MDM; at the last one replaces what changed and tells what that was. Pages of a
+    /// map that isn't newer change nothing, but for one that only another server has told of.
     pub fn page(&mut self, page: MapPage) -> Option<Changes> {
         let last = page.last;
         self.pages.push(page);
@@ -147,16 +149,45 @@ impl MapView {
             return None;
         }
         let pages = core::mem::take(&mut self.pages);
-        let version = MapVersion(pages.last()?.version);
-        if version <= self.version || pages.iter().any(|p| p.version != version.0) {
+        let version = whole(&pages)?;
+        if version <= self.told {
             return None;
         }
+        self.told = version;
+        match version >= self.version {
+            true => Some(self.take(version, pages)),
+            false => Some(self.confirmed(&pages)),
+        }
+    }
+
+    /// An MDM tells of groups what another server has passed on before, in a newer map.
+    fn confirmed(&self, pages: &[MapPage]) -> Changes {
+        let same = |g: &&GroupInfo| {
+            self.group(GroupId(g.id)).is_some_and(|known| known.epoch == Epoch(g.epoch))
+        };
+        let told = pages.iter().flat_map(|page| &page.groups);
+        Changes { groups: told.filter(same).map(|g| GroupId(g.id)).collect(), ..Changes::default() }
+    }
+
+    /// Takes in the pages of a whole answer that another server passes on, as [`MapView::page`] does. Nothing is
+    /// deleted for it: that can't be taken back, so an MDM has to say it.
+    pub fn passed_on(&mut self, mut pages: Vec<MapPage>) -> Option<Changes> {
+        let version = whole(&pages).filter(|version| *version > self.version)?;
+        let last = pages.last_mut()?;
+        last.live.extend(self.volumes.keys().map(|id| id.0));
+        last.next_volume = self.next_volume.0;
+        last.unknown =
+            self.unknown.iter().map(|r| IdRange { from: r.start.0, to: r.end.0 }).collect();
+        Some(self.take(version, pages))
+    }
+
+    fn take(&mut self, version: MapVersion, pages: Vec<MapPage>) -> Changes {
         self.version = version;
         let mut changes = Changes::default();
         for page in pages {
             self.apply(page, &mut changes);
         }
-        Some(changes)
+        changes
     }
 
     /// True when no answer has begun whose last page has not come.
@@ -281,6 +312,12 @@ impl MapView {
         let live = self.volumes.keys().copied().collect();
         Volumes { live, next: self.next_volume, unknown: self.unknown.clone() }
     }
+}
+
+/// The map to which these pages belong, if it is one and the same.
+fn whole(pages: &[MapPage]) -> Option<MapVersion> {
+    let version = pages.last()?.version;
+    pages.iter().all(|p| p.version == version).then_some(MapVersion(version))
 }
 
 /// True when a map with version `theirs` is of before a recovery of the MDMs after which one with map `ours` went on.

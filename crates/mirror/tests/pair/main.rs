@@ -5,6 +5,7 @@ mod damage;
 mod executed;
 mod full;
 mod gap;
+mod moved;
 mod scenes;
 mod scrub;
 mod trio;
@@ -264,7 +265,7 @@ impl Pair {
         for i in by {
             let (mirror, out) = (&mut self.mirrors[*i], &mut self.outs[*i]);
             mirror.set_map(MapVersion(self.epoch), BTreeMap::new());
-            mirror.configure(self.now, GROUP, &config, out);
+            mirror.configure(self.now, GROUP, &config, true, out);
             let (needed, courted) = mirror.wanted();
             mirror.need_leases(self.now, &needed, &courted);
         }

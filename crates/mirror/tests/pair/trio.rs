@@ -99,7 +99,7 @@ impl Trio {
         for (mirror, out) in self.mirrors.iter_mut().zip(&mut self.outs) {
             let Some(mirror) = mirror else { continue };
             mirror.set_map(MapVersion(self.epoch), BTreeMap::new());
-            mirror.configure(self.now, GROUP, &config, out);
+            mirror.configure(self.now, GROUP, &config, true, out);
             let (needed, courted) = mirror.wanted();
             mirror.need_leases(self.now, &needed, &courted);
         }

@@ -211,10 +211,10 @@ impl Sds {
         }
     }
 
-    /// Asks for what is newer than the map here. Without `WAIT` there is an answer at once, whatever there is.
+    /// Asks for what is newer than what the MDM itself has told. Without `WAIT` there is an answer at once, whatever there is.
     pub(super) fn pull(&mut self, link: LinkId, flags: u8, out: &mut Effects) {
         let mut pull = Header::new(Kind::MapPull);
-        (pull.flags, pull.map) = (flags, self.map.version.0.into());
+        (pull.flags, pull.map) = (flags, self.map.told.0.into());
         out.send(link, wire::frame(pull, &[]), Buf::EMPTY);
     }
 
@@ -260,11 +260,19 @@ impl Sds {
         out: &mut Effects,
     ) {
         let (mine, every) = (self.map.version, self.config.limits.beacon_every);
+        if self.is_unheard_of(theirs) {
+            return;
+        }
         if let Some(question) = self.news.is_due(now, from, (theirs, mine), every) {
             let mut pull = Header::new(Kind::MapPull);
             (pull.op, pull.map) = (question.into(), mine.0.into());
             out.send(link, wire::frame(pull, &[]), Buf::EMPTY);
         }
+    }
+
+    /// This map is of after a recovery of which no MDM has told this one.
+    fn is_unheard_of(&self, theirs: MapVersion) -> bool {
+        self.told_at.is_none() && is_of_before(theirs, self.map.version.0)
     }
 
     /// Another server passes a map on: so will this one.
@@ -282,21 +290,35 @@ impl Sds {
         if self.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
             return;
         }
-        let pages = self.news.came(from, h.op.get(), page, body.len());
+        let mut pages = self.news.came(from, h.op.get(), page, body.len());
+        let Some(last) = pages.last() else { return };
+        let (had, version) = (self.map.version, MapVersion(last.version));
         // Pages of two answers must not become one.
-        if pages.is_empty() || !self.map.is_between_pages() {
+        if !self.map.is_between_pages() || self.is_unheard_of(version) {
             return;
         }
-        for page in pages {
-            let (bytes, last, had) = (page.encode_to_vec(), page.last, self.map.version);
-            self.map_page(now, page, out);
-            self.news.keep(bytes, last.then_some((had, self.map.version)));
+        let told: Vec<Vec<u8>> = pages.iter().map(MapPage::encode_to_vec).collect();
+        pages.iter_mut().for_each(|page| self.leave_out_others(page));
+        let Some(changes) = self.map.passed_on(pages) else { return };
+        let count = told.len();
+        for (index, page) in told.into_iter().enumerate() {
+            self.news.keep(page, (index + 1 == count).then_some((had, version)));
         }
+        self.map_changed(now, changes, false, out);
+        self.greet_waiting(now, out);
     }
 
     fn map_page(&mut self, now: Time, mut page: MapPage, out: &mut Effects) {
-        // Of all groups only those count here to which this device belongs, or did: a large domain's others would fill
-        // the memory of small servers.
+        self.leave_out_others(&mut page);
+        if let Some(changes) = self.map.page(page) {
+            self.map_changed(now, changes, true, out);
+            self.greet_waiting(now, out);
+        }
+    }
+
+    /// Of all groups only those count here to which this device belongs, or did: a large domain's others would fill the
+    /// memory of small servers.
+    fn leave_out_others(&self, page: &mut MapPage) {
         let mirror = self.mirror.as_ref();
         let own = |g: &wire::control::GroupInfo| {
             let id = GroupId(g.id);
@@ -306,14 +328,10 @@ impl Sds {
         };
         page.groups.retain(own);
         page.groups.shrink_to_fit(); // it waits for the other pages
-        if let Some(changes) = self.map.page(page) {
-            self.map_changed(now, changes, out);
-            self.greet_waiting(now, out);
-        }
     }
 
-    /// A newer map is there: everything that follows from it.
-    fn map_changed(&mut self, now: Time, changes: Changes, out: &mut Effects) {
+    /// A newer map is there: everything that follows from it. `told`: by an MDM, not by another server.
+    fn map_changed(&mut self, now: Time, changes: Changes, told: bool, out: &mut Effects) {
         out.note(Note::Map { version: self.map.version });
         self.mdm.learn(&self.map.mdms);
         self.followers.look_again();
@@ -380,7 +398,7 @@ impl Sds {
                 );
                 return self.give_up(Trouble::Refused(text), out);
             }
-            mirror.configure(now, group, config, out);
+            mirror.configure(now, group, config, told, out);
             match config.lost && config.replicas.contains(&self.me) {
                 true => self.lost.insert(group),
                 false => self.lost.remove(&group),

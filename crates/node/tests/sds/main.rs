@@ -10,8 +10,8 @@ use prost::Message;
 use seam::{Buf, BufPool, DialId, DiskOp, DownReason, Effect, Effects, Event, Node, Port};
 use store::durable::Tuning;
 use wire::control::{
-    DeviceInfo, GroupInfo, Hello, MapPage, MdmInfo, Refusal, RefusalCode, Registered, Role,
-    SdcInfo, VolumeInfo, Welcome,
+    DeviceInfo, GroupInfo, Hello, IdRange, MapPage, MdmInfo, Refusal, RefusalCode, Registered,
+    Role, SdcInfo, VolumeInfo, Welcome,
 };
 use wire::{Header, Kind, control_frame, parse};
 
@@ -27,6 +27,8 @@ struct Bench {
     sent: Vec<(LinkId, Kind)>,
     /// The headers of what was sent, oldest last.
     asked: Vec<Header>,
+    /// Questions for a map: on which link, the number of the question, and the map that is here.
+    pulls: Vec<(LinkId, u64, u64)>,
     /// How many answers clients got.
     replies: u32,
     /// The clients whose writes were sent to the other copy.
@@ -78,6 +80,7 @@ impl Bench {
             dials: Vec::new(),
             sent: Vec::new(),
             asked: Vec::new(),
+            pulls: Vec::new(),
             replies: 0,
             begun: Vec::new(),
             map: 0,
@@ -120,6 +123,9 @@ impl Bench {
                     match header.kind() {
                         Some(Kind::Reply) => self.replies += 1,
                         Some(Kind::Replicate) => self.begun.push(header.sdc.get()),
+                        Some(Kind::MapPull) => {
+                            self.pulls.push((link, header.op.get(), header.map.get()));
+                        }
                         _ => {}
                     }
                 }
@@ -501,6 +507,63 @@ fn no_session_uses_up_the_numbers() {
     assert_eq!((b.sent.last(), b.refused), (Some(&(late, Kind::Refusal)), 1 << 31));
     let next = b.says(Role::Sdc, 1, 5, b.refused + 1);
     assert_eq!(b.sent.last(), Some(&(next, Kind::Welcome)));
+}
+
+/// Anybody can dial and say to be a server. What such a one says of the map makes no server follow a recovery of which no
+/// MDM has told, and deletes nothing.
+#[test]
+fn a_server_s_word_is_not_enough_for_a_recovery_or_a_deletion() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    let volume = VolumeInfo { id: 1, size: 1 << 20, ..VolumeInfo::default() };
+    let device = |id: u32, incarnation| {
+        let address = format!("10.0.1.{id}:7000");
+        DeviceInfo { id, incarnation, address, up: true, ..DeviceInfo::default() }
+    };
+    let page = MapPage { version: 18, last: true, cluster: 7, ..MapPage::default() };
+    let devices = vec![device(3, 9), device(4, 2)];
+    let (volumes, live) = (vec![volume], vec![1]);
+    let unknown = vec![IdRange { from: 2, to: 5 }];
+    let first = MapPage { devices, volumes, live, unknown, next_volume: 6, ..page.clone() };
+    b.frame(mdm, Kind::MapPage, &first);
+    let other = b.says(Role::Sds, 4, 2, 1);
+    // It is asked for each map that it says to have, and has an answer.
+    let told = |b: &mut Bench, version: u64| {
+        for _ in 0..20 {
+            let mut beacon = Header::new(Kind::Beacon);
+            (beacon.sent, beacon.map, beacon.incarnation) = (1.into(), version.into(), 2.into());
+            let head = wire::frame(beacon, &[]);
+            let event = Event::Frame { link: other, head: head.as_slice(), body: Buf::EMPTY };
+            b.sds.on(b.now, event, &mut b.out);
+            b.settle();
+            b.pass(Duration::from_millis(100));
+        }
+        let last = b.pulls.iter().rfind(|(link, ..)| *link == other).copied();
+        let mut header = Header::new(Kind::MapPage);
+        header.op = last.map_or(1, |(_, op, _)| op).into();
+        let page = MapPage { version, next_volume: 1 << 30, ..page.clone() };
+        let (head, body) = control_frame(header, &page, b.out.pool());
+        let event = Event::Frame { link: other, head: head.as_slice(), body };
+        b.sds.on(b.now, event, &mut b.out);
+        b.settle();
+        last.is_some()
+    };
+    assert!(!told(&mut b, u64::MAX) && !told(&mut b, 1 << 32), "a recovery");
+    assert_eq!(b.sds.map().version.0, 18);
+    assert!(told(&mut b, 20), "a newer map");
+    assert_eq!(b.sds.map().version.0, 20);
+    let gone = |b: &Bench| {
+        let ids = (1..6).filter(|id| b.sds.map().is_deleted(base::VolumeId(*id)));
+        ids.collect::<Vec<u32>>()
+    };
+    assert_eq!(gone(&b), [5], "only an MDM says that");
+    // The MDM is asked for what it has not told itself, and then it counts.
+    b.frame(mdm, Kind::MapPage, &MapPage { version: 19, live: vec![1], ..page.clone() });
+    assert!(b.sds.map().version.0 == 20 && gone(&b) == [5], "that is older");
+    assert_eq!(b.pulls.last(), Some(&(mdm, 0, 19)));
+    b.frame(mdm, Kind::MapPage, &MapPage { version: 20, next_volume: 6, ..page.clone() });
+    assert_eq!(gone(&b), [1, 2, 3, 4, 5]);
+    assert_eq!(b.pulls.last(), Some(&(mdm, 0, 20)));
 }
 
 #[test]
