@@ -226,7 +226,8 @@ impl<J: Journal> Mirror<J> {
             executed: limits.executed_device as usize + count_every(limits) as usize,
             executed_group: group,
             // Twice, as what is never retried is dropped now and then only.
-            executed_client: group.min(2 * (limits.executed_window + limits.shard_ops) as usize),
+            executed_client: group
+                .min(2 * (2 * limits.executed_window + limits.shard_ops) as usize),
             forgotten: limits.executed_device as usize + Forgotten::MOST + 1,
             uncertain: crate::secondary::UNCERTAIN_MAX,
             // Who leads tells with each operation up to where the stream is finished.

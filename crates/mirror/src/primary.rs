@@ -108,7 +108,9 @@ impl<J: Journal> Mirror<J> {
             return Err(Status::Busy);
         }
         if kind.changes_data() {
-            let most = self.limits.executed_window as usize;
+            // A discard may make the space that the client's oldest write waits for: it has room beside the writes.
+            let windows = if kind == OpKind::Zero { 2 } else { 1 };
+            let most = windows * self.limits.executed_window as usize;
             replica.record.executed.admits(client_write(h), most)?;
             if !primary.has_room(&self.limits) {
                 return Err(Status::Busy);

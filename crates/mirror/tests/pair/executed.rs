@@ -33,21 +33,32 @@ fn write(
 /// The same, of a unit of this group.
 fn write_of(
     pair: &mut Pair,
-    (to, group): (usize, GroupId),
+    to: (usize, GroupId),
     name: ClientWrite,
     block: u32,
     fill: u8,
     flags: u8,
 ) -> Option<Status> {
-    let mut h = Header::new(Kind::Write);
+    let body = vec![fill; BLOCK as usize];
+    ask(pair, to, name, block, (Kind::Write, &body), flags)
+}
+
+fn ask(
+    pair: &mut Pair,
+    (to, group): (usize, GroupId),
+    name: ClientWrite,
+    block: u32,
+    (kind, body): (Kind, &[u8]),
+    flags: u8,
+) -> Option<Status> {
+    let mut h = Header::new(kind);
     (h.op, h.seq, h.floor) = (1.into(), name.seq.into(), name.floor.into());
     (h.sdc, h.incarnation) = (name.sdc.0.into(), name.incarnation.0.into());
     (h.group, h.epoch, h.volume) = (group.0.into(), pair.epoch.into(), 1.into());
     h.unit = (group.0 - GROUP.0).into();
     (h.at, h.len, h.flags) = ((block * BLOCK).into(), BLOCK.into(), flags);
-    let body = vec![fill; BLOCK as usize];
-    let h = wire::parse(wire::frame(h, &body).as_slice());
-    let body = pair.outs[to].copy(&body);
+    let h = wire::parse(wire::frame(h, body).as_slice());
+    let body = pair.outs[to].copy(body);
     let before = pair.replies.len();
     pair.mirrors[to].client(pair.now, CLIENT, &h, body, &mut pair.outs[to]);
     pair.run();
@@ -191,6 +202,24 @@ fn who_leaves_its_lowest_write_open_gets_so_many_others_in_and_then_that_one() {
     assert_eq!(write(&mut pair, 0, named(5, 52, 52), 0, 10, flag::RETRY), Some(Status::Ok));
     assert_eq!(write(&mut pair, 0, named(5, 53, 52), 0, 11, flag::RETRY), Some(Status::Ok));
     pair.assert_equal();
+}
+
+/// Its lowest write may wait for space, and a discard makes some.
+#[test]
+fn a_client_whose_window_is_full_can_discard() {
+    let limits = Limits { executed_window: 50, ..Limits::SHIPPED };
+    let mut pair = pair(limits);
+    for seq in 2..52 {
+        assert_eq!(write(&mut pair, 0, named(5, seq, 1), 0, 7, 0), Some(Status::Ok));
+    }
+    let discard = |pair: &mut Pair, seq| {
+        ask(pair, (0, GROUP), named(5, seq, 1), 0, (Kind::Zero, &[]), 0).expect("an answer")
+    };
+    for seq in 52..102 {
+        assert_eq!(write(&mut pair, 0, named(5, seq, 1), 0, 8, 0), Some(Status::Busy));
+        assert_eq!(discard(&mut pair, seq), Status::Ok);
+    }
+    assert_eq!(discard(&mut pair, 102), Status::Busy, "nor is there room for any number of these");
 }
 
 /// A client that lies about its floor fills its own window, and nothing more.
