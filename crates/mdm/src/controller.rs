@@ -193,7 +193,8 @@ impl State {
         if d.intent == Intent::Removed {
             return Err(format!("it is {id}, which was removed from this cluster: add it anew"));
         }
-        if d.store != m.store {
+        // While an MDM recovers, it doesn't know what the lost ones replaced. What it believed to be here is no evidence then.
+        if d.store != m.store && !self.recovery.open {
             return Err(format!(
                 "it is an {id} that was replaced since: its data is of no use any more. Add it anew"
             ));

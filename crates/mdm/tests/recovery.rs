@@ -569,3 +569,21 @@ fn a_device_and_a_life_that_the_lost_ones_gave_go_on() {
     }
     assert_eq!(group(&state, 1).epoch, Epoch(1), "it is evidence");
 }
+
+/// A person has put another disk into its place, and only the lost ones knew.
+#[test]
+fn a_device_that_was_replaced_since_is_let_in_and_what_was_there_is_no_evidence() {
+    let other = |store| control::Register { store, nonce: store, ..life(1, "sds1", 40) };
+    let mut state = recovered(Durable);
+    let registration = state.register(&other(99), false);
+    let mdm::controller::Registration::New(id, command) = registration else {
+        panic!("{registration:?}")
+    };
+    assert_eq!((id, state.apply(state.index + 1, &command)), (DeviceId(1), Outcome::Changed));
+    let told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
+    settle(&mut state, &told, false);
+    assert_eq!(group(&state, 1).doubt, Doubt::Gone);
+    finish(&mut state);
+    let registration = state.register(&other(98), false);
+    assert!(!matches!(registration, mdm::controller::Registration::New(..)), "{registration:?}");
+}
