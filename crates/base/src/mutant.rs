@@ -215,6 +215,8 @@ pub enum Mutant {
     IgnoreActed,
     /// Recovery: the map doesn't tell of ids that lost MDMs may have given to volumes.
     DropUnknown,
+    /// Recovery: what was lost is settled as lost, before anybody is heard.
+    SettleLost,
 }
 
 impl Mutant {
@@ -329,6 +331,7 @@ impl Mutant {
         Mutant::CloseUnheard,
         Mutant::IgnoreActed,
         Mutant::DropUnknown,
+        Mutant::SettleLost,
     ];
 }
 

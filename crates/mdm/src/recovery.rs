@@ -306,6 +306,9 @@ impl State {
         let Some(group) = self.groups.get(&id).filter(|g| g.doubt != Doubt::Gone) else {
             return Verdict::Stuck;
         };
+        if group.in_sync.is_empty() && mutant::on(Mutant::SettleLost) {
+            return Verdict::Known(group_info(id, group));
+        }
         let told = words.values().filter_map(|w| w.config(id));
         let newest = match told.max_by_key(|g| g.epoch).filter(|g| g.epoch > group.epoch.0) {
             Some(told) => told.clone(),
@@ -426,7 +429,8 @@ pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
     for (id, _) in doubtful {
         match state.judge(words, *id, &heard) {
             // Whether a volume uses it, is known at the end.
-            Verdict::Known(group) if open && group.in_sync.is_empty() => {}
+            Verdict::Known(group)
+                if open && group.in_sync.is_empty() && !mutant::on(Mutant::SettleLost) => {}
             Verdict::Known(group) if !state.may_settle(&group) => {}
             Verdict::Known(group) if groups.len() < GROUPS => groups.push(group),
             Verdict::Known(_) => break,

@@ -116,6 +116,7 @@ impl Stage {
             Action::Recover => self.recover_mdms(),
             Action::Restore(i) => self.restore_mdms(i),
             Action::Finish => self.finish_recovery(),
+            Action::Accept => self.accept_loss(),
             Action::Resize(v, units) => self.order(Order::Resize(v, units)),
             Action::Map(v, clients) => {
                 let there =
@@ -155,6 +156,7 @@ impl Stage {
             | Order::Recover(_)
             | Order::Finish
             | Order::Forget(_)
+            | Order::Accept(_)
             | Order::SwitchMdm => None,
         };
         self.desk.borrow().orders.iter().any(|o| of(o) == Some(v) && kind(o))

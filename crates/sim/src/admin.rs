@@ -11,9 +11,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{
-    Access, AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateObject, CreateVolume,
-    DeleteVolume, Hello, MaintainAsk, MapAsk, MapTo, ObjectKind, RecoverMdm, Refusal, RemoveAsk,
-    RemoveMdm, ResizeVolume, Role, ScrubAsk, SetPool, StatusAsk, StatusInfo, SwitchMdm, UnmapAsk,
+    AcceptLoss, Access, AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateObject,
+    CreateVolume, DeleteVolume, Hello, MaintainAsk, MapAsk, MapTo, ObjectKind, RecoverMdm, Refusal,
+    RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, SetPool, StatusAsk, StatusInfo, SwitchMdm,
+    UnmapAsk,
 };
 use wire::{Header, Kind, PeerFramer};
 
@@ -58,6 +59,8 @@ pub enum Order {
     Finish,
     /// Delete the data of this volume, which no MDM knows.
     Forget(VolumeId),
+    /// Serve what is lost of these volumes, a bit each, as zeros.
+    Accept(u8),
 }
 
 /// All clients.
@@ -76,6 +79,8 @@ pub enum Done {
     Mapped(u8, u8, bool),
     /// The MDM is out.
     RemovedMdm(u8),
+    /// What was lost is zeros.
+    Accepted,
     /// It is done, or can't be.
     Other,
 }
@@ -221,6 +226,10 @@ impl Admin {
             Order::Forget(id) => {
                 Ask::RecoverMdm(RecoverMdm { delete: vec![id.0], ..RecoverMdm::default() })
             }
+            Order::Accept(volumes) => Ask::AcceptLoss(AcceptLoss {
+                volumes: (0..8).filter(|v| volumes >> v & 1 == 1).map(name).collect(),
+                ..AcceptLoss::default()
+            }),
             Order::GiveUpSpare(pool) => Ask::SetPool(SetPool {
                 pool: pool_name(pool).into(),
                 spare: Some(0),
@@ -330,7 +339,9 @@ impl Admin {
             | (Order::Forget(_), AdminError::None | AdminError::NotFound, _) => {
                 self.finish(Done::Other);
             }
-            (Order::AddMdm(_), AdminError::None | AdminError::NameTaken, _) => {
+            (Order::Accept(_), AdminError::None, _) => self.finish(Done::Accepted),
+            (Order::Accept(_), AdminError::Already | AdminError::NotFound, _)
+            | (Order::AddMdm(_), AdminError::None | AdminError::NameTaken, _) => {
                 self.finish(Done::Other);
             }
             (Order::RemoveMdm(i), AdminError::None | AdminError::NotFound, _) => {

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
-const PLANS: [(Mutant, &str, &str); 8] = [
+const PLANS: [(Mutant, &str, &str); 9] = [
     (
         Mutant::PartAtOnce,
         "dropped-with-a-lease",
@@ -41,6 +41,11 @@ const PLANS: [(Mutant, &str, &str); 8] = [
         Mutant::DropUnknown,
         "volume-that-nobody-knows",
         include_str!("../plans/volume-that-nobody-knows.plan"),
+    ),
+    (
+        Mutant::SettleLost,
+        "loss-accepted-after-the-backup",
+        include_str!("../plans/loss-accepted-after-the-backup.plan"),
     ),
     (Mutant::ReuseGeneration, "reused-generation", include_str!("../plans/reused-generation.plan")),
     (

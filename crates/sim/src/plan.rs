@@ -140,6 +140,8 @@ pub enum Action {
     Restore(u8),
     /// Whoever recovers is told that nobody else comes.
     Finish,
+    /// What is lost of all volumes is accepted: it reads as zeros.
+    Accept,
     /// Have all devices scrubbed.
     Scrub,
     /// Damage a block of this server's device, if all copies are whole; which one is drawn.
@@ -203,6 +205,7 @@ impl Action {
                 | Action::Recover
                 | Action::Restore(_)
                 | Action::Finish
+                | Action::Accept
                 | Action::Maintain(..)
                 | Action::Return(_)
                 | Action::Policies(..)

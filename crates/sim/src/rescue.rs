@@ -5,11 +5,11 @@
 use crate::admin::Order;
 use crate::check::Failure;
 use crate::check::agreement::Agreement;
-use crate::history::Record;
+use crate::history::{Answer, Record};
 use crate::plan::{Death, IoKind, Who};
 use crate::stage::Stage;
 use crate::world::ProcState;
-use base::{Time, VolumeId};
+use base::{GroupId, SECTOR, Time, UNIT, UnitKey, VolumeId};
 use mdm::group::Doubt;
 use node::backup::{Backup, pack};
 use node::sds::Sds;
@@ -49,7 +49,12 @@ pub struct Rescue {
     unknown: Vec<VolumeId>,
     /// Since when everything runs, and the recovery is open.
     open_since: Option<Time>,
+    /// Places in the history: what becomes zeros as a loss was accepted, for all that is known so far.
+    accepting: Vec<usize>,
 }
+
+/// Who writes zeros when a loss is accepted: no client.
+const NOBODY: u8 = 7;
 
 impl Stage {
     /// The MDM that leads writes a backup.
@@ -85,7 +90,8 @@ impl Stage {
             |o: &Order| matches!(o, Order::AddMdm(_) | Order::RemoveMdm(_) | Order::SwitchMdm);
         let mut desk = self.desk.borrow_mut();
         desk.applied = (0, 0);
-        desk.orders.retain(|o| !of_mdms(o));
+        // What was lost is judged by what the order was for: it isn't given again for anything else.
+        desk.orders.retain(|o| !of_mdms(o) && !matches!(o, Order::Accept(_)));
         drop(desk);
         self.start(Who::Admin);
     }
@@ -180,6 +186,61 @@ impl Stage {
         }
     }
 
+    /// What is lost is to be served again, as zeros.
+    pub(crate) fn accept_loss(&mut self) {
+        let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
+        let state = mdm.state();
+        let is_lost = |g: &GroupId| state.groups.get(g).is_some_and(|g| g.lost);
+        let there =
+            |v: &usize| self.volumes[*v].id.is_some_and(|id| state.volumes.contains_key(&id));
+        let there: Vec<usize> = (0..self.volumes.len().min(8)).filter(there).collect();
+        let group = |unit: UnitKey| {
+            let mut servers = (0..self.plan.sds).filter_map(|i| self.sds(i));
+            servers.find_map(|s| s.map().group_of(unit))
+        };
+        let mut units: Vec<UnitKey> = Vec::new();
+        for volume in there.iter().filter_map(|v| self.volumes[*v].id) {
+            let all = 0..(state.volumes[&volume].size / u64::from(UNIT)) as u32;
+            let all = all.map(|index| UnitKey { volume, index });
+            units.extend(all.filter(|unit| group(*unit).is_some_and(|g| is_lost(&g))));
+        }
+        if units.is_empty() || !self.rescue.accepting.is_empty() {
+            return;
+        }
+        self.marks.meet("sim: a loss was accepted");
+        let sectors = UNIT / SECTOR;
+        for UnitKey { volume, index } in units {
+            self.rescue.accepting.push(self.history.ops.len());
+            let (invoked, at) = (self.history.tick(), self.world.now());
+            self.history.ops.push(Record {
+                client: NOBODY,
+                life: 0,
+                volume,
+                kind: IoKind::Zero,
+                sector: index * sectors,
+                sectors,
+                invoked,
+                at,
+                answer: None,
+                seen: Vec::new(),
+                cut: None,
+                knew: None,
+                left: false,
+                gone: None,
+            });
+        }
+        self.order(Order::Accept(there.iter().fold(0, |bits, v| bits | 1 << v)));
+    }
+
+    /// That is done.
+    pub(crate) fn loss_accepted(&mut self) {
+        let at = self.world.now();
+        for index in std::mem::take(&mut self.rescue.accepting) {
+            let moment = self.history.tick();
+            self.history.ops[index].answer = Some(Answer { moment, at, result: Ok(()) });
+        }
+    }
+
     /// Looks whether the recovery is over, and what came of it.
     pub(crate) fn look_at_rescue(&mut self) -> Result<(), Failure> {
         let Phase::Begun(chosen) = self.rescue.phase else { return Ok(()) };
@@ -241,6 +302,12 @@ impl Stage {
             self.rescue.open_since = None;
             self.finish_recovery();
         }
+    }
+
+    /// True for a volume whose content counts. A backup may bring one back whose data was deleted since: that has none.
+    pub(crate) fn is_there(&self, id: VolumeId) -> bool {
+        let ours = self.volumes.iter().any(|v| v.id == Some(id));
+        ours && self.observer.volumes.contains_key(&id.0)
     }
 
     /// After a recovery: a group of which nobody can tell who has everything.

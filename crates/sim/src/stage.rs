@@ -703,6 +703,7 @@ impl Stage {
             Done::Deleted(v) => self.volumes[v as usize].id = None,
             Done::Mapped(v, clients, confirmed) => self.mapped(v, clients, confirmed),
             Done::RemovedMdm(i) => self.begin_anew(i),
+            Done::Accepted => self.loss_accepted(),
             Done::Other => {}
         }
     }

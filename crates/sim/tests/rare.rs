@@ -15,6 +15,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::CloseUnheard,
         Mutant::IgnoreActed,
         Mutant::DropUnknown,
+        Mutant::SettleLost,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;

@@ -168,7 +168,7 @@ fn what_is_forgotten_in_one_group_costs_no_write_to_another_one() {
     let (epoch, primary, in_sync) = (Epoch(pair.epoch), Some(DeviceId(1)), devices(&[1, 2]));
     let config = GroupConfig { epoch, primary, replicas, in_sync, joiners: vec![], lost: false };
     for (mirror, out) in pair.mirrors.iter_mut().zip(&mut pair.outs) {
-        mirror.configure(pair.now, busy, &config, out);
+        mirror.configure(pair.now, busy, &config, true, out);
     }
     pair.wait(500);
     for seq in 10..1000 {

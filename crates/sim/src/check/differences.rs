@@ -65,7 +65,7 @@ fn compare(
     let mut units: BTreeSet<UnitKey> = device(i).units(group).into_iter().collect();
     units.extend(device(j).units(group));
     // A volume that is being deleted goes sooner here and later there.
-    units.retain(|unit| stage.observer.volumes.contains_key(&unit.volume.0));
+    units.retain(|unit| stage.is_there(unit.volume));
     for unit in units {
         let mut valid = device_valid(stage, i, group, unit);
         valid.insert(device_valid(stage, j, group, unit));

@@ -41,7 +41,7 @@ impl Writes {
 pub fn check(stage: &mut Stage, i: u8, group: GroupId, standing: &Standing) -> Result<(), Failure> {
     for entry in &standing.executed {
         let Some(value) = stage.world.writes.of(group, entry.write) else { continue };
-        if !stage.observer.volumes.contains_key(&entry.unit.volume.0) {
+        if !stage.is_there(entry.unit.volume) {
             continue;
         }
         for index in (0..BLOCKS_PER_UNIT).filter(|index| entry.blocks.contains(*index)) {

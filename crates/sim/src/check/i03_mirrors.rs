@@ -66,7 +66,7 @@ pub fn mended(stage: &mut Stage) -> Result<(), Failure> {
         views.retain(|v| v.config.in_sync.contains(&me));
         for view in views {
             let mut units = device.units(view.group);
-            units.retain(|u| stage.observer.volumes.contains_key(&u.volume.0));
+            units.retain(|u| stage.is_there(u.volume));
             for unit in units {
                 let at = (0..BLOCKS_PER_UNIT).filter_map(|b| {
                     let waits = device.durable()?.waiting(view.group, unit, b).is_some();
@@ -96,7 +96,7 @@ pub fn compare_group(stage: &mut Stage, group: GroupId, copies: &[u8]) -> Result
         units.extend(device(stage, *i).units(group));
     }
     // A volume that is being deleted goes sooner here and later there.
-    units.retain(|unit| stage.observer.volumes.contains_key(&unit.volume.0));
+    units.retain(|unit| stage.is_there(unit.volume));
     units.into_iter().try_for_each(|unit| compare(stage, group, unit, copies))
 }
 
