@@ -87,6 +87,11 @@ fn unit(steps: &mut Steps) -> Result<()> {
     let mut command = cargo(&mutants);
     command.args(["--test", "mutants"]);
     steps.command("mutants of the durable store", &mut command)?;
+    let mutants =
+        ["test", "--profile", "ci", "--package", "gabion-mirror", "--features", "mutants"];
+    let mut command = cargo(&mutants);
+    command.args(["--test", "pair", "--", "--exact", "mutants::every_mutant_is_caught"]);
+    steps.command("mutants of the mirrors", &mut command)?;
     Ok(())
 }
 

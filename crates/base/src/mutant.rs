@@ -217,6 +217,11 @@ pub enum Mutant {
     DropUnknown,
     /// Recovery: what was lost is settled as lost, before anybody is heard.
     SettleLost,
+    /// R8: what was forgotten in one group counts as forgotten in all groups of the device.
+    ForgetEverywhere,
+    /// R6: a leader that mends itself in a settle doesn't remember that others may lack what it
+    /// got. (In the mirror's own tests.)
+    MendUnmarked,
 }
 
 impl Mutant {
@@ -236,6 +241,10 @@ impl Mutant {
         Mutant::PresentSize,
         Mutant::GrownGap,
     ];
+
+    /// Those that `mirror`'s own tests hunt (crates/mirror/tests): no plan meets all that they
+    /// need.
+    pub const MIRROR: &[Mutant] = &[Mutant::MendUnmarked];
 
     /// Those that the simulator hunts. Of the store's, a run is too short for two.
     pub const ALL: &[Mutant] = &[
@@ -324,6 +333,8 @@ impl Mutant {
         Mutant::ForgetArrival,
         Mutant::BelieveHello,
         Mutant::EndlessList,
+        Mutant::ForgetSilently,
+        Mutant::ForgetEverywhere,
         Mutant::KeepList,
         Mutant::KeepUncertain,
         Mutant::OldLife,

@@ -244,7 +244,8 @@ impl<J: Journal> Mirror<J> {
         op.local = Local::Mending;
         replica.local += 1;
         let unit = op.unit;
-        let dirty = matches!(&replica.role, Role::Primary(primary) if !primary.active);
+        let settles = matches!(&replica.role, Role::Primary(primary) if !primary.active);
+        let dirty = settles && !mutant::on(Mutant::MendUnmarked);
         if dirty {
             replica.record.dirty.insert(unit, repair.set());
         }

@@ -14,7 +14,7 @@
 use crate::{ClientWrite, ExecutedBlocks};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{BlockSet, GroupId, Incarnation, SdcId, UnitKey, VolumeId};
+use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, UnitKey, VolumeId, mutant};
 
 /// The unit that a marker of a single group names. Builds that know none take it for one of all groups.
 const HERE: UnitKey = UnitKey { volume: VolumeId(0), index: 1 };
@@ -85,6 +85,9 @@ impl Forgotten {
         let number = Number { life, seq };
         if self.covers_everywhere(number.last(sdc)) {
             return;
+        }
+        if mutant::on(Mutant::ForgetEverywhere) {
+            return self.raise_everywhere(sdc, number);
         }
         let Single { numbers, counts, raised, .. } = &mut self.single;
         *raised += 1;

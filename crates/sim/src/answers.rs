@@ -4,7 +4,7 @@ use crate::admin::Order;
 use crate::check::errors::{self, Case};
 use crate::check::{Failure, i05_content};
 use crate::history::{Answer, Record};
-use crate::plan::Who;
+use crate::plan::{IoKind, Who};
 use crate::stage::Stage;
 use crate::world::Reply;
 use base::{BLOCK, BLOCKS_PER_UNIT, GroupId, SECTOR, UNIT, UnitKey};
@@ -65,7 +65,7 @@ impl Stage {
     ) -> Result<(), Failure> {
         let Err(error) = result else { return Ok(()) };
         let op = &self.history.ops[index];
-        let fine = self.is_in_order(op, error);
+        let fine = self.is_in_order(index, error);
         let record = op;
         let text = format!("{error:?} is out of order here: {record}");
         if error == BlockError::Lost {
@@ -78,6 +78,7 @@ impl Stage {
                 BlockError::OutOfRange => "sim: out of range",
                 BlockError::Busy => "sim: busy",
                 BlockError::Media => "sim: damage was reported",
+                BlockError::Forgotten => "sim: a write was forgotten",
                 BlockError::TimedOut => "sim: no answer in time",
                 _ => "sim: too big",
             });
@@ -88,7 +89,8 @@ impl Stage {
     }
 
     /// True when the operation may end in this error now.
-    pub(crate) fn is_in_order(&self, op: &Record, error: BlockError) -> bool {
+    pub(crate) fn is_in_order(&self, index: usize, error: BlockError) -> bool {
+        let op = &self.history.ops[index];
         let volume = self.volumes.iter().find(|v| v.id == Some(op.volume));
         // A copy was damaged, and the other one was away: that is told, and no wrong data given.
         let excused = self.plan.allow_loss || self.exposure.excuse.is_some();
@@ -102,6 +104,7 @@ impl Stage {
             damaged: self.may_be_damaged(op)
                 && (!self.scanning || excused || self.is_lost_twice(op)),
             superseded: op.life < self.world.life(self.proc(Who::Sdc(op.client))),
+            repeated: op.kind != IoKind::Write || self.world.writes.may_be_done(index as u32 + 1),
         };
         errors::in_order(error, case, &self.leaves)
     }

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
-const PLANS: [(Mutant, &str, &str); 9] = [
+const PLANS: [(Mutant, &str, &str); 11] = [
     (
         Mutant::PartAtOnce,
         "dropped-with-a-lease",
@@ -52,6 +52,12 @@ const PLANS: [(Mutant, &str, &str); 9] = [
         Mutant::OldLife,
         "client-started-elsewhere",
         include_str!("../plans/client-started-elsewhere.plan"),
+    ),
+    (Mutant::ForgetSilently, "forgotten-write", include_str!("../plans/forgotten-write.plan")),
+    (
+        Mutant::ForgetEverywhere,
+        "forgotten-elsewhere",
+        include_str!("../plans/forgotten-elsewhere.plan"),
     ),
 ];
 

@@ -237,15 +237,15 @@ impl World {
                 self.tapped.push((*head, body.clone()));
             }
             Some(wire::Kind::Write) => {
-                let write = ClientWrite {
-                    sdc: SdcId(header.sdc.get()),
-                    incarnation: Incarnation(header.incarnation.get()),
-                    seq: header.seq.get(),
-                    floor: header.floor.get(),
-                };
-                self.writes.sent(GroupId(header.group.get()), write, body);
+                self.writes.sent(GroupId(header.group.get()), client_write(&header), body);
             }
             _ => {}
+        }
+    }
+
+    fn note_arrival(&mut self, head: &Head) {
+        if let Some(header) = header(head).filter(|h| h.kind() == Some(Kind::Write)) {
+            self.writes.arrived(GroupId(header.group.get()), client_write(&header));
         }
     }
 
@@ -462,6 +462,7 @@ impl World {
         for (head, body) in frames {
             self.procs[id.0].took_copies |= is_copy(&head);
             self.procs[id.0].writes_asked += u32::from(is_write(&head));
+            self.note_arrival(&head);
             let bytes = (head.as_slice().len() + body.len()) as u64;
             self.deliver(
                 id,
@@ -656,6 +657,15 @@ fn is_copy(head: &Head) -> bool {
         Some(Kind::SyncStart) => h.has(flag::JOINER),
         _ => false,
     })
+}
+
+fn client_write(header: &Header) -> ClientWrite {
+    ClientWrite {
+        sdc: SdcId(header.sdc.get()),
+        incarnation: Incarnation(header.incarnation.get()),
+        seq: header.seq.get(),
+        floor: header.floor.get(),
+    }
 }
 
 fn is_write(head: &Head) -> bool {

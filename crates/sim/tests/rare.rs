@@ -16,6 +16,8 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::IgnoreActed,
         Mutant::DropUnknown,
         Mutant::SettleLost,
+        Mutant::ForgetSilently,
+        Mutant::ForgetEverywhere,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;

@@ -6,6 +6,8 @@ mod executed;
 mod full;
 mod gap;
 mod moved;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod scenes;
 mod scrub;
 mod trio;

@@ -393,7 +393,7 @@ fn a_settle_that_mends_its_leader_leaves_true_lists() {
 /// One of three has a write alone, the leader can't read those blocks, and mends itself with what that one has. It dies
 /// before the settle has ended: the two that are left know that they may differ.
 #[test]
-fn a_settle_that_mends_its_leader_marks_what_others_may_lack() {
+pub(crate) fn a_settle_that_mends_its_leader_marks_what_others_may_lack() {
     for frames in 0..60 {
         let mut trio = Trio::in_limbo();
         trio.write(0, 0, 2, 0);

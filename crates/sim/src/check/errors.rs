@@ -65,6 +65,8 @@ pub struct Case<'a> {
     pub timed: bool,
     /// Another process was started in its client's name after it was asked.
     pub superseded: bool,
+    /// It may have been done before: a write of it has arrived at servers twice.
+    pub repeated: bool,
 }
 
 /// True when this error is in order for the operation.
@@ -81,8 +83,8 @@ pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
         BlockError::TooBig => {
             !scan && matches!(op.kind, Read | Write) && op.sectors * base::SECTOR > case.transfer
         }
-        // Lists are short here, and who was cut off for long may find its write forgotten.
-        BlockError::Forgotten => !scan,
+        // Lists are short here. A write that was never done can't be forgotten.
+        BlockError::Forgotten => !scan && case.repeated,
         // A write without space waits, for as long as its client's limit allows.
         BlockError::TimedOut | BlockError::Full => !scan && case.timed,
         BlockError::Superseded => case.superseded,
@@ -128,6 +130,7 @@ mod tests {
             damaged: false,
             timed: false,
             superseded: false,
+            repeated: false,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::stamp;
 use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, SECTOR, UnitKey};
 use mirror::Standing;
 use seam::{ClientWrite, ExecutedBlocks};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const BLOCK_SECTORS: u32 = BLOCK / SECTOR;
 
@@ -19,6 +19,9 @@ const BLOCK_SECTORS: u32 = BLOCK / SECTOR;
 #[derive(Default, Debug)]
 pub struct Writes {
     values: BTreeMap<(GroupId, u32, u64, u64), Value>,
+    /// Writes that have arrived somewhere, and the operations of those that have arrived again.
+    arrived: BTreeSet<(GroupId, u32, u64, u64)>,
+    again: BTreeSet<Value>,
 }
 
 impl Writes {
@@ -27,6 +30,20 @@ impl Writes {
         let Some(first) = body.first_chunk::<4>() else { return };
         let key = (group, write.sdc.0, write.incarnation.0, write.seq);
         self.values.insert(key, Value::from_le_bytes(*first));
+    }
+
+    /// A client's write has arrived at a server.
+    pub fn arrived(&mut self, group: GroupId, write: ClientWrite) {
+        let key = (group, write.sdc.0, write.incarnation.0, write.seq);
+        let again = !self.arrived.insert(key);
+        if let Some(value) = self.values.get(&key).filter(|_| again) {
+            self.again.insert(*value);
+        }
+    }
+
+    /// True when a write of this operation has arrived twice: the first time it may have been done.
+    pub fn may_be_done(&self, value: Value) -> bool {
+        self.again.contains(&value)
     }
 
     fn of(&self, group: GroupId, write: ClientWrite) -> Option<Value> {
@@ -139,6 +156,25 @@ mod tests {
         let mut history = History::default();
         history.ops = ops.iter().map(|(kind, from, to)| record(*kind, *from, *to)).collect();
         history
+    }
+
+    #[test]
+    fn a_write_may_be_done_before_when_it_arrives_for_the_second_time() {
+        let mut writes = Writes::default();
+        let write = |seq| ClientWrite {
+            sdc: base::SdcId(1),
+            incarnation: base::Incarnation(1),
+            seq,
+            floor: 0,
+        };
+        writes.sent(GroupId(1), write(1), &7u32.to_le_bytes());
+        writes.sent(GroupId(2), write(1), &8u32.to_le_bytes());
+        writes.arrived(GroupId(1), write(1));
+        writes.arrived(GroupId(2), write(1));
+        writes.arrived(GroupId(1), write(2));
+        assert!(!writes.may_be_done(7) && !writes.may_be_done(8));
+        writes.arrived(GroupId(1), write(1));
+        assert!(writes.may_be_done(7) && !writes.may_be_done(8));
     }
 
     #[test]

@@ -180,12 +180,17 @@ impl Stage {
         }
         let write = record.is_write();
         // One value stands for several errors: it is one that is in order, if any is.
-        let failed = [BlockError::NoSuchVolume, BlockError::Media, BlockError::TimedOut];
-        let failed = failed.into_iter().find(|e| self.is_in_order(record, *e));
+        let failed = [
+            BlockError::NoSuchVolume,
+            BlockError::Media,
+            BlockError::TimedOut,
+            BlockError::Forgotten,
+        ];
+        let failed = failed.into_iter().find(|e| self.is_in_order(index, *e));
         let result = match error {
             0 => Ok(data),
             NBD_EIO => Err(failed.unwrap_or(BlockError::Lost)),
-            NBD_ENOSPC if write && self.is_in_order(record, BlockError::Full) => {
+            NBD_ENOSPC if write && self.is_in_order(index, BlockError::Full) => {
                 Err(BlockError::Full)
             }
             NBD_ENOSPC if write => Err(BlockError::OutOfRange),

@@ -1,0 +1,29 @@
+//! Rules whose absence no plan of the simulator meets are noticed by a test of this crate's.
+//!
+//! A mutant is switched on for the whole process, so this test has to run alone: `cargo test
+//! -p gabion-mirror --features mutants --test pair -- --exact mutants::every_mutant_is_caught`.
+
+use crate::trio;
+use base::Mutant;
+use base::mutant::choose;
+use std::panic::catch_unwind;
+
+/// The test that a mutant has to fear.
+fn test_of(mutant: Mutant) -> fn() {
+    match mutant {
+        Mutant::MendUnmarked => trio::a_settle_that_mends_its_leader_marks_what_others_may_lack,
+        other => panic!("{other:?} has no test here"),
+    }
+}
+
+#[test]
+fn every_mutant_is_caught() {
+    for mutant in Mutant::MIRROR {
+        let test = test_of(*mutant);
+        test();
+        choose(Some(*mutant));
+        let caught = catch_unwind(test).is_err();
+        choose(None);
+        assert!(caught, "nobody notices {mutant:?}");
+    }
+}
