@@ -71,6 +71,10 @@ impl Stage {
         if error == BlockError::Lost {
             self.lost += 1;
         }
+        if error == BlockError::Media && self.scanning {
+            let blocks = self.blocks(op).into_iter();
+            self.unread.extend(blocks.map(|(_, unit, block)| (unit, block)));
+        }
         if fine {
             self.marks.meet(match error {
                 BlockError::Lost => "sim: a loss was reported",

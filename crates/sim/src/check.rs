@@ -17,6 +17,7 @@ pub mod losses;
 pub mod pools;
 pub mod r15_spare;
 pub mod register;
+mod told;
 pub mod upkeep;
 
 use std::fmt;

@@ -107,6 +107,8 @@ pub struct Stage {
     /// Blocks that a server has learned to be unreadable where its copy was made from, until the last scrub: that
     /// their bytes are equal says nothing, as no checksum of theirs fits.
     pub lost_copies: BTreeSet<(u8, UnitKey, u32)>,
+    /// Blocks of reads of the final scan that were told to be unreadable.
+    pub(crate) unread: BTreeSet<(UnitKey, u32)>,
     /// Servers whose devices must be refused, and what was done to them.
     pub(crate) tampered: BTreeMap<u8, Harm>,
     /// Servers that have another one's device, and which one that is.
@@ -200,6 +202,7 @@ impl Stage {
             sealed: BTreeSet::new(),
             lost: 0,
             lost_copies: BTreeSet::new(),
+            unread: BTreeSet::new(),
             tampered: BTreeMap::new(),
             written: BTreeMap::new(),
             damage_prng: Prng::new(plan.seed).fork("damage"),
@@ -553,15 +556,6 @@ impl Stage {
             self.lost_copies.extend(blocks.map(|b| (i, unit, b)));
         }
         self.heal();
-    }
-
-    /// The scrub has mended what one server was told is lost. Memory is not scrubbed: there it is until somebody
-    /// reads or writes it. And of two servers that were told neither may be able to mend the other: who could have
-    /// was away when the second one was made.
-    pub fn forget_mended(&mut self) {
-        let stays =
-            |copy: &&(u8, UnitKey, u32)| !self.plan.keeps(Who::Sds(copy.0)) || self.has_twin(copy);
-        self.lost_copies = self.lost_copies.iter().filter(stays).copied().collect();
     }
 
     /// True while somebody has told a joiner that blocks can't be read: who is left when one more server goes might

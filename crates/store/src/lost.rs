@@ -32,6 +32,12 @@ impl Lost {
         state.blocks.entry((group, unit)).or_default().insert(blocks);
     }
 
+    /// True for such a block.
+    pub fn has(&self, group: GroupId, unit: UnitKey, block: u32) -> bool {
+        let blocks = self.0.as_deref().and_then(|state| state.blocks.get(&(group, unit)));
+        blocks.is_some_and(|blocks| blocks.contains(block))
+    }
+
     /// True when a job needs such blocks: it ends then with an error. Those that another job covers are lost
     /// no more.
     #[inline]

@@ -116,6 +116,11 @@ impl Memory {
         self.space.slots() * u64::from(UNIT)
     }
 
+    /// True for a block that can't be read until it is written whole, as nobody has its data.
+    pub fn is_lost(&self, group: GroupId, unit: UnitKey, block: u32) -> bool {
+        self.lost.has(group, unit, block)
+    }
+
     /// Where the unit's bytes are on the device.
     pub fn place(&self, group: GroupId, unit: UnitKey) -> Option<u64> {
         self.unit(group, unit).map(|u| u.slot * u64::from(UNIT))

@@ -36,6 +36,11 @@ impl Device {
         }
     }
 
+    /// True for a block of a device in memory that can't be read until it is written whole.
+    pub fn is_lost_in_memory(&self, group: GroupId, unit: UnitKey, block: u32) -> bool {
+        matches!(self, Device::Memory(memory) if memory.is_lost(group, unit, block))
+    }
+
     /// Where a block lies on the device, in bytes, if it holds data.
     pub fn place(&self, group: GroupId, unit: UnitKey, block: u32) -> Option<u64> {
         match self {

@@ -110,8 +110,8 @@ fn compare(stage: &mut Stage, group: GroupId, unit: UnitKey, copies: &[u8]) -> R
         block(stage, copies[0], group, unit, index, &mut a);
         for other in &copies[1..] {
             block(stage, *other, group, unit, index, &mut b);
-            let lost = [copies[0], *other].map(|i| (i, unit, index));
-            if a != b && !lost.iter().any(|l| stage.lost_copies.contains(l)) {
+            let told = |i: u8| stage.is_told_lost(i, group, unit, index);
+            if a != b && !told(copies[0]) && !told(*other) {
                 let at = a.iter().zip(&b).position(|(a, b)| a != b).unwrap_or_default();
                 let text = format!(
                     "{group}: sds{} and sds{other} differ in {} unit {} block {index} (sector {} of the volume): {:02x?} and {:02x?}",
