@@ -222,6 +222,10 @@ pub enum Mutant {
     /// R6: a leader that mends itself in a settle doesn't remember that others may lack what it
     /// got. (In the mirror's own tests.)
     MendUnmarked,
+    /// Links: a hello that names another cluster is believed.
+    AnyCluster,
+    /// Links: a hello that means another device is believed.
+    AnyDevice,
 }
 
 impl Mutant {
@@ -343,6 +347,8 @@ impl Mutant {
         Mutant::IgnoreActed,
         Mutant::DropUnknown,
         Mutant::SettleLost,
+        Mutant::AnyCluster,
+        Mutant::AnyDevice,
     ];
 }
 

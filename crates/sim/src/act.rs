@@ -57,6 +57,9 @@ impl Stage {
                 let id = self.proc(Who::Sds(i));
                 self.world.forge(id, how);
             }
+            Action::Lie(who, lie) => self.lie(who, lie),
+            Action::Idle(who, count) => self.world.dial_idly(self.proc(who), count),
+            Action::Readdress(i, j) => self.readdress(i, j),
             Action::Reject(i, ms) => {
                 let until = self.world.now() + Duration::from_millis(ms.into());
                 self.world.refuse_dials(self.proc(Who::Sds(i)), until);
@@ -266,7 +269,7 @@ impl Stage {
         self.start_soon(self.proc(who));
     }
 
-    fn crash(&mut self, who: Who, death: Death) {
+    pub(crate) fn crash(&mut self, who: Who, death: Death) {
         let mut those = match who {
             Who::Sds(i) if death.server => self.plan.together(i).map(Who::Sds).collect(),
             _ => vec![who],

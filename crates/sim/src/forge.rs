@@ -45,6 +45,9 @@ impl fmt::Display for Forgery {
 impl World {
     /// A frame is sent to this process: somebody hears it.
     pub(crate) fn overhear(&mut self, to: ProcId, head: &Head, body: &[u8]) {
+        if let Some(liar) = &mut self.liar {
+            liar.hear(to, head, body);
+        }
         let is_hello = head.as_slice().len() == HEADER
             && wire::parse(head.as_slice()).kind() == Some(Kind::Hello);
         if !is_hello {
@@ -79,16 +82,19 @@ impl World {
         let (head, body) = control_frame(header, &hello, &BufPool::new(0));
         let name = self.procs[to.0].name.clone();
         self.trace.line(self.now, &name, || format!("gets a forged hello: {hello:?}"));
-        self.say_from_nowhere(to, head, body);
+        self.say_from_nowhere(to, vec![(head, body)]);
     }
 
-    fn say_from_nowhere(&mut self, to: ProcId, head: Head, body: Buf) {
+    /// Somebody dials this process, and says this, or nothing.
+    pub(crate) fn say_from_nowhere(&mut self, to: ProcId, frames: Vec<(Head, Buf)>) {
         let life = self.procs[to.0].life;
         let nowhere = End { state: EndState::Gone, ..End::new(to, life, None) };
-        let bytes = (head.as_slice().len() + body.len()) as u64;
-        let mut lane = Lane { bytes, ..Lane::default() };
+        let mut lane = Lane::default();
         lane.push(self.now, Cargo::Up);
-        lane.push(self.now, Cargo::Data { head, body });
+        for (head, body) in frames {
+            lane.bytes += (head.as_slice().len() + body.len()) as u64;
+            lane.push(self.now, Cargo::Data { head, body });
+        }
         let conn = Conn {
             port: Port::Peer,
             ends: [nowhere, End::new(to, life, None)],
@@ -98,5 +104,12 @@ impl World {
         let index = self.conns.len() as u32;
         self.conns.push(Some(Box::new(conn)));
         self.arm(index, 0);
+    }
+
+    /// So many strangers dial this process, and say nothing.
+    pub fn dial_idly(&mut self, to: ProcId, count: u32) {
+        if self.procs[to.0].state != ProcState::Dead {
+            (0..count).for_each(|_| self.say_from_nowhere(to, Vec::new()));
+        }
     }
 }

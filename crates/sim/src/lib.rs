@@ -4,6 +4,7 @@
 
 mod act;
 pub mod actor;
+mod addresses;
 pub mod admin;
 mod answers;
 mod batch;
@@ -15,6 +16,7 @@ mod doubles;
 pub mod forge;
 pub mod history;
 mod inbox;
+pub mod lies;
 mod live;
 pub mod marks;
 pub mod mutants;

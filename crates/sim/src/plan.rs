@@ -3,6 +3,7 @@
 //! Everything that shrinking may want to remove is an explicit action, faults and workload alike.
 //! What remains random at run time (delays, ties, batches) comes from the plan's seed.
 
+mod addresses;
 pub mod clocks;
 mod conditions;
 mod crowd;
@@ -10,6 +11,8 @@ mod elsewhere;
 mod episode;
 mod forgeries;
 mod generate;
+mod idle;
+mod lies;
 mod nbd;
 mod orders;
 mod patience;
@@ -20,10 +23,12 @@ mod rescue;
 mod seals;
 mod slow;
 mod text;
+mod together;
 mod workload;
 
 use crate::disk::Damage;
 use crate::forge::Forgery;
+use crate::lies::Lie;
 use crate::tamper::Tamper;
 use crate::weather::Weather;
 use base::{Limits, Policy};
@@ -171,6 +176,12 @@ pub enum Action {
     Policies(Policy, Policy),
     /// Somebody sends this server a hello in the name of another process.
     Forge(u8, Forgery),
+    /// A stranger says to an MDM or a server what only members may say.
+    Lie(Who, Lie),
+    /// So many strangers dial an MDM or a server, and say nothing.
+    Idle(Who, u32),
+    /// Two servers end, and exchange their addresses; one alone gets a new one. Their devices keep their content.
+    Readdress(u8, u8),
     /// The host of this server refuses dials for so many milliseconds, whether it runs or not.
     Reject(u8, u32),
     /// Stop the virtual machine of a process; its clock stands still for so many microseconds.
@@ -216,6 +227,8 @@ impl Action {
                 | Action::Keep(_)
                 | Action::Elsewhere(_)
                 | Action::Thaw(_)
+                | Action::Lie(..)
+                | Action::Idle(..)
         )
     }
 }
@@ -320,6 +333,18 @@ impl Plan {
     /// True when a client's name has two processes at some time.
     pub fn has_doubles(&self) -> bool {
         self.steps.iter().any(|s| matches!(s.action, Action::Elsewhere(_)))
+    }
+
+    /// True when it is the story of a recovery, or of a server that refuses dials: such a plan has no
+    /// other faults.
+    pub fn is_one_story(&self) -> bool {
+        let story = |a: &Action| matches!(a, Action::Reject(..) | Action::Lose(..));
+        self.steps.iter().any(|s| story(&s.action))
+    }
+
+    /// True when a stranger lies at some time.
+    pub fn has_lies(&self) -> bool {
+        self.steps.iter().any(|s| matches!(s.action, Action::Lie(..)))
     }
 
     /// True when a process's data survives its death.

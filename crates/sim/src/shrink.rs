@@ -190,13 +190,18 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
 
 fn names(action: &Action, who: Who) -> bool {
     match *action {
-        Action::Crash(w, _) | Action::Start(w) | Action::Pause(w, _) | Action::Resume(w) => {
-            w == who
-        }
+        Action::Crash(w, _)
+        | Action::Start(w)
+        | Action::Pause(w, _)
+        | Action::Resume(w)
+        | Action::Lie(w, _)
+        | Action::Idle(w, _) => w == who,
         Action::Block(a, b) | Action::Open(a, b) | Action::Clog(a, b, _) | Action::Reset(a, b) => {
             a == who || b == who
         }
-        Action::Tamper(i, Tamper::Swapped(j)) => Who::Sds(i) == who || Who::Sds(j) == who,
+        Action::Tamper(i, Tamper::Swapped(j)) | Action::Readdress(i, j) => {
+            Who::Sds(i) == who || Who::Sds(j) == who
+        }
         Action::Tamper(i, _)
         | Action::Damage(i, _)
         | Action::Grow(i, _)

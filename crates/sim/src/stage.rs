@@ -128,9 +128,12 @@ pub struct Stage {
     pub(crate) outlets: Vec<Outlet>,
     /// Clients whose newest life is at their second place.
     pub(crate) elsewhere: Vec<bool>,
+    /// How many fresh addresses were given to servers.
+    pub(crate) readdressed: u8,
 }
 
-const MDM_PORT: u16 = 7000;
+/// Where everybody listens.
+pub(crate) const MDM_PORT: u16 = 7000;
 /// As small as possible, so that a short run meets every bound.
 const TUNING: Tuning = Tuning {
     durability: Durability::Flush,
@@ -212,10 +215,14 @@ impl Stage {
             rescue: Rescue::default(),
             outlets: Vec::new(),
             elsewhere: vec![false; plan.clients.into()],
+            readdressed: 0,
             plan: plan.clone(),
         };
         stage.add_doubles();
         stage.add_nbd();
+        if plan.has_lies() {
+            stage.world.expect_lies(Prng::new(plan.seed).fork("lies"));
+        }
         stage
     }
 
@@ -339,7 +346,7 @@ impl Stage {
                     name: format!("sds{server}"),
                     shard: before.count() as u32,
                     mdm: known,
-                    address: Stage::address(who),
+                    address: self.world.address(id).expect("a server has an address"),
                     device,
                     home: Home {
                         fault_set: match self.plan.fault_sets {

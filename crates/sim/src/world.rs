@@ -10,6 +10,7 @@ use crate::check::executed::Writes;
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::inbox::{Item, PendingKind, Process, Strike};
+use crate::lies::Liar;
 use crate::net::{Conn, Paths};
 use crate::queue::Queue;
 use crate::trace::{Sink, Trace};
@@ -153,6 +154,8 @@ pub struct World {
     /// Hellos that somebody has overheard, with whom they were for; and what that one makes of them.
     pub(crate) overheard: VecDeque<(ProcId, Hello)>,
     pub(crate) forge_prng: Prng,
+    /// Who has overheard more than hellos, in plans that have lies.
+    pub(crate) liar: Option<Liar>,
 }
 
 impl World {
@@ -172,6 +175,7 @@ impl World {
             link_queue,
             overheard: VecDeque::new(),
             forge_prng: root.fork("forge"),
+            liar: None,
             disk_prng: root.fork("disk"),
             run_prng: root.fork("run"),
             seed_prng: root,

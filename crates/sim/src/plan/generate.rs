@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 11] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 15] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -25,6 +25,10 @@ const FAMILIES: [fn(&mut Plan, &Prng); 11] = [
     super::elsewhere::draw,
     super::rejects::draw,
     super::rescue::draw,
+    super::together::draw,
+    super::idle::draw,
+    super::addresses::draw,
+    super::lies::draw,
 ];
 
 impl Plan {

@@ -1,0 +1,25 @@
+//! Plans in which addresses change hands: servers come back at others, and their former ones are
+//! taken by others, or by nobody.
+
+use super::episode::{Episode, while_away};
+use super::{Action, Plan, Who};
+use base::Prng;
+use std::time::Duration;
+
+/// Draws that for some plans whose servers keep what they have.
+pub(super) fn draw(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("addresses");
+    let keeps = plan.durable && plan.memory == 0;
+    if !keeps || plan.is_one_story() || !r.chance(0.06) {
+        return;
+    }
+    for _ in 0..r.range(1, 5) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let mut e = Episode { plan, at, careful: true };
+        let sds = u64::from(e.plan.sds);
+        let (i, j) = (r.below(sds) as u8, r.below(sds) as u8);
+        e.push(Duration::ZERO, Action::Readdress(i, j));
+        e.push(while_away(&mut r), Action::Start(Who::Sds(i)));
+        e.push(while_away(&mut r), Action::Start(Who::Sds(j)));
+    }
+}
