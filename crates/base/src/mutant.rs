@@ -226,6 +226,8 @@ pub enum Mutant {
     AnyCluster,
     /// Links: a hello that means another device is believed.
     AnyDevice,
+    /// Mdm: a device counts as what it says it is, although it had more in its log before.
+    BelieveSetBack,
 }
 
 impl Mutant {
@@ -349,6 +351,7 @@ impl Mutant {
         Mutant::SettleLost,
         Mutant::AnyCluster,
         Mutant::AnyDevice,
+        Mutant::BelieveSetBack,
     ];
 }
 

@@ -38,6 +38,8 @@ pub struct Seen {
     pub quarantine: Quarantine,
     /// The newest map that it has taken over, as far as it has said.
     pub map: MapVersion,
+    /// Which content it had, and how many records of its log were durable.
+    settled: (u64, u64),
     /// Bytes copied, as reported, in the last seconds.
     moved: VecDeque<(Time, u64)>,
 }
@@ -56,6 +58,17 @@ impl Seen {
             self.moved.pop_front();
         }
         self.heartbeat = Some(heartbeat);
+    }
+
+    /// So many first records of the device's log are durable. `store` names its content.
+    pub fn has_settled(&mut self, store: u64, records: u64) {
+        let before = if self.settled.0 == store { self.settled.1 } else { 0 };
+        self.settled = (store, before.max(records));
+    }
+
+    /// How many records of its log were durable while it had this content, as far as it was heard.
+    pub fn settled(&self, store: u64) -> u64 {
+        if self.settled.0 == store { self.settled.1 } else { 0 }
     }
 
     /// A new life begins: what it counts since its start, the last one's heartbeat does not tell.

@@ -257,6 +257,11 @@ impl Mdm {
         }
     }
 
+    /// What it has heard.
+    pub fn observed(&self) -> &Observed {
+        &self.observed
+    }
+
     /// The state, for oracles: when [`Mdm::is_settled`], all of it is committed.
     pub fn state(&self) -> &State {
         &self.state

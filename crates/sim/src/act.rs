@@ -87,6 +87,7 @@ impl Stage {
             }
             Action::Damage(i, damage) => self.damage(i, damage),
             Action::Tamper(i, how) => self.tamper(i, how),
+            Action::Snapshot(i) => self.snapshot(i),
             Action::Grow(i, mib) => self.grow(i, mib),
             Action::Scrub => self.order(Order::Scrub),
             Action::Remove(i) => self.order(Order::Remove(self.plan.server(i), false)),

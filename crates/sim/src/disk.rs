@@ -176,6 +176,13 @@ impl Disk {
         }
     }
 
+    /// Another device with the same content, as somebody copies it who reads it from its beginning
+    /// to its end.
+    pub fn copy(&self) -> Disk {
+        let (seen, durable) = (self.seen.clone(), self.seen.clone());
+        Disk { seen, durable, ..Disk::new(self.kind, self.size) }
+    }
+
     /// Bytes.
     pub fn size(&self) -> u64 {
         self.size

@@ -6,6 +6,7 @@
 mod addresses;
 pub mod clocks;
 mod conditions;
+mod copies;
 mod crowd;
 mod elsewhere;
 mod episode;
@@ -153,6 +154,8 @@ pub enum Action {
     Damage(u8, Damage),
     /// Turn this server off, do this to its device, and turn it on again.
     Tamper(u8, Tamper),
+    /// Copy this server's device while it serves.
+    Snapshot(u8),
     /// Make this server's device so many MiB larger, as its next life will find.
     Grow(u8, u32),
     /// Remove the server of this device; when it is empty, another one is added in its place, with an empty device.
@@ -180,7 +183,8 @@ pub enum Action {
     Lie(Who, Lie),
     /// So many strangers dial an MDM or a server, and say nothing.
     Idle(Who, u32),
-    /// Two servers end, and exchange their addresses; one alone gets a new one. Their devices keep their content.
+    /// Two servers end, and exchange their addresses; one alone gets a new one. Their devices keep
+    /// their content.
     Readdress(u8, u8),
     /// The host of this server refuses dials for so many milliseconds, whether it runs or not.
     Reject(u8, u32),
@@ -227,6 +231,7 @@ impl Action {
                 | Action::Keep(_)
                 | Action::Elsewhere(_)
                 | Action::Thaw(_)
+                | Action::Snapshot(_)
                 | Action::Lie(..)
                 | Action::Idle(..)
         )

@@ -199,12 +199,13 @@ fn names(action: &Action, who: Who) -> bool {
         Action::Block(a, b) | Action::Open(a, b) | Action::Clog(a, b, _) | Action::Reset(a, b) => {
             a == who || b == who
         }
-        Action::Tamper(i, Tamper::Swapped(j)) | Action::Readdress(i, j) => {
+        Action::Tamper(i, Tamper::Swapped(j) | Tamper::CopyOf(j)) | Action::Readdress(i, j) => {
             Who::Sds(i) == who || Who::Sds(j) == who
         }
         Action::Tamper(i, _)
         | Action::Damage(i, _)
         | Action::Grow(i, _)
+        | Action::Snapshot(i)
         | Action::RemoveDevice(i) => Who::Sds(i) == who,
         _ => false,
     }

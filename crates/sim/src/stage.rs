@@ -18,7 +18,7 @@ use crate::nbd::Outlet;
 use crate::plan::pools::pool_name;
 use crate::plan::{Action, Death, Plan, Who};
 use crate::rescue::Rescue;
-use crate::tamper::Harm;
+use crate::tamper::{Harm, Snapshot};
 use crate::trace::Sink;
 use crate::world::{ProcId, ProcState, Step, World};
 use base::{DeviceId, GroupId, MIB, Prng, TIB, Time, UnitKey, VolumeId};
@@ -111,6 +111,8 @@ pub struct Stage {
     pub(crate) unread: BTreeSet<(UnitKey, u32)>,
     /// Servers whose devices must be refused, and what was done to them.
     pub(crate) tampered: BTreeMap<u8, Harm>,
+    /// Copies of servers' devices that somebody keeps.
+    pub(crate) snapshots: BTreeMap<u8, Snapshot>,
     /// Servers that have another one's device, and which one that is.
     pub(crate) written: BTreeMap<u8, DeviceId>,
     /// What damage strikes.
@@ -207,6 +209,7 @@ impl Stage {
             lost_copies: BTreeSet::new(),
             unread: BTreeSet::new(),
             tampered: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
             written: BTreeMap::new(),
             damage_prng: Prng::new(plan.seed).fork("damage"),
             ambush: None,

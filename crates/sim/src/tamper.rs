@@ -4,6 +4,8 @@
 //! One damaged superblock must not matter. All four of them, or a missing end, must be refused and told; then
 //! somebody puts it right, and it serves with all that it had. A device that stands elsewhere is refused as long
 //! as the MDM takes it for up; then it counts again, there, as what is written on it and as nothing else.
+//! A copy of a device that serves is refused wherever it is started. So is an older copy of a device
+//! in its own place.
 //!
 //! Not done here: damage of other metadata. What a mount does about that is in the store's own tests
 //! (`crates/store/tests/damage.rs`).
@@ -13,6 +15,7 @@ use crate::disk::Disk;
 use crate::plan::{Death, Who};
 use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
+use base::DeviceId;
 use node::sds::{Device, Sds, Trouble};
 use seam::DiskId;
 use store::durable::layout::SLOT;
@@ -29,6 +32,20 @@ pub enum Tamper {
     Shrunk,
     /// It is exchanged with this server's.
     Swapped(u8),
+    /// A copy of this server's, which serves, takes its place.
+    CopyOf(u8),
+    /// It is as it was when it was copied last.
+    SetBack,
+}
+
+/// A copy of a device.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    disk: Disk,
+    /// Which device it is, and with which content.
+    of: (DeviceId, u64),
+    /// Records that its log may have.
+    records: u64,
 }
 
 /// What was done to a device.
@@ -39,6 +56,8 @@ pub(crate) struct Harm {
     size: u64,
     /// The superblocks that were damaged, if it was that.
     places: Vec<u64>,
+    /// The device itself, if a copy of another one is in its place.
+    aside: Option<Disk>,
 }
 
 /// A byte of a superblock that its checksum covers, and nothing is looked at before that.
@@ -49,7 +68,9 @@ impl Stage {
     pub(crate) fn tamper(&mut self, i: u8, how: Tamper) {
         let those = match how {
             Tamper::Swapped(j) if j != i => vec![i, j],
-            Tamper::Swapped(_) => return,
+            Tamper::CopyOf(j) if j != i && self.can_be_tampered(j) => vec![i],
+            Tamper::SetBack if !self.is_older(i) => return,
+            Tamper::Swapped(_) | Tamper::CopyOf(_) => return,
             _ => vec![i],
         };
         if !those.iter().all(|i| self.can_be_tampered(*i)) {
@@ -57,7 +78,8 @@ impl Stage {
         }
         self.marks.meet("sim: a device was tampered with");
         let Some(layout) = self.durable(i).map(|d| d.layout().clone()) else { return };
-        let mut harm = Harm { how, size: self.file(i).size(), places: layout.places().to_vec() };
+        let (size, places) = (self.file(i).size(), layout.places().to_vec());
+        let mut harm = Harm { how, size, places, aside: None };
         if how == Tamper::Superblock {
             let copy = self.damage_prng.below(4) as usize;
             harm.places = vec![harm.places[copy]];
@@ -71,13 +93,39 @@ impl Stage {
             self.kill(Who::Sds(*i), Death { keep: true, ..Death::default() });
         }
         self.do_to(i, &harm);
+        if let Tamper::CopyOf(j) = how {
+            let copy = self.file(j).copy();
+            harm.aside = Some(std::mem::replace(self.file(i), copy));
+        }
+        if let (Tamper::SetBack, Some(old)) = (how, self.snapshots.remove(&i)) {
+            harm.aside = Some(std::mem::replace(self.file(i), old.disk));
+        }
         if how == Tamper::Shrunk {
             self.file(i).resize((layout.size - layout.size / 4) / SLOT * SLOT);
         }
-        if matches!(how, Tamper::Superblocks | Tamper::Shrunk) {
+        if !matches!(how, Tamper::Superblock | Tamper::Swapped(_)) {
             self.tampered.insert(i, harm);
         }
         those.iter().for_each(|i| self.start(Who::Sds(*i)));
+    }
+
+    /// Somebody copies this server's device while it serves.
+    pub(crate) fn snapshot(&mut self, i: u8) {
+        if !self.can_be_tampered(i) {
+            return;
+        }
+        let Some(durable) = self.durable(i) else { return };
+        let identity = durable.identity();
+        let (of, records) = ((identity.device, identity.uuid[0]), durable.records_written());
+        let disk = self.file(i).copy();
+        self.snapshots.insert(i, Snapshot { disk, of, records });
+    }
+
+    /// The copy of this server's device is older than what the MDM that leads has heard of it.
+    fn is_older(&self, i: u8) -> bool {
+        let Some((old, mdm)) = self.snapshots.get(&i).zip(self.mdm()) else { return false };
+        let heard = mdm.observed().devices.get(&old.of.0).map_or(0, |seen| seen.settled(old.of.1));
+        heard > old.records
     }
 
     /// It has a device that keeps its content and is in use.
@@ -104,7 +152,7 @@ impl Stage {
             Tamper::Superblock | Tamper::Superblocks => {
                 harm.places.iter().for_each(|at| self.file(i).flip(at + INSIDE));
             }
-            Tamper::Shrunk => {}
+            Tamper::Shrunk | Tamper::CopyOf(_) | Tamper::SetBack => {}
             Tamper::Swapped(j) => {
                 let empty = Disk::new(self.file(i).kind(), 0);
                 let own = std::mem::replace(self.file(i), empty);
@@ -124,6 +172,7 @@ impl Stage {
         match (self.tampered.get(&i).map(|harm| harm.how), trouble) {
             (Some(Tamper::Superblocks), Trouble::Device(Damaged { .. })) => true,
             (Some(Tamper::Shrunk), Trouble::Device(Shrunk { .. } | TooSmall { .. })) => true,
+            (Some(Tamper::CopyOf(_) | Tamper::SetBack), Trouble::Refused(_)) => true,
             (None, Trouble::Refused(_)) => self.written.contains_key(&i),
             _ => false,
         }
@@ -131,8 +180,11 @@ impl Stage {
 
     /// The server has refused its device, and is off: puts that right, if something was done to it.
     pub(crate) fn put_right(&mut self, i: u8) {
-        let Some(harm) = self.tampered.remove(&i) else { return };
+        let Some(mut harm) = self.tampered.remove(&i) else { return };
         self.do_to(i, &harm);
+        if let Some(own) = harm.aside.take() {
+            *self.file(i) = own;
+        }
         self.file(i).resize(harm.size);
         self.marks.meet("sim: a device was refused and put right");
     }

@@ -258,6 +258,9 @@ pub struct Register {
     /// The first volume's id that is above all those of which the device holds data; 0: it holds nothing.
     #[prost(uint32, tag = "81")]
     pub next_volume: u32,
+    /// Records that the device's log has had in all its lives; 0: it has no log.
+    #[prost(uint64, tag = "82")]
+    pub records: u64,
 }
 
 /// An SDC reports to the MDM.
@@ -357,6 +360,10 @@ pub struct Heartbeat {
     /// True when a write to a thin volume was refused in the last seconds, as only the spare is left (SDS).
     #[prost(bool, tag = "32")]
     pub only_spare: bool,
+    /// So many first records of the device's log are durable, with their data; 0: it has no log
+    /// (SDS).
+    #[prost(uint64, tag = "33")]
+    pub settled: u64,
     /// Volumes that NBD clients have attached (SDC).
     #[prost(uint32, repeated, tag = "50")]
     pub attached: Vec<u32>,

@@ -294,7 +294,11 @@ impl Mdm {
                 if !heartbeat.slow.is_empty() {
                     self.slowness.hurry(now);
                 }
-                self.observed.devices.entry(device).or_default().beat(now, heartbeat);
+                let seen = self.observed.devices.entry(device).or_default();
+                if let Some(entry) = self.state.devices.get(&device) {
+                    seen.has_settled(entry.store, heartbeat.settled);
+                }
+                seen.beat(now, heartbeat);
                 if !self.state.is_up(device) {
                     self.revived.insert(device);
                 }

@@ -4,7 +4,7 @@ use super::outlet::{Answer, Fence};
 use super::{Mdm, Peer, Session};
 use crate::links::refusal;
 use alloc::collections::BTreeSet;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{ClusterId, DeviceId, Duration, LinkId, SdcId, Time, VolumeId};
@@ -281,6 +281,30 @@ impl Mdm {
         }
     }
 
+    /// How many records the log of this device had when it was heard last, as far as this MDM has
+    /// heard it with this content.
+    fn settled(&self, m: &Register) -> u64 {
+        let seen = self.observed.devices.get(&DeviceId(m.device));
+        seen.map_or(0, |seen| seen.settled(m.store))
+    }
+
+    /// True for an older copy of a device: it lacks what was acknowledged since.
+    fn is_set_back(&self, m: &Register) -> bool {
+        m.device != 0 && self.settled(m) > m.records && !mutant::on(Mutant::BelieveSetBack)
+    }
+
+    /// What is wrong with an older copy of a device.
+    fn set_back(&self, m: &Register) -> String {
+        alloc::format!(
+            "it is dev{} as it was before: its log ends with record {}, and it had {}. An older copy of \
+             a device lacks what was written since. Use the newest one. If that is gone: remove this one \
+             (`gabion device remove`), and add it anew, empty",
+            m.device,
+            m.records,
+            self.settled(m)
+        )
+    }
+
     fn register(
         &mut self,
         now: Time,
@@ -292,7 +316,13 @@ impl Mdm {
         let opened = self.links[&link].opened;
         let session = self.state.reporter(m).and_then(|(id, _)| self.devices.get(&id));
         let before = session.map_or(0, |s| s.began);
-        let (device, began) = match self.state.register(m, before > opened) {
+        let registration = self.state.register(m, before > opened);
+        let (device, began) = match registration {
+            Registration::Known(_) | Registration::New(..) if self.is_set_back(m) => {
+                let text = self.set_back(m);
+                self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
+                return self.expel(link, refusal(RefusalCode::WrongDevice, text), out);
+            }
             Registration::Known(id) => (id, before),
             Registration::New(id, command) => {
                 self.execute(now, &command, batch, out);

@@ -1,7 +1,7 @@
 //! A shard's dealings with the MDM: registration, heartbeats, the map, proposals.
 
 use super::opening::Known;
-use super::{Sds, Trouble, Who};
+use super::{Device, Sds, Trouble, Who};
 use crate::links::{hello, send_control};
 use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -148,6 +148,7 @@ impl Sds {
             pool: config.home.pool.clone(),
             incarnation: self.incarnation.0,
             next_volume: 0,
+            records: 0,
         };
         let device = match (&self.mirror, self.opening.known()) {
             (Some(mirror), _) => mirror.journal(),
@@ -166,6 +167,7 @@ impl Sds {
             (register.device, register.store) = (device.0, uuid[0]);
             let acted = durable.records().into_iter().map(|(_, r)| r.acted.0).max();
             register.acted = acted.unwrap_or(0);
+            register.records = durable.records_written();
         }
         Some(register)
     }
@@ -454,7 +456,9 @@ impl Sds {
         let stats = self.stats();
         let slow = self.slow(now);
         let lately = |at: Option<Time>| at.is_some_and(|at| now.since(at) < FULL_FOR);
+        let durable = self.device().and_then(Device::durable);
         let heartbeat = Heartbeat {
+            settled: durable.map_or(0, Durable::records_settled),
             used: self.device().map_or(0, |d| d.used()),
             resync_remaining: self.mirror.as_ref().map_or(0, |m| m.resync_remaining()),
             resync_moved: stats.moved,

@@ -1,6 +1,7 @@
 //! The MDM as a node, driven by hand in virtual time: registration, maps, verdicts, orders, its disk.
 
 mod clients;
+mod copies;
 mod members;
 mod recovery;
 

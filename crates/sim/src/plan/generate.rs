@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 15] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 16] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -29,6 +29,7 @@ const FAMILIES: [fn(&mut Plan, &Prng); 15] = [
     super::idle::draw,
     super::addresses::draw,
     super::lies::draw,
+    super::copies::draw,
 ];
 
 impl Plan {

@@ -169,6 +169,7 @@ impl fmt::Display for Action {
             Action::Finish => f.write_str("finish"),
             Action::Accept => f.write_str("accept"),
             Action::Scrub => f.write_str("scrub"),
+            Action::Snapshot(i) => write!(f, "snapshot {i}"),
             Action::Grow(i, mib) => write!(f, "grow {i} {mib}"),
             Action::Remove(i) => write!(f, "remove {i}"),
             Action::RemoveDevice(i) => write!(f, "remove-device {i}"),
@@ -198,6 +199,8 @@ impl fmt::Display for Action {
                 Tamper::Superblock => write!(f, "tamper {i} superblock"),
                 Tamper::Superblocks => write!(f, "tamper {i} superblocks"),
                 Tamper::Shrunk => write!(f, "tamper {i} shrunk"),
+                Tamper::SetBack => write!(f, "tamper {i} set-back"),
+                Tamper::CopyOf(j) => write!(f, "tamper {i} copy-of {j}"),
                 Tamper::Swapped(j) => write!(f, "tamper {i} swapped {j}"),
             },
         }
@@ -273,6 +276,7 @@ impl FromStr for Action {
             ["finish"] => Action::Finish,
             ["accept"] => Action::Accept,
             ["scrub"] => Action::Scrub,
+            ["snapshot", i] => Action::Snapshot(i.parse()?),
             ["grow", i, mib] => Action::Grow(i.parse()?, mib.parse()?),
             ["remove", i] => Action::Remove(i.parse()?),
             ["remove-device", i] => Action::RemoveDevice(i.parse()?),
@@ -306,6 +310,8 @@ impl FromStr for Action {
             ["tamper", i, "superblock"] => Action::Tamper(i.parse()?, Tamper::Superblock),
             ["tamper", i, "superblocks"] => Action::Tamper(i.parse()?, Tamper::Superblocks),
             ["tamper", i, "shrunk"] => Action::Tamper(i.parse()?, Tamper::Shrunk),
+            ["tamper", i, "set-back"] => Action::Tamper(i.parse()?, Tamper::SetBack),
+            ["tamper", i, "copy-of", j] => Action::Tamper(i.parse()?, Tamper::CopyOf(j.parse()?)),
             ["tamper", i, "swapped", j] => Action::Tamper(i.parse()?, Tamper::Swapped(j.parse()?)),
             _ => bail!("no action: {s:?}"),
         })

@@ -247,6 +247,17 @@ impl Durable {
         !self.jobs.is_empty()
     }
 
+    /// How many records the log has had in all lives of the device.
+    pub fn records_written(&self) -> u64 {
+        self.log.next_record()
+    }
+
+    /// How many of them, from the first one on, are durable, with their data: no later life has
+    /// fewer.
+    pub fn records_settled(&self) -> u64 {
+        self.log.settled()
+    }
+
     /// True when a mount would have nothing to replay.
     pub fn is_log_empty(&self) -> bool {
         self.log.used() == 0

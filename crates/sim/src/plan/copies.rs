@@ -1,0 +1,34 @@
+//! Plans in which a copy of a server's device is started in another server's place, while the first
+//! one serves; or later in its own.
+
+use super::{Action, Plan, Timed};
+use crate::tamper::Tamper;
+use crate::weather::Weather;
+use base::Prng;
+use std::time::Duration;
+
+/// Draws that for some plans, and takes other faults out of them: only while the first one counts
+/// as up is its copy refused.
+pub(super) fn draw(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("copies");
+    let keeps = plan.durable && plan.memory == 0;
+    let tight = plan.capacity < plan.volumes.iter().sum();
+    if !keeps || tight || plan.is_one_story() || !r.chance(0.03) {
+        return;
+    }
+    let stays = |a: &Action| matches!(a, Action::Io { .. } | Action::Idle(..) | Action::Lie(..));
+    plan.steps.retain(|s| stays(&s.action));
+    (plan.weather, plan.growth) = (Weather::FAIR, 0);
+    for _ in 0..r.range(1, 3) {
+        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let i = r.below(plan.sds.into()) as u8;
+        if r.chance(0.5) {
+            plan.steps.push(Timed { at, action: Action::Snapshot(i) });
+            let at = at + Duration::from_micros(r.range(1_000, 3_000_000));
+            plan.steps.push(Timed { at, action: Action::Tamper(i, Tamper::SetBack) });
+            continue;
+        }
+        let j = (i + r.range(1, u64::from(plan.sds) - 1) as u8) % plan.sds;
+        plan.steps.push(Timed { at, action: Action::Tamper(i, Tamper::CopyOf(j)) });
+    }
+}
