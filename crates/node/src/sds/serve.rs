@@ -95,11 +95,14 @@ impl Sds {
     // ---- handshakes ----
 
     fn greeted(&mut self, now: Time, link: LinkId, h: &Header, body: &Buf, out: &mut Effects) {
+        // One whose hello waits has nothing to say before it is answered.
+        let waits = self.waiting.iter().any(|w| w.is_on(link));
         let hello = match (h.kind(), Hello::decode(&body[..])) {
-            (Some(Kind::Hello), Ok(hello)) => hello,
+            (Some(Kind::Hello), Ok(hello)) if !waits => hello,
             _ => {
                 out.note(Note::Refused { link, why: "the first frame was not a hello" });
                 self.links.remove(&link);
+                self.waiting.retain(|w| !w.is_on(link));
                 return refuse(link, &refusal(RefusalCode::Unexpected, "say hello first"), out);
             }
         };
@@ -150,7 +153,7 @@ impl Sds {
             return Err(refusal(RefusalCode::Superseded, text));
         }
         if incarnation > known && !mutant::on(Mutant::BelieveHello) {
-            self.wait_for_map(now, link, hello, out);
+            self.wait_for_map(now, link, hello);
             return Ok(());
         }
         let sessions_link = match hello.role() {
@@ -200,10 +203,7 @@ impl Sds {
 
     /// A hello of a life that the map doesn't know: anybody can say that it is. It waits for the map that does, which is
     /// on its way if it is true.
-    fn wait_for_map(&mut self, now: Time, link: LinkId, hello: &Hello, out: &mut Effects) {
-        if self.waiting.iter().any(|w| w.link == link) {
-            return self.drop_link(now, link, out);
-        }
+    fn wait_for_map(&mut self, now: Time, link: LinkId, hello: &Hello) {
         let until = now + self.config.limits.hello_within;
         self.waiting.push(Waiting { link, until, hello: hello.clone() });
     }

@@ -493,6 +493,26 @@ fn a_life_that_no_map_names_is_not_believed() {
     }
 }
 
+/// Whoever says more than a hello before it is answered is turned away for good: that link is
+/// nobody's, whatever maps come.
+#[test]
+fn a_hello_that_waits_is_forgotten_with_its_link() {
+    for kind in [Kind::Beacon, Kind::Hello] {
+        let mut b = Bench::new();
+        let mdm = b.join_mdm(1);
+        b.map_of(mdm, 18, &[(3, 9), (4, 2)], &[]);
+        let link = b.says(Role::Sds, 4, 3, 1);
+        b.frame(link, kind, &Hello::default());
+        assert_eq!(b.closed, [link], "{kind:?}");
+        let said = b.sent.iter().filter(|(to, _)| *to == link).count();
+        b.map_of(mdm, 19, &[(3, 9), (4, 3)], &[]);
+        assert!(!b.welcome.contains(&link), "{kind:?}");
+        assert_eq!(b.sent.iter().filter(|(to, _)| *to == link).count(), said, "{kind:?}");
+        let true_one = b.says(Role::Sds, 4, 3, 1);
+        assert_eq!(b.sent.last(), Some(&(true_one, Kind::Welcome)), "{kind:?}");
+    }
+}
+
 /// Whoever takes a session's number leaves room for the next, and who is refused is told where to go on.
 #[test]
 fn no_session_uses_up_the_numbers() {
