@@ -5,7 +5,7 @@
 //! repeated proposals and registrations never grow the log.
 
 use crate::command::{self, Command};
-use crate::group::Group;
+use crate::group::{Doubt, Group};
 use crate::mapping::{Grant, Mapping};
 use crate::refused::{MAX_DEVICES, MAX_NEW_GROUPS, MAX_SDCS, PEER_NAME_MAX, Refused, check_name};
 use crate::state::{Device, Sdc, State, check_size, survives};
@@ -94,7 +94,10 @@ impl State {
         });
         match self.would_change(&command) {
             true => Registration::New(device, command),
-            false => Registration::Known(device),
+            false if known.is_some_and(|(_, d)| d.nonce == m.nonce) => Registration::Known(device),
+            false => Registration::Bad(format!(
+                "{device} can't be taken in where it is now: its place, or what is on it, has changed meanwhile"
+            )),
         }
     }
 
@@ -104,6 +107,14 @@ impl State {
         let after = self.recovery.number > 0;
         let lost = after && told > known.0 && told < self.next_incarnation.0;
         if lost { Incarnation(told) } else { self.next_incarnation }
+    }
+
+    /// True when the lost MDMs may have taken in this content of a device, in place of what this MDM believes to be there. An
+    /// older one remembers less than the state does.
+    fn may_have_replaced(&self, id: DeviceId, m: &control::Register) -> bool {
+        let mine = self.groups_of(id).iter().map(|group| &self.groups[group]);
+        let known = mine.filter(|g| g.doubt != Doubt::None).map(|g| g.epoch.0).max();
+        self.recovery.open && known.is_none_or(|known| m.acted >= known)
     }
 
     /// True for a device that the lost MDMs may have taken in.
@@ -193,8 +204,7 @@ impl State {
         if d.intent == Intent::Removed {
             return Err(format!("it is {id}, which was removed from this cluster: add it anew"));
         }
-        // While an MDM recovers, it doesn't know what the lost ones replaced. What it believed to be here is no evidence then.
-        if d.store != m.store && !self.recovery.open {
+        if d.store != m.store && !(self.may_have_replaced(id, m) && !elsewhere) {
             return Err(format!(
                 "it is an {id} that was replaced since: its data is of no use any more. Add it anew"
             ));

@@ -42,8 +42,8 @@ pub struct Healer {
     quiet: Option<MapVersion>,
     /// Who is to be dropped, and may serve by an older map still.
     partings: Partings,
-    /// So many servers are away that nothing is rebuilt.
-    held_back: bool,
+    /// Domains of which so many servers are away that nothing is rebuilt there.
+    held_back: BTreeSet<DomainId>,
     /// The map at which there was nothing to level.
     level: MapVersion,
     /// Before this time it isn't looked again, after something could not be levelled.
@@ -70,9 +70,9 @@ impl Healer {
         self.quiet.is_none().then_some(self.due)
     }
 
-    /// True while nothing is rebuilt because too many servers are away.
+    /// True while in a domain nothing is rebuilt, because too many of its servers are away.
     pub fn is_held_back(&self) -> bool {
-        self.held_back
+        !self.held_back.is_empty()
     }
 
     /// Something has changed that may end a move: soon, but once for many.
@@ -96,7 +96,9 @@ impl Healer {
         self.look(now, state, seen, limits);
         self.partings.look(now, state, seen, limits);
         let overdue = |since: &Time| now.since(*since) >= limits.rebuild_after;
-        let lost = self.away.iter().filter(|(_, since)| !self.held_back && overdue(since));
+        let domain = |id: &DeviceId| state.devices.get(id).map(|d| state.domain_of(d.sds));
+        let held = |id: &DeviceId| domain(id).is_some_and(|d| self.held_back.contains(&d));
+        let lost = self.away.iter().filter(|(id, since)| !held(id) && overdue(since));
         let lost: BTreeSet<DeviceId> = lost.map(|(device, _)| *device).collect();
         let mut round = Round::new(now, state, seen, limits, &lost);
         round.finish(&self.partings);
@@ -146,7 +148,8 @@ impl Healer {
             *domain.entry(server.unit).or_insert(true) &= gone(id);
         }
         let away = |domain: &BTreeMap<SdsId, bool>| domain.values().filter(|away| **away).count();
-        self.held_back = units.values().any(|domain| away(domain) > loss_limit(domain.len()));
+        let held = units.iter().filter(|(_, domain)| away(domain) > loss_limit(domain.len()));
+        self.held_back = held.map(|(domain, _)| *domain).collect();
     }
 }
 

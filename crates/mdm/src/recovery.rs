@@ -110,6 +110,7 @@ impl Recovery {
 #[derive(Clone, Debug, Default)]
 pub struct Word {
     version: MapVersion,
+    told: MapVersion,
     groups: BTreeMap<GroupId, Said>,
     volumes: BTreeMap<VolumeId, VolumeInfo>,
     next_volume: u32,
@@ -135,7 +136,7 @@ impl Word {
         {
             return false;
         }
-        self.version = MapVersion(part.version);
+        (self.version, self.told) = (MapVersion(part.version), MapVersion(part.told));
         self.next_volume = part.next_volume;
         self.held.extend(part.held);
         for g in part.groups {
@@ -494,8 +495,16 @@ fn strange(state: &State, words: &Words) -> Vec<u32> {
 
 /// What the device with the newest map has told, if that is newer than the state was.
 fn newest_map<'a>(state: &State, words: &'a Words) -> Option<&'a Word> {
-    let newest = words.values().max_by_key(|w| w.version);
-    newest.filter(|w| state.recovery.open && w.version > state.recovery.version)
+    newest(state, words, |w| w.version)
+}
+
+fn newest<'a>(
+    state: &State,
+    words: &'a Words,
+    of: impl Fn(&Word) -> MapVersion,
+) -> Option<&'a Word> {
+    let newest = words.values().max_by_key(|w| of(w));
+    newest.filter(|w| state.recovery.open && of(w) > state.recovery.version)
 }
 
 /// Volumes that differ in the newest map that a server has, if that is newer than the state was.
@@ -512,8 +521,11 @@ fn volumes(state: &State, words: &Words) -> Reconcile {
     };
     let other = word.volumes.values().filter(other).take(VOLUMES);
     change.volumes = other.take_while(room).cloned().collect();
-    let gone = |id: &&VolumeId| id.0 < word.next_volume && !word.volumes.contains_key(id);
-    change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();
+    // Servers pass on what there is. What is deleted is known from MDMs alone.
+    if let Some(word) = newest(state, words, |w| w.told) {
+        let gone = |id: &&VolumeId| id.0 < word.next_volume && !word.volumes.contains_key(id);
+        change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();
+    }
     change
 }
 

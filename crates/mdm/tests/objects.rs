@@ -286,11 +286,10 @@ fn one_rack_is_too_few_and_the_last_two_stay() {
     assert_eq!(go(&s, "a"), Ok(()));
 }
 
-#[test]
-fn a_lost_rack_is_rebuilt_on_others_of_the_pool() {
-    let mut s = racks();
+/// What the healer plans for a rack whose servers died: how many groups get other devices. Somewhere else, others may be
+/// away.
+fn rebuilt(mut s: State, rack: SdsId, away: &[DeviceId]) -> (usize, Healer) {
     let limits = Limits { moves: 1000, moves_per_device: 1000, ..limits() };
-    create_in(&mut s, "fast", plain("v")).unwrap();
     let mut seen = Observed::default();
     for id in s.devices.keys() {
         let mut one = Seen::default();
@@ -298,8 +297,8 @@ fn a_lost_rack_is_rebuilt_on_others_of_the_pool() {
         one.beat(Time::ZERO, Heartbeat::default());
         seen.devices.insert(*id, one);
     }
-    let rack = s.unit_of(DeviceId(1));
-    let lost: Vec<DeviceId> = s.devices.keys().copied().filter(|d| s.unit_of(*d) == rack).collect();
+    let in_rack = s.devices.keys().copied().filter(|d| s.unit_of(*d) == Some(rack));
+    let lost: Vec<DeviceId> = in_rack.chain(away.iter().copied()).collect();
     for device in &lost {
         let life = s.devices[device].incarnation.0;
         apply(&mut s, &down(device.0, life, true));
@@ -317,15 +316,36 @@ fn a_lost_rack_is_rebuilt_on_others_of_the_pool() {
                     let pools: BTreeSet<_> =
                         shape.replicas.iter().map(|d| s.devices[&DeviceId(*d)].pool).collect();
                     assert_eq!((units.len(), pools.len()), (2, 1), "{shape:?}");
-                    assert!(!units.contains(&rack), "{shape:?}");
+                    assert!(!units.contains(&Some(rack)), "{shape:?}");
                 }
             }
             apply(&mut s, &command);
         }
         now = now + limits.rebuild_after + Duration::from_secs(1);
     }
-    assert!(shaped > 0 && !healer.is_held_back(), "a rack is one accident");
     s.check().unwrap();
+    (shaped, healer)
+}
+
+#[test]
+fn a_lost_rack_is_rebuilt_on_others_of_the_pool() {
+    let mut s = racks();
+    create_in(&mut s, "fast", plain("v")).unwrap();
+    let rack = s.unit_of(DeviceId(1)).unwrap();
+    let (shaped, healer) = rebuilt(s, rack, &[]);
+    assert!(shaped > 0 && !healer.is_held_back(), "a rack is one accident");
+}
+
+#[test]
+fn a_domain_that_is_off_keeps_no_other_one_waiting() {
+    let mut s = racks();
+    create_in(&mut s, "fast", plain("v")).unwrap();
+    make(&mut s, ObjectKind::Domain, "lab", "").unwrap();
+    make(&mut s, ObjectKind::Pool, "bench", "lab").unwrap();
+    let lab = register(&mut s, "lab1", 0, ("lab", "", "bench")).unwrap();
+    let rack = s.unit_of(DeviceId(1)).unwrap();
+    let (shaped, healer) = rebuilt(s, rack, &[lab]);
+    assert!(shaped > 0 && healer.is_held_back(), "{shaped} groups get other devices");
 }
 
 #[test]

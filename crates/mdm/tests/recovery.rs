@@ -315,6 +315,7 @@ fn a_volume_made_since_is_kept_where_one_of_its_groups_waits() {
     };
     assert!(one.add(Report {
         version: state.version.0 + 5,
+        told: state.version.0 + 5,
         next_volume: 3,
         groups: vec![said(made(3, &[1])), said(made(4, &[2]))],
         volumes: vec![
@@ -330,6 +331,7 @@ fn a_volume_made_since_is_kept_where_one_of_its_groups_waits() {
     let other = VolumeInfo { id: 3, name: "other".into(), slots: vec![5], ..volume };
     assert!(two.add(Report {
         version: state.version.0 + 5,
+        told: state.version.0 + 5,
         next_volume: 4,
         groups: vec![said(lost)],
         volumes: vec![other],
@@ -375,6 +377,7 @@ fn what_follows_fits_into_an_entry_however_many_clients_are_named() {
     let mut one = word(1, 1, None);
     assert!(one.add(Report {
         version: state.version.0 + 5,
+        told: state.version.0 + 5,
         next_volume: 100,
         volumes: (1..90).map(volume).collect(),
         ..Report::default()
@@ -435,6 +438,7 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
     let made = GroupInfo { id: 3, ..config(1, &[1, 2]) };
     assert!(one.add(Report {
         version: state.version.0 + 5,
+        told: state.version.0 + 5,
         next_volume: 3,
         groups: vec![GroupReport { group: 3, acted: 1, base: 1, config: Some(made) }],
         volumes: vec![info(2, "new", vec![3, 1])],
@@ -586,4 +590,44 @@ fn a_device_that_was_replaced_since_is_let_in_and_what_was_there_is_no_evidence(
     finish(&mut state);
     let registration = state.register(&other(98), false);
     assert!(!matches!(registration, mdm::controller::Registration::New(..)), "{registration:?}");
+}
+
+#[test]
+fn a_disk_that_was_replaced_before_is_not_let_in_by_a_recovery() {
+    use mdm::controller::Registration::{Bad, WrongDevice};
+    let old =
+        |sds: &str, acted| control::Register { store: 99, nonce: 99, acted, ..life(1, sds, 40) };
+    let refused = |state: &State, m: &control::Register| {
+        matches!(state.register(m, false), WrongDevice(_) | Bad(_))
+    };
+    let mut state = recovered(Durable);
+    assert!(refused(&state, &old("sds1", 0)), "it remembers less than the MDM does");
+    assert!(!refused(&state, &old("sds1", 50)));
+    // It stands at another place, and the device is off.
+    state.apply(state.index + 1, &down(1, 1, true));
+    assert!(refused(&state, &old("sds2", 50)) && refused(&state, &old("sds9", 50)));
+}
+
+/// Servers pass maps on, but of deletions they tell only what an MDM has told them.
+#[test]
+fn a_newer_map_that_a_server_was_passed_on_counts_and_deletes_nothing() {
+    let mut state = recovered(Durable);
+    let old = state.volumes[&VolumeId(1)].clone();
+    let volume = VolumeInfo {
+        id: 2,
+        name: "new".into(),
+        size: old.size,
+        slots: vec![1, 2],
+        ..VolumeInfo::default()
+    };
+    let (told, version) = (state.version.0 + 2, state.version.0 + 5);
+    let mut one = word(1, 1, None);
+    let volumes = vec![volume];
+    assert!(one.add(Report { version, told: 0, next_volume: 3, volumes, ..Report::default() }));
+    let mut two = word(1, 1, None);
+    let first = VolumeInfo { id: 1, name: "v".into(), slots: vec![1, 2], ..VolumeInfo::default() };
+    let volumes = vec![VolumeInfo { size: old.size, ..first }];
+    assert!(two.add(Report { version: told, told, next_volume: 2, volumes, ..Report::default() }));
+    settle(&mut state, &words(vec![(1, one), (2, two)]), false);
+    assert_eq!(state.volumes.keys().map(|v| v.0).collect::<Vec<_>>(), [1, 2]);
 }

@@ -334,6 +334,10 @@ impl<J: Journal> Mirror<J> {
         if !member && self.replicas.get(group).is_none() {
             return;
         }
+        // No MDM has said so, and a server may be wrong.
+        if !told && config.primary.is_some_and(|primary| !config.in_sync.contains(&primary)) {
+            return;
+        }
         let replica = self.replicas.get_or_insert_with(group, || Replica::new(Record::default()));
         let known = replica.next.as_ref().map_or(replica.config.epoch, |(next, _)| next.epoch);
         if config.epoch <= known {

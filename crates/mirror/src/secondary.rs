@@ -349,8 +349,9 @@ impl<J: Journal> Mirror<J> {
         }
         let group = GroupId(h.group.get());
         let replica = self.replicas.get_mut(group).expect("checked");
-        if replica.config.in_sync.contains(&self.me) {
-            return self.answer(link, Kind::SyncState, h, Status::Behind, out); // never wiped
+        // That can't be taken back: an MDM has to have said that this is no good copy.
+        if replica.config.in_sync.contains(&self.me) || self.unsure.contains(&group) {
+            return self.answer(link, Kind::SyncState, h, Status::Behind, out);
         }
         let secondary = replica.secondary().expect("checked");
         secondary.started = false;

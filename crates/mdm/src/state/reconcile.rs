@@ -109,6 +109,7 @@ impl State {
         let other = |(id, v): (&VolumeId, &Volume)| id.0 != info.id && v.name == volume.name;
         let may = volume.slots.iter().all(|g| pool(g) == Some(home))
             && check_size(volume.size).is_ok()
+            && (old.is_some() || self.recovery.is_unknown(VolumeId(info.id)))
             && VolumeId(info.id) < self.next_volume
             && !self.volumes.iter().any(other);
         (may && old != Some(&volume)).then_some(volume)

@@ -38,8 +38,8 @@ impl Sds {
         let mut parts = Parts {
             room: self.config.limits.stranger_body as usize - HEAD,
             whole: Report {
-                // What is deleted is known from MDMs alone.
-                version: if self.named { self.map.told.0 } else { 0 },
+                version: if self.named { self.map.version.0 } else { 0 },
+                told: if self.named { self.map.told.0 } else { 0 },
                 next_volume: self.map.next_volume.0,
                 ..Report::default()
             },

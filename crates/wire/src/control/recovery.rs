@@ -22,6 +22,9 @@ pub struct Report {
     /// Volumes of which its device holds data.
     #[prost(uint32, repeated, tag = "5")]
     pub held: Vec<u32>,
+    /// The version of the newest map that an MDM has told it itself: what is deleted is known from that.
+    #[prost(uint64, tag = "6")]
+    pub told: u64,
 }
 
 /// What a device remembers of one group.
