@@ -339,13 +339,16 @@ impl<J: Journal> Mirror<J> {
             return;
         }
         let replica = self.replicas.get_or_insert_with(group, || Replica::new(Record::default()));
-        let known = replica.next.as_ref().map_or(replica.config.epoch, |(next, _)| next.epoch);
-        if config.epoch <= known {
-            if told && config.epoch == known && self.unsure.remove(&group) {
-                self.enter_again(now, group, out);
-            }
+        let known = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
+        let confirms = told && config.epoch == known.epoch && self.unsure.contains(&group);
+        if config.epoch <= known.epoch && !confirms {
             return;
         }
+        if confirms && config == known {
+            self.unsure.remove(&group);
+            return self.enter_again(now, group, out);
+        }
+        // Else it is newer, or the other server was wrong.
         let old_epoch =
             config.epoch <= replica.record.acted && !mutant::on(Mutant::ResumeSameEpoch);
         if old_epoch && replica.config.epoch.0 == 0 {

@@ -281,7 +281,8 @@ impl<J: Journal> Mirror<J> {
                 0
             };
         }
-        op.in_part = (from, to - from) != (op.at, op.len);
+        // It may wait afterwards, and come here again as what is left.
+        op.in_part |= (from, to - from) != (op.at, op.len);
         (op.at, op.len) = (from, to - from);
         None
     }

@@ -23,7 +23,9 @@ use crate::op::{Asker, Local, Op, OpKind, fits};
 use crate::replica::{Members, Role};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Mutant, Time, VolumeId, mutant};
+use base::{
+    BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Lsn, Mutant, Time, VolumeId, mutant,
+};
 use seam::{Buf, DiskError, Effects, ExecutedBlocks, Job, Journal, Marks, Note, Origin, Started};
 use wire::records::{self, Executed};
 use wire::{Header, Kind, Status, flag};
@@ -244,8 +246,9 @@ impl<J: Journal> Mirror<J> {
         op.local = Local::Mending;
         replica.local += 1;
         let unit = op.unit;
+        // While it settles, or mends for a write that is in the stream, others may lack what comes with this.
         let settles = matches!(&replica.role, Role::Primary(primary) if !primary.active);
-        let dirty = settles && !mutant::on(Mutant::MendUnmarked);
+        let dirty = (settles || op.lsn != Lsn(0)) && !mutant::on(Mutant::MendUnmarked);
         if dirty {
             replica.record.dirty.insert(unit, repair.set());
         }
@@ -506,6 +509,9 @@ impl<J: Journal> Mirror<J> {
         if op.kind == OpKind::Copy && !op.acked.intersects(member) {
             return self.copy_once_more(now, key, member, out);
         }
+        if op.kind == OpKind::Amend && !op.acked.intersects(member) {
+            return self.amend_once_more(now, key, out);
+        }
         if !op.kind.changes_data() || op.amended.intersects(member) {
             return;
         }
@@ -517,6 +523,21 @@ impl<J: Journal> Mirror<J> {
             self.copy_anew(now, group, unit, blocks, out);
         }
         self.check_write(now, key, out);
+    }
+
+    /// The blocks that a member needs whole have changed in its memory, and were not written there. They are read and sent once
+    /// more, to all who have not answered; a member whose scrubber has asked for them asks again.
+    fn amend_once_more(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.remove_op(key).expect("the caller has it");
+        let left = Members(op.sent.0 & !op.acked.0);
+        self.unlock(op.group, key);
+        self.leave_stream(now, op.group, op.lsn, out);
+        let Asker::Amend { of } = op.asker else { return };
+        let Some(write) = self.ops.get_mut(of) else { return };
+        write.acked.insert(Members(op.sent.0 & op.acked.0));
+        write.amended.remove(left);
+        write.damaged.insert(left);
+        self.check_write(now, of, out);
     }
 
     /// What was copied has changed in the member's memory, and was not written there.

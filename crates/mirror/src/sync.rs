@@ -309,6 +309,7 @@ impl<J: Journal> Mirror<J> {
         // It follows me in this epoch, so it serves by no lease of an older one (rule R4, case b).
         replica.promises.retain(|(device, _)| *device != from);
         let (streaming, asked_after, patience) = (sync.streaming, sync.asked_after, sync.patience);
+        let idle = sync.copying == 0;
         match sync.phase {
             Phase::Wipe => return self.ask_joiner(now, group, from, out),
             // An answer to an older question says nothing of this stream.
@@ -317,7 +318,8 @@ impl<J: Journal> Mirror<J> {
         }
         self.has_read(from, asked_after);
         if !streaming {
-            if !h.has(flag::MORE) {
+            // Copies of before end in this sync. `ask_again` asks when they have.
+            if !h.has(flag::MORE) && idle {
                 // This answer took as long as the next one will.
                 self.ask_joiner(now, group, from, out);
                 self.wait_for_answer(now, group, patience);

@@ -156,17 +156,21 @@ impl MapView {
         self.told = version;
         match version >= self.version {
             true => Some(self.take(version, pages)),
-            false => Some(self.confirmed(&pages)),
+            false => Some(self.confirmed(pages)),
         }
     }
 
-    /// An MDM tells of groups what another server has passed on before, in a newer map.
-    fn confirmed(&self, pages: &[MapPage]) -> Changes {
-        let same = |g: &&GroupInfo| {
-            self.group(GroupId(g.id)).is_some_and(|known| known.epoch == Epoch(g.epoch))
-        };
-        let told = pages.iter().flat_map(|page| &page.groups);
-        Changes { groups: told.filter(same).map(|g| GroupId(g.id)).collect(), ..Changes::default() }
+    /// An MDM tells of groups what another server has passed on before, in a newer map. What the MDM says counts.
+    fn confirmed(&mut self, pages: Vec<MapPage>) -> Changes {
+        let mut changes = Changes::default();
+        for info in pages.into_iter().flat_map(|page| page.groups) {
+            let id = GroupId(info.id);
+            if self.group(id).is_some_and(|known| known.epoch == Epoch(info.epoch)) {
+                self.groups.insert(id, group(info));
+                changes.groups.push(id);
+            }
+        }
+        changes
     }
 
     /// Takes in the pages of a whole answer that another server passes on, as [`MapView::page`] does. Nothing is

@@ -200,3 +200,16 @@ fn a_copy_whose_body_flips_at_the_member_is_sent_again() {
     assert_eq!(pair.write(0, 1, 9), Some(Status::Ok));
     pair.assert_equal();
 }
+
+/// So does what is sent whole, as the member's own blocks are damaged.
+#[test]
+fn blocks_that_flip_at_the_member_that_needs_them_whole_are_sent_again() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7 + b as u8), Some(Status::Ok)));
+    damage(&mut pair, 1, 1..2);
+    pair.flips[1] = true;
+    assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), Some(Status::Ok));
+    assert!(!pair.flips[1], "they were sent");
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}

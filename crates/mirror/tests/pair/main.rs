@@ -228,7 +228,7 @@ struct Pair {
     replies: Vec<Header>,
     bodies: Vec<Buf>,
     seq: u64,
-    /// A bit of the next write of a client, or of the stream, flips after its arrival.
+    /// A bit of the next write of a client, or of the stream's next one of whole blocks, flips after its arrival.
     flips: [bool; 2],
 }
 
@@ -343,7 +343,8 @@ impl Pair {
             return;
         }
         let (now, to, sender) = (self.now, 1 - from, DeviceId(from as u32 + 1));
-        let flips = h.kind() == Some(Kind::Replicate) && std::mem::take(&mut self.flips[1]);
+        let whole = h.kind() == Some(Kind::Replicate) && body.len() >= BLOCK as usize;
+        let flips = whole && std::mem::take(&mut self.flips[1]);
         let body = if flips { flipped(&body, &mut self.outs[to]) } else { body };
         deliver_to(&mut self.mirrors[to], now, link, sender, h, body, &mut self.outs[to]);
     }

@@ -69,3 +69,24 @@ fn a_leader_outside_the_set_in_sync_is_named_by_no_mdm() {
     pair.mirrors[1].configure(pair.now, GROUP, &config, false, &mut pair.outs[1]);
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok), "nothing has changed");
 }
+
+/// The MDM makes the same epoch, and another configuration of it.
+#[test]
+fn what_an_mdm_says_of_an_epoch_counts_and_not_what_another_server_has_said() {
+    let mut pair = settle(Pair::new([4, 4]));
+    assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
+    let forged = GroupConfig {
+        epoch: Epoch(pair.epoch + 1),
+        primary: Some(DeviceId(1)),
+        replicas: vec![DeviceId(1), DeviceId(3)],
+        in_sync: vec![DeviceId(1)],
+        joiners: Vec::new(),
+        lost: false,
+    };
+    pair.mirrors[1].configure(pair.now, GROUP, &forged, false, &mut pair.outs[1]);
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(1500);
+    assert!(!pair.mirrors[1].journal().is_empty(GROUP), "it is a member");
+    assert_eq!(pair.write(0, 1, 8), Some(Status::Ok));
+    pair.assert_equal();
+}
