@@ -106,6 +106,9 @@ impl Recovery {
     }
 }
 
+/// No group ever comes to this epoch: recoveries add [`JUMP`] each.
+const EPOCHS: u64 = 1 << 62;
+
 /// What one server's device has told.
 #[derive(Clone, Debug, Default)]
 pub struct Word {
@@ -133,6 +136,8 @@ impl Word {
         if groups > TOLD_GROUPS
             || volumes > MAX_VOLUMES
             || self.held.len() + part.held.len() > TOLD_HELD
+            || part.groups.iter().any(|g| g.acted.max(g.base) >= EPOCHS)
+            || part.groups.iter().filter_map(|g| g.config.as_ref()).any(|c| c.epoch >= EPOCHS)
         {
             return false;
         }

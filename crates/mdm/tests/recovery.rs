@@ -556,6 +556,9 @@ fn a_report_without_end_is_refused() {
     };
     let taken = (0..1000).take_while(|i| word.add(part(i * 1000))).count();
     assert!((100..200).contains(&taken), "{taken} thousand groups");
+    let of_epoch = |acted| vec![GroupReport { group: 1, acted, ..Default::default() }];
+    let told = |groups| Word::default().add(Report { groups, ..Report::default() });
+    assert!(told(of_epoch(JUMP * 9)) && !told(of_epoch(u64::MAX)), "no group comes so far");
 }
 
 #[test]

@@ -16,6 +16,8 @@ struct Held {
     beacon_due: Time,
     /// From a beacon to its grant, smoothed.
     trip: Duration,
+    /// A grant that came with a map that this side didn't know: when its beacon left, and that map.
+    early: Option<(Time, MapVersion)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +143,7 @@ impl Leases {
         held.heard = now;
         held.trip = smooth(held.trip, now.since(sent));
         if by_map > my_map && !mutant::on(Mutant::GrantOldMap) {
+            held.early = Some((sent.min(now), by_map));
             return;
         }
         let from = if mutant::on(Mutant::LeaseFromGrant) { now } else { sent.min(now) };
@@ -182,6 +185,20 @@ impl Leases {
     pub fn answers(&self, now: Time, device: DeviceId) -> bool {
         let heard = self.held.get(device).map_or(Time::ZERO, |h| h.heard);
         heard > Time::ZERO && now.since(heard) < self.every * 3
+    }
+
+    /// Grants that came with maps that this side knows by now count. Call when all of the map is in force: a group that
+    /// another one leads in it is given up before. True if one counts that did not.
+    pub fn count_early(&mut self) -> bool {
+        let (mine, lease) = (self.mine, self.lease);
+        let mut any = false;
+        for (_, held) in self.held.iter_mut() {
+            if let Some((sent, _)) = held.early.take_if(|(_, map)| *map <= mine) {
+                held.until = held.until.max(sent + lease);
+                any = true;
+            }
+        }
+        any
     }
 
     /// I grant a lease to a primary whose beacon came now.
@@ -306,5 +323,23 @@ mod tests {
         leases.need(ms(70), &BTreeSet::new());
         leases.hurry(DeviceId(2));
         assert_eq!(leases.wake_at(), None);
+    }
+
+    #[test]
+    fn a_grant_by_a_newer_map_counts_when_that_map_is_in_force() {
+        let ms = |n: u64| Time(n * 1_000_000);
+        let mut leases = Leases::new(ms(0), &Limits::SHIPPED);
+        let (peer, known, newer) = (DeviceId(2), MapVersion(1), MapVersion(3));
+        leases.know(known);
+        leases.need(ms(0), &[peer].into());
+        leases.granted(ms(101), peer, ms(100), newer, known);
+        assert!(!leases.holds(ms(102), peer) && !leases.count_early());
+        leases.know(MapVersion(2));
+        assert!(!leases.count_early() && !leases.holds(ms(103), peer));
+        leases.know(newer);
+        assert!(!leases.holds(ms(104), peer), "groups of before may still be led here");
+        assert!(leases.count_early() && !leases.count_early());
+        let end = 100 + Limits::SHIPPED.lease.as_millis() as u64;
+        assert!(leases.holds(ms(end - 1), peer) && !leases.holds(ms(end), peer));
     }
 }

@@ -70,7 +70,10 @@ impl<J: Journal> Mirror<J> {
     /// After a new map was taken over: promises may be over by it.
     pub fn map_changed(&mut self, now: Time, out: &mut Effects) {
         self.try_waiting(now, out);
-        self.tick(now, out);
+        if self.leases.count_early() {
+            self.unpark_all();
+        }
+        self.tick(now, out); // pumps
     }
 
     /// When `tick` has something to do.

@@ -108,7 +108,11 @@ impl Stage {
             damaged: self.may_be_damaged(op)
                 && (!self.scanning || excused || self.is_lost_twice(op)),
             superseded: op.life < self.world.life(self.proc(Who::Sdc(op.client))),
-            repeated: op.kind != IoKind::Write || self.world.writes.may_be_done(index as u32 + 1),
+            repeated: match op.kind {
+                IoKind::Read | IoKind::Extents => false,
+                IoKind::Write => self.world.writes.may_be_done(index as u32 + 1),
+                IoKind::Zero | IoKind::Discard => true,
+            },
         };
         errors::in_order(error, case, &self.leaves)
     }
