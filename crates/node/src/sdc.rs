@@ -303,7 +303,7 @@ fn refusal_note(header: &Header, body: &[u8]) -> &'static str {
             "refused: a newer process has this client's name, and one of the two needs another `name`; or it was \
              removed with `gabion sdc remove`. Start this one again then"
         }
-        Some(Code::NotLeader) => "another MDM leads",
+        Some(Code::NotLeader) => "that MDM does not lead: the others are asked",
         Some(Code::NotMe) => "refused: another process listens at this address",
         _ => "refused",
     }

@@ -75,7 +75,7 @@ impl Mdm {
             RefusalCode::WrongCluster => "wrong cluster",
             RefusalCode::WrongDevice => "wrong device",
             RefusalCode::WrongVersion => "wrong version",
-            RefusalCode::NotLeader => "another MDM leads",
+            RefusalCode::NotLeader => "this MDM does not lead",
             RefusalCode::WrongMember => "a wrong MDM",
             RefusalCode::WrongPlace => "a server's domain, fault set or storage pool",
             RefusalCode::Full => "the cluster has as many servers or clients as it takes",

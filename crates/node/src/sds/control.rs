@@ -551,7 +551,7 @@ impl Sds {
 /// What a refusal of the MDM means, and what to do.
 fn refused(code: RefusalCode) -> &'static str {
     match code {
-        RefusalCode::NotLeader => "another MDM leads",
+        RefusalCode::NotLeader => "that MDM does not lead: the others are asked",
         RefusalCode::WrongPlace => {
             "the MDM does not know where this server belongs: compare `domain`, `fault_set` and `pool` of its \
              configuration with `gabion domain list`, `gabion fault-set list` and `gabion pool list`. Where there are \
