@@ -333,8 +333,8 @@ pub enum Refused {
     Nobody,
     /// Nothing of these volumes can be given up in this way.
     #[error(
-        "nothing of that can be given up: `gabion volume damage` shows what is not served, and why. What is lost begins \
-         anew with zeros; what waits for a device with an older copy, by --use-stale"
+        "nothing of that can be given up: `gabion volume damage` shows what is not served, and why. --read-as is for what \
+         is lost; --use-stale for what waits for a device while an older copy is there"
     )]
     NothingLost,
     /// Other volumes have data in the same groups.

@@ -6,7 +6,7 @@ use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
 use crate::volume::ReadAs;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{
@@ -14,6 +14,9 @@ use wire::control::{
 };
 
 const UNIT: u64 = base::UNIT as u64;
+
+/// So many ranges are printed for people.
+const RANGES: usize = 20;
 
 /// Bytes in a row that nobody serves, for one reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -50,6 +53,8 @@ struct Damage {
     /// Served, with an error for each block that wasn't written since its loss was accepted.
     error_ranges: Vec<Span>,
     accepted: Vec<Accepted>,
+    /// The MDMs recover, and still ask servers: what is served, and what not, is not known yet.
+    recovering: bool,
 }
 
 /// Bytes in a row.
@@ -121,6 +126,8 @@ fn error_ranges(damage: &VolumeDamage) -> Vec<Span> {
 pub fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
     let mut admin = target.connect()?;
     let told = admin.damage(name)?;
+    let info = admin.status()?;
+    let recovering = info.recovery.as_ref().is_some_and(|r| r.open);
     let ranges = ranges(&told);
     let accepted = told.accepted.iter().map(|a| Accepted {
         by: a.by.clone(),
@@ -136,12 +143,17 @@ pub fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
         ranges,
         error_ranges: error_ranges(&told),
         accepted: accepted.collect(),
+        recovering,
     };
     match json {
         true => println!("{}", serde_json::to_string_pretty(&damage)?),
-        false => print(&damage, &owners(&admin.status()?)),
+        false => print(&damage, &owners(&info)),
     }
-    Ok(if damage.ranges.is_empty() { Exit::Ok } else { Exit::Lost })
+    Ok(match (damage.ranges.is_empty(), recovering) {
+        (true, false) => Exit::Ok,
+        (true, true) => Exit::Degraded,
+        (false, _) => Exit::Lost,
+    })
 }
 
 /// The servers of all devices.
@@ -150,26 +162,37 @@ fn owners(info: &StatusInfo) -> BTreeMap<u32, String> {
     info.devices.iter().filter_map(owner).collect()
 }
 
+/// A device and its server.
+fn device(id: u32, owners: &BTreeMap<u32, String>) -> String {
+    owners.get(&id).map_or_else(|| format!("dev{id}"), |sds| format!("dev{id} of {sds}"))
+}
+
 fn print(damage: &Damage, owners: &BTreeMap<u32, String>) {
-    let device = |id: &u32| match owners.get(id) {
-        Some(sds) => format!("dev{id} of {sds}"),
-        None => format!("dev{id}"),
-    };
-    let ids = |of: &[u32]| of.iter().map(device).collect::<Vec<_>>().join(", ");
-    if damage.ranges.is_empty() {
+    let ids = |of: &[u32]| of.iter().map(|id| device(*id, owners)).collect::<Vec<_>>().join(", ");
+    if damage.recovering {
+        println!(
+            "The MDM still asks servers what they know (`gabion status` shows whom it waits for): until then it is not known \
+             what of {} is served. Clients that ran go on as before, and new ones wait.",
+            damage.volume
+        );
+    }
+    if damage.ranges.is_empty() && !damage.recovering {
         println!("All of {} is served.", damage.volume);
-    } else {
+    } else if !damage.ranges.is_empty() {
         let mut t = table(&["from", "length", "why", "waits for", "older copies"]);
         right(&mut t, &[0, 1]);
-        for r in &damage.ranges {
+        for r in damage.ranges.iter().take(RANGES) {
             let (from, length) = (r.from.to_string(), r.length.to_string());
             t.add_row([from, length, r.why.to_owned(), ids(&r.waits_for), ids(&r.older_copies)]);
         }
         println!("{t}");
+        let more = damage.ranges.len().saturating_sub(RANGES);
+        if more > 0 {
+            println!("And {more} more ranges: --json lists them.");
+        }
         println!(
-            "{} of {} ({}) are not served. Lost: no copy is left. Away: it waits for those devices. Doubt: the MDMs were recovered, and don't \
-             know which copy has everything (as long as they still ask the servers, I/O goes on as before). To go on without: \
-             `gabion volume accept-loss --help`",
+            "{} of {} ({}) are not served. Lost: no copy is left. Away: it waits for those devices. Doubt: the MDMs were \
+             recovered, and don't know which copy has everything. To go on without: `gabion volume accept-loss --help`",
             Size(damage.damaged_bytes),
             damage.volume,
             Size(damage.size_bytes)
@@ -185,6 +208,10 @@ fn print(damage: &Damage, owners: &BTreeMap<u32, String>) {
         );
     }
     for a in &damage.accepted {
+        if a.groups == 0 {
+            println!("What was an error reads as zeros: {}, {}.", a.by, when(a.at_seconds));
+            continue;
+        }
         let how = match (a.used_stale, a.errors) {
             (true, _) => "with older copies",
             (false, true) => "with errors",
@@ -214,7 +241,10 @@ pub fn accept(target: &Target, names: &[String], read_as: Option<ReadAs>, yes: b
     if !yes {
         let away: BTreeSet<u32> =
             before.iter().filter(meant).flat_map(|r| r.waits_for.clone()).collect();
-        confirm(&names.join(", "), read_as, bytes, &away)?;
+        let info = target.connect()?.status()?;
+        let any = bytes > 0 || errors > 0 && read_as == Some(ReadAs::Zeros);
+        refuse_in_vain(target, names, &info, stale, any)?;
+        confirm(&names.join(", "), read_as, bytes, &away, &owners(&info))?;
     }
     let mut left = bytes;
     loop {
@@ -248,20 +278,68 @@ pub fn accept(target: &Target, names: &[String], read_as: Option<ReadAs>, yes: b
     Ok(())
 }
 
-fn confirm(names: &str, read_as: Option<ReadAs>, bytes: u64, away: &BTreeSet<u32>) -> Result<()> {
-    let what = match read_as {
+/// What the MDM would refuse is not asked: where there is nothing to give up, or other volumes would lose the same.
+fn refuse_in_vain(
+    target: &Target,
+    names: &[String],
+    info: &StatusInfo,
+    stale: bool,
+    any: bool,
+) -> Result<()> {
+    let mut admin = target.connect()?;
+    let meant =
+        |g: &&UnservedGroup| (g.why() == Unserved::Lost) != stale && !(stale && g.stale.is_empty());
+    let mut groups = BTreeSet::new();
+    for name in names {
+        groups.extend(admin.damage(name)?.groups.iter().filter(meant).map(|g| g.group));
+    }
+    let mut others = Vec::new();
+    for volume in info.volumes.iter().filter(|v| !names.contains(&v.name)) {
+        let touched = admin.damage(&volume.name)?.slots.iter().any(|g| groups.contains(g));
+        others.extend(touched.then(|| volume.name.clone()));
+    }
+    if !others.is_empty() {
+        bail!(
+            "other volumes lie in the same groups, and would lose the same: {}. Name all of them, or delete those that are \
+             of no use any more",
+            others.join(" ")
+        );
+    }
+    if !any {
+        bail!(
+            "nothing of {} can be given up so: --read-as is for what is lost, --use-stale for what waits for a device while \
+             an older copy is there. `gabion volume damage` shows what is not served, and why",
+            names.join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn confirm(
+    names: &str,
+    read_as: Option<ReadAs>,
+    bytes: u64,
+    away: &BTreeSet<u32>,
+    owners: &BTreeMap<u32, String>,
+) -> Result<()> {
+    let bytes = Size(bytes);
+    let warning = match read_as {
         None => {
-            let away: Vec<String> = away.iter().map(|id| format!("dev{id}")).collect();
+            let away: Vec<String> = away.iter().map(|id| device(*id, owners)).collect();
             format!(
-                "What only {} had is given up, also if they come back. Stop their servers first if these may still run: \
-                 one that is only cut off from the MDM may go on answering clients, and all of that is given up, too.",
+                "{bytes} of {names} go on with an older copy. What only {} had is given up for good, also if they come \
+                 back. Stop their servers first if these may still run: one that is only cut off from the MDM may go on \
+                 answering clients, and all of that is given up, too.\n",
                 away.join(", ")
             )
         }
-        Some(ReadAs::Zeros) => "It reads as zeros from then on.".to_owned(),
-        Some(ReadAs::Errors) => "Reading it is an error until it is written.".to_owned(),
+        Some(ReadAs::Zeros) => {
+            format!("{bytes} of {names} are given up for good, and read as zeros from then on.\n")
+        }
+        Some(ReadAs::Errors) => format!(
+            "{bytes} of {names} are given up for good. Reading them is an error until they are written.\n"
+        ),
     };
-    let warning = format!("{} of {names} are given up for good. {what}\n", Size(bytes));
     let unasked = format!("this gives up data of {names} for good");
     let (unasked, refused) = (unasked.as_str(), "nothing was done");
     Question { warning: &warning, word: "accept", unasked, refused }.ask()

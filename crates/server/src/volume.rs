@@ -8,7 +8,7 @@ use crate::size::Size;
 use crate::target::Target;
 use crate::{report, spec, status};
 use anyhow::Result;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use wire::control::{Access, Ask, CreateVolume, MapAsk, MapTo, ObjectKind, UnmapAsk, VolumeStatus};
 
 /// What to do with volumes.
@@ -110,7 +110,7 @@ Examples:
   gabion volume damage db1
   gabion volume damage db1 --json | jq '.ranges[] | select(.why == \"lost\")'
 
-Exit code 4 when there is any.")]
+Exit code 4 when there is any; 3 while MDMs are recovered, and it is not known yet.")]
     Damage {
         /// Its name
         name: String,
@@ -119,7 +119,7 @@ Exit code 4 when there is any.")]
         json: bool,
     },
     /// Serve volumes again without what is lost: those bytes read as zeros or as errors, and can be written
-    #[command(after_help = "\
+    #[command(group(ArgGroup::new("how").required(true)), after_help = "\
 Examples:
   gabion volume accept-loss db1 --read-as zeros
   gabion volume accept-loss db1 --read-as errors  each block is an error until it is written whole
@@ -133,10 +133,10 @@ recorded: `gabion volume damage` shows who gave it, and when.")]
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
         /// How what is lost reads from then on
-        #[arg(long, value_enum, required_unless_present = "use_stale")]
+        #[arg(long, value_enum, group = "how")]
         read_as: Option<ReadAs>,
         /// Go on with older copies of what waits for a device that won't come back
-        #[arg(long, conflicts_with = "read_as")]
+        #[arg(long, group = "how")]
         use_stale: bool,
         /// Don't ask
         #[arg(long)]

@@ -251,6 +251,9 @@ fn an_older_copy_is_used_when_somebody_says_so() {
             content[(unit * MIB) as usize..][..4096].fill(1);
         }
         accept(&cluster, "zeros")?.fails(1, &["--use-stale"])?;
+        // What would be refused is not asked.
+        let unasked = cluster.gabion(&["volume", "accept-loss", "vol1", "--read-as", "zeros"])?;
+        unasked.fails(1, &["--use-stale"])?;
         cluster.gabion(&["volume", "accept-loss", "vol1", "--use-stale", "--yes"])?.ok()?;
         cluster.verify("vol1", &content)?;
         // The one that had more comes back, and what was given up does not.
