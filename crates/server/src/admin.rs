@@ -172,6 +172,11 @@ impl Admin {
         }
     }
 
+    /// True for the error of [`Admin::direct`] at an MDM that runs, and belongs to no cluster.
+    pub fn is_of_none(error: &anyhow::Error) -> bool {
+        error.is::<NotLeader>()
+    }
+
     /// Where the MDM listens.
     pub fn mdm(&self) -> SocketAddr {
         self.mdm

@@ -53,6 +53,9 @@ pub fn mates(dir: &StateDir, name: &str) -> Result<Vec<String>> {
     Ok((first..first.saturating_add(size).min(shape.sds)).map(sds).collect())
 }
 
+/// `up` runs at most so many MDMs.
+pub const MAX_MDMS: u32 = 5;
+
 /// The name of the MDM with this index.
 pub fn mdm(index: u32) -> String {
     if index == 0 { "mdm".to_owned() } else { format!("mdm{}", index + 1) }

@@ -102,7 +102,7 @@ enum Command {
     /// Run a data client, which serves volumes over NBD
     #[command(subcommand)]
     Sdc(sdc::SdcCommand),
-    /// Run a metadata manager
+    /// List, add, remove, back up and recover metadata managers (MDMs); run one
     #[command(subcommand)]
     Mdm(mdm::MdmCommand),
     /// List, add, import and remove devices; find out whether one can be trusted with data

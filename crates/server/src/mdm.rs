@@ -86,7 +86,8 @@ way is right when.")]
         /// Don't ask
         #[arg(long)]
         yes: bool,
-        /// End a recovery that waits for servers, without them
+        /// End a recovery that waits for servers, without them: groups of which only they can tell are not served
+        /// until they come, or are given up
         #[arg(long)]
         finish: bool,
         /// Delete the data of volumes that the MDM doesn't know, by their ids in `gabion status`
@@ -139,12 +140,24 @@ fn start(target: &Target, dir: &StateDir, name: &str) -> Result<()> {
         println!("The MDM runs, pid {pid}.");
         return Ok(());
     }
+    let (back, gone): (Vec<_>, Vec<_>) =
+        missing().into_iter().partition(|name| dir.mdm_log(name).exists());
+    let option = target.dir_option();
+    let mut what = String::new();
+    if !back.is_empty() {
+        what += &format!(" `gabion mdm start` starts these: {}.", back.join(", "));
+    }
+    if !gone.is_empty() {
+        what += &format!(
+            " The logs of these are gone: {}. If too few are left without them: `gabion mdm recover{option}`.",
+            gone.join(", ")
+        );
+    }
     println!(
-        "{name} runs, pid {pid}, and waits for others: {} of {} MDMs have to run before one of them leads. `gabion mdm \
-         start` starts these: {}. Volumes are served meanwhile.",
+        "{name} runs, pid {pid}, and waits for others: {} of {} MDMs have to run before one of them leads.{what} Servers \
+         that run serve volumes meanwhile.",
         all.len() / 2 + 1,
         all.len(),
-        missing().join(", ")
     );
     Ok(())
 }
@@ -166,7 +179,7 @@ pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
         MdmCommand::Remove { name } => roster::remove(target, name)?,
         MdmCommand::Switch { name } => roster::switch(target, name.as_deref())?,
         MdmCommand::Backup { file } => recovery::backup(target, file)?,
-        MdmCommand::Recover { finish: true, .. } => return recovery::finish(target),
+        MdmCommand::Recover { finish: true, yes, .. } => return recovery::finish(target, *yes),
         MdmCommand::Recover { yes, delete_volumes: ids, .. } if !ids.is_empty() => {
             recovery::delete(target, ids, *yes)?;
         }
@@ -178,7 +191,7 @@ pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
             let dir = target.local()?;
             let name = cluster::mdm_name(&dir, name.as_deref())?;
             let pid = cluster::kill(&dir, &name)?;
-            println!("Killed the MDM, pid {pid}.");
+            println!("Killed {name}, pid {pid}.");
         }
         MdmCommand::Start { name } => {
             let dir = target.local()?;

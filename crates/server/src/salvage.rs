@@ -21,9 +21,10 @@ pub fn emptied(dir: &StateDir) -> Result<Vec<PathBuf>> {
     Ok(all.filter(|file| files::is_emptied(file)).collect())
 }
 
-/// How many MDMs the directory has logs of.
+/// How many MDMs the directory has logs of, with those between them.
 pub fn mdms(dir: &StateDir) -> u32 {
-    (0..).take_while(|i| dir.mdm_log(&cluster::mdm(*i)).exists()).count() as u32
+    let there = |i: &u32| dir.mdm_log(&cluster::mdm(*i)).exists();
+    (0..cluster::MAX_MDMS).filter(there).max().map_or(0, |last| last + 1)
 }
 
 /// How many servers it has files of.

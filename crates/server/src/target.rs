@@ -68,15 +68,22 @@ impl Target {
                  `gabion up{option}` starts it"
             )));
         }
-        let mdm = absent.iter().find(|name| name.starts_with("mdm"));
-        Ok(mdm.map(|mdm| {
-            format!(
-                "no MDM answers, as these of the cluster in {place} don't run: {}. Those that do serve volumes \
-                 meanwhile: {}. To change or see the cluster, bring an MDM back: `gabion mdm start {mdm}{option}`",
-                absent.join(", "),
-                runs.join(", ")
-            )
-        }))
+        let mut mdms = absent.iter().filter(|name| name.starts_with("mdm")).peekable();
+        if mdms.peek().is_none() {
+            return Ok(None);
+        }
+        let back = match mdms.find(|name| dir.mdm_log(name).exists()) {
+            Some(mdm) => format!("bring an MDM back: `gabion mdm start {mdm}{option}`"),
+            None => "put their MDMs' logs back, which are gone too, or, if these are lost for good, see \
+                     `gabion mdm recover --help` and `gabion mdm restore --help`"
+                .to_owned(),
+        };
+        Ok(Some(format!(
+            "no MDM answers, as these of the cluster in {place} don't run: {}. Those that do serve volumes \
+             meanwhile: {}. To change or see the cluster, {back}",
+            absent.join(", "),
+            runs.join(", ")
+        )))
     }
 
     /// The directory, for commands that need processes on this machine.

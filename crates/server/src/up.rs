@@ -1,11 +1,12 @@
 //! `gabion up`: a whole cluster on this machine, as separate processes.
 
+mod managers;
+mod starting;
+
 use crate::config::{self, Backend, DeviceConfig, MdmConfig, NbdAddress, SdcConfig, SdsConfig};
 use crate::exit::{Exit, coded};
 use crate::files;
-use crate::gather::{self, Member};
 use crate::process::Process;
-use crate::report::{Report, UpDown};
 use crate::size::Size;
 use crate::spec::{DeviceSpec, UpDevice, VolumeSpec};
 use crate::statedir::StateDir;
@@ -15,27 +16,18 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use starting::Starting;
 use std::fs;
-use std::io::Read;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::Child;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
 
-const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// So long is waited for a part of a cluster that was there.
-const PATIENCE: Duration = Duration::from_secs(15);
 /// What `up` makes when nobody says what.
 const SDS_DEFAULT: u32 = 3;
 const FILE_DEFAULT: Size = Size(base::GIB);
 /// More processes than that are no use on one machine.
 const MAX_SDS: u32 = 512;
-/// What an NBD server says first.
-const NBD_GREETING: &[u8; 8] = b"NBDMAGIC";
 
 /// Options of `gabion up`.
 #[derive(Args, Debug)]
@@ -156,15 +148,17 @@ struct Plan {
     asked: Asked,
     /// The directory holds this cluster's data.
     again: bool,
+    /// MDMs of that cluster that have no log any more.
+    lost: Vec<String>,
     volumes: Vec<VolumeSpec>,
 }
 
 impl Plan {
     /// What the command line asks for, on top of what the directory has.
-    fn new(dir: &StateDir, args: &UpArgs) -> Result<Plan> {
+    fn new(dir: &StateDir, target: &Target, args: &UpArgs) -> Result<Plan> {
         let (backend, tcp_only, sds_per_process) =
             (Backend(args.backend), args.tcp_only, args.sds_per_process);
-        let before = kept(dir)?;
+        let before = kept(dir, target)?;
         let again = before.is_some();
         let wanted = args.mdms.as_ref().map(|n| n.parse()).transpose()?;
         let (mdms, sds, devices, served) = match before {
@@ -189,47 +183,30 @@ impl Plan {
             volumes.push(VolumeSpec { name: "vol1".into(), size: FILE_DEFAULT });
         }
         let asked = Asked { mdms, sds, sds_per_process, devices, backend, tcp_only, served };
-        Ok(Plan { asked, again, volumes })
+        let lost = if again { managers::without_log(dir, mdms) } else { Vec::new() };
+        Ok(Plan { asked, again, lost, volumes })
     }
 }
 
 /// The cluster whose data is in the directory.
-fn kept(dir: &StateDir) -> Result<Option<Asked>> {
-    let file = dir.cluster_file();
-    if !dir.mdm_log("mdm").exists() {
-        refuse_without_log(dir)?;
+fn kept(dir: &StateDir, target: &Target) -> Result<Option<Asked>> {
+    if managers::with_log(dir).is_empty() {
+        managers::refuse_without_log(dir, target)?;
         return Ok(None);
     }
-    let before = match (file.exists(), files::is_emptied(&file)) {
-        (true, false) => config::read(&file)?,
-        _ if salvage::has_devices(dir)? => Asked::left(dir)?,
-        _ => return Ok(None),
+    let file = dir.cluster_file();
+    let before: Option<Asked> = match (file.exists(), files::is_emptied(&file)) {
+        (true, false) => Some(config::read(&file)?),
+        _ if salvage::has_devices(dir)? => Some(Asked::left(dir)?),
+        _ => None,
     };
-    let survives = before.devices.iter().any(UpDevice::survives) || salvage::names_devices(dir)?;
-    Ok(survives.then_some(before))
-}
-
-/// Devices without the log that tells what is on them are not the beginning of another cluster.
-fn refuse_without_log(dir: &StateDir) -> Result<()> {
-    let logs: Vec<_> =
-        (1..5).map(|i| dir.mdm_log(&cluster::mdm(i))).filter(|l| l.exists()).collect();
-    let place = dir.root().display();
-    if !logs.is_empty() {
-        bail!(
-            "mdm.log is gone from {place}, and other MDMs of its cluster have their logs: {}. Put the file back, if there \
-             is a copy. Otherwise see docs/operate: nothing is started, as another cluster would \
-             begin here",
-            logs.iter().map(|log| log.display().to_string()).collect::<Vec<_>>().join(", ")
-        );
+    let named = salvage::names_devices(dir)?;
+    let survives = |before: &Asked| named || before.devices.iter().any(UpDevice::survives);
+    let before = before.filter(survives);
+    if before.is_none() {
+        managers::refuse_without_log(dir, target)?;
     }
-    if salvage::has_devices(dir)? {
-        bail!(
-            "mdm.log is gone from {place}, and the devices of its cluster are there: without it nobody knows what lies \
-             where, and another cluster would begin here. Put the file back, or one of `gabion mdm backup`. To begin \
-             anew without that data, choose another --dir, or remove {place}/devices"
-        );
-    }
-    Ok(())
+    Ok(before)
 }
 
 /// A cluster grows by this command, but doesn't become another one.
@@ -270,16 +247,10 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
         signal_hook::flag::register(signal, interrupted.clone()).context("can't handle signals")?;
     }
     let first = dir.is_blank()?;
-    let mut plan = Plan::new(&dir, args)?;
+    let mut plan = Plan::new(&dir, target, args)?;
     clear_earlier_run(&dir, plan.again)?;
-    let mut starting = Starting {
-        dir: &dir,
-        again: plan.again,
-        children: Vec::new(),
-        ended: Vec::new(),
-        missing: Vec::new(),
-        interrupted: &interrupted,
-    };
+    let lost = plan.lost.clone();
+    let mut starting = Starting::new((&dir, target), plan.again, &lost, &interrupted);
     if plan.again {
         tell_what_was_emptied(&dir)?;
     }
@@ -353,11 +324,12 @@ fn check_names(volumes: &[VolumeSpec]) -> Result<()> {
 }
 
 fn refuse_second(dir: &StateDir, target: &Target) -> Result<()> {
-    let live = dir.live()?;
+    let mut live = dir.live()?;
     // One that was killed a moment ago may still be there.
-    let ends = |(_, process): &(String, Process)| process.wait_gone(cluster::DYING);
-    if live.iter().all(ends) {
-        return Ok(());
+    live.retain(|(_, process): &(String, Process)| !process.wait_gone(cluster::DYING));
+    if live.iter().all(|(name, _)| name.starts_with("mdm")) {
+        // After a recovery without servers only an MDM runs: it starts anew with the rest.
+        return cluster::stop(&live).map(drop);
     }
     let option = target.dir_option();
     let which: Vec<String> =
@@ -380,12 +352,12 @@ fn clear_earlier_run(dir: &StateDir, again: bool) -> Result<()> {
     if again {
         return Ok(());
     }
-    for index in (0..).take_while(|i| dir.mdm_log(&cluster::mdm(*i)).exists()) {
-        let log = dir.mdm_log(&cluster::mdm(index));
+    for name in managers::with_log(dir) {
+        let log = dir.mdm_log(&name);
         let mut names = (1..).map(|i: u32| log.with_extension(format!("log.{i}")));
         let kept = names.find(|name| !name.exists()).context("all names are taken")?;
         files::rename(&log, &kept).with_context(|| format!("can't keep {}", log.display()))?;
-        if index > 0 {
+        if name != "mdm" {
             continue;
         }
         println!(
@@ -450,7 +422,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
             listen: *listen,
             advertise: None,
             log: dir.mdm_log(name),
-            join: name != "mdm",
+            join: managers::joins(dir, plan.again, name, kept.as_ref())?,
             backend,
             tcp_only,
             spin_us,
@@ -462,7 +434,8 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
         };
         config::write(&dir.config_file(name), &manager)?;
     }
-    let mut names = managers;
+    let mut names: Vec<String> =
+        managers.into_iter().filter(|name| !plan.lost.contains(name)).collect();
     for (i, (name, mut device)) in (0..).zip(servers) {
         for one in &mut device {
             one.listen = next()?;
@@ -537,166 +510,9 @@ fn devices(dir: &StateDir, plan: &Plan, name: String) -> Result<(String, Vec<Dev
     Ok((name, devices))
 }
 
-/// The steps from configurations to a cluster that serves.
-struct Starting<'a> {
-    dir: &'a StateDir,
-    /// The cluster was there: those that are left of it serve.
-    again: bool,
-    children: Vec<(String, Child)>,
-    /// Servers that have ended.
-    ended: Vec<String>,
-    /// What people have to know about those that are missing.
-    missing: Vec<String>,
-    interrupted: &'a AtomicBool,
-}
-
-impl Starting<'_> {
-    fn start(&mut self, names: &[String], volumes: &[VolumeSpec]) -> Result<Report> {
-        let target = Target { dir: self.dir.root().to_owned(), mdm: Vec::new() };
-        let (mdms, others): (Vec<_>, Vec<_>) = names.iter().partition(|n| n.starts_with("mdm"));
-        for name in &mdms {
-            self.spawn(name)?;
-        }
-        self.wait("the MDM answers", |_| Ok(target.connect().is_ok().then_some(())))?;
-        self.gather(&target, &mdms)?;
-        for name in others {
-            self.spawn(name)?;
-        }
-        let dir = self.dir;
-        let (again, begun) = (self.again, Instant::now());
-        let patient = || !again || begun.elapsed() < PATIENCE;
-        let late = self.wait("all SDSs are registered", |ended| {
-            let report = crate::status::ask(&target)?;
-            let late = cluster::unregistered(dir, &report, ended)?;
-            Ok((late.is_empty() || !patient()).then_some(late))
-        })?;
-        let here = |name: &&String| name.starts_with("sds") && !self.ended.contains(*name);
-        if late.is_empty() {
-            names
-                .iter()
-                .filter(here)
-                .try_for_each(|name| cluster::forget_replaced(&dir.config_file(name)))?;
-        }
-        let late = late.iter().map(|device| {
-            let name = device.split('.').next().unwrap_or_default();
-            let log = dir.output_file(name);
-            format!("{device} is not there; the others serve. {} says why.", log.display())
-        });
-        self.missing.extend(late);
-        let mut admin = target.connect()?;
-        let there = crate::status::ask(&target)?.volumes;
-        for volume in volumes.iter().filter(|v| !there.iter().any(|t| t.name == v.name)) {
-            admin
-                .create_volume(&volume.name, volume.size.0)
-                .with_context(|| format!("can't make volume {}", volume.name))?;
-        }
-        let socket = self.dir.nbd_socket();
-        self.wait("everything serves", |_| {
-            let report = crate::status::ask(&target)?;
-            let sdc = dir.process("sdc").map(|p| p.pid);
-            let clients = report.sdc.iter().any(|s| Some(s.pid) == sdc && s.state == UpDown::Up);
-            let whole = report.groups.failed == 0 || !patient();
-            let serves = clients && whole && greets(&socket);
-            Ok(serves.then_some(report))
-        })
-    }
-
-    /// Takes all MDMs into a new cluster; the last ones are tie-breakers.
-    fn gather(&mut self, target: &Target, mdms: &[&String]) -> Result<()> {
-        let member = |(i, name): (usize, &&String)| {
-            let address = config::read::<MdmConfig>(&self.dir.config_file(name))?.listen;
-            Ok(Member { name: (*name).clone(), address, tie_breaker: i > mdms.len() / 2 })
-        };
-        let members: Vec<_> = mdms.iter().enumerate().map(member).collect::<Result<_>>()?;
-        if !gather::take_in(|| target.connect(), &members)? {
-            return Ok(());
-        }
-        self.wait("all MDMs vote", |_| {
-            Ok(gather::vote(&mut target.connect()?, mdms.len())?.then_some(()))
-        })
-    }
-
-    /// Ends what was started and is still there: it may not even have written its pid file yet.
-    fn end(&mut self) {
-        for (_, child) in &mut self.children {
-            // One that has ended can't be killed.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-
-    fn spawn(&mut self, name: &str) -> Result<()> {
-        self.children.push((name.to_owned(), cluster::spawn(self.dir, name)?));
-        Ok(())
-    }
-
-    /// Notices who has ended. Without one of them a new cluster can't be.
-    fn look_after_children(&mut self) -> Result<()> {
-        let mut at = 0;
-        while let Some((_, child)) = self.children.get_mut(at) {
-            let Some(status) = child.try_wait()? else {
-                at += 1;
-                continue;
-            };
-            let (name, _) = self.children.remove(at);
-            let words = cluster::last_words(self.dir, &name);
-            if self.again && name.starts_with("sds") {
-                self.missing.push(format!("{name} ended; the others serve. {words}"));
-                self.ended.push(name);
-                continue;
-            }
-            let exit = match status.code() {
-                Some(code) if code == Exit::Taken as i32 => Exit::Taken,
-                _ => Exit::Failed,
-            };
-            return Err(coded(exit, format!("{name} ended ({status}). {words}")));
-        }
-        Ok(())
-    }
-
-    /// Waits for a condition, and notices when a process ends instead. An error of the condition
-    /// counts as not yet.
-    fn wait<T>(
-        &mut self,
-        what: &str,
-        mut condition: impl FnMut(&[String]) -> Result<Option<T>>,
-    ) -> Result<T> {
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
-            let outcome = condition(&self.ended);
-            if let Ok(Some(value)) = outcome {
-                return Ok(value);
-            }
-            self.look_after_children()?;
-            if self.interrupted.load(Ordering::Relaxed) {
-                bail!("interrupted before {what}");
-            }
-            if Instant::now() > deadline {
-                let why = outcome.err().map_or(String::new(), |e| format!(" ({e:#})"));
-                bail!(
-                    "gave up: not yet true after {START_TIMEOUT:?} that {what}{why}. The processes' \
-                     logs are in {}",
-                    self.dir.root().join("logs").display()
-                );
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-/// True when an NBD server answers at the socket.
-fn greets(socket: &Path) -> bool {
-    let Ok(mut stream) = UnixStream::connect(socket) else { return false };
-    let mut greeting = [0; NBD_GREETING.len()];
-    stream.set_read_timeout(Some(Duration::from_secs(1))).is_ok()
-        && stream.read_exact(&mut greeting).is_ok()
-        && greeting == *NBD_GREETING
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
 
     /// A directory in which a cluster with RAM devices ran.
     fn of_memory(name: &str) -> StateDir {
@@ -716,6 +532,10 @@ mod tests {
         dir
     }
 
+    fn target(dir: &StateDir) -> Target {
+        Target { dir: dir.root().to_owned(), mdm: Vec::new() }
+    }
+
     fn server(dir: &StateDir, device: &str) {
         let text = format!(
             "name = \"sds1\"\nmdm = [\"127.0.0.1:1\"]\n[[device]]\nspec = \"{device}\"\nlisten = \"127.0.0.1:2\"\n"
@@ -727,9 +547,9 @@ mod tests {
     fn a_cluster_of_memory_with_a_disk_that_was_added_is_not_forgotten() {
         let dir = of_memory("added");
         server(&dir, "ram:1GiB");
-        assert!(kept(&dir).unwrap().is_none());
+        assert!(kept(&dir, &target(&dir)).unwrap().is_none());
         server(&dir, "file:/data/a:10GiB");
-        assert!(kept(&dir).unwrap().is_some());
+        assert!(kept(&dir, &target(&dir)).unwrap().is_some());
         fs::remove_dir_all(dir.root()).unwrap();
     }
 
@@ -743,33 +563,6 @@ mod tests {
         for (i, text) in (1..).zip(["first", "second", "third"]) {
             let kept = dir.root().join(format!("mdm.log.{i}"));
             assert_eq!(fs::read_to_string(kept).unwrap(), text);
-        }
-        fs::remove_dir_all(dir.root()).unwrap();
-    }
-
-    #[test]
-    fn when_a_start_fails_everything_ends_that_was_started() {
-        let dir = of_memory("ends");
-        let spawn = |command: &str| {
-            let (program, argument) = command.split_once(' ').unwrap();
-            Command::new(program).arg(argument).spawn().unwrap()
-        };
-        let children: Vec<_> = ["sleep 600", "ls /nowhere", "sleep 601"]
-            .map(|command| (command.to_owned(), spawn(command)))
-            .into();
-        let pids: Vec<u32> = children.iter().map(|(_, child)| child.id()).collect();
-        let mut starting = Starting {
-            dir: &dir,
-            again: false,
-            children,
-            ended: Vec::new(),
-            missing: Vec::new(),
-            interrupted: &AtomicBool::new(false),
-        };
-        assert!(starting.wait("nothing", |_| Ok(None::<()>)).is_err());
-        starting.end();
-        for pid in pids {
-            assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} is still there");
         }
         fs::remove_dir_all(dir.root()).unwrap();
     }

@@ -63,6 +63,12 @@ pub fn recover(target: &Target, yes: bool) -> Result<Exit> {
     }
     admin.recover_mdm(RecoverMdm { by: who(), at: now(), ..RecoverMdm::default() })?;
     println!("The MDM at {at} goes on alone, and asks the servers what they know.");
+    if let Ok(dir) = target.local()
+        && !dir.live()?.iter().any(|(name, _)| name.starts_with("sds"))
+    {
+        println!("None of them runs: `gabion up{}` starts them.", target.dir_option());
+        return Ok(Exit::Ok);
+    }
     wait_closed(at)
 }
 
@@ -82,9 +88,21 @@ fn survivors(mut addresses: Vec<SocketAddr>) -> Vec<(Admin, Welcome)> {
 }
 
 /// `gabion mdm recover --finish`.
-pub fn finish(target: &Target) -> Result<Exit> {
+pub fn finish(target: &Target, yes: bool) -> Result<Exit> {
     let mut admin = target.connect()?;
     let at = admin.mdm();
+    let info = admin.status()?;
+    let open = info.recovery.as_ref().filter(|r| r.open);
+    if let Some(recovery) = open.filter(|_| !yes) {
+        let warning = format!(
+            "{}\nThe recovery would end now. What the lost MDMs decided, and only a missing device knows, is lost. Groups of \
+             which only such a device can tell are not served until it comes, or until they are given up.\n",
+            summary(&info, recovery)
+        );
+        let unasked = "to end a recovery without what is missing is a decision";
+        let refused = "nothing was done";
+        Question { warning: &warning, word: "finish", unasked, refused }.ask()?;
+    }
     let order = RecoverMdm { by: who(), at: now(), finish: true, ..RecoverMdm::default() };
     admin.recover_mdm(order)?;
     wait_closed(at)

@@ -86,7 +86,11 @@ pub fn list(target: &Target, json: bool) -> Result<()> {
 
 /// `gabion mdm add`.
 pub fn add(target: &Target, name: &str, address: SocketAddr, tie_breaker: bool) -> Result<()> {
-    target.connect()?.add_mdm(name, address, tie_breaker)?;
+    // Ordered before: what is left is to wait for it.
+    let same = |m: &Mdm| m.name == name && m.address.parse() == Ok(address);
+    if !ask(target)?.iter().any(same) {
+        target.connect()?.add_mdm(name, address, tie_breaker)?;
+    }
     let (start, mut close) = (Instant::now(), None);
     loop {
         if let Some(mdm) = ask(target)?.into_iter().find(|m| m.name == name) {
@@ -106,9 +110,9 @@ pub fn add(target: &Target, name: &str, address: SocketAddr, tie_breaker: bool) 
         }
         if start.elapsed() > ADD_TIMEOUT {
             bail!(
-                "{name} is known, and can't be reached at {address}, or does not get everything: does it \
-                 run, with `join = true` and an empty log? `gabion mdm list` shows it, `gabion mdm remove \
-                 {name}` takes it out"
+                "{name} is known, and can't be reached at {address}, or does not get everything: start it, with \
+                 `join = true` and an empty log, and give this order again, which waits for it. `gabion mdm list` \
+                 shows it, `gabion mdm remove {name}` takes it out"
             );
         }
         std::thread::sleep(POLL);

@@ -1,10 +1,11 @@
 //! Most MDMs, or all, are lost for good: one goes on, by order, and nothing that was answered is lost.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::fs;
 use system::bytes::Random;
 use system::probe::Probe;
+use system::run::gabion;
 use system::{Cluster, MIB, Options, case, secs, wait};
 
 fn three() -> Result<Cluster> {
@@ -113,7 +114,8 @@ fn what_a_lost_majority_decided_is_learned_from_the_servers() {
             Ok(ran.stderr.contains("of sds2: start them").then_some(()))
         })?;
         cluster.verify("vol1", &third)?;
-        cluster.gabion(&["mdm", "recover", "--finish"])?.ok()?;
+        cluster.gabion(&["mdm", "recover", "--finish"])?.fails(1, &["--yes"])?;
+        cluster.gabion(&["mdm", "recover", "--finish", "--yes"])?.ok()?;
         cluster.verify("vol1", &third)?;
         cluster.verify("vol2", &second)?;
         cluster.start_sds(2)?;
@@ -209,7 +211,7 @@ fn a_backup_is_restored_after_all_processes_have_ended_and_new_volumes_are_not_d
         cluster.gabion(&["mdm", "start"])?.ok()?;
         told()?;
         // Whoever goes on without that volume keeps its data: a newer backup may turn up.
-        cluster.gabion(&["mdm", "recover", "--finish"])?.ok()?;
+        cluster.gabion(&["mdm", "recover", "--finish", "--yes"])?.ok()?;
         cluster.wait_state("healthy", secs(60))?;
         cluster.verify("vol1", &content)?;
         told()?;
@@ -222,5 +224,99 @@ fn a_backup_is_restored_after_all_processes_have_ended_and_new_volumes_are_not_d
         cluster.wait_state("healthy", secs(60))?;
         cluster.verify("vol1", &content)?;
         cluster.verify("vol2", &second)
+    });
+}
+
+/// Carries out commands as a message names them; none asks, or stays.
+fn obey<'a>(commands: impl Iterator<Item = &'a str>) -> Result<usize> {
+    let mut count = 0;
+    for line in commands {
+        let words = line.trim().strip_prefix("gabion ").with_context(|| line.to_owned())?;
+        let more = match words {
+            _ if words.starts_with("mdm recover") => Some("--yes"),
+            _ if words.starts_with("up") => Some("--detach"),
+            _ => None,
+        };
+        gabion(words.split(' ').chain(more))?.ok()?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// The commands that `up` names to have its MDMs again that it left out.
+fn add_left_out(printed: &str) -> Result<usize> {
+    let lines = printed.lines().filter_map(|line| line.split_once("To have it again: "));
+    obey(lines.flat_map(|(_, commands)| commands.split(" && ")))
+}
+
+#[test]
+fn a_cluster_that_was_stopped_starts_again_without_the_first_mdms_log() {
+    case(|| {
+        let cluster = three()?;
+        let content = Random::new(10).bytes((64 * MIB) as usize);
+        cluster.fill("vol1", &content)?;
+        let id = cluster.wait_state("healthy", secs(30))?["cluster"].clone();
+        let there = || -> Result<()> {
+            ensure!(cluster.status()?["cluster"] == id, "another cluster began");
+            cluster.verify("vol1", &content)
+        };
+        cluster.gabion(&["down"])?.ok()?;
+        fs::remove_file(cluster.file("mdm.log"))?;
+        let printed = cluster.gabion(&["up", "--detach"])?.ok()?;
+        there()?;
+        // An empty log in the place of the lost one begins nothing, whatever starts its MDM.
+        cluster.gabion(&["mdm", "start"])?;
+        cluster.gabion(&["down"])?.ok()?;
+        ensure!(cluster.file("mdm.log").exists());
+        cluster.start_again()?;
+        there()?;
+        lose(&cluster, "mdm")?;
+        ensure!(add_left_out(&printed)? == 3, "{printed}");
+        wait("all three vote", secs(30), || Ok((voters(&cluster)? == 3).then_some(())))?;
+        cluster.kill_all()?;
+        cluster.start_again()?;
+        cluster.wait_state("healthy", secs(60))?;
+        there()
+    });
+}
+
+#[test]
+fn a_cluster_that_was_stopped_comes_back_with_one_of_three_logs_by_the_commands_that_up_names() {
+    case(|| {
+        let cluster = three()?;
+        let content = Random::new(11).bytes((64 * MIB) as usize);
+        cluster.fill("vol1", &content)?;
+        cluster.gabion(&["volume", "create", "vol2", "32MiB"])?.ok()?;
+        let second = Random::new(12).bytes((32 * MIB) as usize);
+        cluster.fill("vol2", &second)?;
+        let id = cluster.wait_state("healthy", secs(30))?["cluster"].clone();
+        let there = || -> Result<()> {
+            ensure!(cluster.status()?["cluster"] == id, "another cluster began");
+            cluster.verify("vol1", &content)?;
+            cluster.verify("vol2", &second)
+        };
+        cluster.gabion(&["down"])?.ok()?;
+        fs::remove_file(cluster.file("mdm.log"))?;
+        fs::remove_file(cluster.file("mdm3.log"))?;
+        let ran = cluster.gabion(&["up", "--detach"])?;
+        ensure!(ran.code == 1, "{ran:?}");
+        for said in ["/mdm.log", "/mdm3.log", "Only mdm2"] {
+            ensure!(ran.stderr.contains(said), "{}", ran.stderr);
+        }
+        ensure!(cluster.running().is_empty());
+        let commands = |line: &&str| line.starts_with("  gabion ");
+        ensure!(obey(ran.stderr.lines().filter(commands))? == 3, "{}", ran.stderr);
+        there()?;
+        cluster.wait_state("healthy", secs(60))?;
+        // What is left is the whole cluster, and starts as such.
+        cluster.gabion(&["down"])?.ok()?;
+        let printed = cluster.gabion(&["up", "--detach"])?.ok()?;
+        there()?;
+        ensure!(add_left_out(&printed)? == 4, "{printed}");
+        wait("all three vote", secs(30), || Ok((voters(&cluster)? == 3).then_some(())))?;
+        cluster.kill_all()?;
+        cluster.start_again()?;
+        cluster.wait_state("healthy", secs(60))?;
+        there()
     });
 }
