@@ -212,6 +212,7 @@ fn a_backup_is_restored_after_all_processes_have_ended_and_new_volumes_are_not_d
         told()?;
         // Whoever goes on without that volume keeps its data: a newer backup may turn up.
         cluster.gabion(&["mdm", "recover", "--finish", "--yes"])?.ok()?;
+        cluster.gabion(&["sdc", "start"])?.ok()?;
         cluster.wait_state("healthy", secs(60))?;
         cluster.verify("vol1", &content)?;
         told()?;
