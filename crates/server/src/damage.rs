@@ -190,8 +190,9 @@ fn print(damage: &Damage, owners: &BTreeMap<u32, String>) {
         if more > 0 {
             println!("And {more} more ranges: --json lists them.");
         }
+        let are = if damage.recovering { "may not be served" } else { "are not served" };
         println!(
-            "{} of {} ({}) are not served. Lost: no copy is left. Away: it waits for those devices. Doubt: the MDMs were \
+            "{} of {} ({}) {are}. Lost: no copy is left. Away: it waits for those devices. Doubt: the MDMs were \
              recovered, and don't know which copy has everything. To go on without: `gabion volume accept-loss --help`",
             Size(damage.damaged_bytes),
             damage.volume,
