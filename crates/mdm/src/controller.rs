@@ -204,7 +204,7 @@ impl State {
         if d.intent == Intent::Removed {
             return Err(format!("it is {id}, which was removed from this cluster: add it anew"));
         }
-        if d.store != m.store && !(self.may_have_replaced(id, m) && !elsewhere) {
+        if d.store != m.store && (elsewhere || !self.may_have_replaced(id, m)) {
             return Err(format!(
                 "it is an {id} that was replaced since: its data is of no use any more. Add it anew"
             ));
