@@ -237,7 +237,9 @@ impl Sdc {
         let Some(link) = self.mdm.registered else { return };
         let late = self.mdm.out.filter(|pull| now.since(pull.since) >= AGAIN);
         let free = self.mdm.out.is_none() || late.is_some();
-        let wanted = self.mdm.wanted > self.map.version || self.client.is_stuck();
+        // While MDMs are recovered they have no map to give: the first one is waited for.
+        let none = self.map.version == MapVersion(0);
+        let wanted = none || self.mdm.wanted > self.map.version || self.client.is_stuck();
         let due = self.mdm.ask || (wanted && free);
         if !due {
             return;
