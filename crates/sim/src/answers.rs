@@ -6,12 +6,13 @@ use crate::check::{Failure, i05_content};
 use crate::history::{Answer, Record};
 use crate::plan::{IoKind, Who};
 use crate::stage::Stage;
-use crate::world::Reply;
+use crate::world::{ProcId, Reply};
 use base::{BLOCK, BLOCKS_PER_UNIT, GroupId, SECTOR, UNIT, UnitKey};
 use node::sdc::Sdc;
 use node::sds::Sds;
 use seam::BlockError;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 const BLOCK_SECTORS: u32 = BLOCK / SECTOR;
 
@@ -131,6 +132,26 @@ impl Stage {
     /// True when the operation touches a group that was lost.
     fn is_in_loss(&self, op: &Record) -> bool {
         self.blocks(op).iter().any(|(group, ..)| group.is_none_or(|g| self.losses.has(g)))
+    }
+
+    /// A server can't read these blocks. What is damaged there is remembered: by the time a client hears of it, another one may
+    /// have written the blocks anew, elsewhere on the device.
+    pub(crate) fn met_damage(
+        &mut self,
+        id: ProcId,
+        group: GroupId,
+        unit: UnitKey,
+        blocks: Range<u16>,
+    ) {
+        let Who::Sds(i) = self.who(id) else { return };
+        let Some(durable) = self.sds(i).and_then(Sds::device).and_then(|d| d.durable()) else {
+            return;
+        };
+        let disk = self.world.disk_at(id, seam::DiskId(0));
+        let place = |b: &u32| durable.place(group, unit, *b);
+        let damaged = |b: &u32| place(b).is_some_and(|place| disk.is_or_was_damaged(place));
+        let met: Vec<u32> = blocks.map(u32::from).filter(damaged).collect();
+        self.harmed.extend(met.into_iter().map(|b| (unit, b)));
     }
 
     /// True when the operation touches a block that is or was damaged on some server: by the plan, as its copy was made

@@ -530,6 +530,9 @@ impl Stage {
                 ));
             }
             Note::Lost { unit, first, blocks, .. } => self.copied_loss(id, unit, first, blocks),
+            Note::Unreadable { group, unit, first, blocks } => {
+                self.met_damage(id, group, unit, first..first + blocks);
+            }
             Note::DeviceFailed | Note::DeviceRefused => self.gave_up(id)?,
             Note::Sealed { group, .. } => {
                 self.sealed.insert(group);
