@@ -52,6 +52,11 @@ const FLOOR: u64 = 2 * MIB;
 /// Minutes.
 const DAY: u32 = 24 * 60;
 
+/// Units of a floor that is bytes per second; the first one is one.
+const BYTES: &[(&str, u64)] = &[("", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB)];
+/// Units of one that is a time, in minutes.
+const MINUTES: &[(&str, u64)] = &[("m", 1), ("h", 60), ("d", DAY as u64)];
+
 impl Policy {
     /// Copies as fast as they go.
     pub const UNLIMITED: Policy =
@@ -143,22 +148,13 @@ impl fmt::Display for Policy {
             Policy { rest: rest @ 1.., .. } => write!(f, "favour:{rest}")?,
             _ => return f.write_str("unlimited"),
         }
-        let (scale, unit) = match self.within {
-            0 => (0, ""),
-            m if m.is_multiple_of(DAY) => (DAY, "d"),
-            m if m.is_multiple_of(60) => (60, "h"),
-            _ => (1, "m"),
+        let (floor, units) = match self.within {
+            0 => (self.floor, BYTES),
+            minutes => (minutes.into(), MINUTES),
         };
-        if let Some(number) = self.within.checked_div(scale) {
-            return write!(f, ":{number}{unit}");
-        }
-        let (scale, unit) = match self.floor {
-            b if b.is_multiple_of(GIB) => (GIB, "GiB"),
-            b if b.is_multiple_of(MIB) => (MIB, "MiB"),
-            b if b.is_multiple_of(KIB) => (KIB, "KiB"),
-            _ => (1, ""),
-        };
-        write!(f, ":{}{unit}", self.floor / scale)
+        let largest = units.iter().rev().find(|(_, scale)| floor.is_multiple_of(*scale));
+        let (unit, scale) = largest.expect("the first unit is one");
+        write!(f, ":{}{unit}", floor / scale)
     }
 }
 
@@ -168,10 +164,10 @@ impl FromStr for Policy {
     fn from_str(text: &str) -> Result<Policy, NoPolicy> {
         let mut words = text.split(':');
         let (name, number, floor) = (words.next(), words.next(), words.next());
-        let minutes = floor.and_then(minutes_of);
-        let bytes = match minutes {
-            Some(_) => FLOOR,
-            None => floor.map_or(Some(FLOOR), bytes_of).ok_or(NoPolicy)?,
+        let minutes = floor.and_then(|text| scaled(text, MINUTES));
+        let bytes = match floor.filter(|_| minutes.is_none()) {
+            Some(text) => scaled(text, BYTES).ok_or(NoPolicy)?,
+            None => FLOOR,
         };
         let policy = match (name, number, floor) {
             (Some("unlimited"), None, None) => Policy::UNLIMITED,
@@ -183,7 +179,10 @@ impl FromStr for Policy {
             },
             _ => return Err(NoPolicy),
         };
-        let policy = minutes.map_or(policy, |minutes| policy.finished_within(minutes));
+        let policy = match minutes.map(u32::try_from) {
+            Some(minutes) => policy.finished_within(minutes.map_err(|_| NoPolicy)?),
+            None => policy,
+        };
         let over = words.next().is_some();
         policy.check().and(if over { Err(NoPolicy) } else { Ok(policy) })
     }
@@ -201,17 +200,10 @@ fn micros_of(text: &str) -> Result<u32, NoPolicy> {
     }
 }
 
-fn minutes_of(text: &str) -> Option<u32> {
-    let units = [("m", 1), ("h", 60), ("d", DAY)];
-    let found = units.into_iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
-    let (number, scale) = found?;
-    number.parse::<u32>().ok()?.checked_mul(scale)
-}
-
-fn bytes_of(text: &str) -> Option<u64> {
-    let units = [("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("", 1)];
-    let found = units.into_iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
-    let (number, scale) = found?;
+/// A number with one of these units.
+fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let number = |(unit, scale): &(&str, u64)| Some((text.strip_suffix(unit)?, *scale));
+    let (number, scale) = units.iter().rev().find_map(number)?;
     number.parse::<u64>().ok()?.checked_mul(scale)
 }
 

@@ -67,6 +67,11 @@ impl Watch {
         if answers { silence + beat * 2 } else { silence }
     }
 
+    /// It has been silent for longer than that.
+    fn is_silent(&self, now: Time, silence: Duration, beat: Duration) -> bool {
+        now.since(self.heard) >= self.patience(silence, beat)
+    }
+
     /// Its address has refused a dial, and it was heard so much later that it can't have been dead: refusals say nothing
     /// about this life.
     fn refuses_alive(&self, beat: Duration) -> bool {
@@ -234,8 +239,7 @@ impl Detector {
             if held.contains(&domain) {
                 continue;
             }
-            let patience = watch.patience(self.silence, self.beat);
-            if !watch.lost && now.since(watch.heard) >= patience {
+            if !watch.lost && watch.is_silent(now, self.silence, self.beat) {
                 (watch.lost, watch.silent_since) = (true, Some(now));
                 verdicts.push(Verdict {
                     device: *device,
@@ -251,7 +255,7 @@ impl Detector {
     /// takes the verdict back.
     pub fn still_silent(&mut self, now: Time, verdict: &Verdict) -> bool {
         let Some(watch) = self.watched.get_mut(&verdict.device) else { return false };
-        let silent = now.since(watch.heard) >= watch.patience(self.silence, self.beat);
+        let silent = watch.is_silent(now, self.silence, self.beat);
         watch.lost &= silent;
         silent && watch.incarnation == verdict.incarnation
     }
@@ -261,7 +265,7 @@ impl Detector {
         let mut all: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
         let mut silent: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
         for watch in self.watched.values() {
-            let quiet = now.since(watch.heard) >= watch.patience(self.silence, self.beat);
+            let quiet = watch.is_silent(now, self.silence, self.beat);
             let told = watch.silent_since.is_some_and(|at| now.since(at) < WINDOW);
             if (quiet && !watch.lost) || told {
                 silent.entry(self.domain(watch)).or_default().insert(watch.server);

@@ -62,8 +62,7 @@ impl State {
     /// "Your map is the newest": what a puller gets that doesn't want to wait.
     pub fn page_without_news(&self) -> MapPage {
         let live = self.volumes.keys().map(|v| v.0).collect();
-        let unknown =
-            self.recovery.unknown.iter().map(|r| IdRange { from: r.start.0, to: r.end.0 });
+        let unknown = self.recovery.unknown.iter().map(IdRange::of);
         let unknown = unknown.filter(|_| !mutant::on(Mutant::DropUnknown)).collect();
         MapPage { last: true, live, next_volume: self.next_volume.0, unknown, ..self.page() }
     }

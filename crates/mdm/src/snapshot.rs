@@ -340,7 +340,7 @@ fn recovery_record(r: &Recovery) -> RecoveryRecord {
         sdc: r.sdc,
         volume: 0,
         sdc_known: r.sdc_known,
-        unknown: r.unknown.iter().map(|r| IdRange { from: r.start.0, to: r.end.0 }).collect(),
+        unknown: r.unknown.iter().map(IdRange::of).collect(),
         left: r.left.clone(),
         forgot: r.forgot.clone(),
     }
@@ -361,7 +361,7 @@ fn recovery(r: RecoveryRecord, next_volume: u32) -> Recovery {
         group: r.group,
         sdc: r.sdc,
         sdc_known: r.sdc_known,
-        unknown: unknown.map(|r| VolumeId(r.from)..VolumeId(r.to)).collect(),
+        unknown: unknown.map(|r| r.ids()).collect(),
         left: r.left,
         forgot: r.forgot,
     }

@@ -529,12 +529,12 @@ impl<J: Journal> Mirror<J> {
     /// more, to all who have not answered; a member whose scrubber has asked for them asks again.
     fn amend_once_more(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.remove_op(key).expect("the caller has it");
-        let left = Members(op.sent.0 & !op.acked.0);
+        let left = op.sent.without(op.acked);
         self.unlock(op.group, key);
         self.leave_stream(now, op.group, op.lsn, out);
         let Asker::Amend { of } = op.asker else { return };
         let Some(write) = self.ops.get_mut(of) else { return };
-        write.acked.insert(Members(op.sent.0 & op.acked.0));
+        write.acked.insert(op.sent.without(left));
         write.amended.remove(left);
         write.damaged.insert(left);
         self.check_write(now, of, out);

@@ -180,8 +180,7 @@ impl MapView {
         let last = pages.last_mut()?;
         last.live.extend(self.volumes.keys().map(|id| id.0));
         last.next_volume = self.next_volume.0;
-        last.unknown =
-            self.unknown.iter().map(|r| IdRange { from: r.start.0, to: r.end.0 }).collect();
+        last.unknown = self.unknown.iter().map(IdRange::of).collect();
         Some(self.take(version, pages))
     }
 
@@ -234,8 +233,7 @@ impl MapView {
         if page.last {
             let live: BTreeSet<u32> = page.live.into_iter().collect();
             self.next_volume = VolumeId(page.next_volume);
-            let ids = |r: &IdRange| VolumeId(r.from)..VolumeId(r.to);
-            self.unknown = page.unknown.iter().map(ids).collect();
+            self.unknown = page.unknown.iter().map(IdRange::ids).collect();
             self.volumes.retain(|id, _| {
                 let keep = live.contains(&id.0);
                 if !keep {

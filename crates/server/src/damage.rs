@@ -1,7 +1,9 @@
 //! Bytes of volumes that nobody serves: shown by ranges, and given up when somebody says so.
 
+use crate::admin::Admin;
 use crate::decision::{Question, now, when, who};
 use crate::exit::Exit;
+use crate::report::device_name;
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
@@ -9,9 +11,7 @@ use crate::volume::ReadAs;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use wire::control::{
-    AcceptLoss, Ask, DeviceStatus, StatusInfo, Unserved, UnservedGroup, VolumeDamage,
-};
+use wire::control::{AcceptLoss, Ask, StatusInfo, Unserved, UnservedGroup, VolumeDamage};
 
 const UNIT: u64 = base::UNIT as u64;
 
@@ -147,7 +147,7 @@ pub fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
     };
     match json {
         true => println!("{}", serde_json::to_string_pretty(&damage)?),
-        false => print(&damage, &owners(&info)),
+        false => print(&damage, &info),
     }
     Ok(match (damage.ranges.is_empty(), recovering) {
         (true, false) => Exit::Ok,
@@ -156,19 +156,9 @@ pub fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
     })
 }
 
-/// The servers of all devices.
-fn owners(info: &StatusInfo) -> BTreeMap<u32, String> {
-    let owner = |d: &DeviceStatus| d.info.as_ref().map(|i| (i.id, d.sds.clone()));
-    info.devices.iter().filter_map(owner).collect()
-}
-
-/// A device and its server.
-fn device(id: u32, owners: &BTreeMap<u32, String>) -> String {
-    owners.get(&id).map_or_else(|| format!("dev{id}"), |sds| format!("dev{id} of {sds}"))
-}
-
-fn print(damage: &Damage, owners: &BTreeMap<u32, String>) {
-    let ids = |of: &[u32]| of.iter().map(|id| device(*id, owners)).collect::<Vec<_>>().join(", ");
+fn print(damage: &Damage, info: &StatusInfo) {
+    let ids =
+        |of: &[u32]| of.iter().map(|id| device_name(info, *id)).collect::<Vec<_>>().join(", ");
     if damage.recovering {
         println!(
             "The MDM still asks servers what they know (`gabion status` shows whom it waits for): until then it is not known \
@@ -242,10 +232,11 @@ pub fn accept(target: &Target, names: &[String], read_as: Option<ReadAs>, yes: b
     if !yes {
         let away: BTreeSet<u32> =
             before.iter().filter(meant).flat_map(|r| r.waits_for.clone()).collect();
-        let info = target.connect()?.status()?;
+        let mut admin = target.connect()?;
+        let info = admin.status()?;
         let any = bytes > 0 || errors > 0 && read_as == Some(ReadAs::Zeros);
-        refuse_in_vain(target, names, &info, stale, any)?;
-        confirm(&names.join(", "), read_as, bytes, &away, &owners(&info))?;
+        refuse_in_vain(&mut admin, names, &info, stale, any)?;
+        confirm(&names.join(", "), read_as, bytes, &away, &info)?;
     }
     let mut left = bytes;
     loop {
@@ -281,13 +272,12 @@ pub fn accept(target: &Target, names: &[String], read_as: Option<ReadAs>, yes: b
 
 /// What the MDM would refuse is not asked: where there is nothing to give up, or other volumes would lose the same.
 fn refuse_in_vain(
-    target: &Target,
+    admin: &mut Admin,
     names: &[String],
     info: &StatusInfo,
     stale: bool,
     any: bool,
 ) -> Result<()> {
-    let mut admin = target.connect()?;
     let meant =
         |g: &&UnservedGroup| (g.why() == Unserved::Lost) != stale && !(stale && g.stale.is_empty());
     let mut groups = BTreeSet::new();
@@ -321,12 +311,12 @@ fn confirm(
     read_as: Option<ReadAs>,
     bytes: u64,
     away: &BTreeSet<u32>,
-    owners: &BTreeMap<u32, String>,
+    info: &StatusInfo,
 ) -> Result<()> {
     let bytes = Size(bytes);
     let warning = match read_as {
         None => {
-            let away: Vec<String> = away.iter().map(|id| device(*id, owners)).collect();
+            let away: Vec<String> = away.iter().map(|id| device_name(info, *id)).collect();
             format!(
                 "{bytes} of {names} go on with an older copy. What only {} had is given up for good, also if they come \
                  back. Stop their servers first if these may still run: one that is only cut off from the MDM may go on \

@@ -285,6 +285,12 @@ impl Moves {
     }
 }
 
+/// A device for people: with the name of its server, if it is known.
+pub fn device_name(info: &StatusInfo, id: u32) -> String {
+    let device = info.devices.iter().find(|d| d.info.as_ref().is_some_and(|i| i.id == id));
+    device.map_or_else(|| format!("dev{id}"), |d| format!("dev{id} of {}", d.sds))
+}
+
 impl Groups {
     fn state(self) -> State {
         match self {

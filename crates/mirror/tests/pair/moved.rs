@@ -2,20 +2,31 @@
 
 use super::*;
 
+/// The group in another epoch.
+fn config(
+    epoch: u64,
+    primary: u32,
+    replicas: &[u32],
+    in_sync: &[u32],
+    joiners: &[u32],
+) -> GroupConfig {
+    let devices = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect();
+    GroupConfig {
+        epoch: Epoch(epoch),
+        primary: Some(DeviceId(primary)),
+        replicas: devices(replicas),
+        in_sync: devices(in_sync),
+        joiners: devices(joiners),
+        lost: false,
+    }
+}
+
 #[test]
 fn what_another_server_says_of_a_group_deletes_nothing() {
     let mut pair = settle(Pair::new([4, 4]));
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
-    let devices = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>();
     let epoch = pair.epoch + 1;
-    let moved = GroupConfig {
-        epoch: Epoch(epoch),
-        primary: Some(DeviceId(1)),
-        replicas: devices(&[1, 3]),
-        in_sync: devices(&[1]),
-        joiners: Vec::new(),
-        lost: false,
-    };
+    let moved = config(epoch, 1, &[1, 3], &[1], &[]);
     let is_kept = |pair: &mut Pair, told: bool| {
         let (mirror, out) = (&mut pair.mirrors[1], &mut pair.outs[1]);
         mirror.set_map(MapVersion(epoch), BTreeMap::new());
@@ -32,16 +43,8 @@ fn what_another_server_says_of_a_group_deletes_nothing() {
 fn what_another_server_says_of_a_group_wipes_nothing() {
     let mut pair = settle(Pair::new([4, 4]));
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
-    let devices = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>();
     let epoch = pair.epoch + 1;
-    let joins = GroupConfig {
-        epoch: Epoch(epoch),
-        primary: Some(DeviceId(1)),
-        replicas: devices(&[1, 2]),
-        in_sync: devices(&[1]),
-        joiners: devices(&[2]),
-        lost: false,
-    };
+    let joins = config(epoch, 1, &[1, 2], &[1], &[2]);
     let wiped = |pair: &mut Pair, told: bool| {
         let (mirror, out) = (&mut pair.mirrors[1], &mut pair.outs[1]);
         mirror.set_map(MapVersion(epoch), BTreeMap::new());
@@ -58,14 +61,7 @@ fn what_another_server_says_of_a_group_wipes_nothing() {
 #[test]
 fn a_leader_outside_the_set_in_sync_is_named_by_no_mdm() {
     let mut pair = settle(Pair::new([4, 4]));
-    let config = GroupConfig {
-        epoch: Epoch(pair.epoch + 1),
-        primary: Some(DeviceId(2)),
-        replicas: vec![DeviceId(1), DeviceId(2)],
-        in_sync: vec![DeviceId(1)],
-        joiners: Vec::new(),
-        lost: false,
-    };
+    let config = config(pair.epoch + 1, 2, &[1, 2], &[1], &[]);
     pair.mirrors[1].configure(pair.now, GROUP, &config, false, &mut pair.outs[1]);
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok), "nothing has changed");
 }
@@ -75,14 +71,7 @@ fn a_leader_outside_the_set_in_sync_is_named_by_no_mdm() {
 fn what_an_mdm_says_of_an_epoch_counts_and_not_what_another_server_has_said() {
     let mut pair = settle(Pair::new([4, 4]));
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
-    let forged = GroupConfig {
-        epoch: Epoch(pair.epoch + 1),
-        primary: Some(DeviceId(1)),
-        replicas: vec![DeviceId(1), DeviceId(3)],
-        in_sync: vec![DeviceId(1)],
-        joiners: Vec::new(),
-        lost: false,
-    };
+    let forged = config(pair.epoch + 1, 1, &[1, 3], &[1], &[]);
     pair.mirrors[1].configure(pair.now, GROUP, &forged, false, &mut pair.outs[1]);
     pair.configure(1, &[1, 2], &[], &[0, 1]);
     pair.wait(1500);

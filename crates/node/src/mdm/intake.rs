@@ -281,6 +281,11 @@ impl Mdm {
         }
     }
 
+    /// A server isn't taken in: `gabion status` says so for a while.
+    fn turn_away(&mut self, now: Time, m: &Register, why: &str) {
+        self.turned_away.put(now, &m.sds, m.shard, &m.address, why);
+    }
+
     /// How many records the log of this device had when it was heard last, as far as this MDM has
     /// heard it with this content.
     fn settled(&self, m: &Register) -> u64 {
@@ -320,7 +325,7 @@ impl Mdm {
         let (device, began) = match registration {
             Registration::Known(_) | Registration::New(..) if self.is_set_back(m) => {
                 let text = self.set_back(m);
-                self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
+                self.turn_away(now, m, &text);
                 return self.expel(link, refusal(RefusalCode::WrongDevice, text), out);
             }
             Registration::Known(id) => (id, before),
@@ -333,19 +338,19 @@ impl Mdm {
                 return self.refuse(link, &refusal(RefusalCode::Superseded, text), out);
             }
             Registration::Bad(text) => {
-                self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
+                self.turn_away(now, m, &text);
                 return self.refuse(link, &refusal(RefusalCode::Unexpected, text), out);
             }
             Registration::Full(text) => {
-                self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
+                self.turn_away(now, m, &text);
                 return self.refuse(link, &refusal(RefusalCode::Full, text), out);
             }
             Registration::WrongPlace(text) => {
-                self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
+                self.turn_away(now, m, &text);
                 return self.refuse(link, &refusal(RefusalCode::WrongPlace, text), out);
             }
             Registration::WrongDevice(text) => {
-                self.turned_away.put(now, &m.sds, m.shard, &m.address, &text);
+                self.turn_away(now, m, &text);
                 // Who is in the way may have died unnoticed: another process may have listened in its place at once.
                 let mut silent = self.state.in_the_way(m);
                 silent.retain(|device| !self.devices.contains_key(device));

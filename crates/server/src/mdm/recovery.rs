@@ -5,6 +5,7 @@ use crate::config::{self, MdmConfig};
 use crate::decision::{Question, now, when, who};
 use crate::exit::{Exit, coded};
 use crate::files;
+use crate::report::device_name;
 use crate::size::Size;
 use crate::target::Target;
 use anyhow::{Context, Result, bail};
@@ -153,11 +154,7 @@ fn wait_closed(at: SocketAddr) -> Result<Exit> {
 
 /// How a recovery stands, and what to do.
 pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
-    let name = |id: &u32| {
-        let device = info.devices.iter().find(|d| d.info.as_ref().is_some_and(|i| i.id == *id));
-        device.map_or_else(|| format!("dev{id}"), |d| format!("dev{id} of {}", d.sds))
-    };
-    let waits: Vec<String> = status.waits_for.iter().map(name).collect();
+    let waits: Vec<String> = status.waits_for.iter().map(|id| device_name(info, *id)).collect();
     let mut text = match status.open {
         true => String::from(
             "The MDM still collects what servers know. I/O goes on, as without an MDM.",

@@ -14,7 +14,7 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
         return;
     }
     for _ in 0..r.range(1, 5) {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(&mut r);
         let mut e = Episode { plan, at, careful: true };
         let sds = u64::from(e.plan.sds);
         let (i, j) = (r.below(sds) as u8, r.below(sds) as u8);

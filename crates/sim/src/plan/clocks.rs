@@ -41,13 +41,9 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     }
 }
 
-fn at(plan: &Plan, r: &mut Prng) -> Duration {
-    Duration::from_micros(r.below(plan.length.as_micros() as u64))
-}
-
 fn change_drifts(plan: &mut Plan, most: u32, r: &mut Prng) {
     for _ in 0..r.range(1, 30) {
-        let (at, ppm) = (at(plan, r), r.below(2 * u64::from(most) + 1) as i32 - most as i32);
+        let (at, ppm) = (plan.moment(r), r.below(2 * u64::from(most) + 1) as i32 - most as i32);
         let mut e = Episode { plan, at, careful: true };
         let everybody = e.everybody();
         e.push(Duration::ZERO, Action::Drift(*r.pick(&everybody), ppm));
@@ -78,7 +74,7 @@ fn stop_servers(plan: &mut Plan, most: Duration, r: &mut Prng) {
 /// Clocks of MDMs and clients jump, and their virtual machines are stopped for longer: no lease depends on those.
 fn disturb_others(plan: &mut Plan, r: &mut Prng) {
     for _ in 0..r.range(1, 8) {
-        let at = at(plan, r);
+        let at = plan.moment(r);
         let mut e = Episode { plan, at, careful: true };
         let who = if r.chance(0.5) { e.mdm(r) } else { e.sdc(r) };
         if r.chance(0.5) {

@@ -20,7 +20,7 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     plan.steps.retain(|s| stays(&s.action));
     (plan.weather, plan.growth) = (Weather::FAIR, 0);
     for _ in 0..r.range(1, 3) {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(&mut r);
         let i = r.below(plan.sds.into()) as u8;
         if r.chance(0.5) {
             plan.steps.push(Timed { at, action: Action::Snapshot(i) });

@@ -19,7 +19,7 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     plan.sds = r.range(SERVERS.0, SERVERS.1) as u8;
     trouble(plan, &mut r);
     for _ in 0..r.range(1, 4) {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(&mut r);
         silence(plan, at, &mut r);
     }
 }

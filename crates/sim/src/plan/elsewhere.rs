@@ -13,7 +13,7 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
         return;
     }
     for _ in 0..r.range(1, 5) {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(&mut r);
         let mut e = Episode { plan, at, careful: true };
         let client = r.below(u64::from(e.plan.clients)) as u8;
         e.push(Duration::ZERO, Action::Elsewhere(client));

@@ -56,7 +56,7 @@ pub(super) fn trouble(plan: &mut Plan, r: &mut Prng) {
     let per_second = *r.pick(&[0.3, 1.0, 3.0, 8.0]);
     let count = (plan.length.as_secs_f64() * per_second).ceil() as u64;
     for _ in 0..count {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(r);
         let mut e = Episode { plan, at, careful };
         e.add(*r.pick(&on), r);
     }

@@ -3,7 +3,6 @@
 use super::{Action, Plan, Timed};
 use crate::forge::Forgery;
 use base::Prng;
-use std::time::Duration;
 
 /// Strikes some plans with forged hellos.
 pub(super) fn forgeries(plan: &mut Plan, root: &Prng) {
@@ -12,7 +11,7 @@ pub(super) fn forgeries(plan: &mut Plan, root: &Prng) {
         return;
     }
     for _ in 0..r.range(1, 8) {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(&mut r);
         let server = r.below(u64::from(plan.sds)) as u8;
         plan.steps.push(Timed { at, action: Action::Forge(server, *r.pick(&Forgery::ALL)) });
     }

@@ -33,6 +33,11 @@ const FAMILIES: [fn(&mut Plan, &Prng); 16] = [
 ];
 
 impl Plan {
+    /// Some time in it, as far as it is drawn.
+    pub(super) fn moment(&self, r: &mut Prng) -> Duration {
+        Duration::from_micros(r.below(self.length.as_micros() as u64))
+    }
+
     /// The plan of this seed.
     pub fn generate(seed: u64) -> Plan {
         let root = Prng::new(seed).fork("plan");

@@ -14,7 +14,7 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     }
     let most = u64::from(plan.limits.strangers) * 3;
     for _ in 0..r.range(1, 4) {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(&mut r);
         let mut e = Episode { plan, at, careful: true };
         let who = if r.chance(0.5) { e.sds(&mut r) } else { e.mdm(&mut r) };
         let (turns, every) = (r.range(1, 20), r.range(100, 100_000));

@@ -3,7 +3,6 @@
 use super::{Action, Plan, Timed, Who};
 use crate::lies::Lie;
 use base::Prng;
-use std::time::Duration;
 
 /// Draws lies for some plans.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
@@ -12,7 +11,7 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
         return;
     }
     for _ in 0..r.range(1, 40) {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(&mut r);
         let who = match r.chance(0.5) {
             true => Who::Sds(r.below(plan.sds.into()) as u8),
             false => Who::Mdm(r.below(plan.mdms.into()) as u8),

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Servers are removed, and others come in their places; now and then one stays after all.
 pub(super) fn removal(plan: &mut Plan, r: &mut Prng) {
     for _ in 0..r.range(1, 4) {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(r);
         let i = r.below(u64::from(plan.sds)) as u8;
         plan.steps.push(Timed { at, action: Action::Remove(i) });
         if r.chance(0.3) {
@@ -27,7 +27,7 @@ pub(super) fn among_mdms(plan: &mut Plan, r: &mut Prng) {
     let busy = *r.pick(&[0.0, 0.5, 2.0, 6.0]);
     let count = (plan.length.as_secs_f64() * busy).ceil() as u64;
     for _ in 0..count {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(r);
         let mut e = Episode { plan, at, careful: true };
         let (who, time) = (e.mdm(r), while_away(r));
         match r.below(10) {
@@ -79,7 +79,7 @@ pub(super) fn mdm_disks(plan: &mut Plan, root: &Prng) {
 /// Servers are put into maintenance, mostly turned off for a while, and mostly put back to work before the end.
 pub(super) fn maintenance(plan: &mut Plan, r: &mut Prng) {
     for _ in 0..r.range(1, 4) {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(r);
         let i = r.below(u64::from(plan.sds)) as u8;
         plan.steps.push(Timed { at, action: Action::Maintain(i, r.chance(0.4)) });
         let soon = Duration::from_micros(r.range(500, 300_000));
@@ -96,7 +96,7 @@ pub(super) fn maintenance(plan: &mut Plan, r: &mut Prng) {
 /// Now and then a server's device becomes larger, mostly a moment before its next life.
 pub(super) fn grow(plan: &mut Plan, r: &mut Prng) {
     for _ in 0..r.range(0, 4) {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(r);
         let i = r.below(u64::from(plan.sds)) as u8;
         plan.steps.push(Timed { at, action: Action::Grow(i, r.range(8, 40) as u32) });
         let mut e =
@@ -116,7 +116,7 @@ pub(super) fn grow(plan: &mut Plan, r: &mut Prng) {
 /// A few times somebody does something to a server's device.
 pub(super) fn tamper(plan: &mut Plan, r: &mut Prng) {
     for _ in 0..r.range(1, 4) {
-        let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+        let at = plan.moment(r);
         let i = r.below(u64::from(plan.sds)) as u8;
         let other = (i + r.range(1, u64::from(plan.sds)) as u8) % plan.sds;
         let all = [Tamper::Superblock, Tamper::Superblocks, Tamper::Shrunk, Tamper::Swapped(other)];

@@ -117,7 +117,7 @@ fn more_devices(plan: &mut Plan, r: &mut Prng) {
     let tampers = plan.steps.iter().any(|s| matches!(s.action, Action::Tamper(..)));
     if !tampers && r.chance(0.4) {
         for _ in 0..r.range(1, 3) {
-            let at = Duration::from_micros(r.below(plan.length.as_micros() as u64));
+            let at = plan.moment(r);
             let i = r.below(u64::from(plan.sds)) as u8;
             plan.steps.push(Timed { at, action: Action::RemoveDevice(i) });
             if r.chance(0.3) {

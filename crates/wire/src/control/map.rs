@@ -3,6 +3,8 @@
 use super::{DeviceKind, MappingInfo, PoolInfo};
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::VolumeId;
+use core::ops::Range;
 
 /// What is to become of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
@@ -160,7 +162,7 @@ pub struct SdcInfo {
     pub incarnation: u64,
 }
 
-/// Ids from one up to another one.
+/// Ids of volumes, from one up to another one.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct IdRange {
     /// The first one.
@@ -169,6 +171,18 @@ pub struct IdRange {
     /// The one after the last one.
     #[prost(uint32, tag = "2")]
     pub to: u32,
+}
+
+impl IdRange {
+    /// As it is written.
+    pub fn of(ids: &Range<VolumeId>) -> IdRange {
+        IdRange { from: ids.start.0, to: ids.end.0 }
+    }
+
+    /// The ids.
+    pub fn ids(&self) -> Range<VolumeId> {
+        VolumeId(self.from)..VolumeId(self.to)
+    }
 }
 
 /// A part of what is newer than the puller's map. The parts of one answer come in a row on one link;
