@@ -161,6 +161,10 @@ pub enum Mutant {
     RebuildMaintained,
     /// R11: who is in sync takes copies that go to a joiner alone for a gap in its stream.
     OneStream,
+    /// R11: clients wait for a joiner whose device hangs.
+    AwaitJoiner,
+    /// R11: a joiner takes a new stream although it has not written what it got before.
+    AnswerAtOnce,
     /// R4: a refused dial proves a death also where it has refused dials while it was heard.
     RefusalProves,
     /// R12: who is silent for `suspect_after` is gone, whether its host answers or not. (In a test of the simulator's.)
@@ -250,7 +254,8 @@ impl Mutant {
 
     /// Those that `mirror`'s own tests hunt (crates/mirror/tests): no plan meets all that they
     /// need.
-    pub const MIRROR: &[Mutant] = &[Mutant::MendUnmarked];
+    pub const MIRROR: &[Mutant] =
+        &[Mutant::MendUnmarked, Mutant::AwaitJoiner, Mutant::AnswerAtOnce];
 
     /// Those that the simulator hunts. Of the store's, a run is too short for two.
     pub const ALL: &[Mutant] = &[

@@ -7,8 +7,9 @@
 use crate::mirror::Mirror;
 use crate::op::{Op, OpKind};
 use alloc::collections::BTreeMap;
-use base::{BlockSet, GroupId, UnitKey, VolumeId};
-use seam::{Effects, Journal};
+use base::crc::{ZERO_BLOCK, append_block};
+use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
+use seam::{Buf, Effects, Journal};
 use wire::flag;
 
 /// By volume and group: units of the volume below this one are meant.
@@ -41,16 +42,29 @@ impl<J: Journal> Mirror<J> {
         !needed.is_empty()
     }
 
-    /// Zeros in a gap are data: a block that is cleared would be an error again.
+    /// Zeros in a gap are data: a block that is cleared would be an error again. All share one buffer.
     pub(crate) fn zeros_as_data(&mut self, key: u64, out: &Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         if op.kind != OpKind::Zero || !self.is_gap(op.group, op.unit) {
             return;
         }
+        let zeros = self.zeros.get_or_insert_with(|| out.pool().zeroed(UNIT as usize));
         let op = self.ops.get_mut(key).expect("as above");
         op.kind = OpKind::Write;
-        op.body = out.pool().zeroed(op.len as usize);
-        op.body_crc = base::crc::crc32c(&op.body);
+        op.body = zeros.slice(0..op.len as usize);
+        op.body_crc = sum_of_zeros(&op.body);
         op.flags &= !flag::NO_BODY_CRC;
     }
+
+    /// Gives the buffer back that nothing uses any more.
+    pub(crate) fn drop_zeros(&mut self) {
+        self.zeros = self.zeros.take().filter(|zeros| !zeros.is_unique());
+    }
+}
+
+/// CRC-32C of these bytes, which are zeros: of whole blocks without a look at them.
+fn sum_of_zeros(zeros: &Buf) -> u32 {
+    let part = zeros.len() % BLOCK as usize;
+    let blocks = 0..zeros.len() / BLOCK as usize;
+    blocks.fold(base::crc::crc32c(&zeros[..part]), |sum, _| append_block(sum, ZERO_BLOCK))
 }

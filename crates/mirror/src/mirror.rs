@@ -21,7 +21,7 @@ use crate::scrub::Scrub;
 use crate::secondary::Secondary;
 use crate::stopwatch::Stopwatch;
 use crate::volumes::Volumes;
-use crate::window::{self, Peer, Traffic};
+use crate::window::{Peer, Traffic};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -93,7 +93,8 @@ pub struct Mirror<J> {
     pub(crate) journal: J,
     pub(crate) replicas: IdMap<GroupId, Replica>,
     pub(crate) ops: Slab<Op>,
-    client_ops: u32,
+    /// Operations of clients that are not answered.
+    pub(crate) client_ops: u32,
     pub(crate) leases: Leases,
     pub(crate) map: MapVersion,
     pub(crate) named_at: MapVersion,
@@ -186,7 +187,7 @@ impl<J: Journal> Mirror<J> {
             map: MapVersion(0),
             named_at: MapVersion(0),
             peers: IdMap::default(),
-            traffic: Traffic::default(),
+            traffic: Traffic::new(&limits),
             sends: 0,
             roomy: Vec::new(),
             fates: BTreeMap::new(),
@@ -249,13 +250,6 @@ impl<J: Journal> Mirror<J> {
         self.ops.len()
     }
 
-    /// True when no more operations of clients are taken. Copies have their own limit, or a shard full
-    /// of operations that wait for a settle would never settle; and what other primaries send is always
-    /// taken, or two shards could wait for each other's places. It is bounded by their limits.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.client_ops >= self.limits.shard_ops
-    }
-
     pub(crate) fn insert_op(&mut self, op: Op) -> u64 {
         self.client_ops += u32::from(op.from_client);
         self.ops.insert(op).unwrap_or_else(|_| panic!("2^32 operations in flight"))
@@ -265,7 +259,7 @@ impl<J: Journal> Mirror<J> {
         let op = self.ops.get(key)?;
         self.client_ops -= u32::from(op.from_client);
         if !op.flying.is_empty() {
-            self.give_room(op.group, op.flying, window::bytes(op));
+            self.give_room(op.group, op.flying, self.traffic.bytes(op));
         }
         self.ops.remove(key)
     }
@@ -446,7 +440,7 @@ impl<J: Journal> Mirror<J> {
         if matches!(asker, Asker::Nobody) {
             return; // the configuration changes again while its job runs
         }
-        let (flying, bytes) = (core::mem::take(&mut op.flying), window::bytes(op));
+        let (flying, bytes) = (core::mem::take(&mut op.flying), self.traffic.bytes(op));
         self.scrub.dropped(key);
         self.give_room(group, flying, bytes);
         let op = self.ops.get_mut(key).expect("looked up above");

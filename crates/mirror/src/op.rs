@@ -85,7 +85,7 @@ pub(crate) struct Op {
     pub flying: Members,
     /// What [`crate::mirror::Mirror::sends`] was when it was first sent, itself included.
     pub number: u64,
-    /// A client sent it to this shard: it counts against the limit for clients.
+    /// A client sent it to this shard, and has no answer: it counts against the limit for clients.
     pub from_client: bool,
     /// When it came, if it is a client's.
     pub since: Time,

@@ -4,7 +4,6 @@ use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, Op, OpKind, client_write, fits};
 use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
-use crate::window;
 use alloc::vec::Vec;
 use base::{
     BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, SECTOR, SdcId,
@@ -63,6 +62,14 @@ impl<J: Journal> Mirror<J> {
                 self.remove_op(key);
             }
         }
+    }
+
+    /// True when no more operations of clients are taken that are not answered. Copies have their own limit, or a shard full
+    /// of operations that wait for a settle would never settle; and what other primaries send is always
+    /// taken, or two shards could wait for each other's places. It is bounded by their limits. What is answered and on
+    /// its way to a joiner is bounded by that one's window.
+    fn is_busy(&self) -> bool {
+        self.client_ops >= self.limits.shard_ops
     }
 
     /// Whether the operation is one for this replica, now.
@@ -224,7 +231,7 @@ impl<J: Journal> Mirror<J> {
             self.zeros_as_data(key, out);
         }
         let op = self.ops.get(key).expect("the operation lives");
-        let (kind, at, len, bytes) = (op.kind, op.at, op.len, window::bytes(op));
+        let (kind, at, len, bytes) = (op.kind, op.at, op.len, self.traffic.bytes(op));
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let to = replica.recipients();
         let sealing =
@@ -332,7 +339,7 @@ impl<J: Journal> Mirror<J> {
         }
         if op.flying.intersects(member) {
             op.flying.remove(member);
-            let (bytes, number) = (window::bytes(op), op.number);
+            let (bytes, number) = (self.traffic.bytes(op), op.number);
             self.make_room(now, from, bytes, number);
         }
         match status {
@@ -400,6 +407,8 @@ impl<J: Journal> Mirror<J> {
     fn answer_write(&mut self, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.answered = true;
+        // What other members still have to do is no operation of a client any more.
+        self.client_ops -= u32::from(core::mem::take(&mut op.from_client));
         let (group, asker) = (op.group, op.asker);
         let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
         let bytes = op.body.len() as u64;

@@ -43,6 +43,8 @@ pub(crate) struct Secondary {
     clean: Dirty,
     /// What the primary's content includes, as of the start of the sync.
     source: ExecutedList,
+    /// The primary has asked for our state: it is told when everything is done that came before the question.
+    asked: Option<(LinkId, Header)>,
     /// The primary wants everything forgotten, as soon as no job runs.
     wipe: Option<LinkId>,
 }
@@ -60,6 +62,7 @@ impl Secondary {
             sealed: None,
             clean: Dirty::default(),
             source: ExecutedList::default(),
+            asked: None,
             wipe: None,
         }
     }
@@ -261,6 +264,7 @@ impl<J: Journal> Mirror<J> {
             header.status = (status as u16).into();
             out.send(link, wire::frame(header, &[]), Buf::EMPTY);
         }
+        self.answer_asked(op.group, out);
         self.wipe_if_idle(now, op.group, out);
     }
 
@@ -298,7 +302,22 @@ impl<J: Journal> Mirror<J> {
         secondary.source = ExecutedList::from_records(list, &mut 0);
         // Copies bring in what the primary has forgotten, too.
         self.take_forgotten(GroupId(h.group.get()), list);
-        self.send_state(link, h, out);
+        let replica = self.replicas.get_mut(GroupId(h.group.get())).expect("checked");
+        replica.secondary().expect("checked").asked = Some((link, *h));
+        self.answer_asked(GroupId(h.group.get()), out);
+    }
+
+    /// Tells the primary our state, if it has asked and everything is done that came before: it sends more after that,
+    /// and whose device hangs would hold all of it in memory.
+    fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
+        let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary());
+        let Some(secondary) = secondary else { return };
+        let Some((link, h)) = secondary.asked else { return };
+        let before = secondary.running.iter().any(|(lsn, _)| lsn.0 <= h.lsn.get());
+        if !before || mutant::on(Mutant::AnswerAtOnce) {
+            secondary.asked = None;
+            self.send_state(link, &h, out);
+        }
     }
 
     /// Tells base and dirty set, in as many frames as it takes. Whoever doesn't know what may differ tells
@@ -354,7 +373,7 @@ impl<J: Journal> Mirror<J> {
             return self.answer(link, Kind::SyncState, h, Status::Behind, out);
         }
         let secondary = replica.secondary().expect("checked");
-        secondary.started = false;
+        (secondary.started, secondary.asked) = (false, None);
         secondary.wipe = Some(link);
         self.wipe_if_idle(now, group, out);
     }

@@ -77,6 +77,8 @@ pub(crate) struct Sync {
     pub tried: Dirty,
     /// The list of executed writes that the peers were told is not this side's any more: they are asked anew.
     pub anew: bool,
+    /// The oldest operation that a joiner has not answered, and when that was seen first.
+    pub owes: Option<(Lsn, Time)>,
     /// Copies in flight.
     copying: u32,
     queued: bool,
@@ -101,6 +103,7 @@ impl Sync {
             unreadable: Dirty::default(),
             tried: Dirty::default(),
             anew: false,
+            owes: None,
             copying: 0,
             queued: false,
         }

@@ -58,6 +58,7 @@ impl<J: Journal> Mirror<J> {
         self.tell_clean();
         self.fetch_again(None, out);
         self.cut_standing(now, out);
+        self.drop_zeros();
         let mut beacon = self.header(Kind::Beacon, GroupId(0));
         (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
         let beacon = wire::frame(beacon, &[]);

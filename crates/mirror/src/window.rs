@@ -9,16 +9,25 @@
 //! bytes may still wait in the link's queue. They take room until something is answered that was sent later: a link
 //! keeps its order.
 //!
-//! A joiner that no acknowledgement needs is waited for as long as it answers; one that stands still is cut off.
+//! Each operation takes as much room as if `shard_ops` of them filled the window: small writes that only a joiner
+//! lacks are answered already, and count against no other limit.
+//!
+//! A joiner that no acknowledgement needs is waited for as long as it answers; one that stands still is cut off. It
+//! stands still if clients wait for room and nothing is answered, or if the same operation of a group is the oldest
+//! that is not answered for [`STANDS`] times as long: copies and the seal hold clients back, too.
 
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::{Members, Role};
+use crate::sync::Phase;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, Limits, LinkId, Time, UNIT};
+use base::{DeviceId, GroupId, Limits, LinkId, Lsn, Mutant, Time, UNIT, mutant};
 use seam::{Buf, Effects, Head, Journal};
 use wire::{Header, Kind, flag};
+
+/// So many times `suspect_after` a joiner may take for one operation.
+const STANDS: u32 = 5;
 
 /// A member that I have dialled, and what is under way to it.
 #[derive(Debug, Default)]
@@ -81,11 +90,6 @@ impl Peer {
     }
 }
 
-/// Bytes that an operation of the stream takes in a link's queue.
-pub(crate) fn bytes(op: &Op) -> u64 {
-    (wire::header::HEADER + op.body.len()) as u64
-}
-
 /// What is under way to all members together: as long as one link's window has room for all of that, each link has.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
@@ -93,9 +97,22 @@ pub(crate) struct Traffic {
     flying: u64,
     /// Operations that wait for room.
     waiting: u64,
+    /// Bytes that an operation takes at least.
+    least: u64,
 }
 
 impl Traffic {
+    /// Nothing is under way.
+    pub fn new(limits: &Limits) -> Traffic {
+        let least = limits.link_queue / 2 / u64::from(limits.shard_ops.max(1));
+        Traffic { flying: 0, waiting: 0, least }
+    }
+
+    /// Bytes that an operation of the stream takes in a member's window.
+    pub fn bytes(&self, op: &Op) -> u64 {
+        self.least.max((wire::header::HEADER + op.body.len()) as u64)
+    }
+
     /// No link is short of room for so many bytes more.
     fn is_light(&self, bytes: u64, window: u64) -> bool {
         self.waiting == 0 && self.flying + bytes <= window
@@ -145,7 +162,7 @@ impl<J: Journal> Mirror<J> {
         if op.flying.is_empty() {
             op.number = self.sends;
         }
-        let (bytes, flags) = (bytes(op), header.flags);
+        let (bytes, flags) = (self.traffic.bytes(op), header.flags);
         // Only where one other has to have it: of two, one may have done it when the other one refuses.
         let undone = op.reserved && op.local == Local::NotStarted;
         let fresh = undone.then(|| replica.needed()).filter(|n| n.is_one()).unwrap_or_default();
@@ -291,7 +308,7 @@ impl<J: Journal> Mirror<J> {
                 self.traffic.waiting -= 1;
                 continue;
             };
-            let bytes = bytes(self.ops.get(key).expect("it is owed"));
+            let bytes = self.traffic.bytes(self.ops.get(key).expect("it is owed"));
             let peer = self.peers.get_mut(device).expect("as above");
             if !peer.has_room(bytes, window) {
                 return;
@@ -323,22 +340,36 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Joiners that clients wait for and that answer nothing any more are cut off.
+    /// Joiners that stand still are cut off.
     pub(crate) fn cut_standing(&mut self, now: Time, out: &mut Effects) {
-        let stands = |peer: &Peer| {
-            peer.awaited.is_some_and(|since| now.since(since) > self.limits.suspect_after)
-        };
-        let standing: Vec<DeviceId> =
-            self.peers.iter().filter(|(_, peer)| stands(peer)).map(|(d, _)| d).collect();
-        if standing.is_empty() {
-            return;
-        }
         let groups: Vec<GroupId> = self.joining.iter().copied().collect();
         for group in groups {
             let joiner = self.sync_mut(group).and_then(|sync| sync.joiner);
-            if joiner.is_some_and(|joiner| standing.contains(&joiner)) {
+            let awaited = joiner.and_then(|joiner| self.peers.get(joiner)?.awaited);
+            let mute = awaited.is_some_and(|since| now.since(since) > self.limits.suspect_after);
+            if self.is_stuck(now, group) || mute {
                 self.cut(now, group, out);
             }
         }
+    }
+
+    /// The joiner of this group has had the same oldest operation to answer for too long.
+    fn is_stuck(&mut self, now: Time, group: GroupId) -> bool {
+        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {
+            return false;
+        };
+        let Some(sync) = &mut primary.sync else { return false };
+        let lacks = |key: u64| {
+            let op = self.ops.get(key).expect("an operation of the stream lives");
+            op.sent.intersects(sync.members) && !op.acked.intersects(sync.members)
+        };
+        let owed = match sync.phase {
+            Phase::Seal(lsn) => Some(lsn.next()),
+            _ => primary.stream.iter().find(|e| !e.done && lacks(e.op)).map(|e| e.lsn),
+        };
+        let before: Option<(Lsn, Time)> = sync.owes.filter(|(lsn, _)| owed == Some(*lsn));
+        sync.owes = owed.map(|lsn| before.unwrap_or((lsn, now)));
+        let stands = |(_, since)| now.since(since) > self.limits.suspect_after * STANDS;
+        before.is_some_and(stands) && !mutant::on(Mutant::AwaitJoiner)
     }
 }

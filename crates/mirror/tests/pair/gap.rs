@@ -71,3 +71,21 @@ fn a_copy_has_the_same_gaps() {
     assert_eq!(pair.client(1, Kind::Read, 0, 0..2 * BLOCK, 0, 0), Some(Status::Media));
     pair.assert_equal();
 }
+
+#[test]
+fn zeros_that_are_data_share_one_buffer() {
+    let mut pair = settle(Pair::new([40, 40]));
+    set(&mut pair, 40);
+    pair.connect(false);
+    let before = pair.outs[0].pool().used();
+    (0..40).for_each(|unit| pair.ask(0, Kind::Zero, unit, 0..UNIT, 0, 0));
+    let used = pair.outs[0].pool().used() - before;
+    assert!(used <= 2 * UNIT as usize, "{used} bytes of zeros");
+    pair.connect(true);
+    assert_eq!(pair.client(0, Kind::Zero, 0, 512..3 * BLOCK, 0, 0), Some(Status::Ok));
+    pair.wait(1000);
+    assert_eq!(pair.outs[0].pool().used(), before, "it is given back");
+    let ok = |h: &Header| Status::from_code(h.status.get()) == Some(Status::Ok);
+    assert!(pair.replies.len() == 41 && pair.replies.iter().all(ok), "their sums fit");
+    pair.assert_equal();
+}

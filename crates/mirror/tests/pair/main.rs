@@ -23,7 +23,7 @@ use seam::{
     Buf, BufPool, Change, DiskError, DiskOp, Effect, Effects, ExecutedBlocks, Finished, Forgotten,
     GroupRecord, Job, Journal, Marks, Started, Walk,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use wire::{Header, Kind, Status, flag};
 
@@ -46,8 +46,13 @@ struct Memory {
     worn: bool,
     /// What has ended is told later.
     late: bool,
+    /// Jobs that change data don't end, and these are waiting.
+    hangs: bool,
+    held: Vec<(u64, UnitKey, Job)>,
     /// Blocks of unit 0 that it was told are clean.
     clean: BlockSet,
+    /// Whether there is space, as the next ones who ask are told; else `room` says it.
+    space: VecDeque<bool>,
     /// What it was told is forgotten, if it remembers that, and what lists of executed writes then replaced its own.
     forgotten: Option<Forgotten>,
     lists: Vec<(Forgotten, Vec<ExecutedBlocks>)>,
@@ -71,50 +76,12 @@ impl Memory {
         let run = self.bad.and(read).first_run().filter(|_| unit == UNIT0)?;
         Some(run.start as u16)
     }
-}
 
-impl Journal for Memory {
-    fn start(
-        &mut self,
-        token: u64,
-        _: GroupId,
-        unit: UnitKey,
-        job: Job,
-        _: Marks,
-        out: &mut Effects,
-    ) -> Started {
-        if let Some(first) = self.damaged(unit, &job) {
-            let result = Err(DiskError::Corrupt { first, blocks: 1 });
-            self.ended.push(Finished { token, result, crc: None });
-            return Started::Pending;
-        }
-        if let Job::Write { body, crc: Some(crc), .. } = &job
-            && crc32c(body) != *crc
-        {
-            return Started::BadBody;
-        }
-        if let Job::Write { .. } | Job::Lose { .. } = job
-            && !self.reserve(GROUP, unit, 0, 0)
-        {
-            return Started::Full;
-        }
-        let Some((valid, data)) = self.units.get_mut(&unit) else {
-            return match job {
-                Job::Read { len, .. } => Started::Done(out.pool().zeroed(len as usize)),
-                _ => Started::Done(Buf::EMPTY),
-            };
-        };
+    /// Does a job that changes data.
+    fn write(&mut self, unit: UnitKey, job: Job) {
+        let Some((valid, data)) = self.units.get_mut(&unit) else { return };
         match job {
-            Job::Read { at, len } if std::mem::take(&mut self.flips) => {
-                let mut read = data[at as usize..(at + len) as usize].to_vec();
-                let crc = Some(crc32c(&read));
-                read[0] ^= 1;
-                self.ended.push(Finished { token, result: Ok(out.copy(&read)), crc });
-                return Started::Pending;
-            }
-            Job::Read { at, len } => {
-                return Started::Done(out.copy(&data[at as usize..(at + len) as usize]));
-            }
+            Job::Read { .. } => unreachable!("it changes nothing"),
             Job::Write { at, body, .. } => {
                 data[at as usize..at as usize + body.len()].copy_from_slice(&body);
                 valid.insert(BlockSet::touching(at, body.len() as u32));
@@ -131,7 +98,53 @@ impl Journal for Memory {
                 self.bad.insert(BlockSet::within(at, len));
             }
         }
-        Started::Done(Buf::EMPTY)
+    }
+}
+
+impl Journal for Memory {
+    fn start(
+        &mut self,
+        token: u64,
+        _: GroupId,
+        unit: UnitKey,
+        job: Job,
+        _: Marks,
+        out: &mut Effects,
+    ) -> Started {
+        if self.hangs && !matches!(job, Job::Read { .. }) {
+            self.held.push((token, unit, job));
+            return Started::Pending;
+        }
+        if let Some(first) = self.damaged(unit, &job) {
+            let result = Err(DiskError::Corrupt { first, blocks: 1 });
+            self.ended.push(Finished { token, result, crc: None });
+            return Started::Pending;
+        }
+        if let Job::Write { body, crc: Some(crc), .. } = &job
+            && crc32c(body) != *crc
+        {
+            return Started::BadBody;
+        }
+        if let Job::Write { .. } | Job::Lose { .. } = job
+            && !self.reserve(GROUP, unit, 0, 0)
+        {
+            return Started::Full;
+        }
+        let Job::Read { at, len } = job else {
+            self.write(unit, job);
+            return Started::Done(Buf::EMPTY);
+        };
+        let Some((_, data)) = self.units.get(&unit) else {
+            return Started::Done(out.pool().zeroed(len as usize));
+        };
+        if !std::mem::take(&mut self.flips) {
+            return Started::Done(out.copy(&data[at as usize..(at + len) as usize]));
+        }
+        let mut read = data[at as usize..(at + len) as usize].to_vec();
+        let crc = Some(crc32c(&read));
+        read[0] ^= 1;
+        self.ended.push(Finished { token, result: Ok(out.copy(&read)), crc });
+        Started::Pending
     }
     fn change(&mut self, token: Option<u64>, group: GroupId, changes: Vec<Change>) {
         let done = token.filter(|_| self.kept);
@@ -156,6 +169,12 @@ impl Journal for Memory {
     }
     fn disk_done(&mut self, _: DiskOp, _: Result<Buf, DiskError>, _: &mut Effects) {}
     fn finished(&mut self) -> Option<Finished> {
+        if !self.hangs && !self.held.is_empty() {
+            let (token, unit, job) = self.held.remove(0);
+            self.reserve(GROUP, unit, 0, 0);
+            self.write(unit, job);
+            return Some(Finished { token, result: Ok(Buf::EMPTY), crc: None });
+        }
         if self.late { None } else { self.ended.pop() }
     }
     fn flush(&mut self, _: &mut Effects) {}
@@ -163,6 +182,9 @@ impl Journal for Memory {
         self.units.get(&unit).is_some_and(|(valid, _)| !valid.is_empty())
     }
     fn reserve(&mut self, _: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
+        if !self.space.pop_front().unwrap_or(true) {
+            return false;
+        }
         if self.units.len() >= self.room && !self.units.contains_key(&unit) {
             return false;
         }

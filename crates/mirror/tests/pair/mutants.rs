@@ -3,7 +3,7 @@
 //! A mutant is switched on for the whole process, so this test has to run alone: `cargo test
 //! -p gabion-mirror --features mutants --test pair -- --exact mutants::every_mutant_is_caught`.
 
-use crate::trio;
+use crate::{trio, window};
 use base::Mutant;
 use base::mutant::choose;
 use std::panic::catch_unwind;
@@ -12,6 +12,12 @@ use std::panic::catch_unwind;
 fn test_of(mutant: Mutant) -> fn() {
     match mutant {
         Mutant::MendUnmarked => trio::a_settle_that_mends_its_leader_marks_what_others_may_lack,
+        Mutant::AwaitJoiner => {
+            window::clients_do_not_wait_for_copies_to_a_joiner_whose_device_hangs
+        }
+        Mutant::AnswerAtOnce => {
+            window::a_joiner_takes_no_more_before_it_has_written_what_it_was_sent
+        }
         other => panic!("{other:?} has no test here"),
     }
 }

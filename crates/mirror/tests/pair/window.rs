@@ -137,3 +137,84 @@ fn what_a_member_has_not_read_takes_room_also_when_it_is_a_joiner_again() {
     let bytes = before + sent_to_a_deaf_joiner(&mut pair);
     assert!(bytes <= QUEUE / 2, "{bytes} bytes wait in its queue");
 }
+
+/// Device 1 leads alone and has written 40 blocks, which the joiner has missed. The joiner reads all
+/// that it is sent, and no job of its device ends.
+fn with_a_joiner_that_hangs(limits: Limits) -> Pair {
+    let mut pair = Pair::new([4, 4]);
+    pair.mirrors[0] = Mirror::new(DeviceId(1), Incarnation(7), limits, Memory::room(4), Time::ZERO);
+    let mut pair = settle(pair);
+    pair.configure(1, &[1], &[], &[0]);
+    pair.wait(3000);
+    (0..40).for_each(|block| assert_eq!(pair.write(0, block, 1), Some(Status::Ok)));
+    pair.mirrors[1].journal_mut().hangs = true;
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    assert!(!pair.mirrors[1].journal().held.is_empty(), "copies have come");
+    pair
+}
+
+/// The joiner's device goes on, and the joiner gets everything.
+fn go_on(pair: &mut Pair) {
+    (pair.mirrors[1].journal_mut().hangs, pair.mirrors[1].journal_mut().late) = (false, false);
+    pair.wait(40_000);
+    assert_eq!(pair.mirrors[0].admissions().len(), 1);
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+#[test]
+pub fn clients_do_not_wait_for_copies_to_a_joiner_whose_device_hangs() {
+    let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
+    assert_eq!(
+        pair.client(0, Kind::Read, 0, 0..40 * BLOCK, 0, 0),
+        None,
+        "copies have ranges of it"
+    );
+    write(&mut pair, 0, 2);
+    pair.wait(8000);
+    assert_eq!(answered(&pair), 42);
+    go_on(&mut pair);
+}
+
+#[test]
+fn clients_do_not_wait_for_the_seal_of_a_joiner_whose_device_hangs() {
+    let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
+    let journal = pair.mirrors[1].journal_mut();
+    (journal.hangs, journal.late, journal.kept) = (false, true, true);
+    pair.wait(50);
+    write(&mut pair, 0, 2);
+    pair.run();
+    assert_eq!(answered(&pair), 40, "it waits for the seal");
+    pair.wait(8000);
+    assert_eq!(answered(&pair), 41);
+    go_on(&mut pair);
+}
+
+#[test]
+fn what_only_a_joiner_lacks_takes_no_room_of_clients() {
+    let link_queue = Limits::SHIPPED.link_queue;
+    let limits = Limits { shard_ops: 32, link_queue, ..Limits::TEST_MIN };
+    let mut pair = with_a_joiner_that_hangs(limits);
+    (50..90).for_each(|block| write(&mut pair, block, 7));
+    pair.run();
+    assert!(answered(&pair) >= 40 + 28, "only {} of 80 are answered", answered(&pair));
+    assert_eq!(pair.read(0, 39), Some(1), "what nobody waits for is served");
+    pair.wait(2000);
+    assert_eq!(answered(&pair), 81);
+    go_on(&mut pair);
+}
+
+#[test]
+pub fn a_joiner_takes_no_more_before_it_has_written_what_it_was_sent() {
+    let limits = Limits { link_queue: QUEUE, ..Limits::TEST_MIN };
+    let mut pair = with_a_joiner_that_hangs(limits);
+    let most = (QUEUE / 2 / u64::from(BLOCK)) as usize;
+    for round in 1..=3 {
+        (50..90).for_each(|block| write(&mut pair, block, 7));
+        pair.wait(8000);
+        assert_eq!(answered(&pair), 40 + round * 40);
+        let held = pair.mirrors[1].in_flight();
+        assert!(held <= most, "{held} operations wait for its device after {round} cuts");
+    }
+    go_on(&mut pair);
+}
