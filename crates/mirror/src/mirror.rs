@@ -108,6 +108,8 @@ pub struct Mirror<J> {
     pub(crate) fates: BTreeMap<DeviceId, Fate>,
     /// Where blocks without data are errors.
     pub(crate) gaps: Gaps,
+    /// As many zeros as a unit has, while some are data in a gap.
+    pub(crate) zeros: Option<Buf>,
     /// Operations that have their lock and can start.
     pub(crate) ready: VecDeque<u64>,
     /// Groups with blocks to copy, served in turn.
@@ -209,6 +211,7 @@ impl<J: Journal> Mirror<J> {
             unsure: BTreeSet::new(),
             usable: Usable::default(),
             gaps: Gaps::new(),
+            zeros: None,
             changes: Changes::default(),
             repairs: BTreeMap::new(),
             copied: BTreeMap::new(),
