@@ -332,10 +332,26 @@ impl<J: Journal> Mirror<J> {
         if self.is_over(key) {
             return self.drop_over(now, key, out);
         }
-        match self.ops.get(key).expect("the caller has it").kind {
+        let op = self.ops.get(key).expect("the caller has it");
+        let kind = op.kind;
+        let needs_space = kind == OpKind::Write && !self.is_gone(op.unit.volume);
+        match kind {
             OpKind::Read | OpKind::Copy => self.ready.push_back(key),
+            _ if needs_space && !self.reserve_again(key) => {}
             _ => self.start_job(now, key, out),
         }
+    }
+
+    /// The job that met the damage has given its slots back. If there are none now, the members that may have done the
+    /// write have to go, as after damage that nobody can mend. They can: the blocks are whole here again.
+    fn reserve_again(&mut self, key: u64) -> bool {
+        let op = self.ops.get_mut(key).expect("the caller has it");
+        op.reserved = op.reserved || self.journal.reserve(op.group, op.unit, op.at, op.len);
+        if !op.reserved {
+            let replica = &self.replicas[op.group];
+            self.suspects.extend(replica.config.devices(replica.needed()));
+        }
+        op.reserved
     }
 
     /// A volume is gone, and the damage with it: what waits for another copy of its blocks starts over. None may

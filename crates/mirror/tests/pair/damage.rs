@@ -213,3 +213,25 @@ fn blocks_that_flip_at_the_member_that_needs_them_whole_are_sent_again() {
     pair.assert_equal();
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
+
+/// Others take the slots of a write in parts while its blocks are mended.
+#[test]
+fn a_mended_write_without_space_ends_with_its_configuration() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    damage(&mut pair, 0, 1..2);
+    // Its own slots, those of the mended blocks, its own again, and whatever else asks.
+    pair.mirrors[0].journal_mut().space = [false, true, false, false].into();
+    assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), None);
+    assert!(pair.mirrors[0].suspects(pair.now).contains(&DeviceId(2)), "it may have done it");
+    assert!(pair.mirrors[0].journal().bad.is_empty(), "the blocks are whole");
+    pair.configure(1, &[1], &[], &[0]);
+    assert_eq!(pair.replies.last().unwrap().status.get(), Status::Stale as u16);
+    pair.mirrors[0].journal_mut().space.clear();
+    assert_eq!(pair.read(0, 1), Some(1), "they are what the other copy has");
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(500);
+    assert_eq!(pair.mirrors[0].admissions().len(), 1);
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
