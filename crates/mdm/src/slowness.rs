@@ -7,7 +7,8 @@
 //!
 //! Slow is who takes long against the others of its pool, all the time: a pool that is overloaded as a whole has no slow
 //! devices. Done without is only who is needed for no group, not while copies are made by it or for it (they are work
-//! that we gave it), and of few fault units at a time one, of many a fifth.
+//! that we gave it), and of few fault units at a time one, of many a fifth. Copies excuse nobody who takes as long for
+//! one operation as the slow may be slow: no copy moves there, and the groups wait for nothing.
 
 use crate::state::State;
 use crate::status::Observed;
@@ -92,7 +93,11 @@ impl Slowness {
                 units.entry(unit).or_default().insert(*device);
             }
         }
-        let ends = units.into_values().find(|devices| can_do_without(devices, now, state, seen));
+        let copies = |d: &DeviceId| delays[d] < limits.slow_for && has_copies(*d, state);
+        let may = |devices: &BTreeSet<DeviceId>| {
+            !devices.iter().any(copies) && can_do_without(devices, now, state, seen)
+        };
+        let ends = units.into_values().find(may);
         let ends = ends.into_iter().flatten();
         ends.map(|device| {
             self.slow.remove(&device);
@@ -119,20 +124,21 @@ fn is_slow(
     delay >= limits.slow && delay >= usual * TIMES
 }
 
-/// Everything is served without these, no copies are under way with them, and not too many are out already.
+/// Copies are made by the device, or for it. A group that nobody leads makes none.
+fn has_copies(device: DeviceId, state: &State) -> bool {
+    let of = |g: &crate::group::Group| {
+        let gets = g.newcomer() == Some(device) || g.joiners.contains(&device);
+        let makes = g.primary == Some(device) && !g.joiners.is_empty();
+        g.primary.is_some() && gets || makes
+    };
+    state.groups_of(device).iter().any(|g| of(&state.groups[g]))
+}
+
+/// Everything is served without these, and not too many are out already.
 fn can_do_without(devices: &BTreeSet<DeviceId>, now: Time, state: &State, seen: &Observed) -> bool {
     let normal =
         |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.up && d.intent == Intent::Normal);
-    let copies = |d: &DeviceId| {
-        // A group that nobody leads makes no copies.
-        let of = |g: &crate::group::Group| {
-            let gets = g.newcomer() == Some(*d) || g.joiners.contains(d);
-            let makes = g.primary == Some(*d) && !g.joiners.is_empty();
-            g.primary.is_some() && gets || makes
-        };
-        state.groups_of(*d).iter().any(|g| of(&state.groups[g]))
-    };
-    if !devices.iter().all(|d| normal(d) && !copies(d)) || state.only_on(devices) > 0 {
+    if !devices.iter().all(normal) || state.only_on(devices) > 0 {
         return false;
     }
     let Some(unit) = devices.first().and_then(|d| state.unit_of(*d)) else { return false };

@@ -145,3 +145,22 @@ fn of_many_a_fifth_goes_one_fault_unit_at_a_time() {
     }
     assert_eq!(rig.long(), [], "two of ten are out");
 }
+
+#[test]
+fn copies_excuse_a_device_as_long_as_it_ends_some() {
+    let mut rig = Rig::new(4);
+    let group = rig
+        .state
+        .groups
+        .iter()
+        .find(|(_, g)| g.primary != Some(DeviceId(2)) && g.replicas.contains(&DeviceId(2)));
+    let (id, leader) = group.map(|(id, g)| (*id, g.primary.unwrap())).unwrap();
+    let life = rig.state.devices[&leader].incarnation.0;
+    apply(&mut rig.state, &suspect(leader.0, life, 2));
+    apply(&mut rig.state, &join(leader.0, life, 2));
+    assert!(rig.state.groups[&id].joiners.contains(&DeviceId(2)));
+    rig.says(2, &[(2, 900)]);
+    assert_eq!(rig.long(), [], "its copies take their time");
+    rig.says(2, &[(2, rig.limits.slow_for.as_millis() as u32)]);
+    assert_eq!(rig.long(), [2], "none of them ends");
+}
