@@ -384,6 +384,9 @@ impl<'a> Round<'a> {
         let seen = self.seen;
         let home = homes.get(&(id, from)).copied();
         let home = home.filter(|to| !seen.is_parted(group.primary, *to));
+        if home.is_some_and(|to| self.rooms().lags(state, id, to)) {
+            return;
+        }
         let home = home.filter(|to| self.rooms().fits(state, id, *to, spare));
         if let Some(to) = home.or_else(|| self.rooms().best(state, id, group, from, spare)) {
             self.begin(id, group, from, to);
@@ -444,7 +447,9 @@ impl<'a> Round<'a> {
         match () {
             () if !self.shapes.is_empty() => Level::Busy,
             () if plan.moves.is_empty() => Level::Even,
-            () if plan.moves.iter().any(|m| self.rooms().is_awaited(m.to)) => Level::Busy,
+            () if plan.moves.iter().any(|m| self.rooms().is_awaited(state, m.group, m.to)) => {
+                Level::Busy
+            }
             () => Level::Stuck,
         }
     }

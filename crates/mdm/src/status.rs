@@ -36,7 +36,7 @@ pub struct Seen {
     pub heartbeat: Option<Heartbeat>,
     /// How it has come and gone.
     pub quarantine: Quarantine,
-    /// The newest map that it has taken over, as far as it has said.
+    /// The newest map that it has taken over in this life, as far as it has said.
     pub map: MapVersion,
     /// Which content it had, and how many records of its log were durable.
     settled: (u64, u64),
@@ -71,8 +71,9 @@ impl Seen {
         if self.settled.0 == store { self.settled.1 } else { 0 }
     }
 
-    /// A new life begins: what it counts since its start, the last one's heartbeat does not tell.
+    /// A new life begins: what it counts since its start, and which map it has, the last one's word does not tell.
     pub fn born(&mut self) {
+        self.map = MapVersion(0);
         if let Some(beat) = &mut self.heartbeat {
             *beat = Heartbeat { used: beat.used, ..Heartbeat::default() };
         }

@@ -140,6 +140,7 @@ impl Domain {
             let used = loads.get(&id).map_or(0.0, |l| l[0]) as u64;
             let seen = self.seen.devices.entry(id).or_default();
             seen.connected = self.state.is_up(id);
+            seen.map = self.state.version;
             seen.beat(self.now, Heartbeat { used, ..Heartbeat::default() });
         }
     }

@@ -13,8 +13,25 @@ use wire::control::{AcceptLoss, GroupReport, Report};
 
 /// The order to go on with older copies: which device each group begins with.
 fn begins(state: &State, words: &Words) -> Result<(Command, Vec<(u32, u32)>), mdm::Refused> {
+    begins_among(state, &all_know(state), words)
+}
+
+/// All devices have the newest map.
+fn all_know(state: &State) -> Observed {
+    let mut seen = Observed::default();
+    for device in state.devices.keys() {
+        seen.devices.entry(*device).or_default().map = state.version;
+    }
+    seen
+}
+
+fn begins_among(
+    state: &State,
+    seen: &Observed,
+    words: &Words,
+) -> Result<(Command, Vec<(u32, u32)>), mdm::Refused> {
     let order = AcceptLoss { volumes: vec!["v".into()], stale: true, ..AcceptLoss::default() };
-    let command = state.accept_loss_command(&order, &Observed::default(), words)?;
+    let command = state.accept_loss_command(&order, seen, words)?;
     let Command::AcceptLoss(c) = &command else { panic!("{command:?}") };
     let first = c.groups.iter().map(|g| (g.group, g.replicas[0])).collect();
     Ok((command, first))
@@ -96,6 +113,28 @@ fn in_doubt_the_newest_copy_that_devices_tell_of_is_taken() {
     }
 }
 
+/// What it has of the group, it has not deleted before it knows a map without it.
+#[test]
+fn a_device_that_has_not_pulled_the_map_in_this_life_gets_no_copy() {
+    let mut state = pair(Durable);
+    for (device, life) in [(3, 3), (4, 4)] {
+        apply(&mut state, &up(device, life, 10 + life, Durable));
+    }
+    apply(&mut state, &down(2, 2, false));
+    apply(&mut state, &down(1, 1, false));
+    apply(&mut state, &up(2, 9, 12, Durable));
+    let mut seen = all_know(&state);
+    let second = |command: &Command| match command {
+        Command::AcceptLoss(c) => c.groups.iter().map(|g| g.replicas[1]).collect::<Vec<_>>(),
+        _ => panic!("{command:?}"),
+    };
+    seen.devices.get_mut(&DeviceId(3)).unwrap().born();
+    let (command, _) = begins_among(&state, &seen, &Words::new()).unwrap();
+    assert_eq!(second(&command), [4, 4]);
+    seen.devices.get_mut(&DeviceId(4)).unwrap().born();
+    assert!(begins_among(&state, &seen, &Words::new()).is_err(), "both will have it in a moment");
+}
+
 #[test]
 fn lost_data_is_an_error_or_zeros_as_the_order_says() {
     let mut state = pair(Ram);
@@ -106,10 +145,7 @@ fn lost_data_is_an_error_or_zeros_as_the_order_says() {
         apply(&mut state, &down(device, device.into(), true));
     }
     assert!(state.groups.values().all(|g| g.lost), "{:?}", state.groups);
-    let mut seen = Observed::default();
-    for device in state.devices.keys() {
-        seen.devices.entry(*device).or_default().map = state.version;
-    }
+    let seen = all_know(&state);
     let order = |errors| {
         let volumes = vec!["v".into()];
         AcceptLoss { volumes, errors, ..AcceptLoss::default() }

@@ -295,6 +295,7 @@ fn rebuilt(mut s: State, rack: SdsId, away: &[DeviceId]) -> (usize, Healer) {
         let mut one = Seen::default();
         one.connected = true;
         one.beat(Time::ZERO, Heartbeat::default());
+        one.map = MapVersion(u64::MAX);
         seen.devices.insert(*id, one);
     }
     let in_rack = s.devices.keys().copied().filter(|d| s.unit_of(*d) == Some(rack));

@@ -69,6 +69,7 @@ impl Domain {
         for (id, d) in &self.state.devices {
             let seen = self.seen.devices.entry(*id).or_default();
             seen.connected = d.up;
+            seen.map = self.state.version;
             seen.beat(self.now, Heartbeat { used: 1 << 30, ..Heartbeat::default() });
         }
         let (healer, state) = (&mut self.healer, &self.state);

@@ -6,7 +6,8 @@ use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{
-    DeviceId, GroupId, Limits, MAX_REPLICAS, Mutant, PoolId, SdsId, Time, beside_spare, mutant,
+    DeviceId, GroupId, Limits, MAX_REPLICAS, MapVersion, Mutant, PoolId, SdsId, Time, beside_spare,
+    mutant,
 };
 use placement::{Held, Plan};
 use wire::control::Intent;
@@ -53,9 +54,16 @@ struct Room {
     spare: u64,
     /// It has told how full it is.
     heard: bool,
+    /// The newest map that it has taken over in this life.
+    map: MapVersion,
 }
 
 impl Room {
+    /// It knows that it is no replica of the group: what it may have had of it is deleted. A copy must not meet that.
+    fn knows(&self, group: &Group) -> bool {
+        self.map >= group.changed_at
+    }
+
     /// It has space for so many bytes more, and can remember one more group.
     fn fits(&self, bytes: u64, spare: bool) -> bool {
         let usable = beside_spare(self.capacity, if spare { 0 } else { self.spare });
@@ -104,6 +112,7 @@ impl Rooms {
                 gets: Copies::default(),
                 open: beat.is_some_and(|b| !b.full) && d.up && d.intent == Intent::Normal,
                 heard: beat.is_some(),
+                map: seen.map_or(MapVersion(0), |s| s.map),
             };
             rooms.insert(*id, room);
         }
@@ -141,12 +150,19 @@ impl Rooms {
 
     /// True when the device has room for the group; without `spare`, beside the spare.
     pub fn fits(&self, state: &State, id: GroupId, to: DeviceId, spare: bool) -> bool {
-        self.rooms.get(&to).is_some_and(|room| room.fits(self.bytes(state, id), spare))
+        let fits =
+            |room: &Room| room.knows(&state.groups[&id]) && room.fits(self.bytes(state, id), spare);
+        self.rooms.get(&to).is_some_and(fits)
     }
 
-    /// True for a device that has registered, and said nothing yet: it will in a moment.
-    pub fn is_awaited(&self, device: DeviceId) -> bool {
-        self.rooms.get(&device).is_some_and(|room| !room.heard)
+    /// True for a device that has registered, and has said nothing yet, or lags: it will in a moment.
+    pub fn is_awaited(&self, state: &State, id: GroupId, device: DeviceId) -> bool {
+        self.rooms.get(&device).is_some_and(|room| !room.heard) || self.lags(state, id, device)
+    }
+
+    /// True for a device that may take copies, and doesn't know yet that it has nothing of the group.
+    pub fn lags(&self, state: &State, id: GroupId, device: DeviceId) -> bool {
+        self.rooms.get(&device).is_some_and(|room| room.open && !room.knows(&state.groups[&id]))
     }
 
     /// True when neither has too many copies in hand. Small ones go together, as each takes a turn of the MDM.
@@ -198,6 +214,7 @@ impl Rooms {
             let fresh = !group.replicas.contains(to) && here;
             apart
                 && fresh
+                && room.knows(group)
                 && !source.parted.contains(to)
                 && room.fits(bytes, spare)
                 && self.are_few(room.gets, bytes)
@@ -291,6 +308,7 @@ mod tests {
             open: true,
             spare: 0,
             heard: true,
+            map: MapVersion(0),
         };
         assert!(room(MAX_REPLICAS - 1).fits(1, true) && !room(MAX_REPLICAS).fits(1, true));
     }

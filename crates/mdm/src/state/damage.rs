@@ -114,7 +114,7 @@ impl State {
             let group = self.groups.get(id)?;
             let told = self.told(*id, group, words);
             let [first, second] = match m.stale {
-                true => self.with_stale(group, &told)?,
+                true => self.with_stale(group, &told, seen)?,
                 false => self.with_nothing(group, &told, seen)?,
             };
             let replicas = Vec::from([first.0, second.0]);
@@ -136,14 +136,14 @@ impl State {
     }
 
     /// The group begins anew with the best older copy that is there, and with no other device that has something of it:
-    /// one that comes back has to delete what it has first. What it wrote alone would not be found by comparing what
+    /// one that comes back has to delete what it has first, and one that has just come has not said what it knows. What it wrote alone would not be found by comparing what
     /// each of both remembers.
-    fn with_stale(&self, group: &Group, told: &Copies) -> Option<[DeviceId; 2]> {
+    fn with_stale(&self, group: &Group, told: &Copies, seen: &Observed) -> Option<[DeviceId; 2]> {
         let first = *self.stale(group, told).first()?;
         let fit = self.fit(group);
         let apart = |d: &&DeviceId| self.unit_of(**d) != self.unit_of(first);
         let blank = |d: &&DeviceId| !group.replicas.contains(d) && !told.any.contains(d);
-        let new = fit.iter().filter(blank).filter(apart);
+        let new = fit.iter().filter(|d| blank(d) && knows(d, group, seen)).filter(apart);
         let second = *new.min_by_key(|d| (self.groups_of(**d).len(), **d))?;
         Some([first, second])
     }
@@ -158,14 +158,14 @@ impl State {
     /// The group begins anew, empty. Its first device must hold nothing of it: one that doesn't belong to it, and has
     /// said that it knows that. The other one gets a copy, which takes the place of what it may have.
     fn with_nothing(&self, group: &Group, told: &Copies, seen: &Observed) -> Option<[DeviceId; 2]> {
-        let knows = |d: &DeviceId| seen.devices.get(d).is_some_and(|s| s.map >= group.changed_at);
         let load = |d: &DeviceId| (self.groups_of(*d).len(), *d);
         let fit = self.fit(group);
         let blank = |d: &DeviceId| !group.replicas.contains(d) && !told.any.contains(d);
-        let empty = fit.iter().filter(|d| blank(d) && knows(d));
+        let empty = fit.iter().filter(|d| blank(d) && knows(d, group, seen));
         let first = *empty.min_by_key(|d| load(d))?;
         let apart = |d: &&DeviceId| self.unit_of(**d) != self.unit_of(first);
-        let second = *fit.iter().filter(apart).min_by_key(|d| load(d))?;
+        let may = |d: &&DeviceId| apart(d) && knows(d, group, seen);
+        let second = *fit.iter().filter(may).min_by_key(|d| load(d))?;
         Some([first, second])
     }
 
@@ -222,6 +222,11 @@ impl State {
         }
         Edits { groups, volumes, ..Edits::default() }
     }
+}
+
+/// The device has said, in this life, that it knows who has the group: one that is no replica deletes what it has of it.
+fn knows(device: &DeviceId, group: &Group, seen: &Observed) -> bool {
+    seen.devices.get(device).is_some_and(|s| s.map >= group.changed_at)
 }
 
 fn no_volume(name: &str) -> Refused {
