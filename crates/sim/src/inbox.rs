@@ -98,8 +98,8 @@ pub(crate) struct Process {
     pub refuses_until: Time,
     pub pending: BTreeMap<u32, PendingDisk>,
     pub next_pending: u32,
-    /// A frame came to it that copies something, or is to, in any of its lives.
-    pub took_copies: bool,
+    /// So many frames came to it that copy something, or are to, in all its lives.
+    pub copies_asked: u32,
     /// So many writes came to it, in all its lives.
     pub writes_asked: u32,
     /// True while a run is in the world's queue.
@@ -132,7 +132,7 @@ impl Process {
             disks,
             pending: BTreeMap::new(),
             next_pending: 0,
-            took_copies: false,
+            copies_asked: 0,
             writes_asked: 0,
             scheduled: false,
             wake: None,

@@ -232,7 +232,8 @@ impl Stage {
         None
     }
 
-    fn answers_unmet(&self) -> Option<String> {
+    /// The first request of a client that is not answered.
+    pub fn answers_unmet(&self) -> Option<String> {
         for i in 0..self.plan.clients {
             if self.outstanding[i as usize] > 0 {
                 let lives = self.world.life(self.proc(Who::Sdc(i)));

@@ -267,6 +267,8 @@ pub enum Outcast {
     SlowLinks,
     /// Every operation of its disk takes long.
     SlowDisk,
+    /// No operation of its disk ends that begins after the first copies have come to it; its process lives.
+    HungDisk,
 }
 
 /// A run, before it runs.

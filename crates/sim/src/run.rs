@@ -50,6 +50,8 @@ const ASK: u64 = 4;
 const SETUP: Duration = Duration::from_secs(30);
 /// How long the system may take to become whole.
 const CALM: Duration = Duration::from_secs(60);
+/// So many times `suspect_after` clients may wait for a joiner whose disk hangs.
+const HANG: u32 = 8;
 /// How often it is looked at.
 const EVERY: Duration = Duration::from_millis(20);
 /// How often clients ask that never stop: a shard takes them for gone after 100 ms.
@@ -355,6 +357,9 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     if stage.has_to_mend() {
         return Ok(());
     }
+    if how == Outcast::HungDisk {
+        return under_copies(stage, i);
+    }
     let away = stage.plan.away(i);
     if how == Outcast::Heard && !stage.can_be_found_cut_off(&away) {
         return Ok(());
@@ -382,7 +387,7 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
                     stage.act(Action::Block(other, who));
                 }
             }
-            Outcast::SlowLinks | Outcast::SlowDisk => {}
+            Outcast::SlowLinks | Outcast::SlowDisk | Outcast::HungDisk => {}
         }
     }
     match how.slowness() {
@@ -472,6 +477,34 @@ fn without_slow(
         }
     }
     unreachable!("time passes")
+}
+
+/// The server has missed something, and its disk hangs as it gets that: clients don't wait for it, and nothing else is
+/// needed for that. (The MDM does without it after a time that is longer.)
+fn under_copies(stage: &mut Stage, i: u8) -> Result<(), Failure> {
+    let (who, id) = (Who::Sds(i), stage.proc(Who::Sds(i)));
+    let death = Death { keep: true, ..Death::default() };
+    stage.kill(who, death);
+    ask_everything(stage, 0);
+    wait(stage, "I8", CALM, Stage::answers_unmet)?;
+    let (copies, end) = (stage.world.copies_asked(id), stage.world.now() + CALM);
+    stage.start(who);
+    while stage.world.copies_asked(id) == copies {
+        if stage.world.now() > end {
+            return wait(stage, "I8", CALM, Stage::unmet);
+        }
+        step(stage)?;
+    }
+    stage.world.slow_down(id, Duration::ZERO, CALM * 60);
+    stage.marks.meet("sim: a disk hung under copies");
+    let now = stage.world.now();
+    stage.world.trace().line(now, "PLAN", || format!("the disk of sds{i} hangs"));
+    ask_everything(stage, 0);
+    ask_everything(stage, 1);
+    wait(stage, "R11", stage.plan.limits.suspect_after * HANG, Stage::answers_unmet)?;
+    stage.kill(who, death);
+    mend(stage);
+    wait(stage, "I8", CALM, Stage::unmet)
 }
 
 /// One more dies, when the first one's copies are made anew and there are servers for that once more.

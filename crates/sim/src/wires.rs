@@ -75,9 +75,14 @@ impl World {
         self.procs[id.0].writes_asked
     }
 
+    /// How many frames came to this process that copy something, or are to.
+    pub fn copies_asked(&self, id: ProcId) -> u32 {
+        self.procs[id.0].copies_asked
+    }
+
     /// True when a frame came to this process, in any of its lives, that copies something, or is to.
     pub fn took_copies(&self, id: ProcId) -> bool {
-        self.procs[id.0].took_copies
+        self.copies_asked(id) > 0
     }
 
     /// True when no path is blocked or clogged, and between these processes nothing is late, no connection is
@@ -460,7 +465,7 @@ impl World {
             stranger.spoke |= kept > 0;
         }
         for (head, body) in frames {
-            self.procs[id.0].took_copies |= is_copy(&head);
+            self.procs[id.0].copies_asked += u32::from(is_copy(&head));
             self.procs[id.0].writes_asked += u32::from(is_write(&head));
             self.note_arrival(&head);
             let bytes = (head.as_slice().len() + body.len()) as u64;

@@ -12,9 +12,6 @@ use std::panic::catch_unwind;
 fn test_of(mutant: Mutant) -> fn() {
     match mutant {
         Mutant::MendUnmarked => trio::a_settle_that_mends_its_leader_marks_what_others_may_lack,
-        Mutant::AwaitJoiner => {
-            window::clients_do_not_wait_for_copies_to_a_joiner_whose_device_hangs
-        }
         Mutant::AnswerAtOnce => {
             window::a_joiner_takes_no_more_before_it_has_written_what_it_was_sent
         }

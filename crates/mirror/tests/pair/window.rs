@@ -163,7 +163,7 @@ fn go_on(pair: &mut Pair) {
 }
 
 #[test]
-pub fn clients_do_not_wait_for_copies_to_a_joiner_whose_device_hangs() {
+fn clients_do_not_wait_for_copies_to_a_joiner_whose_device_hangs() {
     let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
     assert_eq!(
         pair.client(0, Kind::Read, 0, 0..40 * BLOCK, 0, 0),

@@ -31,7 +31,7 @@ pub fn bound(how: Outcast, limits: &Limits) -> Option<Duration> {
             Some(silence * 11 / 10)
         }
         Outcast::Heard => Some(unreached(limits) * 11 / 10),
-        Outcast::SlowLinks | Outcast::SlowDisk => None,
+        Outcast::SlowLinks | Outcast::SlowDisk | Outcast::HungDisk => None,
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 16] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 17] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -30,6 +30,7 @@ const FAMILIES: [fn(&mut Plan, &Prng); 16] = [
     super::addresses::draw,
     super::lies::draw,
     super::copies::draw,
+    super::slow::hang,
 ];
 
 impl Plan {

@@ -1,4 +1,5 @@
-//! Plans in which one server is slow at last: nothing of it fails, and everything waits for it (rule R12).
+//! Plans in which one server is slow at last: nothing of it fails, and everything waits for it (rule R12). Or its disk
+//! hangs while it is brought up to date, and nobody may wait for it (rule R11).
 
 use super::{Outcast, Plan, Who};
 use base::Prng;
@@ -19,6 +20,17 @@ pub(super) fn slow(plan: &mut Plan, r: &mut Prng) {
     plan.limits.groups_per_device = plan.limits.groups_per_device.max(3);
 }
 
+/// Makes the disk of a server without a fate hang under the copies that it gets.
+pub(super) fn hang(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("hung");
+    let who = r.below(u64::from(plan.sds)) as u8;
+    let tight = plan.capacity < plan.volumes.iter().sum();
+    let may = plan.outcast.is_none() && plan.keeps(Who::Sds(who)) && !tight;
+    if may && !plan.is_one_story() && r.chance(0.1) {
+        plan.outcast = Some((who, Outcast::HungDisk));
+    }
+}
+
 impl Outcast {
     /// How much longer frames travel, and operations of the disk take; none: it isn't slow, it is away.
     pub fn slowness(self) -> Option<(Duration, Duration)> {
@@ -30,7 +42,8 @@ impl Outcast {
             | Outcast::Unheard
             | Outcast::Heard
             | Outcast::Dark
-            | Outcast::Frozen => None,
+            | Outcast::Frozen
+            | Outcast::HungDisk => None,
         }
     }
 }

@@ -87,6 +87,7 @@ impl fmt::Display for Plan {
                 Outcast::Frozen => "frozen",
                 Outcast::SlowLinks => "slow-links",
                 Outcast::SlowDisk => "slow-disk",
+                Outcast::HungDisk => "hung-disk",
             };
             writeln!(f, "outcast {sds} {how}")?;
         }
@@ -392,8 +393,11 @@ impl Plan {
                     "frozen" => Outcast::Frozen,
                     "slow-links" => Outcast::SlowLinks,
                     "slow-disk" => Outcast::SlowDisk,
+                    "hung-disk" => Outcast::HungDisk,
                     _ => {
-                        bail!("a fate is dead, cut, unheard, dark, frozen, slow-links or slow-disk")
+                        bail!(
+                            "a fate is dead, cut, unheard, heard, dark, frozen, slow-links, slow-disk or hung-disk"
+                        )
                     }
                 };
                 self.outcast = Some((sds.parse()?, how));
