@@ -86,7 +86,9 @@ impl Members {
         if managers == 0 {
             return Err(Refused::LastManager(gone.name.clone()));
         }
-        if gone.tie_breaker && rest.len() == managers && managers.is_multiple_of(2) {
+        let tied = rest.len() == managers && managers.is_multiple_of(2);
+        // One that is down breaks no tie: without it there are as many losses to bear, and a new one can come.
+        if gone.tie_breaker && tied && vote(id) == Some(true) {
             return Err(Refused::LastTieBreaker(gone.name.clone()));
         }
         // Before and after: the step itself needs a majority of all.
@@ -199,6 +201,9 @@ mod tests {
         let but_b = |id| Some(id != 2);
         assert_eq!(m.remove_command("b", but_b), Ok(RemoveMdm { id: 2 }));
         assert!(matches!(m.remove_command("a", but_b), Err(Refused::Majority { .. })));
+        let but_t = |id| Some(id != 3);
+        assert_eq!(m.remove_command("t", but_t), Ok(RemoveMdm { id: 3 }), "another one can come");
+        assert!(matches!(m.remove_command("a", but_t), Err(Refused::Majority { .. })));
         let m = members(&[("a", false), ("t", true)]);
         assert!(matches!(m.remove_command("a", all), Err(Refused::LastManager(_))));
         assert_eq!(m.remove_command("t", all), Ok(RemoveMdm { id: 2 }), "nobody is tied with it");
