@@ -382,6 +382,12 @@ pub struct Reconcile {
     /// A person orders that the data of volumes is deleted that this MDM doesn't know.
     #[prost(message, optional, tag = "9")]
     pub forget: Option<Forget>,
+    /// Ids of devices up to this one may have been given away; 0, as builds before: none is told.
+    #[prost(uint32, tag = "10")]
+    pub device: u32,
+    /// The same for clients.
+    #[prost(uint32, tag = "11")]
+    pub sdc: u32,
 }
 
 /// An order to delete data of volumes that nobody knows.

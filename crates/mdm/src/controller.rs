@@ -21,6 +21,10 @@ use core::net::SocketAddr;
 use placement::Choice;
 use wire::control::{self, Intent, ObjectKind};
 
+/// What a new device or client is told while MDMs are recovered: an id that it got now may be another one's.
+const NEW_WAITS: &str = "it is new, and MDMs are recovered: servers have not told yet which ids were given away. It is \
+                         taken in when the recovery is over; `gabion status` shows what that waits for";
+
 /// What a registration leads to.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Registration<Id> {
@@ -74,6 +78,7 @@ impl State {
             None if self.was_lost(m.device) => {
                 (DeviceId(m.device), self.life_of(m.incarnation, Incarnation(0)))
             }
+            None if self.recovery.open => return Registration::Bad(String::from(NEW_WAITS)),
             None => (self.next_device(), self.next_incarnation),
         };
         let command = Command::DeviceUp(command::DeviceUp {
@@ -120,7 +125,7 @@ impl State {
     /// True for a device that the lost MDMs may have taken in.
     fn was_lost(&self, device: u32) -> bool {
         let free = !self.devices.contains_key(&DeviceId(device));
-        device != 0 && device <= self.recovery.device && free
+        free && self.recovery.may_be_given(device, self.recovery.device)
     }
 
     /// Where a new server, or a new device, belongs. What is there already stays where it is, whatever is said.
@@ -283,6 +288,7 @@ impl State {
             None if self.is_free(SdcId(m.id)) => {
                 (SdcId(m.id), self.life_of(m.incarnation, Incarnation(0)))
             }
+            None if self.recovery.open => return Registration::Bad(String::from(NEW_WAITS)),
             None => (self.next_sdc(), self.next_incarnation),
         };
         let command = Command::RegisterSdc(command::RegisterSdc {

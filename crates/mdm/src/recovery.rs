@@ -94,6 +94,12 @@ impl Recovery {
         self.unknown.iter().any(|range| range.contains(&id))
     }
 
+    /// Lost MDMs may have given this id away: it is not above the last one that is passed over. While servers tell what
+    /// they know it may be any: the same state may have been recovered before, and numbers were given away since.
+    pub(crate) fn may_be_given(&self, id: u32, last: u32) -> bool {
+        id != 0 && (id <= last || self.open && id < IDS_END)
+    }
+
     /// What became of this volume is known: it is deleted.
     pub(crate) fn forget(&mut self, id: VolumeId) {
         let parts = |r: Range<VolumeId>| match r.contains(&id) {
@@ -103,6 +109,22 @@ impl Recovery {
         let all = core::mem::take(&mut self.unknown).into_iter().flat_map(parts);
         self.unknown = all.filter(|r| !r.is_empty()).collect();
         self.left.retain(|other| *other != id.0);
+    }
+}
+
+/// The last ids that lost MDMs may have given away, and the next one of a volume; 0: nothing is known of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Given {
+    pub device: u32,
+    pub group: u32,
+    pub sdc: u32,
+    pub next_volume: u32,
+}
+
+impl Given {
+    /// What a command says.
+    pub fn of(c: &Reconcile) -> Given {
+        Given { device: c.device, group: c.group, sdc: c.sdc, next_volume: c.next_volume }
     }
 }
 
@@ -444,9 +466,10 @@ pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
             Verdict::Stuck => {}
         }
     }
-    let (group, next_volume) = given_away(state, words);
+    let Given { device, group, sdc, next_volume } = given_away(state, words);
     let made = made_since(state, words);
-    let command = Reconcile { groups, made, group, next_volume, ..volumes(state, words) };
+    let given = Reconcile { device, group, sdc, next_volume, ..volumes(state, words) };
+    let command = Reconcile { groups, made, ..given };
     if command != Reconcile::default() {
         return Some(Command::Reconcile(command));
     }
@@ -454,19 +477,31 @@ pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
     over.then(|| close(state, words, patient))
 }
 
-/// Ids of groups and volumes that the lost MDMs have given away, and that lie above those that were passed over: when the
-/// same state was recovered before. 0: there are none.
-fn given_away(state: &State, words: &Words) -> (u32, u32) {
+/// Ids that the lost MDMs have given away, and that lie above those that were passed over: when the same state was
+/// recovered before. As many more are passed over as at the beginning, for those of which nobody tells. 0: there are none.
+fn given_away(state: &State, words: &Words) -> Given {
     if !state.recovery.open {
-        return (0, 0);
+        return Given::default();
     }
     let sane = |id: &u32| *id < IDS_END;
-    let groups = words.values().flat_map(|w| w.groups.keys()).map(|g| g.0).filter(sane);
-    let held = words.values().flat_map(|w| &w.held).copied().filter(sane).map(|id| id + 1);
-    let volumes = held.chain(words.values().map(|w| w.next_volume)).filter(sane);
-    let group = groups.max().filter(|g| *g >= state.next_group().0);
-    let volume = volumes.max().filter(|v| *v > state.next_volume.0);
-    (group.unwrap_or(0), volume.unwrap_or(0))
+    let newest = |told: &mut dyn Iterator<Item = u32>, last: u32, more: u32| {
+        let newest = told.filter(sane).max();
+        newest.filter(|id| *id > last).map_or(0, |id| id + more)
+    };
+    let said = || words.values().flat_map(|w| &w.groups);
+    let configs = said().filter_map(|(_, s)| s.config.as_ref());
+    let members = configs.flat_map(|g| g.replicas.iter().chain(&g.in_sync).chain(&g.joiners));
+    let own = state.devices.keys().next_back().map(|d| d.0);
+    let grants = words.values().flat_map(|w| w.volumes.values()).filter_map(|v| v.mapping.as_ref());
+    let clients = grants.flat_map(|m| &m.sdcs).map(|g| g.sdc);
+    let held = words.values().flat_map(|w| &w.held).map(|id| id.saturating_add(1));
+    let volumes = held.chain(words.values().map(|w| w.next_volume));
+    Given {
+        device: newest(&mut members.copied().chain(own), state.recovery.device, IDS),
+        group: newest(&mut said().map(|(g, _)| g.0), state.next_group().0 - 1, MANY_IDS),
+        sdc: newest(&mut clients.chain([state.last_sdc.0]), state.recovery.sdc, IDS),
+        next_volume: newest(&mut { volumes }, state.next_volume.0, MANY_IDS),
+    }
 }
 
 /// Groups of servers' maps that the state doesn't have: they enter it in doubt, so that volumes can use them.

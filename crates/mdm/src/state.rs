@@ -24,7 +24,7 @@ use crate::group::Group;
 use crate::mapping::Mapping;
 use crate::members::{Member, Members};
 use crate::objects::Objects;
-use crate::recovery::Recovery;
+use crate::recovery::{Given, Recovery};
 use crate::refused::Refused;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -228,8 +228,7 @@ pub struct Edits {
     member: Option<(u32, Option<Member>)>,
     /// Of a [`command::Reconcile`] or [`command::AcceptLoss`].
     volumes: Vec<(VolumeId, Option<Volume>)>,
-    /// Ids of groups up to this one, and of volumes below this one, are given away.
-    given: Option<(u32, u32)>,
+    given: Option<Given>,
     forget: Option<command::Forget>,
     /// A recovery is over, and these volumes are left of which nobody knows.
     recovered: Option<Vec<u32>>,
@@ -372,8 +371,8 @@ impl State {
             };
             old.iter().for_each(|v| forget_volume(&mut self.users, v));
         }
-        if let Some((group, next_volume)) = edits.given {
-            self.give_away(group, VolumeId(next_volume));
+        if let Some(given) = edits.given {
+            self.give_away(given);
         }
         if let Some(forget) = edits.forget {
             forget.volumes.iter().for_each(|id| self.recovery.forget(VolumeId(*id)));

@@ -42,8 +42,9 @@ impl State {
 
     /// True for an id that the lost MDMs of a recovery may have given away, and that was not removed since.
     pub(crate) fn may_be_lost(&self, id: SdcId) -> bool {
-        let range = self.recovery.sdc_known + 1..=self.recovery.sdc;
-        range.contains(&id.0) && !self.removed_sdcs.contains(&id)
+        let recovery = &self.recovery;
+        let may = id.0 > recovery.sdc_known && recovery.may_be_given(id.0, recovery.sdc);
+        may && !self.removed_sdcs.contains(&id)
     }
 
     /// A client is gone for good. Its id never comes back, and its lives are over.

@@ -40,7 +40,7 @@ impl State {
                     && d.intent != Intent::Removed
             }
             None => {
-                let lost = (1..=self.recovery.device).contains(&id.0);
+                let lost = self.recovery.may_be_given(id.0, self.recovery.device);
                 (id == self.next_device() || lost) && self.devices_there() < MAX_DEVICES
             }
         };

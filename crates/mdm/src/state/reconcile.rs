@@ -5,6 +5,7 @@ use crate::command::{self, Command, Forget};
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::publish::gaps;
+use crate::recovery::Given;
 use crate::refused::Refused;
 use crate::state::check_size;
 use alloc::collections::BTreeMap;
@@ -33,8 +34,7 @@ impl State {
         let gone = c.deleted.iter().map(|id| VolumeId(*id)).filter(|_| open);
         volumes.extend(gone.filter(|id| self.volumes.contains_key(id)).map(|id| (id, None)));
         let groups = groups.into_iter().collect();
-        let given =
-            (open && (c.group > 0 || c.next_volume > 0)).then_some((c.group, c.next_volume));
+        let given = Some(Given::of(c)).filter(|g| open && *g != Given::default());
         let forget = c.forget.clone().filter(|f| f.volumes.iter().all(|id| self.is_kept(*id)));
         let recovered = (open && c.close).then(|| c.left.clone());
         Edits { groups, volumes, given, forget, recovered, ..Edits::default() }
@@ -121,8 +121,11 @@ impl State {
     }
 
     /// Lost MDMs have given these ids away.
-    pub(super) fn give_away(&mut self, group: u32, next_volume: VolumeId) {
-        self.recovery.group = self.recovery.group.max(group);
+    pub(super) fn give_away(&mut self, given: Given) {
+        let (recovery, next_volume) = (&mut self.recovery, VolumeId(given.next_volume));
+        recovery.device = recovery.device.max(given.device);
+        recovery.group = recovery.group.max(given.group);
+        recovery.sdc = recovery.sdc.max(given.sdc);
         if next_volume > self.next_volume {
             self.recovery.unknown.push(self.next_volume..next_volume);
             self.next_volume = next_volume;

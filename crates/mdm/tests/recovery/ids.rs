@@ -1,0 +1,112 @@
+//! Ids that lost MDMs have given away are given to nobody else, also when one backup is restored twice.
+
+use super::*;
+use base::SdcId;
+use mdm::controller::Registration;
+use wire::control::RegisterSdc;
+
+/// A server, or a client, of which nobody has heard before.
+fn id_of_new(state: &mut State) -> Option<DeviceId> {
+    let new = control::Register { store: 55, nonce: 55, ..life(0, "new", 0) };
+    match state.register(&new, false) {
+        Registration::New(id, command) => {
+            assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed);
+            Some(id)
+        }
+        Registration::Bad(_) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn client(state: &mut State, name: &str, id: u32) -> Option<SdcId> {
+    let life = if id > 0 { 41 } else { 0 };
+    let m = RegisterSdc {
+        name: name.into(),
+        nonce: 56,
+        id,
+        incarnation: life,
+        ..RegisterSdc::default()
+    };
+    match state.register_sdc(&m, false) {
+        Registration::New(id, command) => {
+            assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed);
+            Some(id)
+        }
+        Registration::Bad(_) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_device_of_after_an_earlier_restore_of_the_same_backup_keeps_its_id_for_itself() {
+    let mut first = recovered(Durable);
+    settle(&mut first, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
+    let old = id_of_new(&mut first).expect("the recovery is over");
+    // The same backup, restored once more. Who is new waits: the ids that were given away are not known yet.
+    let mut state = recovered(Durable);
+    assert_eq!(id_of_new(&mut state), None);
+    let alone = moved(JUMP + 2, &[1, old.0]);
+    let mut told = words(vec![
+        (1, running(word(JUMP + 2, JUMP + 2, Some(alone)))),
+        (2, running(word(1, 1, None))),
+    ]);
+    settle(&mut state, &told, false);
+    assert_eq!((state.recovery.open, waits_for(&state, &told)), (true, vec![old.0]));
+    assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state.clone()));
+    // After the end others are new, and it is known yet.
+    let mut late = state.clone();
+    finish(&mut late);
+    assert!(id_of_new(&mut late).is_some_and(|id| id > old));
+    for mut state in [state, late] {
+        let Registration::New(id, command) = state.register(&life(old.0, "sds9", 41), false) else {
+            panic!("it is not let in")
+        };
+        assert_eq!((id, state.apply(state.index + 1, &command)), (old, Outcome::Changed));
+        told.insert(old, running(word(JUMP + 2, JUMP + 2, None)));
+        settle(&mut state, &told, false);
+        assert_eq!(group(&state, 1).in_sync, [DeviceId(1), old]);
+        assert!(!state.recovery.open);
+    }
+}
+
+#[test]
+fn a_device_that_only_it_knows_of_comes_back_with_its_id_after_a_second_restore() {
+    let mut state = recovered(Durable);
+    let old = state.next_device();
+    let Registration::New(id, command) = state.register(&life(old.0, "sds9", 41), false) else {
+        panic!("no map names it, and it has its id")
+    };
+    assert_eq!((id, state.apply(state.index + 1, &command)), (old, Outcome::Changed));
+    let mut told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
+    told.insert(old, Word::default());
+    settle(&mut state, &told, false);
+    assert!(!state.recovery.open);
+    // Who was given an id beside it comes later.
+    let late = state.register(&life(old.0 + 1, "sds10", 42), false);
+    assert!(matches!(late, Registration::New(id, _) if id.0 == old.0 + 1), "{late:?}");
+    assert!(id_of_new(&mut state).is_some_and(|id| id.0 > old.0 + 1));
+}
+
+#[test]
+fn leave_that_a_client_got_after_an_earlier_restore_goes_to_no_other_one() {
+    let mut first = recovered(Durable);
+    settle(&mut first, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
+    let old = client(&mut first, "one", 0).expect("the recovery is over");
+    let mut state = recovered(Durable);
+    assert_eq!(client(&mut state, "two", 0), None, "whose ids are whose is not known yet");
+    let grants = vec![control::GrantInfo { sdc: old.0, access: 1, generation: 1 }];
+    let mapping = control::MappingInfo { sdcs: grants, all: None };
+    let volume = mdm::publish::volume_info(VolumeId(1), &state.volumes[&VolumeId(1)]);
+    let volume = VolumeInfo { mapping: Some(mapping), ..volume };
+    let version = state.version.0 + 5;
+    let mut one = word(1, 1, None);
+    let volumes = vec![volume];
+    let report = Report { version, told: version, next_volume: 2, volumes, ..Report::default() };
+    assert!(one.add(report));
+    settle(&mut state, &words(vec![(1, one), (2, word(1, 1, None))]), false);
+    assert!(!state.recovery.open);
+    let may: Vec<_> = state.volumes[&VolumeId(1)].mapping.clients().map(|(id, _)| id).collect();
+    assert_eq!(may, [old]);
+    assert!(client(&mut state, "two", 0).is_some_and(|id| id > old));
+    assert_eq!(client(&mut state, "one", old.0), Some(old));
+}
