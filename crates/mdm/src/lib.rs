@@ -7,7 +7,7 @@
 //!   [`entry`]: commands on their way. [`log`]: how they survive. [`mapping`], [`objects`]: who may use a volume, and what
 //!   people make, name and remove. [`publish`], [`snapshot`], [`status`]: the state as map pages, as bytes, and for
 //!   people. [`members`]: the
-//!   MDMs of the cluster. [`recovery`]: how one of them goes on when the others are lost.
+//!   MDMs of the cluster. [`id_set`]: many ids in little room. [`recovery`]: how one of them goes on when the others are lost.
 //!
 //! **Architecture invariant:** all is decided in `apply`, by the state and the command alone; the
 //! log replays to the same state in every build. What may be chosen better one day (placement, which
@@ -24,6 +24,7 @@ pub mod detector;
 pub mod entry;
 pub mod group;
 pub mod healer;
+pub mod id_set;
 pub mod log;
 mod maintenance;
 pub mod mapping;

@@ -251,6 +251,9 @@ impl State {
             0 => self.last_sdc.0,
             _ => self.recovery.sdc_known,
         };
+        if self.recovery.number > 0 && !self.recovery.open {
+            self.removed_sdcs.insert(self.recovery.sdc + 1..self.last_sdc.0 + 1);
+        }
         let next = VolumeId(self.next_volume.0 + MANY_IDS);
         let mut unknown = core::mem::take(&mut self.recovery.unknown);
         unknown.push(self.next_volume..next);

@@ -61,8 +61,11 @@ struct Snapshot {
     last_sdc: u32,
     #[prost(uint64, tag = "82")]
     sdcs_gone_at: u64,
+    /// In snapshots of before `removed_ranges`.
     #[prost(uint32, repeated, tag = "83")]
     removed_sdcs: Vec<u32>,
+    #[prost(message, repeated, tag = "84")]
+    removed_ranges: Vec<IdRange>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -222,7 +225,12 @@ impl State {
             recovery: (self.recovery.number > 0).then(|| recovery_record(&self.recovery)),
             last_sdc: self.last_sdc.0,
             sdcs_gone_at: self.sdcs_gone_at.0,
-            removed_sdcs: self.removed_sdcs.iter().map(|id| id.0).collect(),
+            removed_sdcs: Vec::new(),
+            removed_ranges: self
+                .removed_sdcs
+                .ranges()
+                .map(|r| IdRange { from: r.start, to: r.end })
+                .collect(),
         };
         snapshot.encode_to_vec()
     }
@@ -249,7 +257,9 @@ impl State {
         let last = state.sdcs.last_key_value().map_or(SdcId(0), |(id, _)| *id);
         state.last_sdc = last.max(SdcId(s.last_sdc));
         state.sdcs_gone_at = MapVersion(s.sdcs_gone_at);
-        state.removed_sdcs.extend(s.removed_sdcs.into_iter().map(SdcId));
+        let single = s.removed_sdcs.into_iter().map(|id| id..id.saturating_add(1));
+        let ranges = s.removed_ranges.into_iter().map(|r| r.from..r.to);
+        single.chain(ranges).for_each(|ids| state.removed_sdcs.insert(ids));
         state.members.list.extend(s.members.into_iter().map(member));
         state.members.last_id = s.last_member;
         state.members.changed_at = MapVersion(s.members_changed_at);
@@ -485,5 +495,15 @@ mod tests {
         };
         assert_eq!(unknown(true), [VolumeId(5)..VolumeId(9)]);
         assert_eq!(unknown(false), []);
+    }
+
+    #[test]
+    fn removed_clients_of_an_earlier_build_are_known() {
+        let record = RecoveryRecord { number: 1, sdc: 1000, ..RecoveryRecord::default() };
+        let removed_sdcs = Vec::from([5, 6, 9]);
+        let s = Snapshot { recovery: Some(record), removed_sdcs, ..Snapshot::default() };
+        let state = State::from_bytes(&s.encode_to_vec()).unwrap();
+        assert_eq!(state.removed_sdcs.ranges().collect::<Vec<_>>(), [5..7, 9..10]);
+        assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state));
     }
 }

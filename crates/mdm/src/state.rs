@@ -21,12 +21,13 @@ mod volumes;
 
 use crate::command::{self, Command};
 use crate::group::Group;
+use crate::id_set::IdSet;
 use crate::mapping::Mapping;
 use crate::members::{Member, Members};
 use crate::objects::Objects;
 use crate::recovery::{Given, Recovery};
 use crate::refused::Refused;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -179,8 +180,9 @@ pub struct State {
     pub sdcs: BTreeMap<SdcId, Sdc>,
     /// Clients' ids up to this one were given away, also those of clients that were removed.
     pub last_sdc: SdcId,
-    /// Clients that were removed since a recovery, and whose ids the lost MDMs may have given away.
-    pub removed_sdcs: BTreeSet<SdcId>,
+    /// Of the ids that lost MDMs may have given to clients: those of which is known what became of them. These clients were
+    /// removed, or this MDM itself has given the ids away between two recoveries.
+    pub removed_sdcs: IdSet,
     /// The version that removed a client last.
     pub sdcs_gone_at: MapVersion,
     /// The MDMs themselves.
@@ -340,8 +342,9 @@ impl State {
             }
             Some((id, None)) => {
                 self.sdcs.remove(&id);
-                let doubtful = self.recovery.number > 0 && id.0 > self.recovery.sdc_known;
-                self.removed_sdcs.extend(doubtful.then_some(id));
+                if (self.recovery.sdc_known + 1..=self.recovery.sdc).contains(&id.0) {
+                    self.removed_sdcs.insert(id.0..id.0 + 1);
+                }
                 self.sdcs_gone_at = changed_at;
             }
             None => {}

@@ -44,7 +44,7 @@ impl State {
     pub(crate) fn may_be_lost(&self, id: SdcId) -> bool {
         let recovery = &self.recovery;
         let may = id.0 > recovery.sdc_known && recovery.may_be_given(id.0, recovery.sdc);
-        may && !self.removed_sdcs.contains(&id)
+        may && !self.removed_sdcs.contains(id.0)
     }
 
     /// A client is gone for good. Its id never comes back, and its lives are over.

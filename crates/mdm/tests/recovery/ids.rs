@@ -2,8 +2,9 @@
 
 use super::*;
 use base::SdcId;
+use mdm::command::DropObject;
 use mdm::controller::Registration;
-use wire::control::RegisterSdc;
+use wire::control::{ObjectKind, RegisterSdc};
 
 /// A server, or a client, of which nobody has heard before.
 fn id_of_new(state: &mut State) -> Option<DeviceId> {
@@ -109,4 +110,58 @@ fn leave_that_a_client_got_after_an_earlier_restore_goes_to_no_other_one() {
     assert_eq!(may, [old]);
     assert!(client(&mut state, "two", 0).is_some_and(|id| id > old));
     assert_eq!(client(&mut state, "one", old.0), Some(old));
+}
+
+/// A client comes and is removed: its id.
+fn pass(state: &mut State, name: &str) -> u32 {
+    let id = client(state, name, 0).expect("no recovery is open");
+    let remove = DropObject { kind: ObjectKind::Sdc as i32, id: id.0 };
+    assert_eq!(apply(state, &Command::DropObject(remove)), Outcome::Changed);
+    id.0
+}
+
+#[test]
+fn what_is_remembered_of_removed_clients_does_not_grow_with_them() {
+    let mut state = recovered(Durable);
+    let told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
+    let mut long = 0;
+    for round in 0..4 {
+        settle(&mut state, &told, false);
+        let first = pass(&mut state, "c");
+        let before = state.to_bytes().len();
+        let last = (0..300).map(|_| pass(&mut state, "c")).last().unwrap();
+        long = state.to_bytes().len();
+        assert!(long < before + 100, "{long} bytes, {before} before");
+        assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state.clone()));
+        state = with_recovery(state);
+        // These ids are over, also after a recovery. Those that come next may have been given away.
+        let is_over = |id| {
+            let m = RegisterSdc { name: "d".into(), nonce: 57, id, ..RegisterSdc::default() };
+            matches!(state.register_sdc(&m, false), Registration::Superseded(_))
+        };
+        assert!(is_over(first) && is_over(last) && !is_over(last + 1), "round {round}");
+    }
+    assert!(long < State::from_bytes(&pair(Durable).to_bytes()).unwrap().to_bytes().len() + 1000);
+}
+
+#[test]
+fn a_client_of_the_lost_ones_that_was_removed_is_over_and_others_are_not() {
+    let mut state = recovered(Durable);
+    settle(&mut state, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
+    for id in [5, 7, 6] {
+        assert_eq!(client(&mut state, "c", id), Some(SdcId(id)));
+        let remove = DropObject { kind: ObjectKind::Sdc as i32, id };
+        assert_eq!(apply(&mut state, &Command::DropObject(remove)), Outcome::Changed);
+    }
+    let state = State::from_bytes(&state.to_bytes()).unwrap();
+    let mut other = with_recovery(state.clone());
+    for id in [5, 6, 7] {
+        let m = RegisterSdc { name: "c".into(), nonce: 57, id, ..RegisterSdc::default() };
+        for state in [&state, &other] {
+            let came = state.register_sdc(&m, false);
+            assert!(matches!(came, Registration::Superseded(_)), "{id}: {came:?}");
+        }
+    }
+    assert_eq!(client(&mut state.clone(), "c", 4), Some(SdcId(4)));
+    assert_eq!(client(&mut other, "c", 8), Some(SdcId(8)));
 }
