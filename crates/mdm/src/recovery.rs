@@ -16,6 +16,9 @@
 //!    anybody took part. From the seal on every acknowledgement in that epoch needed them, and there was no later one.
 //! 3. Otherwise it is not known, and the group waits: for the reports that are missing, or for a person's word.
 //!
+//! A device that is empty may have had more before ([`Doubt::Gone`]). Then 1. holds for a configuration that is newer than the
+//! state's, if each device that may have been emptied was so before that was made ([`Word::is_witness`]); 2. never holds.
+//!
 //! Who took part is known when all devices have reported: those that the state has, and those that a map of a server
 //! names ([`Heard`]). Devices that neither knows get some time to come. Only a person can end the waiting sooner.
 //!
@@ -69,6 +72,8 @@ pub struct Recovery {
     pub at: u64,
     /// The map that the MDM had when it began.
     pub version: MapVersion,
+    /// Maps of this version and later ones were made after a doubt of today had begun: they are no evidence.
+    pub began: MapVersion,
     /// Ids of devices up to this one may have been given away.
     pub device: u32,
     /// The same for servers,
@@ -194,9 +199,21 @@ impl Word {
     }
 
     /// The device took part in no epoch of this group, as far as it remembers; and no map of its process says that it
-    /// was in sync since.
-    fn is_blank(&self, group: GroupId) -> bool {
-        self.version.0 == 0 && self.acted(group) == 0
+    /// was in sync since. One of after the recovery says nothing of that.
+    fn is_blank(&self, group: GroupId, began: MapVersion) -> bool {
+        !self.has_map(began) && self.acted(group) == 0
+    }
+
+    /// Its process has a map that lost MDMs made.
+    fn has_map(&self, began: MapVersion) -> bool {
+        self.version.0 > 0 && self.version < began
+    }
+
+    /// If this device was emptied, it was so before this configuration of a group was made: it has taken part since, or
+    /// its map knows its present life and this very configuration.
+    fn is_witness(&self, group: GroupId, newest: &GroupInfo, began: MapVersion) -> bool {
+        let knows = || self.config(group).is_some_and(|c| c.epoch == newest.epoch);
+        self.acted(group) > 0 || self.has_map(began) && knows()
     }
 }
 
@@ -255,6 +272,7 @@ impl State {
             self.removed_sdcs.insert(self.recovery.sdc + 1..self.last_sdc.0 + 1);
         }
         let next = VolumeId(self.next_volume.0 + MANY_IDS);
+        let earlier = self.wants_reports().then_some(self.recovery.began);
         let mut unknown = core::mem::take(&mut self.recovery.unknown);
         unknown.push(self.next_volume..next);
         self.recovery = Recovery {
@@ -263,6 +281,7 @@ impl State {
             by: by.into(),
             at,
             version: self.version,
+            began: MapVersion(0),
             device: floors.0 + IDS,
             server: floors.1 + IDS,
             group: floors.2 + MANY_IDS,
@@ -276,6 +295,7 @@ impl State {
         let at = at.min(LATEST);
         let least = at / 60 * JUMP + at % 60 * (JUMP / 64);
         self.index = least.max(self.index + JUMP);
+        self.recovery.began = earlier.unwrap_or(MapVersion(self.index));
         self.next_incarnation = Incarnation(least.max(self.next_incarnation.0 + JUMP));
         self.next_volume = next;
         self.members.last_id = self.members.last_id.max(id) + IDS;
@@ -334,9 +354,7 @@ impl State {
     }
 
     fn judge(&self, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
-        let Some(group) = self.groups.get(&id).filter(|g| g.doubt != Doubt::Gone) else {
-            return Verdict::Stuck;
-        };
+        let Some(group) = self.groups.get(&id) else { return Verdict::Stuck };
         if group.in_sync.is_empty() && mutant::on(Mutant::SettleLost) {
             return Verdict::Known(group_info(id, group));
         }
@@ -345,6 +363,9 @@ impl State {
             Some(told) => told.clone(),
             None => group_info(id, group),
         };
+        if group.doubt == Doubt::Gone {
+            return self.judge_emptied(words, id, newest, heard);
+        }
         let in_sync = || newest.in_sync.iter().map(|d| DeviceId(*d));
         let missing: BTreeSet<DeviceId> = in_sync().filter(|d| !words.contains_key(d)).collect();
         let acted = words.values().map(|w| w.acted(id));
@@ -352,7 +373,9 @@ impl State {
         let later = last > newest.epoch;
         // Who remembers nothing of a group of which others do may have been emptied after it went on alone.
         let touched = words.values().any(|w| w.groups.contains_key(&id));
-        let blank = touched && in_sync().any(|d| words.get(&d).is_some_and(|w| w.is_blank(id)));
+        let blank = touched
+            && in_sync()
+                .any(|d| words.get(&d).is_some_and(|w| w.is_blank(id, self.recovery.began)));
         if missing.is_empty() && !later && !blank {
             let waits = self.recovery.open || newest.in_sync.is_empty();
             return match waits && !heard.is_complete() {
@@ -373,6 +396,32 @@ impl State {
             (true, 1) if self.recovery.open => Verdict::Alone(sealed_in(&newest, last, whole)),
             (true, 1..=3) => Verdict::Known(sealed_in(&newest, last, whole)),
             _ => Verdict::Stuck,
+        }
+    }
+
+    /// The same where a device is empty of which the state says that it has something. It may have been emptied long ago: that
+    /// is so if it is a witness of a newer configuration, which an MDM made that knew who leads (it is in no doubt). Then those in
+    /// sync there have everything if all have reported and nobody took part later.
+    fn judge_emptied(
+        &self,
+        words: &Words,
+        id: GroupId,
+        newest: GroupInfo,
+        heard: &Heard,
+    ) -> Verdict {
+        let state = &self.groups[&id];
+        let ids = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
+        let members: BTreeSet<DeviceId> = ids.chain(state.replicas.iter().copied()).collect();
+        let came = members.iter().filter_map(|d| words.get(d));
+        let witnesses = came.filter(|w| w.is_witness(id, &newest, self.recovery.began)).count();
+        let silent = members.iter().filter(|d| !words.contains_key(d)).count();
+        let later = words.values().any(|w| w.acted(id) > newest.epoch);
+        let newer = newest.epoch > state.epoch.0 && newest.primary != 0;
+        let may = newer && !newest.in_sync.is_empty() && !later;
+        match may && witnesses + silent == members.len() {
+            false => Verdict::Stuck,
+            true if silent > 0 || !heard.is_complete() => Verdict::WaitsFor(heard.silent.clone()),
+            true => Verdict::Known(newest),
         }
     }
 
@@ -456,7 +505,7 @@ pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
     let heard = state.heard(words, patient);
     let open = state.recovery.open;
     let (mut groups, mut waits) = (Vec::new(), false);
-    let doubtful = state.groups.iter().filter(|(_, g)| g.doubt == Doubt::Reports);
+    let doubtful = state.groups.iter().filter(|(_, g)| g.doubt != Doubt::None);
     for (id, _) in doubtful {
         match state.judge(words, *id, &heard) {
             // Whether a volume uses it, is known at the end.

@@ -9,7 +9,7 @@ use crate::mapping::Mapping;
 use crate::members::Member;
 use crate::objects::{Domain, FaultSet, Objects, Pool};
 use crate::publish::{device_info, gaps, group_info, volume_info};
-use crate::recovery::Recovery;
+use crate::recovery::{JUMP, Recovery};
 use crate::state::{Device, Sdc, Server, State, Volume};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -99,6 +99,9 @@ struct RecoveryRecord {
     left: Vec<u32>,
     #[prost(message, optional, tag = "14")]
     forgot: Option<Forget>,
+    /// 0 in snapshots of before it was remembered.
+    #[prost(uint64, tag = "15")]
+    began: u64,
 }
 
 /// Absent in snapshots of before there were any: then there are those of the beginning.
@@ -344,6 +347,7 @@ fn recovery_record(r: &Recovery) -> RecoveryRecord {
         by: r.by.clone(),
         at: r.at,
         version: r.version.0,
+        began: r.began.0,
         device: r.device,
         server: r.server,
         group: r.group,
@@ -366,6 +370,7 @@ fn recovery(r: RecoveryRecord, next_volume: u32) -> Recovery {
         by: r.by,
         at: r.at,
         version: MapVersion(r.version),
+        began: MapVersion(if r.began > 0 { r.began } else { r.version + JUMP }),
         device: r.device,
         server: r.server,
         group: r.group,

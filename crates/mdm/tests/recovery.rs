@@ -1,6 +1,8 @@
 //! One MDM goes on where the others are lost: who has every acknowledged write, by what servers tell.
 
 mod common;
+#[path = "recovery/gone.rs"]
+mod gone;
 #[path = "recovery/ids.rs"]
 mod ids;
 

@@ -76,6 +76,7 @@ impl State {
     /// Whether this ends a doubt, or is a group that the lost MDMs made.
     pub(crate) fn may_settle(&self, info: &GroupInfo) -> bool {
         let doubtful = match self.groups.get(&GroupId(info.id)) {
+            Some(group) if group.doubt == Doubt::Gone => info.epoch > group.epoch.0,
             Some(group) => group.doubt == Doubt::Reports,
             None => self.recovery.open && info.id <= self.recovery.group,
         };

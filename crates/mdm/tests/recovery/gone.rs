@@ -1,0 +1,91 @@
+//! A device is empty that the MDM's state takes for evidence. Maps of running servers may know who is in sync since.
+
+use super::*;
+
+/// Group 1 is on dev1 and dev2; dev1 was emptied since, at a time that this MDM does not know. It has come, and is up.
+fn emptied() -> State {
+    let mut state = with_recovery(pair(Ram));
+    state.apply(state.index + 1, &up(1, 90, 99, Ram));
+    assert_eq!(group(&state, 1).doubt, Doubt::Gone);
+    state
+}
+
+/// What follows from this in the end: who is in sync, if it is known.
+fn found(mut state: State, told: &Words) -> Option<Vec<u32>> {
+    settle(&mut state, told, false);
+    if state.recovery.open {
+        finish(&mut state);
+        settle(&mut state, told, false);
+    }
+    let g = group(&state, 1);
+    (g.doubt == Doubt::None).then(|| g.in_sync.iter().map(|d| d.0).collect())
+}
+
+#[test]
+fn a_newer_map_of_those_who_run_counts_though_one_of_them_was_emptied_before() {
+    let told = words(vec![
+        (1, running(word(8, 8, Some(moved(8, &[1, 2]))))),
+        (2, running(word(8, 8, Some(moved(8, &[1, 2]))))),
+    ]);
+    assert_eq!(found(emptied(), &told), Some(vec![1, 2]));
+    // It has taken part since it was emptied; its map is of no use, as its process is new.
+    let kept =
+        words(vec![(1, word(8, 8, None)), (2, running(word(8, 8, Some(moved(8, &[1, 2])))))]);
+    assert_eq!(found(emptied(), &kept), Some(vec![1, 2]));
+}
+
+#[test]
+fn who_may_have_been_emptied_after_the_newest_map_keeps_the_group_waiting() {
+    let map = |in_sync: &[u32]| Some(GroupInfo { replicas: vec![1, 2], ..config(8, in_sync) });
+    let two = |acted, in_sync: &[u32]| running(word(acted, 8, map(in_sync)));
+    let cases = [
+        (
+            "dev1 went on alone after this map, and was emptied then",
+            Word::default(),
+            two(8, &[1, 2]),
+        ),
+        ("dev1 was let in after this map, and went on alone", Word::default(), two(8, &[2])),
+        ("somebody took part later", running(word(8, 8, None)), two(9, &[1, 2])),
+        (
+            "no map is newer",
+            running(word(1, 1, None)),
+            running(word(1, 1, Some(config(1, &[1, 2])))),
+        ),
+    ];
+    for (name, one, two) in cases {
+        assert_eq!(found(emptied(), &words(vec![(1, one), (2, two)])), None, "{name}");
+    }
+    // dev1 itself is silent, or a member that the state does not know is empty.
+    let told = words(vec![(2, two(8, &[2]))]);
+    assert_eq!(found(emptied(), &told), None);
+    let told = words(vec![
+        (1, running(word(8, 8, None))),
+        (2, running(word(8, 8, Some(moved(8, &[2, 3]))))),
+        (3, Word::default()),
+    ]);
+    let mut state = emptied();
+    state.apply(state.index + 1, &up(3, 91, 13, Ram));
+    assert_eq!(found(state, &told), None);
+}
+
+/// Who was emptied gets a map when the recovery is over, and tells it when its link breaks.
+#[test]
+fn a_map_of_after_the_recovery_makes_nobody_a_witness() {
+    let mut state = pair(Ram);
+    apply(&mut state, &up(3, 3, 13, Ram));
+    let mut state = with_recovery(state);
+    state.apply(state.index + 1, &up(3, 90, 99, Ram));
+    let mut told = words(vec![
+        (1, running(word(8, 8, Some(moved(8, &[3, 1]))))),
+        (2, running(word(1, 1, None))),
+        (3, Word::default()),
+    ]);
+    settle(&mut state, &told, false);
+    finish(&mut state);
+    let mut late = Word::default();
+    let version = state.version.0;
+    assert!(late.add(Report { version, told: version, next_volume: 2, ..Report::default() }));
+    told.insert(DeviceId(3), late);
+    settle(&mut state, &told, false);
+    assert_eq!(group(&state, 1).doubt, Doubt::Reports, "{:?}", group(&state, 1));
+}
