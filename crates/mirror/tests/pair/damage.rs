@@ -235,3 +235,16 @@ fn a_mended_write_without_space_ends_with_its_configuration() {
     pair.assert_equal();
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
+
+/// What mends it may have more of the stream than this device has done. A power cut may come before that is done here, too.
+#[test]
+fn what_mends_a_write_in_the_stream_is_marked_as_what_others_may_lack() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    damage(&mut pair, 0, 1..2);
+    pair.mirrors[0].journal_mut().marked = BlockSet::EMPTY;
+    let part = BLOCK + 512..BLOCK + 1024;
+    assert_eq!(pair.client(0, Kind::Write, 0, part, 5, 0), Some(Status::Ok));
+    assert!(pair.mirrors[0].journal().marked.contains(1));
+    pair.assert_equal();
+}

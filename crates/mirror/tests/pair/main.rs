@@ -53,6 +53,8 @@ struct Memory {
     clean: BlockSet,
     /// Whether there is space, as the next ones who ask are told; else `room` says it.
     space: VecDeque<bool>,
+    /// Blocks of unit 0 that it has written with a mark that others may lack them.
+    marked: BlockSet,
     /// What it was told is forgotten, if it remembers that, and what lists of executed writes then replaced its own.
     forgotten: Option<Forgotten>,
     lists: Vec<(Forgotten, Vec<ExecutedBlocks>)>,
@@ -108,9 +110,15 @@ impl Journal for Memory {
         _: GroupId,
         unit: UnitKey,
         job: Job,
-        _: Marks,
+        marks: Marks,
         out: &mut Effects,
     ) -> Started {
+        if let Job::Write { at, body, .. } = &job
+            && unit == UNIT0
+            && marks.dirty
+        {
+            self.marked.insert(BlockSet::touching(*at, body.len() as u32));
+        }
         if self.hangs && !matches!(job, Job::Read { .. }) {
             self.held.push((token, unit, job));
             return Started::Pending;
@@ -252,6 +260,8 @@ struct Pair {
     seq: u64,
     /// A bit of the next write of a client, or of the stream's next one of whole blocks, flips after its arrival.
     flips: [bool; 2],
+    /// The last state that one has told the other.
+    state: Option<(Header, Buf)>,
 }
 
 impl Pair {
@@ -271,6 +281,7 @@ impl Pair {
             bodies: Vec::new(),
             seq: 0,
             flips: [false; 2],
+            state: None,
         }
     }
 
@@ -363,6 +374,9 @@ impl Pair {
         }
         if !self.connected {
             return;
+        }
+        if h.kind() == Some(Kind::SyncState) {
+            self.state = Some((*h, body.clone()));
         }
         let (now, to, sender) = (self.now, 1 - from, DeviceId(from as u32 + 1));
         let whole = h.kind() == Some(Kind::Replicate) && body.len() >= BLOCK as usize;

@@ -174,3 +174,28 @@ fn a_write_that_both_copies_have_is_settled_in_both_logs_soon() {
         assert_eq!(mirror.journal().clean, BlockSet::from_range(2..3));
     }
 }
+
+/// A copy is still read when the sync that it is of is cut off, and an answer to its question comes a second time.
+#[test]
+fn a_copy_of_a_sync_that_was_cut_ends_before_the_next_one_begins() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7 + b as u8), Some(Status::Ok)));
+    pair.replace_second();
+    pair.connect(true);
+    let memory = pair.mirrors[0].journal_mut();
+    (memory.flips, memory.late) = (true, true);
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    let (told, list) = pair.state.clone().expect("the joiner has told its state");
+    let cut = Header { status: (Status::Stale as u16).into(), ..told };
+    for h in [cut, told] {
+        let (mirror, out) = (&mut pair.mirrors[0], &mut pair.outs[0]);
+        assert!(!mirror.journal().ended.is_empty(), "a copy is being read");
+        mirror.sync_state_in(pair.now, DeviceId(2), &h, &list, out);
+    }
+    pair.run();
+    pair.mirrors[0].journal_mut().late = false;
+    pair.wait(2000);
+    assert_eq!(pair.mirrors[0].admissions().len(), 1);
+    pair.assert_equal();
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}

@@ -218,3 +218,42 @@ pub fn a_joiner_takes_no_more_before_it_has_written_what_it_was_sent() {
     }
     go_on(&mut pair);
 }
+
+/// A client that is none of the others writes to the first blocks of the volume, or asks for that again.
+fn write_of_another(pair: &mut Pair, blocks: u32, flags: u8) {
+    let mut h = Header::new(Kind::Write);
+    (h.op, h.seq, h.floor) = (1.into(), 1.into(), 1.into());
+    (h.sdc, h.incarnation) = (6.into(), 1.into());
+    (h.group, h.epoch, h.volume) = (GROUP.0.into(), pair.epoch.into(), 1.into());
+    (h.len, h.flags) = ((blocks * BLOCK).into(), flags);
+    let body = vec![9; (blocks * BLOCK) as usize];
+    let h = wire::parse(wire::frame(h, &body).as_slice());
+    let body = pair.outs[0].copy(&body);
+    pair.mirrors[0].client(pair.now, CLIENT, &h, body, &mut pair.outs[0]);
+}
+
+/// Who asks again for a write of which a part is done is told so, also if what is left waits before it finds no space.
+#[test]
+fn a_part_that_is_done_is_not_forgotten_while_the_rest_waits() {
+    let mut pair = settle(narrow());
+    write_of_another(&mut pair, 1, 0);
+    assert_eq!(pair.client(0, Kind::Write, 1, 0..BLOCK, 7, 0), Some(Status::Ok));
+    assert_eq!(answered(&pair), 2);
+    let fill = |pair: &mut Pair, b: u32| {
+        pair.ask(0, Kind::Write, 1, b * BLOCK..(b + 1) * BLOCK, 7, 0);
+    };
+    (1..40).for_each(|block| fill(&mut pair, block));
+    assert!(sent(&mut pair) >= QUEUE / 4, "the window is full");
+    write_of_another(&mut pair, 2, flag::RETRY);
+    // The place of the block that is there goes to others.
+    let memory = pair.mirrors[0].journal_mut();
+    memory.units.remove(&UNIT0);
+    memory.room = 0;
+    pair.connect(false);
+    pair.connect(true);
+    let full = |h: &&Header| Status::from_code(h.status.get()) == Some(Status::Full);
+    let refused: Vec<_> = pair.replies.iter().filter(full).collect();
+    assert_eq!(refused.len(), 1, "{:?}", pair.replies);
+    assert_eq!(refused[0].len.get(), mirror::client::PART_DONE);
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
