@@ -232,6 +232,16 @@ pub enum Mutant {
     AnyDevice,
     /// Mdm: a device counts as what it says it is, although it had more in its log before.
     BelieveSetBack,
+    /// Recovery: a group waits for a person although it is known who has everything.
+    StayStuck,
+    /// Recovery: which clients may use a volume is not taken from the newest map of a server.
+    ForgetMapping,
+    /// R8: an unmapping is answered before any server can have confirmed it.
+    ConfirmNothing,
+    /// R11: lost copies are made anew much later than `rebuild_after` says.
+    RebuildLate,
+    /// R11: nothing moves off servers that are to be removed while any group is lost.
+    ClearUnlost,
 }
 
 impl Mutant {
@@ -357,6 +367,11 @@ impl Mutant {
         Mutant::AnyCluster,
         Mutant::AnyDevice,
         Mutant::BelieveSetBack,
+        Mutant::StayStuck,
+        Mutant::ForgetMapping,
+        Mutant::ConfirmNothing,
+        Mutant::RebuildLate,
+        Mutant::ClearUnlost,
     ];
 }
 

@@ -95,7 +95,8 @@ impl Healer {
         self.due = now + limits.heartbeat_every;
         self.look(now, state, seen, limits);
         self.partings.look(now, state, seen, limits);
-        let overdue = |since: &Time| now.since(*since) >= limits.rebuild_after;
+        let late = if mutant::on(Mutant::RebuildLate) { 5 } else { 1 };
+        let overdue = |since: &Time| now.since(*since) >= limits.rebuild_after * late;
         let domain = |id: &DeviceId| state.devices.get(id).map(|d| state.domain_of(d.sds));
         let held = |id: &DeviceId| domain(id).is_some_and(|d| self.held_back.contains(&d));
         let lost = self.away.iter().filter(|(id, since)| !held(id) && overdue(since));
@@ -359,6 +360,9 @@ impl<'a> Round<'a> {
     /// Moves copies off devices that are to be emptied, and one of two that lie on one fault unit.
     fn clear(&mut self) {
         let state = self.state;
+        if mutant::on(Mutant::ClearUnlost) && state.groups.values().any(|g| g.lost) {
+            return;
+        }
         let leaves = |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.intent.empties());
         let mut groups = self.groups_of(|_, intent| intent.empties());
         groups.extend(state.groups_together());

@@ -10,6 +10,7 @@ use crate::refused::Refused;
 use crate::state::check_size;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
 use base::{DeviceId, GroupId, MapVersion, PoolId, SdcId, VolumeId};
 use wire::control::{GroupInfo, RecoverMdm, VolumeInfo};
 
@@ -91,7 +92,8 @@ impl State {
         let home: PoolId = slots.first().and_then(pool)?;
         let old = self.volumes.get(&VolumeId(info.id));
         let mut told = info.mapping.clone().unwrap_or_default();
-        told.sdcs.retain(|g| self.may_be_client(SdcId(g.sdc)));
+        told.sdcs
+            .retain(|g| self.may_be_client(SdcId(g.sdc)) && !mutant::on(Mutant::ForgetMapping));
         let mapping =
             info.mapping.as_ref().map_or_else(|| Mapping::everyone(1), |_| Mapping::of(Some(told)));
         let generation = old.map_or(1, |v| v.generation).max(mapping.newest());
