@@ -313,6 +313,7 @@ impl Stage {
                 self.exposure.excuse = Some(format!("{who} was {why}"));
             }
             self.exposure.exposed = true;
+            self.rescue.emptied = true;
         }
         if !self.plan.mates.is_empty() && matches!(who, Who::Sds(_)) {
             self.marks.meet(match those.len() {

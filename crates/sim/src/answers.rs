@@ -220,7 +220,7 @@ impl Stage {
     }
 
     /// These clients have a volume, by the newest map that any MDM has, unless it is to be taken from them again.
-    fn given_back(&mut self, v: u8, clients: u8) {
+    pub(crate) fn given_back(&mut self, v: u8, clients: u8) {
         let Some(id) = self.volumes[v as usize].id else { return };
         let version = self.mdm().map(|m| m.state().version);
         let Some(version) = version else { return };

@@ -4,6 +4,7 @@ pub mod agreement;
 pub mod bounds;
 pub mod deaths;
 pub mod differences;
+pub mod doubt;
 pub mod errors;
 pub mod executed;
 pub mod first_success;

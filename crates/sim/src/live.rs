@@ -16,12 +16,18 @@ impl Stage {
     /// started: who fails now fails alone.
     pub fn is_calm(&self) -> bool {
         let everybody = self.everybody().into_iter();
-        let procs: Vec<ProcId> =
-            everybody.filter(|w| !matches!(w, Who::Sdc(_))).map(|w| self.proc(w)).collect();
+        // While the MDMs' logs are lost, servers hold what they have without them.
+        let lost = self.has_no_mdm();
+        let counts = |w: &Who| match w {
+            Who::Sdc(_) => false,
+            Who::Mdm(_) => !lost,
+            Who::Sds(_) | Who::Admin => true,
+        };
+        let procs: Vec<ProcId> = everybody.filter(counts).map(|w| self.proc(w)).collect();
         self.dying.iter().all(Option::is_none)
             && procs.iter().all(|id| self.world.state(*id) == ProcState::Running)
             && self.world.flows(&procs)
-            && self.mdm().is_some_and(Mdm::hears_all)
+            && (lost || self.mdm().is_some_and(Mdm::hears_all))
     }
 
     /// True when every group has all its copies in sync and an active primary.
@@ -56,11 +62,22 @@ impl Stage {
         self.observer.volumes.values().any(|(slots, _)| slots.contains(&group.0))
     }
 
-    /// A device that is to be removed and is not. What is lost can't move away.
+    /// A device that is to be removed and is not. What is lost or in doubt can't move away; all else does.
     fn removals_unmet(&self) -> Option<String> {
-        let lost = self.observer.groups.values().any(|g| g.lost);
-        let waits = self.observer.devices.iter().find(|(_, d)| d.leaves);
-        waits.filter(|_| !lost).map(|(id, _)| format!("{id} is not removed"))
+        let (groups, doubtful) = (&self.observer.groups, self.doubtful());
+        let stays = |id: &GroupId, g: &GroupInfo| g.lost || doubtful.contains(id);
+        self.observer.devices.iter().filter(|(_, d)| d.leaves).find_map(|(device, _)| {
+            let held: Vec<_> =
+                groups.iter().filter(|(_, g)| g.replicas.contains(&device.0)).collect();
+            let moves = held.iter().find(|(id, g)| !stays(id, g));
+            match moves {
+                Some((id, _)) => Some(format!("{device} is not removed, and has {id}")),
+                None if held.is_empty() && doubtful.is_empty() => {
+                    Some(format!("{device} is not removed"))
+                }
+                None => None,
+            }
+        })
     }
 
     /// Units that each group may come to hold, as those of a volume spread evenly over its groups.
@@ -78,7 +95,8 @@ impl Stage {
     fn share_unmet(&self) -> Option<String> {
         let groups = &self.observer.groups;
         let there = || self.observer.devices.iter().filter(|(_, d)| !d.removed);
-        if self.is_tight() || groups.values().any(|g| g.lost) || there().any(|(_, d)| d.leaves) {
+        let lost = groups.values().any(|g| g.lost) || !self.doubtful().is_empty();
+        if self.is_tight() || lost || there().any(|(_, d)| d.leaves) {
             return None;
         }
         let pools: BTreeSet<u32> = there().map(|(_, d)| d.pool).collect();
@@ -123,11 +141,14 @@ impl Stage {
         })
     }
 
-    /// The first group that is not whole. At last, what can't be helped is excepted: groups whose
+    /// The first group that is not whole. At last, what can't be helped is excepted: groups in doubt, groups whose
     /// loss is excused or hurts nobody, and copies for which there is no space.
     fn groups_unmet(&self, at_last: bool) -> Option<String> {
-        let groups = &self.observer.groups;
+        let (groups, doubtful) = (&self.observer.groups, self.doubtful());
         for (id, g) in groups {
+            if at_last && doubtful.contains(id) {
+                continue;
+            }
             if g.lost {
                 if at_last && (self.exposure.excuse.is_some() || !self.is_used(*id)) {
                     continue;
@@ -234,7 +255,9 @@ impl Stage {
 
     /// The first request of a client that is not answered.
     pub fn answers_unmet(&self) -> Option<String> {
-        for i in 0..self.plan.clients {
+        // What was asked of a group in doubt is not answered, and what waits behind it isn't either.
+        let doubt = !self.scanning && !self.doubtful().is_empty();
+        for i in (0..self.plan.clients).filter(|_| !doubt) {
             if self.outstanding[i as usize] > 0 {
                 let lives = self.world.life(self.proc(Who::Sdc(i)));
                 let waits = |r: &&crate::history::Record| {

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
-const PLANS: [(Mutant, &str, &str); 11] = [
+const PLANS: [(Mutant, &str, &str); 13] = [
     (
         Mutant::PartAtOnce,
         "dropped-with-a-lease",
@@ -36,6 +36,16 @@ const PLANS: [(Mutant, &str, &str); 11] = [
         Mutant::IgnoreActed,
         "recovery-after-a-blackout",
         include_str!("../plans/recovery-after-a-blackout.plan"),
+    ),
+    (
+        Mutant::StayStuck,
+        "recovery-after-a-return",
+        include_str!("../plans/recovery-after-a-return.plan"),
+    ),
+    (
+        Mutant::ForgetMapping,
+        "mapping-after-the-backup",
+        include_str!("../plans/mapping-after-the-backup.plan"),
     ),
     (
         Mutant::DropUnknown,

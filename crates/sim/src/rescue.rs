@@ -2,20 +2,24 @@
 //! the map of a running server has is known afterwards; data of a volume that nobody knows any more is kept until
 //! somebody orders that it goes; and a group is left in doubt only if a server was down, or emptied, meanwhile.
 
+mod mappings;
+
 use crate::admin::Order;
 use crate::check::Failure;
 use crate::check::agreement::Agreement;
+use crate::check::doubt::{self, Copy};
 use crate::history::{Answer, Record};
 use crate::plan::{Death, IoKind, Who};
 use crate::stage::Stage;
-use crate::world::ProcState;
-use base::{GroupId, SECTOR, Time, UNIT, UnitKey, VolumeId};
-use mdm::group::Doubt;
+use crate::world::{ProcId, ProcState};
+use base::{DeviceId, GroupId, SECTOR, Time, UNIT, UnitKey, VolumeId};
+use mdm::group::{Doubt, Group};
 use node::backup::{Backup, pack};
-use node::sds::Sds;
+use node::sds::{Device, Sds};
 use seam::{DiskId, Journal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use wire::control::Intent;
 
 /// What the orders say of the time, at least: seconds since 1970.
 const SECONDS: u64 = 60_000;
@@ -51,6 +55,14 @@ pub struct Rescue {
     open_since: Option<Time>,
     /// Places in the history: what becomes zeros as a loss was accepted, for all that is known so far.
     accepting: Vec<usize>,
+    /// A server was emptied since the backup.
+    pub emptied: bool,
+    /// The last recovery whose mappings were judged.
+    judged: u32,
+    /// Groups that were in doubt when the logs were lost again.
+    doubted: BTreeSet<GroupId>,
+    /// Volumes of which it was answered that they are deleted.
+    pub deleted: BTreeSet<VolumeId>,
 }
 
 /// Who writes zeros when a loss is accepted: no client.
@@ -60,7 +72,8 @@ impl Stage {
     /// The MDM that leads writes a backup.
     pub(crate) fn back_up(&mut self) {
         let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
-        self.rescue.backup = Some(pack(&mdm.state().to_bytes(), self.seconds()));
+        let backup = pack(&mdm.state().to_bytes(), self.seconds());
+        (self.rescue.backup, self.rescue.emptied) = (Some(backup), false);
     }
 
     /// The MDMs die, and lose their logs, but for this one.
@@ -70,10 +83,17 @@ impl Stage {
             self.plan.mdms > 1 && consensus.is_some_and(|c| c.last() > 0)
         };
         let possible = survivor.map_or(self.rescue.backup.is_some(), has_log);
-        if self.rescue.phase != Phase::Whole || !possible {
+        let whole = matches!(self.rescue.phase, Phase::Whole | Phase::Over);
+        if !whole || !possible {
             return;
         }
-        self.marks.meet("sim: the MDMs' logs were lost");
+        self.marks.meet(match self.rescue.phase {
+            Phase::Over => "sim: the MDMs' logs were lost again",
+            _ => "sim: the MDMs' logs were lost",
+        });
+        let doubted = self.doubtful();
+        self.rescue.doubted.extend(doubted);
+        self.rescue.judged = 0;
         self.rescue.phase = Phase::Lost(survivor);
         self.remember_what_is_known();
         for i in 0..self.plan.mdms {
@@ -177,6 +197,11 @@ impl Stage {
         }
     }
 
+    /// The MDMs' logs are lost, and nobody has begun to go on.
+    pub(crate) fn has_no_mdm(&self) -> bool {
+        matches!(self.rescue.phase, Phase::Lost(_))
+    }
+
     /// Somebody says that nobody else comes.
     pub(crate) fn finish_recovery(&mut self) {
         if matches!(self.rescue.phase, Phase::Begun(_)) {
@@ -246,7 +271,16 @@ impl Stage {
         let Phase::Begun(chosen) = self.rescue.phase else { return Ok(()) };
         let Some(mdm) = self.mdm() else { return Ok(()) };
         let (state, number) = (mdm.state(), mdm.state().recovery.number);
-        if number == 0 || state.recovery.open || !mdm.is_decided() {
+        if number == 0 || state.recovery.open {
+            return Ok(());
+        }
+        if self.rescue.judged < number {
+            // Orders that have waited may change them by the time at which the end is decided.
+            self.judge_mappings(state)?;
+            self.rescue.judged = number;
+            return Ok(());
+        }
+        if !mdm.is_decided() {
             return Ok(());
         }
         let lost = |id: &VolumeId| !state.volumes.contains_key(id);
@@ -273,9 +307,52 @@ impl Stage {
         if !lost.is_empty() {
             self.marks.meet("sim: a volume was not known any more after a recovery");
         }
-        self.rescue.unknown = lost;
+        self.rescue.unknown.extend(lost);
+        self.heed_mappings();
+        self.remove_again();
+        self.forget_groups();
         self.add_others(chosen);
         Ok(())
+    }
+
+    /// A group that was made after the backup may be unknown now.
+    fn forget_groups(&mut self) {
+        let groups = self.mdm().map(|m| m.state().groups.keys().copied());
+        let known: BTreeSet<GroupId> = groups.into_iter().flatten().collect();
+        self.observer.groups.retain(|id, _| known.contains(id));
+    }
+
+    /// A backup has brought back a volume that was deleted, and has no data any more: it is deleted again, and made anew.
+    pub(crate) fn bury_again(&mut self, v: u8, units: u32) {
+        self.marks.meet("sim: a deleted volume came back with a backup");
+        self.order(Order::Delete(v));
+        self.order(Order::Create(v, units, self.plan.volume_pool(v)));
+    }
+
+    /// A device that was emptied since the backup may have done less than the one that the backup knows in its place.
+    pub(crate) fn is_taken_for_older(&self, why: &str) -> bool {
+        let open = matches!(self.rescue.phase, Phase::Begun(_));
+        open && self.rescue.emptied && why.contains("was replaced since")
+    }
+
+    /// Somebody does what the refusal says: the device is emptied, and comes as a new one.
+    pub(crate) fn add_anew(&mut self, id: ProcId) {
+        self.marks.meet("sim: a recovery took an emptied device for an older one");
+        self.spare(self.who(id));
+        self.world.crash(id, false);
+        self.world.disk(id, DiskId(0)).wipe();
+        self.start_soon(id);
+    }
+
+    /// What was removed since the backup is gone, and an MDM that doesn't know that is told so.
+    fn remove_again(&mut self) {
+        let Some(state) = self.mdm().map(|m| m.state()) else { return };
+        let there = |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.intent == Intent::Normal);
+        let gone: Vec<DeviceId> = self.removed.iter().copied().filter(there).collect();
+        for device in gone {
+            self.marks.meet("sim: a removal was undone by a recovery");
+            self.order(Order::RemoveDevice(device));
+        }
     }
 
     /// Everything runs again: whoever has a log or a backup goes on, and if nothing else comes, that is said.
@@ -310,19 +387,59 @@ impl Stage {
         ours && self.observer.volumes.contains_key(&id.0)
     }
 
-    /// After a recovery: a group of which nobody can tell who has everything.
-    pub(crate) fn in_doubt(&self) -> Option<String> {
+    fn in_doubt(&self) -> impl Iterator<Item = (&GroupId, &Group)> {
         let over = self.rescue.phase == Phase::Over;
-        let state = over.then(|| self.mdm()).flatten()?.state();
-        let (id, group) = state.groups.iter().find(|(_, g)| g.doubt != Doubt::None)?;
-        Some(format!("{id} is in doubt: {group:?}"))
+        let groups = over.then(|| self.mdm()).flatten().into_iter().flat_map(|m| &m.state().groups);
+        groups.filter(|(_, g)| g.doubt != Doubt::None)
+    }
+
+    /// After a recovery: the groups of which nobody can tell who has everything.
+    pub(crate) fn doubtful(&self) -> BTreeSet<GroupId> {
+        self.in_doubt().map(|(id, _)| *id).collect()
+    }
+
+    /// The groups in doubt wait for a person. That is in order only if nothing else can be done.
+    pub(crate) fn judge_doubts(&self) -> Result<(), Failure> {
+        for (id, group) in self.in_doubt() {
+            let what = match () {
+                () if !self.may_doubt() && !self.rescue.doubted.contains(id) => "all servers ran",
+                () if group.doubt == Doubt::Reports && self.is_known(*id, group) => {
+                    "who has everything is known"
+                }
+                () => continue,
+            };
+            let text = format!("{what}, and {id} is in doubt: {group:?}");
+            return Err(Failure::new("recovery", text));
+        }
+        Ok(())
+    }
+
+    /// True when what devices remember tells who has everything of this group.
+    fn is_known(&self, id: GroupId, group: &Group) -> bool {
+        let servers = (0..self.plan.sds).filter_map(|i| self.sds(i));
+        let devices = servers.filter_map(|s| Some((s.id(), s.device()?)));
+        let devices: BTreeMap<DeviceId, &Device> = devices.collect();
+        let state = self.mdm().map(|m| &m.state().devices);
+        let mut there = state.into_iter().flatten().filter(|(_, d)| d.intent != Intent::Removed);
+        if self.rescue.emptied || there.any(|(id, _)| !devices.contains_key(id)) {
+            return false;
+        }
+        let copies = devices.iter().flat_map(|(device, content)| {
+            let records = content.records().into_iter().filter(|(group, _)| *group == id);
+            records.map(|(_, r)| Copy { device: device.0, acted: r.acted.0, base: r.base.0 })
+        });
+        let copies: Vec<Copy> = copies.collect();
+        let published = self.observer.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
+        let in_sync = group.in_sync.iter().map(|d| d.0).chain(published.iter().copied());
+        let in_sync = in_sync.collect::<Vec<u32>>();
+        doubt::is_known(&copies, &in_sync)
     }
 
     /// A group may be in doubt when a server was down since the loss: its map is forgotten, and its memory.
-    pub(crate) fn may_doubt(&self) -> bool {
+    fn may_doubt(&self) -> bool {
         let same =
             |(i, life): (usize, &u32)| self.world.life(self.proc(Who::Sds(i as u8))) == *life;
-        !self.rescue.lives.iter().enumerate().all(same)
+        self.rescue.emptied || !self.rescue.lives.iter().enumerate().all(same)
     }
 
     /// Data of volumes that nobody knows is there, until somebody orders that it goes.

@@ -12,7 +12,7 @@ use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
 use crate::relief::Relief;
 use crate::stage::Stage;
 use crate::trace::Sink;
-use base::{MapVersion, Time, UNIT};
+use base::{MapVersion, Time, UNIT, UnitKey};
 use node::sdc::Sdc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -105,24 +105,19 @@ fn longest(ops: &[Record]) -> Duration {
 fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     set_up(stage)?;
     phase_1(stage)?;
-    if let Some(text) = phase_2(stage)? {
-        // Whoever goes on from here by an order gives up what nobody can tell.
-        stage.marks.meet("sim: a group stayed in doubt after a recovery");
-        let now = stage.world.now();
-        stage.world.trace().line(now, "PLAN", || text);
-        *unclear = i02_register::check(&stage.history)?;
-        return Ok(());
+    phase_2(stage)?;
+    if stage.doubtful().is_empty() {
+        without_mdms(stage)?;
+        outcast(stage)?;
+    } else {
+        leave_doubt(stage);
     }
-    without_mdms(stage)?;
-    outcast(stage)?;
     stage.scanning = true;
     scan(stage)?;
-    // What was on its way from the log to its slot was read from memory: once more finds that.
-    scrub(stage)?;
-    if i03_mirrors::mended(stage).is_err() {
-        scrub(stage)?;
+    // A scrub waits long for a group that nobody leads.
+    if stage.doubtful().is_empty() {
+        scrub_well(stage)?;
     }
-    i03_mirrors::mended(stage)?;
     stage.heal();
     if !stage.plan.allow_loss {
         stage.forget_mended();
@@ -259,8 +254,8 @@ fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
     }
 }
 
-/// Everything becomes whole; or it is told which group nobody can serve.
-fn phase_2(stage: &mut Stage) -> Result<Option<String>, Failure> {
+/// Everything becomes whole, but for groups that nobody can serve.
+fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || "calm".into());
     mend(stage);
@@ -268,27 +263,32 @@ fn phase_2(stage: &mut Stage) -> Result<Option<String>, Failure> {
     stage.end_rescue();
     let limits = &stage.plan.limits;
     let patience = limits.suspect_after * 6 + Duration::from_secs(2);
-    let whole = |s: &Stage| s.in_doubt().map_or_else(|| s.unmet(), |_| s.mdms_unmet());
-    wait(stage, "I8", CALM, whole)?;
-    if stage.in_doubt().is_some() {
+    wait(stage, "I8", CALM, Stage::unmet)?;
+    if !stage.doubtful().is_empty() {
         // Whoever reports late may know more.
         let until = stage.world.now() + patience;
         wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
-        wait(stage, "I8", CALM, whole)?;
+        wait(stage, "I8", CALM, Stage::unmet)?;
     }
-    if let Some(text) = stage.in_doubt() {
-        if !stage.may_doubt() {
-            return Err(Failure::new("recovery", format!("all servers ran, and {text}")));
-        }
-        return Ok(Some(text));
-    }
+    stage.judge_doubts()?;
     stage.forget_unknown()?;
     // Whoever was silent till now may still be suspected, and left out for a moment: that must be over, too.
     let limits = &stage.plan.limits;
     let until = stage.world.now() + limits.suspect_after * 3 + limits.grace;
     wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
-    wait(stage, "I8", CALM, Stage::unmet)?;
-    Ok(None)
+    wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// Nobody can serve a group, and whoever goes on by an order gives up what nobody can tell: so clients ask for nothing
+/// of it any more. All that doesn't need it goes on, and is judged.
+fn leave_doubt(stage: &mut Stage) {
+    stage.marks.meet("sim: a group stayed in doubt after a recovery");
+    let (now, groups) = (stage.world.now(), stage.doubtful());
+    stage.world.trace().line(now, "PLAN", || format!("in doubt: {groups:?}"));
+    for who in (0..stage.plan.clients).map(Who::Sdc) {
+        stage.kill(who, Death::default());
+        stage.start(who);
+    }
 }
 
 /// Whoever was put into maintenance comes back to work.
@@ -584,10 +584,16 @@ fn scan(stage: &mut Stage) -> Result<(), Failure> {
     stage.kill(Who::Sdc(reader), Default::default());
     stage.start(Who::Sdc(reader));
     wait(stage, "I8", CALM, |s| unready(s, reader))?;
+    let doubtful = stage.doubtful();
     for v in stage.volumes.clone() {
         let Some(id) = v.id else { continue };
         let end = v.units * (UNIT / 512);
         for sector in (0..end).step_by(SCAN as usize) {
+            let unit = UnitKey { volume: id, index: sector / (UNIT / 512) };
+            let group = stage.sdc(reader).and_then(|s| s.map().group_of(unit));
+            if group.is_some_and(|g| doubtful.contains(&g)) {
+                continue;
+            }
             let room = stage.plan.limits.sdc_requests.min(8);
             while stage.outstanding[reader as usize] >= room {
                 step(stage)?;
@@ -596,6 +602,16 @@ fn scan(stage: &mut Stage) -> Result<(), Failure> {
         }
     }
     wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// Every device is scrubbed, and everything is mended.
+fn scrub_well(stage: &mut Stage) -> Result<(), Failure> {
+    // What was on its way from the log to its slot was read from memory: once more finds that.
+    scrub(stage)?;
+    if i03_mirrors::mended(stage).is_err() {
+        scrub(stage)?;
+    }
+    i03_mirrors::mended(stage)
 }
 
 /// Every device that keeps its content is scrubbed once. A server that dies meanwhile forgets its pass: then the

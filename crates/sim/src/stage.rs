@@ -591,6 +591,10 @@ impl Stage {
                 self.replace_removed(i);
                 return Ok(());
             }
+            (_, Some(Trouble::Refused(why))) if self.is_taken_for_older(&why) => {
+                self.add_anew(id);
+                return Ok(());
+            }
             (Who::Sds(i), Some(other)) if self.is_refused_rightly(i, &other) => refuses = Some(i),
             (_, Some(other)) => {
                 let text = format!("{who} can't use its device: {other}");
@@ -643,6 +647,7 @@ impl Stage {
             return;
         }
         self.marks.meet("sim: a server was removed and another added");
+        self.rescue.emptied = true;
         self.spare(who);
         self.world.crash(id, false).expect("it lives");
         self.world.disk(id, seam::DiskId(0)).wipe();
@@ -699,6 +704,9 @@ impl Stage {
 
     fn done(&mut self, done: Done) {
         match done {
+            Done::Created(v, id, units) if self.rescue.deleted.contains(&VolumeId(id)) => {
+                self.bury_again(v, units);
+            }
             Done::Created(v, id, units) => {
                 let volume = &mut self.volumes[v as usize];
                 *volume = Volume { id: Some(VolumeId(id)), units, doomed: false, mapped: false };
@@ -707,7 +715,7 @@ impl Stage {
                 let volume = &mut self.volumes[v as usize];
                 volume.units = volume.units.max(units);
             }
-            Done::Deleted(v) => self.volumes[v as usize].id = None,
+            Done::Deleted(v) => self.rescue.deleted.extend(self.volumes[v as usize].id.take()),
             Done::Mapped(v, clients, confirmed) => self.mapped(v, clients, confirmed),
             Done::RemovedMdm(i) => self.begin_anew(i),
             Done::Accepted => self.loss_accepted(),

@@ -14,6 +14,8 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::OldLife,
         Mutant::CloseUnheard,
         Mutant::IgnoreActed,
+        Mutant::StayStuck,
+        Mutant::ForgetMapping,
         Mutant::DropUnknown,
         Mutant::SettleLost,
         Mutant::ForgetSilently,

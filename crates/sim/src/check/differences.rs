@@ -9,6 +9,7 @@ use mirror::Standing;
 use node::sds::Sds;
 use seam::Journal;
 use std::collections::BTreeSet;
+use wire::control::GroupInfo;
 
 /// Compares the members of a group that run, and what their lists say with what they hold.
 ///
@@ -42,7 +43,9 @@ pub fn check_some(stage: &mut Stage) -> Result<(), Failure> {
 
 /// The servers whose replicas count as in sync, and what those know.
 fn members(stage: &Stage, group: GroupId) -> Vec<(u8, Standing)> {
-    let Some(config) = stage.observer.groups.get(&group).filter(|g| !g.lost) else {
+    // Of a group in doubt nobody knows who is in sync.
+    let known = |g: &&GroupInfo| !g.lost && g.doubt == 0;
+    let Some(config) = stage.observer.groups.get(&group).filter(known) else {
         return Vec::new();
     };
     let standing = |i: u8| {

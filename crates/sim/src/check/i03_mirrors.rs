@@ -41,8 +41,9 @@ pub(super) fn block(
 /// Compares the copies of every group; the system must be at rest.
 pub fn check(stage: &mut Stage) -> Result<(), Failure> {
     let groups: Vec<_> = stage.observer.groups.iter().map(|(id, g)| (*id, g.clone())).collect();
+    let doubtful = stage.doubtful();
     for (id, g) in groups {
-        if g.lost || g.in_sync.len() < 2 {
+        if g.lost || doubtful.contains(&id) || g.in_sync.len() < 2 {
             continue;
         }
         let copies: Vec<u8> = g.in_sync.iter().filter_map(|d| find(stage, *d)).collect();
@@ -131,13 +132,15 @@ fn compare(stage: &mut Stage, group: GroupId, unit: UnitKey, copies: &[u8]) -> R
 
 /// Something that is still stored where its group has no replica any more (rule R11).
 pub fn foreign(stage: &Stage) -> Option<String> {
+    let doubtful = stage.doubtful();
     (0..stage.plan.sds).find_map(|i| {
         let sds = stage.sds(i)?;
         let (me, device) = (sds.id().0, sds.device()?);
         let stranger = |group: &GroupId| {
             stage.observer.groups.get(group).is_some_and(|g| !g.replicas.contains(&me))
         };
-        let groups = sds.groups().into_iter().map(|v| v.group);
+        // Who is a replica of a group in doubt nobody knows.
+        let groups = sds.groups().into_iter().map(|v| v.group).filter(|g| !doubtful.contains(g));
         let kept = groups.filter(stranger).find(|group| !device.is_empty(*group))?;
         Some(format!("sds{i} still stores units of {kept}, of which it is no replica"))
     })

@@ -7,6 +7,7 @@ use super::Failure;
 use super::pools::Places;
 use crate::world::ProcId;
 use base::{DeviceId, Epoch, GroupId, MapVersion};
+use mdm::group::Doubt;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use wire::control::{GroupInfo, Intent, MapPage};
@@ -104,7 +105,12 @@ impl Observer {
         if new.primary != 0 && !new.in_sync.contains(&new.primary) {
             return Err(Failure::new("I4", format!("the primary is not in sync: {new:?}")));
         }
-        match self.groups.get(&id) {
+        match self.groups.get_mut(&id) {
+            // A recovery may know none but an older configuration, or can't tell whether the newest one holds.
+            Some(old) if is_doubted(old, &new) => {
+                old.doubt = new.doubt;
+                return Ok(None);
+            }
             Some(old) if new.epoch < old.epoch => return Ok(None), // an old answer
             Some(old) if new.epoch == old.epoch && *old != new => {
                 let text = format!("one epoch, two configurations: {old:?} and {new:?}");
@@ -153,5 +159,55 @@ impl Observer {
     /// Who is active in a group's epoch.
     pub fn who_is_active(&self, group: GroupId, epoch: Epoch) -> Option<(ProcId, u32)> {
         self.active.get(&(group, epoch)).copied()
+    }
+}
+
+/// True when a recovery tells of a group as it was, or was once, but that it is in doubt: nobody leads it, and nobody joins.
+/// Devices that were emptied meanwhile are left out.
+fn is_doubted(old: &GroupInfo, new: &GroupInfo) -> bool {
+    let emptied = new.doubt == Doubt::Gone as u32;
+    let part = emptied && new.in_sync.iter().all(|d| old.in_sync.contains(d));
+    let as_before = GroupInfo {
+        primary: old.primary,
+        joiners: old.joiners.clone(),
+        in_sync: if part { &old.in_sync } else { &new.in_sync }.clone(),
+        doubt: old.doubt,
+        ..new.clone()
+    };
+    let as_before = new.epoch < old.epoch || as_before == *old;
+    new.doubt != 0 && new.primary == 0 && new.joiners.is_empty() && as_before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(groups: [GroupInfo; 2]) -> Result<(), Failure> {
+        let mut observer = Observer::default();
+        groups.into_iter().try_for_each(|g| observer.group(g).map(|_| ()))
+    }
+
+    #[test]
+    fn an_epoch_has_one_configuration_and_may_come_into_doubt() {
+        let led = || GroupInfo {
+            id: 3,
+            epoch: 1,
+            primary: 1,
+            replicas: vec![1, 5],
+            in_sync: vec![1, 5],
+            ..GroupInfo::default()
+        };
+        let doubted = || GroupInfo { primary: 0, doubt: 1, ..led() };
+        assert_eq!(told([led(), doubted()]), Ok(()));
+        assert!(told([led(), GroupInfo { doubt: 0, ..doubted() }]).is_err(), "nobody doubts it");
+        assert!(told([led(), GroupInfo { primary: 5, ..doubted() }]).is_err(), "another one leads");
+        let one = || GroupInfo { in_sync: vec![1], ..doubted() };
+        assert!(told([led(), one()]).is_err(), "nobody was emptied");
+        let gone = Doubt::Gone as u32;
+        assert_eq!(told([led(), GroupInfo { doubt: gone, ..one() }]), Ok(()));
+        let other = GroupInfo { in_sync: vec![1, 6], doubt: gone, ..doubted() };
+        assert!(told([led(), other]).is_err());
+        let solo = GroupInfo { epoch: 2, in_sync: vec![1], ..led() };
+        assert_eq!(told([solo, doubted()]), Ok(()), "a backup knows an older one");
     }
 }

@@ -2,6 +2,7 @@
 //! loss, or without the survivor, is known to servers alone.
 
 use super::{Action, Death, Plan, Timed, Who};
+use crate::admin::ALL;
 use base::Prng;
 use std::time::Duration;
 
@@ -20,7 +21,20 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     (w.disk_read_ppm, w.disk_write_ppm, w.disk_stuck_ppm) = (0, 0, 0);
     (w.log_fail_ppm, w.log_stuck_ppm) = (0, 0);
     plan.length = plan.length.max(Duration::from_secs(4));
-    Story { plan, r: &mut r }.tell();
+    let (backup, again) = Story { plan, r: &mut r }.tell();
+    let mut r = root.fork("rescue mappings");
+    if r.chance(0.5) {
+        Story { plan, r: &mut r }.map(backup, again);
+    }
+    let mut r = root.fork("rescue removals");
+    if plan.sds > 2 && r.chance(0.25) {
+        let (at, i) = (r.range(backup, again), r.below(u64::from(plan.sds)) as u8);
+        Story { plan, r: &mut r }.push(at, Action::Remove(i));
+    }
+    let mut r = root.fork("rescue again");
+    if r.chance(0.3) {
+        Story { plan, r: &mut r }.once_more(again);
+    }
 }
 
 struct Story<'a> {
@@ -29,7 +43,8 @@ struct Story<'a> {
 }
 
 impl Story<'_> {
-    fn tell(&mut self) {
+    /// When the backup is written, and when an MDM goes on.
+    fn tell(&mut self) -> (u64, u64) {
         let part = |percent: u64| self.plan.length.as_micros() as u64 * percent / 100;
         let (backup, loss) = (part(self.r.range(5, 30)), part(self.r.range(45, 65)));
         let survivor = (self.plan.mdms > 1 && self.r.chance(0.5))
@@ -63,8 +78,19 @@ impl Story<'_> {
                 self.away(loss - before, i, before + away);
             }
         }
+        if self.plan.sds > 2 && self.r.chance(0.3) {
+            self.lose_data(backup, loss);
+        }
         self.push(loss, Action::Lose(survivor));
         let again = loss + self.r.range(10_000, 700_000);
+        if self.r.chance(0.3) {
+            // Who comes back empty remembers nothing, and is no witness.
+            let (at, i) = (self.between(loss, again), self.r.below(u64::from(self.plan.sds)) as u8);
+            let empty = Death { careful: true, ..Death::default() };
+            self.push(at, Action::Crash(Who::Sds(i), empty));
+            let away = self.r.range(1_000, 200_000);
+            self.push(at + away, Action::Start(Who::Sds(i)));
+        }
         let i = survivor.unwrap_or_else(|| self.r.below(u64::from(self.plan.mdms)) as u8);
         self.push(again, if survivor.is_some() { Action::Recover } else { Action::Restore(i) });
         if self.r.chance(0.5) {
@@ -74,10 +100,66 @@ impl Story<'_> {
             self.crash(at, Who::Mdm(i), power);
             self.push(at + away, Action::Start(Who::Mdm(i)));
         }
+        (backup, again)
+    }
+
+    /// Volumes are taken from clients and given back, mostly after the backup.
+    fn map(&mut self, backup: u64, again: u64) {
+        for _ in 0..self.r.range(1, 5) {
+            let v = self.r.below(self.plan.volumes.len() as u64) as u8;
+            let some = self.r.below(1 << self.plan.clients) as u8;
+            let clients = if self.r.chance(0.2) { ALL } else { some };
+            let at = self.between(backup.saturating_sub(200_000), again + 1_000_000);
+            self.push(at, Action::Map(v, clients));
+        }
+    }
+
+    /// When the recovery is over, the logs are lost again: there is a newer backup, or the same one is restored.
+    fn once_more(&mut self, again: u64) {
+        let length = self.plan.length;
+        let traffic = self.plan.steps.iter().filter(|s| matches!(s.action, Action::Io { .. }));
+        let more: Vec<Timed> =
+            traffic.map(|s| Timed { at: s.at + length, action: s.action }).collect();
+        self.plan.steps.extend(more);
+        let open = self.plan.limits.suspect_after.as_micros() as u64 * 8;
+        let backup = again + open + self.r.range(500_000, 2_000_000);
+        if self.r.chance(0.6) {
+            self.push(backup, Action::Backup);
+        }
+        if self.r.chance(0.5) {
+            let v = self.r.below(self.plan.volumes.len() as u64) as u8;
+            self.push(backup + 1000, Action::Delete(v));
+            self.push(backup + 2000, Action::Create(v, self.plan.volumes[usize::from(v)]));
+        }
+        let loss = backup + self.r.range(100_000, 1_500_000);
+        let survivor = (self.plan.mdms > 1 && self.r.chance(0.5))
+            .then(|| self.r.below(u64::from(self.plan.mdms)) as u8);
+        self.push(loss, Action::Lose(survivor));
+        let again = loss + self.r.range(10_000, 700_000);
+        let i = survivor.unwrap_or_else(|| self.r.below(u64::from(self.plan.mdms)) as u8);
+        self.push(again, if survivor.is_some() { Action::Recover } else { Action::Restore(i) });
+        self.plan.length = (length * 2).max(Duration::from_micros(again) + length / 2);
     }
 
     fn between(&mut self, from: u64, to: u64) -> u64 {
         self.r.range(from, to)
+    }
+
+    /// Two servers come back empty; somebody accepts what that costs, mostly after the backup.
+    fn lose_data(&mut self, backup: u64, loss: u64) {
+        let at = self.between(backup, backup.max(loss - 900_000) + 1);
+        let first = self.r.below(u64::from(self.plan.sds)) as u8;
+        for i in [first, (first + 1) % self.plan.sds] {
+            self.push(at, Action::Crash(Who::Sds(i), Death::default()));
+            let away = self.r.range(1_000, 100_000);
+            self.push(at + away, Action::Start(Who::Sds(i)));
+        }
+        let accept = at + self.r.range(300_000, 600_000);
+        if self.r.chance(0.5) {
+            let before = self.r.range(1_000, 100_000);
+            self.push(accept - before, Action::Backup);
+        }
+        self.push(accept, Action::Accept);
     }
 
     /// A server is away for so many microseconds.

@@ -1,0 +1,52 @@
+//! Recovery: a group waits for a person only while nobody can tell who has everything of it.
+//!
+//! When all devices have told what they remember, those that were sealed in the last epoch in which anybody took part
+//! have everything (`mdm::recovery` has the argument). A group with such copies has to go on by itself. One in sync
+//! that remembers nothing may have been emptied after it went on alone: then nobody can tell.
+
+/// What a device remembers of a group.
+#[derive(Clone, Copy, Debug)]
+pub struct Copy {
+    /// Which device.
+    pub device: u32,
+    /// The last epoch in which it took part.
+    pub acted: u64,
+    /// The last epoch in which it was sealed.
+    pub base: u64,
+}
+
+/// The most copies of a group that are in sync: two, and one more in a move.
+const MOST: usize = 3;
+
+/// True when it is known who has everything. `copies`: of all devices of the cluster; `in_sync`: the devices of the newest
+/// configurations that anybody has heard of.
+pub fn is_known(copies: &[Copy], in_sync: &[u32]) -> bool {
+    let last = copies.iter().map(|c| c.acted).max().unwrap_or(0);
+    let whole = copies.iter().filter(|c| c.acted == last && c.base == last).count();
+    let remembers = |d: &u32| copies.iter().any(|c| c.device == *d && c.acted > 0);
+    last > 0 && (1..=MOST).contains(&whole) && in_sync.iter().all(remembers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: Copy = Copy { device: 1, acted: 4, base: 4 };
+    const SOLO: Copy = Copy { device: 2, acted: 7, base: 7 };
+
+    #[test]
+    fn who_went_on_alone_has_everything() {
+        assert!(is_known(&[OLD, SOLO], &[1, 2]));
+        assert!(is_known(&[OLD, SOLO], &[1]), "the newest configuration is older than what it did");
+    }
+
+    #[test]
+    fn nobody_can_tell_if_the_last_epoch_was_not_sealed_or_one_forgot() {
+        let unsealed = Copy { acted: 8, ..SOLO };
+        assert!(!is_known(&[OLD, unsealed], &[1, 2]));
+        assert!(!is_known(&[SOLO], &[1, 2]), "the other one remembers nothing");
+        let emptied = Copy { acted: 0, base: 0, ..OLD };
+        assert!(!is_known(&[emptied, SOLO], &[1, 2]));
+        assert!(!is_known(&[], &[]));
+    }
+}

@@ -1,0 +1,106 @@
+//! Who may use a volume after a recovery of the MDMs: those whom the newest map names that a server kept since the loss,
+//! or else those whom the backup names. Orders since then may be undone with that.
+
+use crate::check::Failure;
+use crate::plan::Who;
+use crate::stage::Stage;
+use base::{SdcId, VolumeId};
+use mdm::State;
+use mdm::mapping::Mapping;
+use mdm::recovery::JUMP;
+use node::mapview::MapView;
+use node::sds::Sds;
+use std::collections::BTreeSet;
+
+impl Stage {
+    /// What the newest map says that a server kept is taken over, if it is newer than what the MDM had.
+    pub(super) fn judge_mappings(&self, state: &State) -> Result<(), Failure> {
+        let same = |i: &u8| {
+            let life = self.rescue.lives.get(usize::from(*i));
+            life == Some(&self.world.life(self.proc(Who::Sds(*i))))
+        };
+        // A map that doesn't know this life of its server is not told.
+        let named = |s: &&Sds| {
+            let device = s.map().devices.get(&s.id());
+            device.is_some_and(|d| d.incarnation == s.incarnation())
+        };
+        let servers = (0..self.plan.sds).filter(same).filter_map(|i| self.sds(i));
+        let maps = servers.filter(named).map(Sds::map);
+        let before = state.recovery.version;
+        let old = |map: &&MapView| (before.0..before.0 + JUMP).contains(&map.version.0);
+        let newest = maps.filter(old).max_by_key(|map| map.version);
+        let Some(map) = newest.filter(|map| map.version > before) else { return Ok(()) };
+        for (id, volume) in &state.volumes {
+            let Some(told) = map.volumes.get(id) else { continue };
+            if let Some(sdc) = differs(&told.mapping, &volume.mapping, state.sdcs.keys()) {
+                let text = format!(
+                    "a server kept the map {} of {id}, by which {sdc} has {:?}; after the recovery it has {:?}",
+                    map.version,
+                    told.mapping.grant(sdc),
+                    volume.mapping.grant(sdc)
+                );
+                return Err(Failure::new("recovery", text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Clients may use what the MDM says now, whatever was ordered before.
+    pub(super) fn heed_mappings(&mut self) {
+        for v in 0..self.volumes.len() {
+            let Some(id) = self.volumes[v].id else { continue };
+            let clients: BTreeSet<u8> =
+                (0..self.plan.clients).filter(|i| self.is_mapped(id, *i)).collect();
+            self.given_back(v as u8, clients.iter().fold(0, |bits, i| bits | 1 << i));
+            for client in (0..self.plan.clients).filter(|i| !clients.contains(i)) {
+                self.volumes[v].mapped = true;
+                self.leaves.take(client, id);
+            }
+            self.cuts.retain(|(client, of), _| *of != id || !clients.contains(client));
+            let back = |op: &&mut crate::history::Record| {
+                op.volume == id && op.answer.is_none() && clients.contains(&op.client)
+            };
+            let ops = self.history.ops.iter_mut().filter(back);
+            let undone = ops.filter_map(|op| op.cut.take()).count();
+            if undone > 0 {
+                self.marks.meet("sim: an unmapping was undone by a recovery");
+            }
+        }
+    }
+
+    fn is_mapped(&self, volume: VolumeId, client: u8) -> bool {
+        let Some(state) = self.mdm().map(|m| m.state()) else { return false };
+        let name = format!("sdc{client}");
+        let sdc = state.sdcs.iter().find(|(_, s)| s.name == name).map(|(id, _)| *id);
+        let mapping = state.volumes.get(&volume).map(|v| &v.mapping);
+        mapping.is_some_and(|m| sdc.map_or(m.all(), |sdc| m.grant(sdc)).is_some())
+    }
+}
+
+/// The first client that may do something else by one mapping than by the other.
+fn differs<'a>(
+    one: &Mapping,
+    other: &Mapping,
+    mut clients: impl Iterator<Item = &'a SdcId>,
+) -> Option<SdcId> {
+    let access = |mapping: &Mapping, sdc| mapping.grant(sdc).map(|grant| grant.access);
+    clients.find(|sdc| access(one, **sdc) != access(other, **sdc)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mdm::mapping::Grant;
+    use wire::control::Access;
+
+    #[test]
+    fn mappings_differ_in_what_a_client_may_do() {
+        let (all, clients) = (Mapping::everyone(1), [SdcId(1), SdcId(2)]);
+        let grant = Grant { access: Access::ReadWrite, generation: 7 };
+        let one = Mapping::only([(SdcId(1), grant)].into());
+        assert_eq!(differs(&all, &Mapping::everyone(9), clients.iter()), None);
+        assert_eq!(differs(&all, &one, clients.iter()), Some(SdcId(2)));
+        assert_eq!(differs(&one, &Mapping::nobody(), clients.iter()), Some(SdcId(1)));
+        assert_eq!(differs(&all, &one, clients[..1].iter()), None);
+    }
+}
