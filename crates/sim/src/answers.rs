@@ -197,6 +197,11 @@ impl Stage {
     /// A volume was mapped to these clients alone. What others had asked for and is not done never will be.
     pub(crate) fn mapped(&mut self, v: u8, clients: u8, confirmed: bool) {
         self.given_back(v, clients);
+        self.unconfirmed += u32::from(!confirmed);
+        self.marks.meet(match confirmed {
+            true => "sim: a mapping was confirmed",
+            false => "sim: a mapping was not confirmed",
+        });
         let Some(id) = self.volumes[v as usize].id.filter(|_| confirmed) else { return };
         let moment = self.history.tick();
         let out = |client: u8| clients >> client & 1 == 0;

@@ -1,6 +1,6 @@
 //! Many runs: over a range of seeds, or for a while, on a few threads.
 
-use crate::marks::Marks;
+use crate::marks::{ENOUGH, Marks};
 use crate::panics;
 use crate::plan::Plan;
 use crate::run::{Outcome, run};
@@ -49,9 +49,15 @@ impl Totals {
         }
     }
 
-    /// Kinds of notes that no run met.
+    /// What no run met.
     pub fn missing(&self) -> Vec<&'static str> {
         Marks::missing(&self.marks)
+    }
+
+    /// True when no run failed, and, if there were enough of them, everything was met that judges need.
+    pub fn is_good(&self) -> bool {
+        let few = self.passed < ENOUGH;
+        self.failed.is_empty() && (few || self.missing().is_empty())
     }
 }
 
@@ -90,4 +96,23 @@ pub fn campaign(
     totals.failed.sort();
     totals.excused.sort_unstable();
     totals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::marks::{NOTES, SEEN};
+
+    #[test]
+    fn many_runs_that_never_meet_something_are_no_good() {
+        let all = NOTES.iter().chain(SEEN).map(|name| (name.to_string(), 1));
+        let mut totals = Totals { passed: ENOUGH, marks: all.collect(), ..Totals::default() };
+        assert!(totals.is_good());
+        totals.marks.remove(SEEN[0]);
+        assert!(!totals.is_good(), "a judge had nothing to judge");
+        totals.passed = ENOUGH - 1;
+        assert!(totals.is_good(), "a few runs need not meet everything");
+        totals.failed.push((1, "I2".into()));
+        assert!(!totals.is_good());
+    }
 }

@@ -30,6 +30,30 @@ pub const NOTES: &[&str] = &[
     "Retried",
 ];
 
+/// What the simulator itself has to see, too: where it never happens, a judge has nothing to judge.
+pub const SEEN: &[&str] = &[
+    "Recovered",
+    "Repaired",
+    "sim: a backup was restored",
+    "sim: a block was damaged",
+    "sim: a loss was reported",
+    "sim: a mapping was confirmed",
+    "sim: a second server died",
+    "sim: a server was removed and another added",
+    "sim: a server was slow",
+    "sim: all MDMs were away",
+    "sim: an MDM was told to go on alone",
+    "sim: an operation was cut off by unmapping",
+    "sim: copies are made anew under load",
+    "sim: copies compared after a seal",
+    "sim: copies of a server that stays away were made anew",
+    "sim: first success within the bound",
+    "sim: the MDMs' logs were lost",
+];
+
+/// After so many runs everything should have been met.
+pub const ENOUGH: u64 = 1000;
+
 /// Counts by name.
 #[derive(Clone, Default, Debug)]
 pub struct Marks {
@@ -68,8 +92,22 @@ impl Marks {
         all
     }
 
-    /// Kinds of notes that were never met.
+    /// What was never met.
     pub fn missing(counts: &BTreeMap<String, u64>) -> Vec<&'static str> {
-        NOTES.iter().copied().filter(|n| !counts.contains_key(*n)).collect()
+        NOTES.iter().chain(SEEN).copied().filter(|n| !counts.contains_key(*n)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_never_met_is_missing() {
+        let mut marks = Marks::default();
+        NOTES.iter().chain(&SEEN[1..]).for_each(|name| marks.meet(name));
+        assert_eq!(Marks::missing(&marks.counts()), SEEN[..1]);
+        marks.meet(SEEN[0]);
+        assert!(Marks::missing(&marks.counts()).is_empty());
     }
 }

@@ -109,6 +109,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     if stage.doubtful().is_empty() {
         without_mdms(stage)?;
         outcast(stage)?;
+        unmap(stage)?;
     } else {
         leave_doubt(stage);
     }
@@ -339,6 +340,21 @@ fn without_mdms(stage: &mut Stage) -> Result<(), Failure> {
     let bound = first_success::WITHOUT_MDM;
     probe(stage, bound)?.check(&stage.history.ops, "without an MDM", bound)?;
     mend(stage);
+    wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// In some runs a volume is taken from all clients when nothing is wrong: that is confirmed. I9 judges by what is.
+fn unmap(stage: &mut Stage) -> Result<(), Failure> {
+    let there = stage.volumes.iter().position(|v| v.id.is_some() && !v.doomed);
+    let Some(v) = there.filter(|_| stage.plan.seed.is_multiple_of(4)) else { return Ok(()) };
+    let (v, before) = (v as u8, stage.unconfirmed);
+    stage.order(Order::Map(v, 0));
+    let ordered = |s: &Stage| s.desk.borrow().orders.front().map(|o| format!("{o:?} waits"));
+    wait(stage, "I9", CALM, ordered)?;
+    if stage.unconfirmed > before {
+        return Err(Failure::new("I9", "all servers run, and an unmapping was not confirmed"));
+    }
+    stage.order(Order::Map(v, ALL));
     wait(stage, "I8", CALM, Stage::unmet)
 }
 

@@ -91,6 +91,8 @@ pub struct Stage {
     pub(crate) harmed: BTreeSet<(UnitKey, u32)>,
     /// Volumes that clients may be told they don't have.
     pub leaves: Leaves,
+    /// Orders that took a volume from clients, and were answered without a word from a server that may serve them yet.
+    pub unconfirmed: u32,
     /// Since when a client can't use a volume, for sure.
     pub cuts: BTreeMap<(u8, VolumeId), u64>,
     /// Operations without an answer, by client, of its present life.
@@ -200,6 +202,7 @@ impl Stage {
             ids: vec![DeviceId(0); plan.sds.into()],
             harmed: BTreeSet::new(),
             leaves: Leaves::default(),
+            unconfirmed: 0,
             cuts: BTreeMap::new(),
             outstanding: vec![0; plan.clients as usize],
             outcasts: BTreeMap::new(),
