@@ -12,7 +12,7 @@ use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
 use crate::relief::Relief;
 use crate::stage::Stage;
 use crate::trace::Sink;
-use base::{MapVersion, Time, UNIT, UnitKey};
+use base::{DeviceId, MapVersion, Time, UNIT, UnitKey};
 use node::sdc::Sdc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -413,6 +413,7 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
             ask_everything(stage, 0);
             ask_until_rebuilt(stage)?;
             wait(stage, "I8", CALM, |s| s.unmet_without(i))?;
+            rebuilt_in_time(stage, how)?;
             second(stage, i)?;
         }
     }
@@ -521,6 +522,17 @@ fn under_copies(stage: &mut Stage, i: u8) -> Result<(), Failure> {
     stage.kill(who, death);
     mend(stage);
     wait(stage, "I8", CALM, Stage::unmet)
+}
+
+/// Whoever the MDM can't hear for sure is replaced in time. (It may hear others again, now and then.)
+fn rebuilt_in_time(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
+    let gone = matches!(how, Outcast::Dead | Outcast::Dark | Outcast::Frozen | Outcast::Cut);
+    if !gone || !stage.rebuilds() {
+        return Ok(());
+    }
+    stage.marks.meet("sim: copies of a server that stays away were made anew");
+    let limits = &stage.plan.limits;
+    stage.outcasts.values().try_for_each(|d| stage.pace.check(DeviceId(*d), limits))
 }
 
 /// One more dies, when the first one's copies are made anew and there are servers for that once more.

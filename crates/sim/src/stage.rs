@@ -9,6 +9,7 @@ use crate::check::differences;
 use crate::check::errors::Leaves;
 use crate::check::i13_epochs::Observer;
 use crate::check::losses::Losses;
+use crate::check::pace::Pace;
 use crate::check::pools::Places;
 use crate::check::upkeep::Upkeep;
 use crate::disk::{Disk, DiskKind};
@@ -71,6 +72,8 @@ pub struct Stage {
     pub spare_percent: u32,
     /// What the MDMs agree on.
     pub agreement: Agreement,
+    /// How soon lost copies are made anew.
+    pub pace: Pace,
     /// What became of servers in maintenance.
     pub upkeep: Upkeep,
     /// Devices that were removed, for good.
@@ -192,6 +195,7 @@ impl Stage {
             observer: Observer::new(Places::new(plan)),
             spare_percent: plan.limits.spare_percent,
             agreement: Agreement::default(),
+            pace: Pace::default(),
             upkeep: Upkeep::default(),
             removed: BTreeSet::new(),
             history: History::default(),
@@ -463,6 +467,8 @@ impl Stage {
             let page = MapPage::decode(&body[..])
                 .map_err(|e| Failure::new("wire", format!("the MDM sent a bad page: {e}")))?;
             self.losses(&page)?;
+            let now = self.world.now();
+            page.groups.iter().for_each(|g| self.pace.group(g, now));
             self.observer.page(page)?;
         }
         self.look_at_rescue()?;
@@ -523,7 +529,12 @@ impl Stage {
             Note::Refused { why, .. } if why == mirror::GAP => {
                 return Err(Failure::new("stream", format!("{}: {why}", self.world.name(id))));
             }
-            Note::DeviceDown { device, proof: true } => deaths::check(self, id, device)?,
+            Note::DeviceDown { device, proof } => {
+                self.pace.down(device, self.world.now());
+                if proof {
+                    deaths::check(self, id, device)?;
+                }
+            }
             Note::RefusesAlive { device } => self.cut_from_mdm(id, device),
             Note::Slow { device, .. } if self.is_out(device.0) => self.sent_away = Some(device),
             Note::Slow { device, .. } if !self.outcasts.is_empty() => {
