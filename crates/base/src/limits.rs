@@ -15,6 +15,9 @@ pub struct Limits {
     pub client_bytes: u32,
     /// Operations that a shard works on at once, its clients' and its own.
     pub shard_ops: u32,
+    /// Bytes that unanswered operations of all clients take at a shard before it takes no more of them: bodies of writes,
+    /// and what reads will answer.
+    pub shard_bytes: u64,
     /// Executed writes of one client that a group lists before it takes no more of that client, but for the
     /// lowest unanswered one; several times `client_ops`.
     pub executed_window: u32,
@@ -113,6 +116,7 @@ impl Limits {
         client_ops: 1024,
         client_bytes: 64 << 20,
         shard_ops: 16384,
+        shard_bytes: 1 << 30,
         executed_window: 4096,
         executed_group: 24576,
         executed_device: 65536,
@@ -160,6 +164,7 @@ impl Limits {
         client_ops: 4,
         client_bytes: 2 << 20,
         shard_ops: 64,
+        shard_bytes: 4 << 20,
         executed_window: 8,
         executed_group: 40,
         executed_device: 256,

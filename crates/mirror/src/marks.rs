@@ -50,6 +50,8 @@ pub struct Grown {
     pub flying: usize,
     /// Units in dirty sets that belong to volumes that are gone.
     pub gone: usize,
+    /// Bytes of clients' operations that are not answered.
+    pub client_bytes: usize,
 }
 
 /// Who waits for a change.
@@ -72,6 +74,26 @@ pub(crate) struct Changes {
     next: u64,
     /// Groups with clean blocks that the journal has not heard of.
     pub untidy: BTreeSet<GroupId>,
+}
+
+impl Changes {
+    /// The same is the last that is on its way for the group: it will be answered to who asked last. Who asks repeats that
+    /// until there is an answer, and a device that hangs would get a change for each.
+    pub fn joins(&mut self, group: GroupId, asked: Waiting) -> bool {
+        let last = self.waiting.values_mut().rev().find(|known| known.0 == group);
+        let Some((_, known)) = last else { return false };
+        let same = match (*known, asked) {
+            (Waiting::Seal { epoch: e, lsn: l, .. }, Waiting::Seal { epoch, lsn, .. }) => {
+                (e, l) == (epoch, lsn)
+            }
+            (Waiting::Wipe { epoch: e, .. }, Waiting::Wipe { epoch, .. }) => e == epoch,
+            _ => false,
+        };
+        if same {
+            *known = asked;
+        }
+        same
+    }
 }
 
 /// After how many executed writes all lists are counted.
@@ -118,6 +140,7 @@ impl<J: Journal> Mirror<J> {
         self.changes.next += 1;
         let token = self.changes.next << 32 | CHANGE;
         self.changes.waiting.insert(token, (group, waiting));
+        self.stopwatch.begins(now, token);
         self.journal.change(Some(token), group, changes);
     }
 
@@ -126,8 +149,8 @@ impl<J: Journal> Mirror<J> {
         let mut any = false;
         while let Some(Finished { token, result, crc }) = self.journal.finished() {
             any = true;
+            self.stopwatch.ends(now, token);
             if token & CHANGE != CHANGE {
-                self.stopwatch.ends(now, token);
                 self.job_done(now, token, result, crc, out);
             } else if let Some((group, waiting)) = self.changes.waiting.remove(&token) {
                 match result {
@@ -214,6 +237,7 @@ impl<J: Journal> Mirror<J> {
             }),
             flying: self.most_flying() as usize,
             gone: dirty.filter(|(unit, _)| self.is_gone(unit.volume)).count(),
+            client_bytes: self.client_bytes as usize,
         }
     }
 
@@ -237,6 +261,8 @@ impl<J: Journal> Mirror<J> {
             flying: crate::window::most(limits) as usize,
             // What was in flight when the volume went.
             gone: stream,
+            // The last one that is taken.
+            client_bytes: limits.shard_bytes as usize + base::UNIT as usize,
         }
     }
 

@@ -85,8 +85,8 @@ pub(crate) struct Op {
     pub flying: Members,
     /// What [`crate::mirror::Mirror::sends`] was when it was first sent, itself included.
     pub number: u64,
-    /// A client sent it to this shard, and has no answer: it counts against the limit for clients.
-    pub from_client: bool,
+    /// A client sent it to this shard, and has no answer: it counts against the limits for clients, with so many bytes.
+    pub counts: Option<u32>,
     /// When it came, if it is a client's.
     pub since: Time,
     /// It has its range to itself, as if it wrote: a read that has met damage.
@@ -143,7 +143,7 @@ impl Op {
             acked: Members::default(),
             flying: Members::default(),
             number: 0,
-            from_client: matches!(asker, Asker::Client { .. }),
+            counts: None,
             since: Time::ZERO,
             alone: false,
             answered: false,
@@ -158,6 +158,8 @@ impl Op {
         let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
         let client = client_write(h);
         let op = Op::new(GroupId(h.group.get()), kind, unit, h.at.get(), h.len.get(), asker);
-        Op { client, flags: h.flags, body, body_crc: h.body_crc.get(), ..op }
+        let bytes = if kind == OpKind::Read { op.len } else { body.len() as u32 };
+        let counts = matches!(asker, Asker::Client { .. }).then_some(bytes);
+        Op { client, flags: h.flags, body, body_crc: h.body_crc.get(), counts, ..op }
     }
 }

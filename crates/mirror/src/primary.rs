@@ -64,14 +64,6 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// True when no more operations of clients are taken that are not answered. Copies have their own limit, or a shard full
-    /// of operations that wait for a settle would never settle; and what other primaries send is always
-    /// taken, or two shards could wait for each other's places. It is bounded by their limits. What is answered and on
-    /// its way to a joiner is bounded by that one's window.
-    fn is_busy(&self) -> bool {
-        self.client_ops >= self.limits.shard_ops
-    }
-
     /// Whether the operation is one for this replica, now.
     fn admit(&self, h: &Header, body: &Buf) -> Result<OpKind, Status> {
         let epoch = Epoch(h.epoch.get());
@@ -387,7 +379,7 @@ impl<J: Journal> Mirror<J> {
         let here = op.local == Local::Done
             || (mutant::on(Mutant::AckBeforeLocal) && op.local == Local::Running);
         if met && here && !op.answered {
-            if op.from_client {
+            if op.counts.is_some() {
                 self.pace.answered(now, op.since);
             }
             self.answer_write(key, out);
@@ -405,10 +397,10 @@ impl<J: Journal> Mirror<J> {
     /// R1 is met. As long as no other member of the group is in sync, what is written is dirty: also
     /// what a joiner has got already, which may come back without it.
     fn answer_write(&mut self, key: u64, out: &mut Effects) {
+        // What other members still have to do is no operation of a client any more.
+        self.no_more_counts(key);
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.answered = true;
-        // What other members still have to do is no operation of a client any more.
-        self.client_ops -= u32::from(core::mem::take(&mut op.from_client));
         let (group, asker) = (op.group, op.asker);
         let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
         let bytes = op.body.len() as u64;
@@ -507,7 +499,7 @@ impl<J: Journal> Mirror<J> {
             self.queue(key);
         }
         if let Some(joiner) = joiner {
-            self.ask_joiner(now, group, joiner, out);
+            self.ask_joiner(now, group, joiner, true, out);
         }
         self.pump(now, out);
     }

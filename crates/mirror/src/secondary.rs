@@ -386,11 +386,14 @@ impl<J: Journal> Mirror<J> {
         let epoch = replica.config.epoch;
         let Some(secondary) = replica.secondary() else { return };
         let Some(link) = secondary.wipe.take() else { return };
+        let wait = Waiting::Wipe { epoch, link };
+        if self.changes.joins(group, wait) {
+            return;
+        }
         secondary.uncertain.clear();
         replica.record.clean();
         replica.record.executed.clear();
         replica.record.base = Epoch(0);
-        let wait = Waiting::Wipe { epoch, link };
         self.change_first(now, group, alloc::vec![Change::Wipe], wait, out);
     }
 
@@ -428,6 +431,10 @@ impl<J: Journal> Mirror<J> {
             return self.answer(link, Kind::Sealed, h, Status::Behind, out);
         }
         let epoch = replica.config.epoch;
+        let wait = Waiting::Seal { epoch, lsn, link, op: h.op.get() };
+        if self.changes.joins(group, wait) {
+            return;
+        }
         secondary.uncertain.clear();
         replica.record.clean();
         // Beside another one in sync, what a joiner misses from here on nobody remembers, unless it is admitted:
@@ -446,7 +453,6 @@ impl<J: Journal> Mirror<J> {
         }
         self.take_forgotten(group, list);
         self.forget(group, dropped.entries(group).collect());
-        let wait = Waiting::Seal { epoch, lsn, link, op: h.op.get() };
         self.change_first(now, group, changes, wait, out);
     }
 

@@ -147,16 +147,18 @@ impl<J: Journal> Mirror<J> {
         self.replicas.get_mut(group)?.primary()?.sync.as_mut()
     }
 
-    /// Starts to bring a joiner up to date, or starts it over.
+    /// Starts to bring a joiner up to date, or starts it over. `idle`: it has done what it was sent in this group, as it
+    /// has said.
     pub(crate) fn ask_joiner(
         &mut self,
         now: Time,
         group: GroupId,
         joiner: DeviceId,
+        idle: bool,
         out: &mut Effects,
     ) {
-        // Before it has read what it was sent earlier it only answers: its stream begins with the next question.
-        let (streaming, sends) = (self.is_clear(joiner), self.sends);
+        // Before it has read, and done, what it was sent earlier it only answers: its stream begins with the next question.
+        let (streaming, sends) = (idle && self.is_clear(joiner), self.sends);
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(joiner);
         let Some(primary) = replica.primary() else { return };
@@ -256,7 +258,7 @@ impl<J: Journal> Mirror<J> {
                     match joiner {
                         Some(joiner) => {
                             self.cut(now, group, out);
-                            self.ask_joiner(now, group, joiner, out);
+                            self.ask_joiner(now, group, joiner, false, out);
                         }
                         None => self.send_question(group, out),
                     }
@@ -301,11 +303,12 @@ impl<J: Journal> Mirror<J> {
         let Some(list) = records::read::<UnitBlocks>(body) else { return };
         if h.status.get() != Status::Ok as u16 {
             let present = sync.phase == Phase::Ask && h.op.get() == sync.asked.0;
+            let patience = sync.patience.min(ASK_AGAIN * 10);
             if sync.joiner.is_some() {
                 self.cut(now, group, out);
             }
             if present {
-                self.wait_for_answer(now, group, ASK_AGAIN); // it doesn't know this epoch yet
+                self.wait_for_answer(now, group, patience); // it doesn't know this epoch yet
             }
             return;
         }
@@ -314,7 +317,7 @@ impl<J: Journal> Mirror<J> {
         let (streaming, asked_after, patience) = (sync.streaming, sync.asked_after, sync.patience);
         let idle = sync.copying == 0;
         match sync.phase {
-            Phase::Wipe => return self.ask_joiner(now, group, from, out),
+            Phase::Wipe => return self.ask_joiner(now, group, from, true, out),
             // An answer to an older question says nothing of this stream.
             Phase::Ask if h.op.get() == sync.asked.0 => {}
             _ => return,
@@ -324,7 +327,7 @@ impl<J: Journal> Mirror<J> {
             // Copies of before end in this sync. `ask_again` asks when they have.
             if !h.has(flag::MORE) && idle {
                 // This answer took as long as the next one will.
-                self.ask_joiner(now, group, from, out);
+                self.ask_joiner(now, group, from, true, out);
                 self.wait_for_answer(now, group, patience);
             }
             return self.pump(now, out);

@@ -1,6 +1,7 @@
 //! A link's queue is never filled: not by writes, nor by what is sent again when the link is back.
 
 use crate::*;
+use base::Duration;
 
 /// What a link's queue takes: the window is half of it.
 const QUEUE: u64 = 64 << 10;
@@ -138,6 +139,32 @@ fn what_a_member_has_not_read_takes_room_also_when_it_is_a_joiner_again() {
     assert!(bytes <= QUEUE / 2, "{bytes} bytes wait in its queue");
 }
 
+#[test]
+fn operations_of_all_clients_together_take_a_bounded_part_of_memory() {
+    let limits = Limits { shard_bytes: u64::from(8 * BLOCK), ..Limits::TEST_MIN };
+    let mut pair = Pair::new([4, 4]);
+    pair.mirrors[0] = Mirror::new(DeviceId(1), Incarnation(7), limits, Memory::room(4), Time::ZERO);
+    let mut pair = settle(pair);
+    pair.connect(false);
+    let busy = |pair: &Pair| {
+        let busy = |h: &&Header| Status::from_code(h.status.get()) == Some(Status::Busy);
+        pair.replies.iter().filter(busy).count()
+    };
+    (0..10).for_each(|block| write(&mut pair, block, 7));
+    assert_eq!(pair.client(0, Kind::Read, 0, 0..BLOCK, 0, 0), Some(Status::Busy));
+    assert_eq!(busy(&pair), 3);
+    pair.connect(true);
+    assert_eq!(answered(&pair), 8);
+    // What a read will answer counts, too: these wait for a lease.
+    pair.connect(false);
+    pair.wait(3000);
+    let read = |pair: &mut Pair| pair.client(0, Kind::Read, 0, 0..4 * BLOCK, 0, 0);
+    assert_eq!([(); 3].map(|()| read(&mut pair)), [None, None, Some(Status::Busy)]);
+    pair.connect(true);
+    pair.wait(500);
+    assert_eq!((answered(&pair), pair.mirrors[0].grown().client_bytes), (10, 0));
+}
+
 /// Device 1 leads alone and has written 40 blocks, which the joiner has missed. The joiner reads all
 /// that it is sent, and no job of its device ends.
 fn with_a_joiner_that_hangs(limits: Limits) -> Pair {
@@ -190,6 +217,47 @@ fn clients_do_not_wait_for_the_seal_of_a_joiner_whose_device_hangs() {
     go_on(&mut pair);
 }
 
+/// A leader repeats what it asks for until it is answered.
+#[test]
+fn a_seal_that_is_asked_for_again_is_one_change() {
+    let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
+    let journal = pair.mirrors[1].journal_mut();
+    (journal.hangs, journal.late, journal.kept) = (false, true, true);
+    pair.wait(4000);
+    assert_eq!(pair.mirrors[1].journal().ended.len(), 1, "the seal is under way");
+    pair.wait(20_000);
+    let changes = pair.mirrors[1].journal().ended.len();
+    assert!(changes <= 5, "{changes} changes for the seals of 24 seconds");
+    go_on(&mut pair);
+}
+
+#[test]
+fn a_wipe_that_is_asked_for_again_is_one_change() {
+    let mut pair = settle(Pair::new([4, 4]));
+    pair.configure(1, &[1], &[2], &[1]);
+    let journal = pair.mirrors[1].journal_mut();
+    (journal.late, journal.kept) = (true, true);
+    let mut h = Header::new(Kind::SyncWipe);
+    (h.group, h.epoch) = (GROUP.0.into(), pair.epoch.into());
+    for _ in 0..20 {
+        let (mirror, out) = (&mut pair.mirrors[1], &mut pair.outs[1]);
+        mirror.sync_wipe_in(pair.now, LinkId(20), DeviceId(1), &h, out);
+    }
+    assert_eq!(pair.mirrors[1].journal().ended.len(), 1);
+}
+
+/// All its groups begin an epoch at once: no job runs there that would be timed.
+#[test]
+fn a_device_that_hangs_in_a_change_is_slow() {
+    let mut pair = settle(Pair::new([4, 4]));
+    let journal = pair.mirrors[1].journal_mut();
+    (journal.late, journal.kept) = (true, true);
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(2000);
+    let slow = pair.mirrors[1].slow(pair.now, Duration::from_secs(1));
+    assert!(slow.iter().any(|(device, _)| *device == DeviceId(2)), "{slow:?}");
+}
+
 #[test]
 fn what_only_a_joiner_lacks_takes_no_room_of_clients() {
     let link_queue = Limits::SHIPPED.link_queue;
@@ -202,6 +270,35 @@ fn what_only_a_joiner_lacks_takes_no_room_of_clients() {
     pair.wait(2000);
     assert_eq!(answered(&pair), 81);
     go_on(&mut pair);
+}
+
+/// Another group has nothing to do at the joiner, so its questions are answered.
+#[test]
+fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_hangs() {
+    let limits = Limits { link_queue: QUEUE, ..Limits::TEST_MIN };
+    let mut pair = with_a_joiner_that_hangs(limits);
+    let most = (QUEUE / 2 / u64::from(BLOCK)) as usize;
+    let idle = GroupConfig {
+        epoch: Epoch(pair.epoch),
+        primary: Some(DeviceId(1)),
+        replicas: vec![DeviceId(1), DeviceId(2)],
+        in_sync: vec![DeviceId(1)],
+        joiners: vec![DeviceId(2)],
+        lost: false,
+    };
+    for round in 1..=3 {
+        (50..90).for_each(|block| write(&mut pair, block, 7));
+        pair.wait(4000);
+        for i in [1, 0] {
+            // It begins to join anew.
+            let idle = GroupConfig { epoch: Epoch(pair.epoch + round), ..idle.clone() };
+            let (mirror, out) = (&mut pair.mirrors[i], &mut pair.outs[i]);
+            mirror.configure(pair.now, GroupId(4), &idle, true, out);
+        }
+        pair.wait(4000);
+        let held = pair.mirrors[1].in_flight();
+        assert!(held <= most, "{held} operations wait for its device after {round} cuts");
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
             ("operations in the stream of a group", is.stream, may.stream),
             ("bytes under way to a member", is.flying, may.flying),
             ("dirty units of volumes that are gone", is.gone, may.gone),
+            ("bytes of clients' operations", is.client_bytes, may.client_bytes),
             (
                 "executed writes in the records of the device",
                 stored.map_or(0, |d| d.executed_len()),
