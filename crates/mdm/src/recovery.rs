@@ -13,7 +13,8 @@
 //! 1. If all in sync have reported, and nobody took part in a later epoch, no later configuration was ever served: they
 //!    have every acknowledged write.
 //! 2. Otherwise, if all devices of the cluster have reported: those that were sealed in the highest epoch in which
-//!    anybody took part. From the seal on every acknowledgement in that epoch needed them, and there was no later one.
+//!    anybody took part, and were in sync there. From the seal on every acknowledgement in that epoch needed them, and there
+//!    was no later one. A joiner's seal says nothing: its leader may have cut it off since.
 //! 3. Otherwise it is not known, and the group waits: for the reports that are missing, or for a person's word.
 //!
 //! A device that is empty may have had more before ([`Doubt::Gone`]). Then 1. holds for a configuration that is newer than the
@@ -150,6 +151,8 @@ pub struct Word {
 #[derive(Clone, Debug, Default)]
 struct Said {
     acted: u64,
+    /// In that epoch it was a joiner.
+    joiner: bool,
     base: u64,
     config: Option<GroupInfo>,
 }
@@ -172,7 +175,8 @@ impl Word {
         self.next_volume = part.next_volume;
         self.held.extend(part.held);
         for g in part.groups {
-            let said = Said { acted: g.acted, base: g.base, config: g.config };
+            let (acted, joiner, base) = (g.acted, g.joiner, g.base);
+            let said = Said { acted, joiner, base, config: g.config };
             self.groups.insert(GroupId(g.group), said);
         }
         part.volumes.into_iter().all(|v| self.add_volume(v))
@@ -389,7 +393,7 @@ impl State {
         }
         let sealed = |(d, w): (&DeviceId, &Word)| {
             let said = w.groups.get(&id)?;
-            (said.acted == last && said.base == last).then_some(*d)
+            (said.acted == last && said.base == last && !said.joiner).then_some(*d)
         };
         let whole: Vec<DeviceId> = words.iter().filter_map(sealed).collect();
         match (later, whole.len()) {
@@ -436,7 +440,8 @@ impl State {
         let mut whole: Vec<_> = said.iter().filter(|(d, s)| s.base > 0 && self.is_up(*d)).collect();
         let in_sync = self.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
         let order = |d: &DeviceId| in_sync.iter().position(|i| i == d).unwrap_or(usize::MAX);
-        whole.sort_by_key(|(d, s)| (Reverse((s.acted, s.base)), order(d), *d));
+        // Who leads alone has the base of before, and more than a joiner of the same epoch, also one that was sealed.
+        whole.sort_by_key(|(d, s)| (Reverse((s.acted, !s.joiner, s.base)), order(d), *d));
         Copies {
             whole: whole.into_iter().map(|(d, _)| *d).collect(),
             any: said.iter().map(|(d, _)| *d).collect(),

@@ -39,7 +39,7 @@ fn begins_among(
 
 fn word(acted: u64, base: u64) -> Word {
     let mut word = Word::default();
-    let groups = [1, 2].map(|group| GroupReport { group, acted, base, config: None });
+    let groups = [1, 2].map(|group| GroupReport { group, acted, base, ..Default::default() });
     assert!(word.add(Report { groups: groups.into(), ..Report::default() }));
     word
 }
@@ -168,4 +168,20 @@ fn lost_data_is_an_error_or_zeros_as_the_order_says() {
     assert!(state.volumes.values().all(|v| v.gaps.is_empty() && v.losses.len() == 2));
     assert!(state.version > version, "servers hear of it");
     assert!(state.accept_loss_command(&order(false), &seen, &Words::new()).is_err());
+}
+
+/// Who leads alone has the base of before; a joiner that was sealed, and cut off then, has a newer one, and less.
+#[test]
+fn a_leader_has_more_than_its_joiner() {
+    let mut state = pair(Durable);
+    let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
+    state.recover(1, me, "me@here", 6000);
+    let mut joiner = Word::default();
+    let said = |group| GroupReport { group, acted: 4, base: 4, joiner: true, ..Default::default() };
+    assert!(joiner.add(Report { groups: [1, 2].map(said).into(), ..Report::default() }));
+    let words: Words = [(DeviceId(1), joiner), (DeviceId(2), word(4, 2))].into();
+    let close = Command::Reconcile(mdm::command::Reconcile { close: true, ..Default::default() });
+    state.apply(state.index + 1, &close);
+    let damage = state.damage("v", &words).unwrap();
+    assert!(damage.groups.len() == 2 && damage.groups.iter().all(|g| g.stale == [2, 1]));
 }

@@ -37,7 +37,15 @@ fn config(epoch: u64, in_sync: &[u32]) -> GroupInfo {
 /// What a device says of group 1; of group 2 it knows nothing new.
 fn word(acted: u64, base: u64, config: Option<GroupInfo>) -> Word {
     let mut word = Word::default();
-    let groups = vec![GroupReport { group: 1, acted, base, config }];
+    let groups = vec![GroupReport { group: 1, acted, base, config, joiner: false }];
+    assert!(word.add(Report { groups, ..Report::default() }));
+    word
+}
+
+/// The same of a device that was a joiner in the epoch in which it took part last.
+fn joiner(acted: u64, base: u64) -> Word {
+    let mut word = Word::default();
+    let groups = vec![GroupReport { group: 1, acted, base, joiner: true, ..Default::default() }];
     assert!(word.add(Report { groups, ..Report::default() }));
     word
 }
@@ -149,6 +157,13 @@ fn who_has_everything_is_told_by_evidence_or_not_at_all() {
             Some(word(4, 4, None)),
             None,
             known(&[2]),
+        ),
+        (
+            "dev2 was a joiner, and may have missed what dev1 acknowledged after its seal",
+            Some(word(4, 2, None)),
+            Some(joiner(4, 4)),
+            None,
+            None,
         ),
         (
             "dev1 took part later, in which part nobody knows",
@@ -308,7 +323,13 @@ fn a_volume_made_since_is_kept_where_one_of_its_groups_waits() {
     let mut state = recovered(Durable);
     let mut one = running(word(1, 1, None));
     let made = |id, in_sync: &[u32]| GroupInfo { id, ..config(1, in_sync) };
-    let said = |g: GroupInfo| GroupReport { group: g.id, acted: 1, base: 1, config: Some(g) };
+    let said = |g: GroupInfo| GroupReport {
+        group: g.id,
+        acted: 1,
+        base: 1,
+        config: Some(g),
+        ..Default::default()
+    };
     let volume = VolumeInfo {
         id: 2,
         name: "new".into(),
@@ -444,7 +465,13 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
         version: state.version.0 + 5,
         told: state.version.0 + 5,
         next_volume: 3,
-        groups: vec![GroupReport { group: 3, acted: 1, base: 1, config: Some(made) }],
+        groups: vec![GroupReport {
+            group: 3,
+            acted: 1,
+            base: 1,
+            config: Some(made),
+            ..Default::default()
+        }],
         volumes: vec![info(2, "new", vec![3, 1])],
         ..Report::default()
     }));
@@ -540,7 +567,7 @@ fn what_was_given_away_after_an_earlier_restore_of_the_same_backup_is_not_given_
     // The same backup, restored once more: a device has data of a volume that was made since.
     let mut state = recovered(Durable);
     let mut one = word(JUMP + 1, JUMP + 1, None);
-    let made = GroupReport { group: group.0, acted: 1, base: 1, config: None };
+    let made = GroupReport { group: group.0, acted: 1, base: 1, ..Default::default() };
     assert!(one.add(Report { held: vec![volume.0], groups: vec![made], ..Report::default() }));
     let told = words(vec![(1, one), (2, word(JUMP + 1, JUMP + 1, None))]);
     settle(&mut state, &told, false);

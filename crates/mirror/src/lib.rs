@@ -34,6 +34,7 @@ mod watch;
 mod window;
 
 pub use dirty::Dirty;
+pub use evidence::Evidence;
 pub use executed::ExecutedList;
 pub use gap::Gaps;
 pub use lease::{Fate, Leases};

@@ -495,7 +495,7 @@ impl<J: Journal> Mirror<J> {
         }
         let Some((next, _)) = &replica.next else { return };
         let epoch = next.epoch;
-        let acts = Replica::acts_in(next, me);
+        let (acts, joins) = (Replica::acts_in(next, me), !next.in_sync.contains(&me));
         let unknown = replica.record.base == Epoch(0) && next.in_sync == [me];
         if acts && unknown {
             // What others have, this one doesn't know: its dirty set reaches back to no epoch before this one.
@@ -506,8 +506,8 @@ impl<J: Journal> Mirror<J> {
         if acts && self.journal.survives() && replica.record.acted < epoch {
             if replica.noted < epoch {
                 replica.noted = epoch;
-                let changes = alloc::vec![Change::Acted(epoch)];
-                self.change_first(now, group, changes, Waiting::Entry(epoch), out);
+                let acts = if joins { Change::Joins(epoch) } else { Change::Acted(epoch) };
+                self.change_first(now, group, alloc::vec![acts], Waiting::Entry(epoch), out);
             }
             return;
         }
@@ -526,14 +526,14 @@ impl<J: Journal> Mirror<J> {
         }
         if config.primary == Some(me) {
             assert!(config.in_sync.contains(&me), "{group} is led from outside its in-sync set");
-            replica.record.acted = config.epoch;
+            (replica.record.acted, replica.record.joiner) = (config.epoch, false);
             replica.role = Role::Primary(Primary::default());
             out.note(Note::Primary { group, epoch: config.epoch });
             self.begin(now, group, out);
         } else if config.in_sync.contains(&me) || config.joiners.contains(&me) {
             let joiner = !config.in_sync.contains(&me);
             let primary = config.primary.expect("checked above");
-            replica.record.acted = config.epoch;
+            (replica.record.acted, replica.record.joiner) = (config.epoch, joiner);
             replica.role = Role::Secondary(Secondary::new(primary, joiner));
         }
     }

@@ -88,6 +88,8 @@ pub(crate) struct Record {
     /// The highest epoch in which it took, or may take, part; after a restart it never takes part in it
     /// again (R2).
     pub acted: Epoch,
+    /// In that one it was a joiner.
+    pub joiner: bool,
     /// The last epoch at whose seal it was equal to another in-sync member.
     pub base: Epoch,
     /// Blocks that may differ from the other copy.
@@ -107,6 +109,7 @@ impl Record {
         found.dirty.iter().for_each(|(unit, blocks)| dirty.insert(*unit, *blocks));
         Record {
             acted: found.acted,
+            joiner: found.joiner,
             base: found.base,
             dirty,
             all_dirty: found.all_dirty,

@@ -156,6 +156,8 @@ pub enum Walk {
 pub enum Change {
     /// It takes part in this epoch (R2).
     Acted(Epoch),
+    /// It takes part in this epoch as a joiner: others may acknowledge writes that it doesn't have.
+    Joins(Epoch),
     /// It was equal to another in-sync member at this epoch's seal.
     Base(Epoch),
     /// These blocks may differ.
@@ -168,7 +170,7 @@ pub enum Change {
     Executed(Vec<ExecutedBlocks>),
     /// These entries of [`Forgotten`] are added to what was forgotten on the device.
     Forgotten(Vec<ExecutedBlocks>),
-    /// The content goes, and all of the above but what was forgotten and [`Change::Acted`]. No job runs on the group.
+    /// The content goes, and all of the above but what was forgotten, [`Change::Acted`] and [`Change::Joins`]. No job runs on the group.
     Wipe,
 }
 
@@ -177,6 +179,8 @@ pub enum Change {
 pub struct GroupRecord {
     /// The highest epoch in which it took part.
     pub acted: Epoch,
+    /// In that one it was a joiner.
+    pub joiner: bool,
     /// The last epoch at whose seal it was equal to another in-sync member.
     pub base: Epoch,
     /// Blocks that may differ.

@@ -426,7 +426,12 @@ impl Stage {
         }
         let copies = devices.iter().flat_map(|(device, content)| {
             let records = content.records().into_iter().filter(|(group, _)| *group == id);
-            records.map(|(_, r)| Copy { device: device.0, acted: r.acted.0, base: r.base.0 })
+            records.map(|(_, r)| Copy {
+                device: device.0,
+                acted: r.acted.0,
+                joiner: r.joiner,
+                base: r.base.0,
+            })
         });
         let copies: Vec<Copy> = copies.collect();
         let published = self.observer.groups.get(&id).map_or(&[][..], |g| &g.in_sync);

@@ -199,3 +199,22 @@ fn a_copy_of_a_sync_that_was_cut_ends_before_the_next_one_begins() {
     pair.assert_equal();
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
+
+/// Its leader may cut it off after its seal, and go on without it: so the seal says nothing before its admission.
+#[test]
+fn a_joiner_says_that_it_is_one_until_it_is_admitted() {
+    let mut pair = settled();
+    pair.configure(1, &[1], &[], &[0]);
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(3000);
+    let epoch = Epoch(pair.epoch);
+    assert_eq!(pair.mirrors[0].admissions().len(), 1, "it is sealed");
+    let said = |pair: &Pair, i: usize| pair.mirrors[i].evidence()[0].1;
+    assert_eq!(said(&pair, 1), mirror::Evidence { acted: epoch, joiner: true, base: epoch });
+    assert_eq!(said(&pair, 0), mirror::Evidence { acted: epoch, joiner: false, base: Epoch(1) });
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    pair.wait(500);
+    let epoch = Epoch(pair.epoch);
+    let both = mirror::Evidence { acted: epoch, joiner: false, base: epoch };
+    assert_eq!([0, 1].map(|i| said(&pair, i)), [both; 2]);
+}

@@ -6,6 +6,7 @@ use crate::mapview::group_info;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::GroupId;
+use mirror::Evidence;
 use prost::Message;
 use seam::Journal;
 use wire::control::{GroupReport, MappingInfo, Report, VolumeInfo};
@@ -25,11 +26,9 @@ impl Sds {
             (None, Some(Known::Ready(device))) => device,
             (None, _) => return Vec::from([Report::default()]),
         };
-        let mut evidence: BTreeMap<GroupId, (u64, u64)> = match &self.mirror {
-            Some(mirror) => {
-                mirror.evidence().into_iter().map(|(g, a, b)| (g, (a.0, b.0))).collect()
-            }
-            None => device.records().into_iter().map(|(g, r)| (g, (r.acted.0, r.base.0))).collect(),
+        let mut evidence: BTreeMap<GroupId, Evidence> = match &self.mirror {
+            Some(mirror) => mirror.evidence().into_iter().collect(),
+            None => device.records().iter().map(|(g, r)| (*g, Evidence::from(r))).collect(),
         };
         // A map that doesn't know this life says nothing of what its device has.
         for group in self.map.groups_of(self.me).into_iter().filter(|_| self.named) {
@@ -50,9 +49,15 @@ impl Sds {
         for volume in device.volumes() {
             parts.part(AROUND).held.push(volume.0);
         }
-        for (group, (acted, base)) in evidence {
+        for (group, known) in evidence {
             let config = self.map.group(group).map(|g| group_info(group, g));
-            let said = GroupReport { group: group.0, acted, base, config };
+            let said = GroupReport {
+                group: group.0,
+                acted: known.acted.0,
+                base: known.base.0,
+                joiner: known.joiner,
+                config,
+            };
             parts.part(said.encoded_len() + AROUND).groups.push(said);
         }
         let volumes = self.map.volumes.iter().filter(|_| self.named);

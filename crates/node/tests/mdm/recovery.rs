@@ -31,7 +31,7 @@ impl Bench {
         let link = self.say_hello(Role::Sds);
         assert!(self.take::<Welcome>(link, Kind::Welcome).remove(0).recovers);
         let ids: Vec<u32> = self.mdm.state().groups.keys().map(|g| g.0).collect();
-        let group = |group| GroupReport { group, acted: 1, base: 1, config: None };
+        let group = |group| GroupReport { group, acted: 1, base: 1, ..Default::default() };
         let groups = ids.into_iter().map(group).collect();
         let report = Report { groups, held: held.to_vec(), ..Report::default() };
         self.send(link, Header::new(Kind::Report), &report);

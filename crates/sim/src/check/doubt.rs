@@ -11,6 +11,8 @@ pub struct Copy {
     pub device: u32,
     /// The last epoch in which it took part.
     pub acted: u64,
+    /// It was a joiner in that one.
+    pub joiner: bool,
     /// The last epoch in which it was sealed.
     pub base: u64,
 }
@@ -22,7 +24,8 @@ const MOST: usize = 3;
 /// configurations that anybody has heard of.
 pub fn is_known(copies: &[Copy], in_sync: &[u32]) -> bool {
     let last = copies.iter().map(|c| c.acted).max().unwrap_or(0);
-    let whole = copies.iter().filter(|c| c.acted == last && c.base == last).count();
+    let sealed = |c: &&Copy| c.acted == last && c.base == last && !c.joiner;
+    let whole = copies.iter().filter(sealed).count();
     let remembers = |d: &u32| copies.iter().any(|c| c.device == *d && c.acted > 0);
     last > 0 && (1..=MOST).contains(&whole) && in_sync.iter().all(remembers)
 }
@@ -31,8 +34,8 @@ pub fn is_known(copies: &[Copy], in_sync: &[u32]) -> bool {
 mod tests {
     use super::*;
 
-    const OLD: Copy = Copy { device: 1, acted: 4, base: 4 };
-    const SOLO: Copy = Copy { device: 2, acted: 7, base: 7 };
+    const OLD: Copy = Copy { device: 1, acted: 4, joiner: false, base: 4 };
+    const SOLO: Copy = Copy { device: 2, acted: 7, joiner: false, base: 7 };
 
     #[test]
     fn who_went_on_alone_has_everything() {
@@ -47,6 +50,8 @@ mod tests {
         assert!(!is_known(&[SOLO], &[1, 2]), "the other one remembers nothing");
         let emptied = Copy { acted: 0, base: 0, ..OLD };
         assert!(!is_known(&[emptied, SOLO], &[1, 2]));
+        let cut_off = Copy { joiner: true, ..SOLO };
+        assert!(!is_known(&[OLD, cut_off], &[1, 2]), "its leader may have gone on without it");
         assert!(!is_known(&[], &[]));
     }
 }

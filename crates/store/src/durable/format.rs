@@ -218,7 +218,7 @@ pub struct DiskExecuted {
 pub struct GroupHead {
     /// The group.
     pub group: U32,
-    /// 1: all blocks are dirty.
+    /// 1: all blocks are dirty. 2: in `acted` it was a joiner.
     pub flags: U32,
     /// The highest epoch in which it took part.
     pub acted: U64,

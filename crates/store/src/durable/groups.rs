@@ -61,6 +61,7 @@ struct Client {
 #[derive(Clone, Debug, Default)]
 struct Group {
     acted: Epoch,
+    joiner: bool,
     base: Epoch,
     dirty: BTreeMap<UnitKey, BlockSet>,
     all_dirty: bool,
@@ -222,7 +223,8 @@ impl Groups {
     pub fn change(&mut self, id: GroupId, change: &Change) {
         let group = self.groups.entry(id).or_default();
         match change {
-            Change::Acted(epoch) => group.acted = *epoch,
+            Change::Acted(epoch) => (group.acted, group.joiner) = (*epoch, false),
+            Change::Joins(epoch) => (group.acted, group.joiner) = (*epoch, true),
             Change::Base(epoch) => group.base = *epoch,
             Change::Dirty(list) => list.iter().for_each(|(u, b)| self.insert(id, *u, *b)),
             Change::Clean(list) => list.iter().for_each(|(u, b)| self.remove(id, *u, *b)),
@@ -320,6 +322,7 @@ impl Groups {
         let record = |(id, g): (&GroupId, &Group)| {
             let record = GroupRecord {
                 acted: g.acted,
+                joiner: g.joiner,
                 base: g.base,
                 dirty: g.dirty.clone(),
                 all_dirty: g.all_dirty,
@@ -350,7 +353,7 @@ impl Groups {
             let mut to = Writer::new(&mut bytes[start..]);
             to.add(&GroupHead {
                 group: id.0.into(),
-                flags: u32::from(group.all_dirty).into(),
+                flags: (u32::from(group.all_dirty) | u32::from(group.joiner) << 1).into(),
                 acted: group.acted.0.into(),
                 base: group.base.0.into(),
                 dirty: (group.dirty.len() as u32).into(),
@@ -415,6 +418,7 @@ impl Groups {
             }
             let group = all.groups.entry(id).or_default();
             (group.acted, group.base) = (Epoch(head.acted.get()), Epoch(head.base.get()));
+            group.joiner = head.flags.get() & 2 == 2;
             for _ in 0..head.executed.get() {
                 let entry = executed_of(from.take::<DiskExecuted>()?);
                 if !all.forgotten.take(id, &entry) {
@@ -478,6 +482,7 @@ mod tests {
             };
             match prng.below(12) {
                 0 => Step::Change(Change::Clean(vec![(unit, set)])),
+                1 if prng.chance(0.5) => Step::Change(Change::Joins(Epoch(prng.below(9)))),
                 1 => Step::Change(Change::Acted(Epoch(prng.below(9)))),
                 2 => Step::Change(Change::Executed(vec![executed])),
                 3 if prng.chance(0.3) => Step::Change(Change::CleanAll),

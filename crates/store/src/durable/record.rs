@@ -262,6 +262,7 @@ pub fn put_changes(group: GroupId, changes: &[Change], to: &mut Writer<'_>) {
     for change in changes {
         let (kind, entries, epoch) = match change {
             Change::Acted(e) => (1, 0, e.0),
+            Change::Joins(e) => (1, 1, e.0),
             Change::Base(e) => (2, 0, e.0),
             Change::Dirty(list) => (3, list.len(), 0),
             Change::Clean(list) => (4, list.len(), 0),
@@ -402,6 +403,7 @@ fn read_change(body: &mut Reader<'_>) -> Option<Change> {
     let head = body.take::<ChangeHead>()?;
     let (n, epoch) = (head.entries.get() as usize, Epoch(head.epoch.get()));
     Some(match head.kind.get() {
+        1 if n == 1 => Change::Joins(epoch),
         1 => Change::Acted(epoch),
         2 => Change::Base(epoch),
         3 => Change::Dirty(list(n, body, blocks_of)?),

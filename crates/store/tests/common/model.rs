@@ -78,6 +78,7 @@ impl Unit {
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Record {
     pub acted: Epoch,
+    pub joiner: bool,
     pub base: Epoch,
     pub dirty: BTreeMap<UnitKey, BlockSet>,
     pub executed: BTreeMap<(u64, UnitKey), BlockSet>,

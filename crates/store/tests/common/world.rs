@@ -367,7 +367,7 @@ impl World {
                 (p.group, p.unit) == (group, unit)
                     && !BlockSet::touching(at, len).and(blocks).is_empty()
             }
-            Ask::Change(Change::Acted(_) | Change::Base(_)) => false,
+            Ask::Change(Change::Acted(_) | Change::Joins(_) | Change::Base(_)) => false,
             Ask::Change(_) => p.group == group,
         })
     }
@@ -514,6 +514,7 @@ impl World {
             2 => Change::Executed(Vec::new()),
             3 => Change::Base(epoch),
             4 | 5 => Change::Clean(some),
+            6 => Change::Joins(epoch),
             _ => Change::Acted(epoch),
         };
         let token = self.insert(group, UnitKey::default(), Ask::Change(change.clone()));
@@ -598,7 +599,8 @@ impl World {
     fn apply_change(model: &mut Model, group: GroupId, change: &Change) {
         let record = model.record(group);
         match change {
-            Change::Acted(e) => record.acted = *e,
+            Change::Acted(e) => (record.acted, record.joiner) = (*e, false),
+            Change::Joins(e) => (record.acted, record.joiner) = (*e, true),
             Change::Base(e) => record.base = *e,
             Change::Clean(list) => list.iter().for_each(|(u, b)| record.clean(*u, *b)),
             Change::Dirty(list) => list.iter().for_each(|(u, b)| record.mark(*u, *b)),
@@ -606,7 +608,8 @@ impl World {
             Change::Executed(_) => record.executed.clear(),
             Change::Forgotten(_) => {}
             Change::Wipe => {
-                *record = Record { acted: record.acted, ..Record::default() };
+                let (acted, joiner) = (record.acted, record.joiner);
+                *record = Record { acted, joiner, ..Record::default() };
                 model.units.retain(|(g, _), _| *g != group);
             }
         }
@@ -624,7 +627,16 @@ impl World {
                 assert!(!r.all_dirty);
                 let executed = r.executed.iter().map(|e| ((e.write.seq, e.unit), e.blocks));
                 let executed = executed.collect();
-                (g, Record { acted: r.acted, base: r.base, dirty: r.dirty, executed })
+                (
+                    g,
+                    Record {
+                        acted: r.acted,
+                        joiner: r.joiner,
+                        base: r.base,
+                        dirty: r.dirty,
+                        executed,
+                    },
+                )
             })
             .collect();
         let drops = std::mem::take(&mut self.drops);
@@ -692,7 +704,8 @@ impl World {
             Ask::Change(change) => {
                 let found = found.get(&p.group).cloned().unwrap_or_default();
                 match change {
-                    Change::Acted(e) => found.acted == *e,
+                    Change::Acted(e) => (found.acted, found.joiner) == (*e, false),
+                    Change::Joins(e) => (found.acted, found.joiner) == (*e, true),
                     Change::Base(e) => found.base == *e,
                     // The records may be the same with and without it.
                     Change::Wipe if self.model.has_content(p.group) => {

@@ -42,6 +42,9 @@ pub struct GroupReport {
     /// The configuration that its map has; absent after a restart.
     #[prost(message, optional, tag = "4")]
     pub config: Option<GroupInfo>,
+    /// In the epoch `acted` it was a joiner: what was acknowledged then it need not have, also if it was sealed.
+    #[prost(bool, tag = "5")]
+    pub joiner: bool,
 }
 
 /// "Go on alone: the other MDMs are lost." Taken by an MDM that does not lead. With `finish`, to the one that leads:
