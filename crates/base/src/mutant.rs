@@ -103,6 +103,8 @@ pub enum Mutant {
     EagerTail,
     /// Store: a checkpoint keeps its pace although there is no room in the log.
     NoHurry,
+    /// Store: a checkpoint begins while the map still has what an older record gave back.
+    MidSweep,
     /// Store: recovery forgets that blocks were zeroed.
     StaleValid,
     /// Store: a body is written whatever its own checksum says.
@@ -252,6 +254,7 @@ impl Mutant {
         Mutant::EagerSuperblock,
         Mutant::EagerTail,
         Mutant::NoHurry,
+        Mutant::MidSweep,
         Mutant::StaleValid,
         Mutant::BlessBody,
         Mutant::NoSumCheck,

@@ -150,6 +150,7 @@ const TUNING: Tuning = Tuning {
     cached_pages: 2,
     dirty_units: 64,
     executed: 96,
+    sweep: 8,
 };
 /// How long until somebody starts a server again that has given up its device, in ms.
 const AGAIN_MS: (u64, u64) = (1, 300);

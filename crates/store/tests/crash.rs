@@ -96,3 +96,8 @@ fn a_full_log_holds_jobs_back_and_loses_none() {
 fn slots_that_change_hands_on_a_full_device_keep_their_owners() {
     (1..=100).for_each(lives::reuse);
 }
+
+#[test]
+fn what_was_wiped_in_steps_does_not_come_back() {
+    (1..=100).for_each(lives::wiped);
+}

@@ -23,6 +23,8 @@ fn life(mutant: Mutant, seed: u64) {
         Mutant::BlessBody => lives::flips(seed),
         // Only a log that is full uses its oldest part again.
         Mutant::EagerTail | Mutant::NoHurry => lives::log_wraps(seed),
+        // Only what is wiped and written again between two checkpoints.
+        Mutant::MidSweep => lives::wiped(seed),
         // Only a device without other free slots uses one again at once.
         Mutant::EagerReuse => lives::reuse(seed),
         // Only a device that grows.

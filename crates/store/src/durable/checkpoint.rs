@@ -12,7 +12,8 @@
 //! when the log has a quarter more in it than made it due. All at once, it would keep jobs from a slow device for as long as it takes.
 //! When somebody waits for it, or the log has half more, it is done as fast as it goes.
 //!
-//! It is fuzzy: jobs go on, and pages may say more than the log's new start. Replay forgives that.
+//! It is fuzzy: jobs go on, and pages may say more than the log's new start. Replay forgives that. They must not say less:
+//! so none begins while a sweep has to free what an older record gave back.
 //! No step needs room in the log.
 
 use super::bits::Bits;
@@ -119,7 +120,7 @@ impl Durable {
         let due = self.checkpoint_due
             || self.log.used() > self.due_at()
             || self.sums.fresh() > self.tuning.fresh_sums;
-        if self.checkpoint.is_none() && due {
+        if self.checkpoint.is_none() && due && self.is_swept() {
             self.begin_checkpoint();
         }
         let Some(c) = &mut self.checkpoint else { return };
@@ -135,6 +136,20 @@ impl Durable {
         if self.checkpoint.as_ref().is_some_and(|c| c.step == Step::Pages) {
             self.save_pages(out);
         }
+    }
+
+    /// True when the map has freed what a wipe or drop before the log's start gave back: replay won't see these, so
+    /// pages must. A sweep goes on in its steps first, and at once where a checkpoint can't wait for that.
+    fn is_swept(&mut self) -> bool {
+        if mutant::on(Mutant::MidSweep) {
+            return true;
+        }
+        let late = |is: u64, due: u64| is > due + due / 4;
+        let (fresh, most) = (self.sums.fresh() as u64, self.tuning.fresh_sums as u64);
+        if self.checkpoint_due || late(self.log.used(), self.due_at()) || late(fresh, most) {
+            self.sweep(u32::MAX);
+        }
+        !self.map.is_sweeping()
     }
 
     fn begin_checkpoint(&mut self) {

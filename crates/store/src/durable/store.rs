@@ -52,6 +52,8 @@ pub struct Tuning {
     pub dirty_units: usize,
     /// Executed writes of clients that are listed before the oldest are forgotten; 150 bytes each.
     pub executed: usize,
+    /// Slots that one call of `flush` looks at for those of a volume or group that went.
+    pub sweep: u32,
 }
 
 impl Tuning {
@@ -64,6 +66,7 @@ impl Tuning {
         cached_pages: 1024,
         dirty_units: 32 << 10,
         executed: 64 << 10,
+        sweep: 1 << 20, // about 5 ms
     };
 }
 
@@ -123,8 +126,6 @@ pub struct Durable {
 
 /// Jobs and operations in flight; the callers bound theirs far below.
 const IN_FLIGHT: usize = 1 << 20;
-/// Slots that one `flush` looks at for those of a volume that went: about 5 ms.
-const SWEEP: u32 = 1 << 20;
 
 /// What a mount has put together.
 pub(super) struct Recovered {
@@ -430,6 +431,11 @@ impl Durable {
         range.map(move |c| Chunk { group, unit, chunk: c as u8 })
     }
 
+    /// Goes on with freeing the slots of what was wiped or dropped, over at most so many.
+    pub(super) fn sweep(&mut self, most: u32) {
+        self.map.sweep(most, |slot| self.overlay.clear(slot, u16::MAX));
+    }
+
     /// Pins the slots of a range, and takes those that are missing. Nothing, when there are too few.
     pub(super) fn pin_range(
         &mut self,
@@ -441,7 +447,7 @@ impl Durable {
         let missing =
             Self::chunks(group, unit, at, len).filter(|c| self.map.slot(*c).is_none()).count();
         if missing as u32 > self.map.free() {
-            self.map.sweep(u32::MAX, |slot| self.overlay.clear(slot, u16::MAX));
+            self.sweep(u32::MAX);
         }
         if missing as u32 > self.map.free() {
             return None;
@@ -545,7 +551,7 @@ impl Journal for Durable {
         if self.failed.is_some() {
             return;
         }
-        self.map.sweep(SWEEP, |slot| self.overlay.clear(slot, u16::MAX));
+        self.sweep(self.tuning.sweep);
         self.go_on(out);
         if self.failed.is_none() && (self.destage.wanted || self.checkpoint_due) {
             // A batch found no room, and perhaps nothing is on its way that would bring another call.

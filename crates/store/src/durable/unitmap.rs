@@ -73,8 +73,9 @@ pub struct UnitMap {
     unused_owners: Vec<u32>,
     /// The owner that was looked for last: it mostly is the next one, too.
     recent: Option<(GroupId, VolumeId, u32)>,
-    /// Where the sweep goes on, if there is one.
-    sweeping: Option<u32>,
+    /// Slots that the sweep still has to look at, and where it goes on.
+    to_sweep: u32,
+    sweep_at: u32,
     taken: Bits,
     /// Those among them that nobody ever uses.
     unused: u32,
@@ -105,7 +106,8 @@ impl UnitMap {
             owner_of: BTreeMap::new(),
             unused_owners: Vec::new(),
             recent: None,
-            sweeping: None,
+            to_sweep: 0,
+            sweep_at: 0,
             taken,
             given_back: VecDeque::new(),
             cursor: 0,
@@ -304,29 +306,36 @@ impl UnitMap {
         self.recent = None;
     }
 
-    /// The dropped owners that `of` accepts need their slots no more: `sweep` frees them.
+    /// The dropped owners that `of` accepts need their slots no more: `sweep` frees them. One that runs goes on where it
+    /// is, and once around.
     pub fn begin_sweep(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
         let dropped = |o: &&mut Owner| o.life == Life::Dropped && of(o.group, o.volume);
         for owner in self.owners.iter_mut().filter(dropped) {
             owner.life = Life::Swept;
             if owner.slots > 0 {
-                self.sweeping = Some(0);
+                self.to_sweep = self.owner.len() as u32;
             }
         }
+    }
+
+    /// True while `entry` may tell of slots whose owners need them no more.
+    pub fn is_sweeping(&self) -> bool {
+        self.to_sweep > 0
     }
 
     /// Goes on with the sweep, over at most `most` slots: frees those of owners that need them no more,
     /// or lets the last pin do it, and names them.
     pub fn sweep(&mut self, most: u32, mut each: impl FnMut(u32)) {
-        let Some(from) = self.sweeping else { return };
-        let end = from.saturating_add(most).min(self.owner.len() as u32);
-        for slot in from..end {
+        let steps = most.min(self.to_sweep);
+        self.to_sweep -= steps;
+        for _ in 0..steps {
+            let slot = self.sweep_at;
+            self.sweep_at = if slot + 1 == self.owner.len() as u32 { 0 } else { slot + 1 };
             if self.owner(slot) != FREE && self.is_swept(slot) {
                 self.clear(slot, u16::MAX);
                 each(slot);
             }
         }
-        self.sweeping = (end < self.owner.len() as u32).then_some(end);
     }
 
     /// True when the slot's owner was dropped.
@@ -619,6 +628,31 @@ mod tests {
         map.unpin(slot);
         map.unpin(again);
         assert_eq!((map.used(), map.slot(b)), (1, Some(other)));
+    }
+
+    #[test]
+    fn a_sweep_in_steps_sees_every_slot_also_when_another_one_begins_meanwhile() {
+        let mut map = UnitMap::new(100, None);
+        for unit in 0..90 {
+            let slot = map.pin(chunk(unit % 2, unit, 0)).unwrap();
+            map.set(slot, 1);
+            map.unpin(slot);
+        }
+        map.take_dirty();
+        for volume in [0, 1] {
+            map.drop_owners(|_, v| v == VolumeId(volume));
+            map.begin_sweep(|_, v| v == VolumeId(volume));
+            map.sweep(30, |_| {});
+            assert!(map.is_sweeping());
+        }
+        let valid = |map: &UnitMap, slot| map.entry(slot).valid.get();
+        assert_eq!((map.used(), valid(&map, 0), valid(&map, 60)), (45, 0, 1));
+        let mut steps = 0;
+        while map.is_sweeping() {
+            map.sweep(30, |_| {});
+            steps += 1;
+        }
+        assert_eq!((steps, map.used(), valid(&map, 60)), (3, 0, 0));
     }
 
     #[test]

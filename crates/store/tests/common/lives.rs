@@ -142,6 +142,34 @@ pub fn reuse(seed: u64) {
     world.compare();
 }
 
+/// A group is wiped and written again, while checkpoints begin; then a crash.
+pub fn wiped(seed: u64) {
+    let mut world = World::new(seed, seed.is_multiple_of(2));
+    world.mount(None).unwrap();
+    for _ in 0..world.prng.range(1, 3) {
+        fill(&mut world, 0..100);
+        world.wipe(World::group(slot(0).0));
+        for _ in 0..world.prng.range(4, 40) {
+            if world.prng.chance(0.2) {
+                world.store.as_mut().unwrap().request_checkpoint();
+            }
+            world.flush();
+            if world.has_open() {
+                world.step();
+            }
+        }
+        world.settle();
+        for _ in 0..world.prng.range(1, 40) {
+            let (unit, at) = slot(world.prng.below(100));
+            world.write(World::group(unit), unit, at, 64 << 10, false);
+        }
+        world.settle();
+    }
+    world.crash(Fate::Random);
+    world.mount(None).unwrap();
+    world.compare();
+}
+
 /// The unit that the `n`th slot's worth is in, and where it begins there.
 fn slot(n: u64) -> (UnitKey, u32) {
     let unit = UnitKey { volume: VolumeId(1), index: 2 * (n / 16) as u32 + 1 };

@@ -42,6 +42,7 @@ pub fn tuning(write_through: bool) -> Tuning {
         cached_pages: 2,
         dirty_units: 1 << 10,
         executed: 64 << 10,
+        sweep: 8,
     }
 }
 
@@ -517,6 +518,16 @@ impl World {
             6 => Change::Joins(epoch),
             _ => Change::Acted(epoch),
         };
+        self.start_change(group, change);
+    }
+
+    /// All of a group is forgotten. No job of it may run.
+    pub fn wipe(&mut self, group: GroupId) {
+        assert!(!self.is_busy(group));
+        self.start_change(group, Change::Wipe);
+    }
+
+    fn start_change(&mut self, group: GroupId, change: Change) {
         let token = self.insert(group, UnitKey::default(), Ask::Change(change.clone()));
         self.store.as_mut().expect("mounted").change(Some(token), group, vec![change]);
     }
