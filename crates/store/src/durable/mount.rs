@@ -22,7 +22,7 @@ use super::search::Search;
 use super::store::{Durable, Tuning};
 use super::superblock::{Content, CopyState};
 use super::survey::Growth;
-use super::unitmap::{Chunk, UnitMap};
+use super::unitmap::{Chunk, TooManyOwners, UnitMap};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::crc::crc32c;
@@ -94,6 +94,11 @@ pub enum MountError {
         /// Where, in bytes.
         at: u64,
     },
+    /// There is data of more volumes, in more groups, than a map takes: fewer than 2^28 pairs of both.
+    #[error(
+        "the device has data of too many volumes and groups: replace it, and let it be rebuilt"
+    )]
+    TooManyOwners,
     /// The device does not read or write.
     #[error("{what} failed ({error:?}): check the device")]
     Device {
@@ -102,6 +107,12 @@ pub enum MountError {
         /// How.
         error: DiskError,
     },
+}
+
+impl From<TooManyOwners> for MountError {
+    fn from(_: TooManyOwners) -> MountError {
+        MountError::TooManyOwners
+    }
 }
 
 /// What the caller knows about the device.
@@ -503,7 +514,7 @@ fn take_entries(parts: &mut Parts, page: u32, bytes: &[u8]) -> Result<(), MountE
         }
         let unit = UnitKey { volume: VolumeId(e.volume.get()), index: e.unit.get() };
         let chunk = Chunk { group: GroupId(e.group.get()), unit, chunk: e.chunk };
-        parts.map.recover(slot, chunk, e.valid.get());
+        parts.map.recover(slot, chunk, e.valid.get())?;
     }
     Ok(())
 }

@@ -174,7 +174,7 @@ impl Replay {
         self.destaged = self.destaged.max(head.destaged.get());
         while self.open.front().is_some_and(|(number, _)| *number < head.settled.get()) {
             let (number, record) = self.open.pop_front().expect("it is there");
-            self.apply(number, record);
+            self.apply(number, record)?;
         }
         self.overlay.forget_before(self.destaged);
         Ok(())
@@ -246,10 +246,12 @@ impl Replay {
 
     // ---- what records leave ----
 
-    fn apply(&mut self, number: u64, record: Record) {
+    fn apply(&mut self, number: u64, record: Record) -> Result<(), MountError> {
         match record {
             Record::Write(write) => {
-                write.parts.iter().for_each(|part| self.apply_part(number, &write, part));
+                for part in &write.parts {
+                    self.apply_part(number, &write, part)?;
+                }
                 self.parts.groups.wrote(&write);
             }
             Record::Drop(volume) => {
@@ -265,23 +267,24 @@ impl Replay {
                 }
             }
         }
+        Ok(())
     }
 
-    fn apply_part(&mut self, number: u64, write: &Write, part: &Part) {
+    fn apply_part(&mut self, number: u64, write: &Write, part: &Part) -> Result<(), MountError> {
         let map = &mut self.parts.map;
         if part.way == Way::Clear {
             if !mutant::on(Mutant::StaleValid) {
                 map.recover_clear(part.slot, part.blocks);
                 self.overlay.clear(part.slot, part.blocks);
             }
-            return;
+            return Ok(());
         }
         if part.old != NO_SLOT {
             map.recover_clear(part.old, u16::MAX);
             self.overlay.clear(part.old, u16::MAX);
         }
         let chunk = Chunk { group: write.group, unit: write.unit, chunk: part.chunk };
-        if map.recover(part.slot, chunk, part.blocks) {
+        if map.recover(part.slot, chunk, part.blocks)? {
             self.overlay.clear(part.slot, u16::MAX);
         }
         self.overlay.clear(part.slot, part.blocks);
@@ -291,6 +294,7 @@ impl Replay {
                 self.overlay.put(part.slot, block, number, part.block(i));
             }
         }
+        Ok(())
     }
 
     /// The state that the log leaves.
@@ -300,7 +304,7 @@ impl Replay {
             if self.bad.contains(&i) {
                 self.dropped += 1;
             } else {
-                self.apply(number, record);
+                self.apply(number, record)?;
             }
         }
         self.overlay.forget_before(self.destaged);

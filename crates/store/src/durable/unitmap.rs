@@ -1,6 +1,6 @@
-//! Which slot holds which 64 KiB of which unit, in 13.5 bytes per slot, whatever the pattern.
+//! Which slot holds which 64 KiB of which unit, in 14.5 bytes per slot, whatever the pattern.
 //!
-//! Three arrays by slot (owner and chunk, unit, valid blocks: 9 bytes), and one table of places that
+//! Three arrays by slot (owner and chunk, unit, valid blocks: 10 bytes), and one table of places that
 //! finds a slot by its key (4.5 bytes): open addressing over slot numbers, with the spare bits of each
 //! place as a tag, so that a wrong place is seldom looked up. An *owner* is a pair of group and volume;
 //! there are few of them.
@@ -21,8 +21,9 @@ use base::prng::mix;
 use base::{BLOCK, BlockSet, GroupId, Map, UnitKey, VolumeId};
 use seam::Walk;
 
-/// The owner of a free slot. All others are below: fewer than 2^20 pairs of group and volume.
-const FREE: u32 = 0xff_ffff;
+/// The owner of a free slot. All others are below: fewer than 2^28 pairs of group and volume. Each has a slot, so
+/// a device of up to 16 TiB can't have more; and a cluster's volumes are in fewer groups.
+const FREE: u32 = u32::MAX;
 /// Slots that one step of a walk looks at: less than a millisecond.
 const WALK: u64 = 64 << 10;
 /// Slots that were given back and are remembered as such: 1 GiB. More are found by looking.
@@ -56,13 +57,19 @@ enum Life {
     Dropped,
     /// Keeps only what is pinned.
     Swept,
+    /// Nobody's: its index is there for the next one.
+    Unused,
 }
+
+/// There are more pairs of group and volume than fit into the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyOwners;
 
 /// The map of one device.
 #[derive(Debug)]
 pub struct UnitMap {
     /// Owner's index times 16, and the chunk; or `FREE`.
-    owner: Vec<[u8; 3]>,
+    owner: Vec<u32>,
     unit: Vec<u32>,
     valid: Vec<u16>,
     /// Slot + 1 in the low bits, a tag above; 0 = nobody.
@@ -71,6 +78,8 @@ pub struct UnitMap {
     owners: Vec<Owner>,
     owner_of: BTreeMap<(GroupId, VolumeId), u32>,
     unused_owners: Vec<u32>,
+    /// How many owners there may be: fewer than fit beside a chunk.
+    most_owners: u32,
     /// The owner that was looked for last: it mostly is the next one, too.
     recent: Option<(GroupId, VolumeId, u32)>,
     /// Slots that the sweep still has to look at, and where it goes on.
@@ -97,7 +106,7 @@ impl UnitMap {
         }
         UnitMap {
             unused: taken.count(),
-            owner: vec![[0xff; 3]; slots as usize],
+            owner: vec![FREE; slots as usize],
             unit: vec![0; slots as usize],
             valid: vec![0; slots as usize],
             places: vec![0; slots as usize + slots as usize / 8 + 16],
@@ -105,6 +114,7 @@ impl UnitMap {
             owners: Vec::new(),
             owner_of: BTreeMap::new(),
             unused_owners: Vec::new(),
+            most_owners: FREE >> 4,
             recent: None,
             to_sweep: 0,
             sweep_at: 0,
@@ -117,13 +127,11 @@ impl UnitMap {
     }
 
     fn owner(&self, slot: u32) -> u32 {
-        let [a, b, c] = self.owner[slot as usize];
-        u32::from_le_bytes([a, b, c, 0])
+        self.owner[slot as usize]
     }
 
     fn set_owner(&mut self, slot: u32, owner: u32) {
-        let [a, b, c, _] = owner.to_le_bytes();
-        self.owner[slot as usize] = [a, b, c];
+        self.owner[slot as usize] = owner;
     }
 
     // ---- looking up ----
@@ -354,6 +362,9 @@ impl UnitMap {
     }
 
     fn take(&mut self, chunk: Chunk) -> Option<u32> {
+        if self.free() == 0 {
+            return None;
+        }
         let owner = self.owner_index(chunk.group, chunk.unit.volume)?;
         let slot = self.next_free()?;
         self.assign(slot, owner, chunk);
@@ -385,20 +396,26 @@ impl UnitMap {
             return;
         }
         self.unlink(slot);
-        let owner = (self.owner(slot) >> 4) as usize;
+        self.give_back(slot);
+    }
+
+    /// A taken slot that can't be found is free from now on; its owner goes with the last one.
+    fn give_back(&mut self, slot: u32) {
+        let owner = self.owner(slot) >> 4;
         self.set_owner(slot, FREE);
         self.taken.put(slot, false);
         if self.given_back.len() < GIVEN_BACK {
             self.given_back.push_back(slot);
         }
-        let o = &mut self.owners[owner];
+        let o = &mut self.owners[owner as usize];
         o.slots -= 1;
-        if o.slots == 0 && !self.unused_owners.contains(&(owner as u32)) {
-            if self.owner_of.get(&(o.group, o.volume)) == Some(&(owner as u32)) {
+        if o.slots == 0 {
+            if o.life == Life::Live {
                 self.owner_of.remove(&(o.group, o.volume));
                 self.recent = None;
             }
-            self.unused_owners.push(owner as u32);
+            o.life = Life::Unused;
+            self.unused_owners.push(owner);
         }
     }
 
@@ -417,7 +434,7 @@ impl UnitMap {
                 self.owners[index as usize] = new;
                 index
             }
-            None if self.owners.len() as u32 == FREE >> 4 => return None,
+            None if self.owners.len() as u32 == self.most_owners => return None,
             None => {
                 self.owners.push(new);
                 self.owners.len() as u32 - 1
@@ -524,28 +541,44 @@ impl UnitMap {
 
     /// Recovery: what the map on the device, or a record of the log, says of a slot. Blocks of another
     /// owner go; tells whether there was one. Nothing can be looked up until [`UnitMap::index`].
-    pub fn recover(&mut self, slot: u32, chunk: Chunk, blocks: u16) -> bool {
-        let owner = self.owner_index(chunk.group, chunk.unit.volume);
-        let owner = owner.expect("what was written had fewer than 2^20 pairs");
-        let i = slot as usize;
-        let key = (owner << 4 | u32::from(chunk.chunk), chunk.unit.index);
-        let other = self.key(slot) != key;
+    pub fn recover(&mut self, slot: u32, chunk: Chunk, blocks: u16) -> Result<bool, TooManyOwners> {
+        let other = !self.is_of(slot, chunk);
         if other {
             if self.owner(slot) != FREE {
-                let before = (self.owner(slot) >> 4) as usize;
-                self.owners[before].slots -= 1;
+                self.give_back(slot);
             }
+            let owner = self.recovered_owner(chunk).ok_or(TooManyOwners)?;
             self.assign(slot, owner, chunk);
         }
-        self.valid[i] |= blocks;
+        self.valid[slot as usize] |= blocks;
         self.dirty.put(slot / MAP_ENTRIES, true);
-        other
+        Ok(other)
+    }
+
+    /// True when the slot holds this chunk, of an owner that was not dropped.
+    fn is_of(&self, slot: u32, chunk: Chunk) -> bool {
+        self.life(slot) == Life::Live && self.chunk(slot) == Some(chunk)
+    }
+
+    /// The index of a chunk's owner. If there is none left, dropped owners go first, as a sweep did while the device
+    /// was in use.
+    fn recovered_owner(&mut self, chunk: Chunk) -> Option<u32> {
+        let (group, volume) = (chunk.group, chunk.unit.volume);
+        if let Some(owner) = self.owner_index(group, volume) {
+            return Some(owner);
+        }
+        self.begin_sweep(|_, _| true);
+        self.sweep(u32::MAX, |_| {});
+        self.owner_index(group, volume)
     }
 
     /// Recovery: these blocks of a slot hold no data.
     pub fn recover_clear(&mut self, slot: u32, blocks: u16) {
         self.valid[slot as usize] &= !blocks;
         self.dirty.put(slot / MAP_ENTRIES, true);
+        if self.valid[slot as usize] == 0 && self.owner(slot) != FREE {
+            self.give_back(slot);
+        }
     }
 
     /// Ends recovery: frees what is empty or dropped, and makes the rest findable. Tells a chunk that
@@ -558,7 +591,7 @@ impl UnitMap {
                 continue;
             }
             if self.valid[slot as usize] == 0 {
-                self.release_if_idle(slot);
+                self.give_back(slot);
                 continue;
             }
             let (owner, unit) = self.key(slot);
@@ -671,14 +704,50 @@ mod tests {
     }
 
     #[test]
-    fn a_tebibyte_takes_less_than_220_mib() {
+    fn every_slot_may_have_an_owner_of_its_own() {
+        let slots = (1 << 20) + 1;
+        let mut map = UnitMap::new(slots, None);
+        for slot in 0..slots {
+            map.recover(slot, chunk(slot, 0, 0), 1).unwrap();
+        }
+        map.index().unwrap();
+        assert_eq!((map.used(), map.slot(chunk(1 << 20, 0, 0))), (slots, Some(1 << 20)));
+    }
+
+    #[test]
+    fn recovery_needs_no_more_owners_than_the_live_map_did() {
+        let mut map = UnitMap::new(40, None);
+        map.most_owners = 16;
+        let put = |map: &mut UnitMap, slot, volume| {
+            map.recover(slot, chunk(volume, 0, 0), 1).unwrap();
+        };
+        (0..15).for_each(|v| put(&mut map, v, v));
+        map.drop_owners(|_, v| v.0 < 5);
+        // Others in new slots, in slots of others, and where the last block of others went.
+        (20..25).for_each(|v| put(&mut map, v, v));
+        (25..30).for_each(|v| put(&mut map, v - 20, v));
+        (30..35).for_each(|v| {
+            map.recover_clear(v - 20, 1);
+            put(&mut map, v, v);
+        });
+        map.index().unwrap();
+        assert_eq!(map.used(), 15);
+        assert!((20..35).all(|v| map.slot(chunk(v, 0, 0)).is_some()));
+        assert!((0..15).all(|v| map.slot(chunk(v, 0, 0)).is_none()));
+        put(&mut map, 35, 35);
+        assert_eq!(map.recover(36, chunk(36, 0, 0), 1), Err(TooManyOwners));
+        assert_eq!(map.recover(35, chunk(36, 0, 0), 1), Ok(true), "in the place of the last one");
+    }
+
+    #[test]
+    fn a_tebibyte_takes_less_than_236_mib() {
         let slots = 1 << 24;
         let map = UnitMap::new(slots, None);
-        let bytes = map.owner.len() * 3
+        let bytes = map.owner.len() * 4
             + map.unit.len() * 4
             + map.valid.len() * 2
             + map.places.len() * 4
             + slots as usize / 8;
-        assert!(bytes < 220 << 20, "{} MiB", bytes >> 20);
+        assert!(bytes < 236 << 20, "{} MiB", bytes >> 20);
     }
 }
