@@ -1,7 +1,7 @@
 //! Reading blocks of a unit, and comparing them with their checksums.
 
 use super::format::{block_sum, page_sum};
-use super::job::{Fetch, Op, Piece, Reader};
+use super::job::{Fetch, Kind, Op, Piece, Reader, Span};
 use super::layout::{PAGE, SLOT_BLOCKS, SUM_ENTRIES};
 use super::store::Durable;
 use super::sums::SumPage;
@@ -58,19 +58,62 @@ impl Durable {
     /// all in memory: then this is false.
     pub(super) fn fetch(&mut self, key: u64, out: &mut Effects) -> bool {
         let mut waits = self.fetch_sums(key, out);
-        let count = self.jobs.get(key).map_or(0, |job| job.fetch.pieces.len());
-        for i in 0..count {
-            let job = self.jobs.get_mut(key).expect("it has pieces");
-            let Piece { first, count, slot, ready, .. } = job.fetch.pieces[i];
-            if ready {
-                continue;
-            }
-            job.left += 1;
+        let mut next = 0;
+        while let Some(span) = self.next_span(key, next) {
+            self.jobs.get_mut(key).expect("it has pieces").left += 1;
             waits = true;
-            let at = self.layout.slot(slot) + u64::from(first % SLOT_BLOCKS * BLOCK);
-            self.read(at, count * BLOCK, Op::Fetch { job: key, piece: i }, out);
+            self.read_span(key, span, out);
+            next = usize::from(span.last) + 1;
         }
         waits
+    }
+
+    /// What one operation reads of a job's pieces from `from` on. A read may have a hundred of them; of what a write
+    /// completes there are two at most, and nothing between them is read.
+    fn next_span(&self, key: u64, from: usize) -> Option<Span> {
+        let job = self.jobs.get(key)?;
+        let first = from + job.fetch.pieces.get(from..)?.iter().position(|p| !p.ready)?;
+        Some(match job.kind {
+            Kind::Read { .. } => job.fetch.span(first),
+            _ => Span { first: first as u16, last: first as u16, singly: false },
+        })
+    }
+
+    fn read_span(&mut self, key: u64, span: Span, out: &mut Effects) {
+        let pieces = &self.jobs.get(key).expect("it has pieces").fetch.pieces[span.now()];
+        let (first, last) = (&pieces[0], &pieces[pieces.len() - 1]);
+        let at = self.layout.slot(first.slot) + u64::from(first.first % SLOT_BLOCKS * BLOCK);
+        let len = (last.first + last.count - first.first) * BLOCK;
+        self.read(at, len, Op::Fetch { job: key, span }, out);
+    }
+
+    /// Pieces of a job came. What can't be read is as good as damaged: written anew, it can be read again. If it was
+    /// more than one piece, each is tried for itself: the bad place may hold no data, and is nobody's damage then.
+    pub(super) fn fetched(
+        &mut self,
+        key: u64,
+        span: Span,
+        result: Result<Buf, DiskError>,
+        out: &mut Effects,
+    ) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        match (&mut job.fetch.pieces[span.now()], result) {
+            ([piece], Ok(data)) => piece.data = data,
+            (pieces, Ok(data)) => share(pieces, &data),
+            ([p], Err(_)) => {
+                let (first, blocks) = (p.first as u16, p.count as u16);
+                job.error = job.error.or(Some(DiskError::Corrupt { first, blocks }));
+            }
+            (_, Err(_)) => return self.read_span(key, Span { singly: true, ..span }, out),
+        }
+        let behind = usize::from(span.first) + 1..usize::from(span.last) + 1;
+        if span.singly
+            && let Some(skip) = job.fetch.pieces[behind.clone()].iter().position(|p| !p.ready)
+        {
+            let first = (behind.start + skip) as u16;
+            return self.read_span(key, Span { first, ..span }, out);
+        }
+        self.arrived(key, None, out);
     }
 
     /// Asks for the pages of checksums that a job needs and that are not in memory; false: none.
@@ -215,6 +258,15 @@ pub fn empty_page() -> SumPage {
 /// Which of two copies, side by side at `at`, has this checksum.
 pub fn whole_copy(both: &[u8], wanted: u32, uuid: [u64; 2], at: u64) -> Option<usize> {
     both.chunks_exact(PAGE as usize).position(|copy| page_sum(copy, uuid, at) == wanted)
+}
+
+/// Gives each piece its part of what was read from the first one's beginning to the last one's end.
+fn share(pieces: &mut [Piece], data: &Buf) {
+    let start = pieces[0].first;
+    for p in pieces.iter_mut().filter(|p| !p.ready) {
+        let at = ((p.first - start) * BLOCK) as usize;
+        p.data = data.slice(at..at + (p.count * BLOCK) as usize);
+    }
 }
 
 /// Slot, and block in the slot, of each block of a piece.

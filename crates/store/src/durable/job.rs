@@ -1,5 +1,6 @@
 //! Jobs in flight, and what a device operation is for.
 
+use super::layout::SLOT_BLOCKS;
 use super::record::Write;
 use super::sums::SumPage;
 use alloc::vec;
@@ -22,6 +23,32 @@ pub struct Piece {
     pub data: Buf,
 }
 
+impl Piece {
+    /// The slot of the last block.
+    fn last_slot(&self) -> u32 {
+        self.slot + (self.first + self.count - 1) / SLOT_BLOCKS - self.first / SLOT_BLOCKS
+    }
+}
+
+/// Pieces that are read together. Those that are in memory are passed over.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// The first piece.
+    pub first: u16,
+    /// The last one.
+    pub last: u16,
+    /// It could not be read as one: the first piece is read for itself, then the next one.
+    pub singly: bool,
+}
+
+impl Span {
+    /// The piece that is read now.
+    pub fn now(self) -> core::ops::RangeInclusive<usize> {
+        let last = if self.singly { self.first } else { self.last };
+        self.first.into()..=last.into()
+    }
+}
+
 /// Blocks of one unit to be read and compared with their checksums.
 #[derive(Debug)]
 pub struct Fetch {
@@ -40,6 +67,22 @@ impl Fetch {
         let read = pieces.iter().filter(|p| !p.ready);
         let blocks = read.map(|p| p.count as usize).sum();
         Fetch { unit, pieces, sums: vec![None; blocks] }
+    }
+}
+
+impl Fetch {
+    /// The pieces from this one on that one operation reads: in each slot all, whatever lies between them.
+    pub fn span(&self, first: usize) -> Span {
+        let mut last = first;
+        for (i, piece) in self.pieces.iter().enumerate().skip(first + 1) {
+            if piece.slot != self.pieces[last].last_slot() {
+                break;
+            }
+            if !piece.ready {
+                last = i;
+            }
+        }
+        Span { first: first as u16, last: last as u16, singly: false }
     }
 }
 
@@ -96,12 +139,12 @@ pub struct Job {
 /// What a device operation is for.
 #[derive(Debug)]
 pub enum Op {
-    /// A piece of a job's fetch.
+    /// Pieces of a job's fetch.
     Fetch {
         /// Whose.
         job: u64,
-        /// Which piece.
-        piece: usize,
+        /// Which.
+        span: Span,
     },
     /// Data of a job on its way to fresh space.
     Data {

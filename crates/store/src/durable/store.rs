@@ -124,8 +124,9 @@ pub struct Durable {
     pub(super) growth: Growth,
 }
 
-/// Jobs and operations in flight; the callers bound theirs far below.
-const IN_FLIGHT: usize = 1 << 20;
+/// Jobs and operations in flight. The callers bound their jobs far below: 2^14 as a leader, as many for each of 2^11
+/// leaders; a job has at most 16 operations for slots and 16 for pages of checksums.
+const IN_FLIGHT: usize = 1 << 30;
 
 /// What a mount has put together.
 pub(super) struct Recovered {
@@ -510,21 +511,7 @@ impl Journal for Durable {
         let Some(op) = self.ops.remove(op.0) else { return };
         let error = result.as_ref().err().copied();
         match (op, error) {
-            (Op::Fetch { job, piece }, _) => {
-                // What can't be read is as good as damaged: written anew, it can be read again.
-                let mut error = None;
-                if let Some(j) = self.jobs.get_mut(job) {
-                    let p = &mut j.fetch.pieces[piece];
-                    match result {
-                        Ok(data) => p.data = data,
-                        Err(_) => {
-                            let (first, blocks) = (p.first as u16, p.count as u16);
-                            error = Some(DiskError::Corrupt { first, blocks });
-                        }
-                    }
-                }
-                self.arrived(job, error, out);
-            }
+            (Op::Fetch { job, span }, _) => self.fetched(job, span, result, out),
             (Op::SumPage { page, wanted, tries }, _) => {
                 self.page_read(page, wanted, tries, result, out);
             }

@@ -335,7 +335,12 @@ impl World {
     }
 
     pub fn has_open(&self) -> bool {
-        !self.open.is_empty()
+        self.open_len() > 0
+    }
+
+    /// Operations of the device that have not ended.
+    pub fn open_len(&self) -> usize {
+        self.open.len()
     }
 
     /// Ends everything.
