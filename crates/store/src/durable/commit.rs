@@ -19,6 +19,10 @@ use seam::{Buf, DiskOp, Effect, Effects};
 /// So many that wait for a flush are worth one, although more are on their way.
 const MANY: usize = 16;
 
+/// How much log may be behind the first record that has not ended, in `Tuning::overlay_bytes`. More of it waits, as for
+/// a ring that is full: the next mount has to keep it in memory.
+const HELD: u64 = 8;
+
 /// What is on its way to being durable.
 #[derive(Debug, Default)]
 pub struct Commit {
@@ -87,10 +91,13 @@ impl Durable {
         }
     }
 
-    /// How many jobs of the queue go into the next batch, and its bytes. None when there is no room:
-    /// then what makes room is asked for, and jobs wait.
+    /// How many jobs of the queue go into the next batch, and its bytes. None when there is no room, or when one job
+    /// takes long: then what makes room is asked for, and jobs wait.
     fn next_batch(&mut self) -> (usize, usize) {
         let (mut count, mut len) = (0, size_of::<BatchHead>());
+        if self.log.unsettled() > HELD * self.tuning.overlay_bytes as u64 {
+            return (0, len);
+        }
         let mut payload = self.commit.payload + self.overlay.bytes();
         for i in 0..self.commit.queue.len() {
             let key = self.commit.queue[i];

@@ -155,6 +155,11 @@ impl Log {
         self.batches.front().copied().unwrap_or(self.head)
     }
 
+    /// Bytes from the batch of the first record that has not ended: a mount keeps their records in memory.
+    pub fn unsettled(&self) -> u64 {
+        self.head.position - self.start().position
+    }
+
     /// A checkpoint is durable whose log begins here: what is before may be overwritten.
     pub fn free(&mut self, position: u64) {
         self.tail = self.tail.max(position);
@@ -183,9 +188,9 @@ mod tests {
         log.seal(&mut batch, 100, 1, 0);
         log.settle(8);
         log.settle(9);
-        assert_eq!((log.start(), log.settled()), (first, 7));
+        assert_eq!((log.start(), log.settled(), log.unsettled()), (first, 7, 8192));
         log.settle(7);
-        assert_eq!((log.start(), log.settled()), (log.head, 10));
+        assert_eq!((log.start(), log.settled(), log.unsettled()), (log.head, 10, 0));
         assert_eq!(log.used(), 8192);
         log.free(second.position);
         assert!(log.used() == 4096 && log.has_room(61440) && !log.has_room(61441));

@@ -77,6 +77,8 @@ pub struct World {
     pub tuning: Tuning,
     /// Device operations that have not ended; a flush with what it covers.
     open: Vec<(Effect, u64)>,
+    /// Those that don't end.
+    held: Vec<(Effect, u64)>,
     pending: BTreeMap<u64, Pending>,
     /// Volumes that were dropped, and the first token after that.
     drops: Vec<(VolumeId, u64)>,
@@ -97,6 +99,8 @@ pub struct World {
     pub may_be_damaged: bool,
     /// Reads that touch this range fail, so many of them.
     pub unreadable: (Range<u64>, u32),
+    /// Bytes of buffers that were in use while mounting, at most.
+    pub most_used: usize,
 }
 
 fn take_finished(store: &mut Durable) -> Vec<Finished> {
@@ -119,6 +123,7 @@ impl World {
             model: Model::default(),
             tuning: tuning(write_through),
             open: Vec::new(),
+            held: Vec::new(),
             pending: BTreeMap::new(),
             drops: Vec::new(),
             next: 1,
@@ -132,6 +137,7 @@ impl World {
             failed_writes: Vec::new(),
             may_be_damaged: false,
             unreadable: (0..0, 0),
+            most_used: 0,
         };
         world.format(identity(), false).expect("a new device");
         world
@@ -197,7 +203,9 @@ impl World {
         let mut mount = Mount::new(DiskId(0), bytes, expected, self.tuning);
         let mut state = mount.start(&mut self.out);
         let mut ops = 0;
+        self.most_used = 0;
         loop {
+            self.most_used = self.most_used.max(self.out.pool().used());
             match state {
                 Mounting::Running => {}
                 Mounting::Done(store) => {
@@ -338,6 +346,17 @@ impl World {
         self.open_len() > 0
     }
 
+    /// What has not ended now never will, in this life.
+    pub fn hold(&mut self) {
+        self.collect();
+        self.held.append(&mut self.open);
+    }
+
+    /// It ends after all.
+    pub fn release(&mut self) {
+        self.open.append(&mut self.held);
+    }
+
     /// Operations of the device that have not ended.
     pub fn open_len(&self) -> usize {
         self.open.len()
@@ -356,6 +375,7 @@ impl World {
     pub fn crash(&mut self, fate: Fate) {
         self.collect();
         self.store = None;
+        self.release();
         let open = std::mem::take(&mut self.open).into_iter().filter_map(|(e, _)| match e {
             Effect::Write { at, body, .. } => Some((at, body.to_vec())),
             _ => None,
