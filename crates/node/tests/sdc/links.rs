@@ -79,6 +79,21 @@ fn an_mdm_that_gives_another_identity_is_not_believed() {
 }
 
 #[test]
+fn an_mdm_that_was_set_back_is_not_followed() {
+    let mut c = Cluster::ready();
+    c.kill(Who::Mdm);
+    c.map.version = 4;
+    c.alive.insert(1);
+    c.pass(ms(2000));
+    let tries = c.log.hellos.iter().filter(|(who, _)| *who == Who::Mdm).count();
+    assert!(tries > 2, "it is asked now and then: {tries}");
+    assert_eq!((c.log.registrations.len(), c.map_version()), (1, MapVersion(5)));
+    c.map.version = 5;
+    c.pass(ms(2000));
+    assert_eq!(c.log.registrations.len(), 2);
+}
+
+#[test]
 fn a_dead_primary_is_replaced_as_soon_as_the_map_says_so() {
     let mut c = Cluster::ready();
     c.hold = true;
