@@ -4,7 +4,9 @@
 //! at it after each batch, on the shard's thread, and otherwise hands everything through.
 
 use base::Time;
+use node::sds::Trouble;
 use seam::{DiskError, Effects, Event, Journal, Node, Port, Strangers, Unsent};
+use store::durable::MountError;
 
 /// What a node's state asks of its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,14 +100,22 @@ impl Watch for node::sds::Sds {
         if self.ended() && how == Some(DiskError::NoSpace) {
             return Some(Verdict::Starve(broken(DiskError::NoSpace).to_owned()));
         }
-        let broken = || how.map(broken);
-        let why = || match self.trouble() {
-            Some(trouble) => trouble.to_string(),
-            None => {
-                broken().unwrap_or(if self.failed() { UNRELIABLE } else { SUPERSEDED }).to_owned()
-            }
-        };
-        self.ended().then(|| Verdict::End(why()))
+        let else_why = if self.failed() { UNRELIABLE } else { SUPERSEDED };
+        let why = || how.map_or(else_why, broken).to_owned();
+        self.ended().then(|| match self.trouble() {
+            Some(trouble) => of_trouble(trouble),
+            None => Verdict::End(why()),
+        })
+    }
+}
+
+/// What is done about a device that could not be opened, or that the MDM refuses.
+fn of_trouble(trouble: &Trouble) -> Verdict {
+    match trouble {
+        Trouble::Device(MountError::Device { error: DiskError::NoSpace, .. }) => {
+            Verdict::Starve(broken(DiskError::NoSpace).to_owned())
+        }
+        _ => Verdict::End(trouble.to_string()),
     }
 }
 
@@ -129,5 +139,21 @@ fn broken(how: DiskError) -> &'static str {
 impl Watch for node::sdc::Sdc {
     fn verdict(&self) -> Option<Verdict> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_lacks_room_while_it_is_opened_or_formatted_waits_for_it() {
+        let failed = |what, error| of_trouble(&Trouble::Device(MountError::Device { what, error }));
+        for what in ["writing the first checkpoint", "the device, while it was formatted"] {
+            let waits = Verdict::Starve(broken(DiskError::NoSpace).to_owned());
+            assert_eq!(failed(what, DiskError::NoSpace), waits);
+            assert!(matches!(failed(what, DiskError::Io), Verdict::End(_)));
+        }
+        assert!(matches!(of_trouble(&Trouble::Refused("no".into())), Verdict::End(_)));
     }
 }
