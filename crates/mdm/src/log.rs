@@ -46,7 +46,7 @@
 mod area;
 mod recover;
 
-pub use area::{AREAS, BATCH_MAX, BLOCK, Batch, FORMAT, IMAGE_MAX};
+pub use area::{AREAS, BATCH_MAX, BLOCK, Batch, FORMAT, IMAGE_MAX, image_len};
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -46,7 +46,7 @@ use consensus::{Consensus, Image};
 use core::net::SocketAddr;
 use mdm::detector::{Detector, Verdict};
 use mdm::healer::Healer;
-pub use mdm::log::AREAS as LOG_AREAS;
+pub use mdm::log::{AREAS as LOG_AREAS, IMAGE_MAX as LOG_IMAGE_MAX, image_len as log_image_len};
 use mdm::log::{Log, LogError, Why};
 use mdm::reach::Reach;
 use mdm::recovery::{Word, Words};

@@ -6,13 +6,18 @@ use crate::service::{self, Job, Running};
 use anyhow::{Context, Result};
 use base::Limits;
 
-use node::mdm::{Config, LOG_AREAS, Mdm};
+use node::mdm::{Config, LOG_AREAS, LOG_IMAGE_MAX, Mdm, log_image_len};
 use rt::{DiskSpec, Listener};
 use seam::Port;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Duration;
 
-/// What the log's image may need, beside what comes after it, in bytes.
+/// What the log's image may need at least, beside what comes after it, in bytes.
 const IMAGE: u64 = 8 << 20;
+/// An area's header.
+const HEADER: usize = 4 << 10;
 
 /// Runs until it is told to stop.
 pub fn run(config: &MdmConfig) -> Result<()> {
@@ -44,9 +49,9 @@ fn job(config: &MdmConfig) -> Result<Job<Mdm>> {
         limits.quarantine = Duration::from_secs(seconds.into());
     }
     // A file system that others fill leaves the MDM its room: orders and status go on.
-    let area = limits.mdm_log + IMAGE;
-    let reserved =
-        files::reserve(&config.log, &[LOG_AREAS[0], LOG_AREAS[1]].map(|at| at..at + area));
+    let areas = [LOG_AREAS[0], LOG_AREAS[1]];
+    let area = limits.mdm_log + room_for(image(&config.log, areas));
+    let reserved = files::reserve(&config.log, &areas.map(|at| at..at + area));
     let address = config.advertise.unwrap_or(config.listen);
     let (name, join) = (config.name.clone(), config.join);
     let node = move || {
@@ -68,4 +73,32 @@ fn job(config: &MdmConfig) -> Result<Job<Mdm>> {
     });
     let (notices, file) = (notice.into_iter().collect(), Some(config.log.clone()));
     Ok(Job { notices, file, ..job })
+}
+
+/// Bytes of the longest image in these areas of a log; 0: there is none that can be read.
+fn image(log: &Path, areas: [u64; 2]) -> u64 {
+    let Ok(log) = File::open(log) else { return 0 };
+    let image = |at| {
+        let mut header = [0; HEADER];
+        log.read_exact_at(&mut header, at).map_or(0, |()| log_image_len(&header))
+    };
+    areas.map(image).into_iter().max().unwrap_or(0)
+}
+
+/// Bytes to reserve for an image, if the present one has so many: it may grow to twice that until the next start.
+fn room_for(image: u64) -> u64 {
+    image.saturating_mul(2).clamp(IMAGE, LOG_IMAGE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_image_has_room_for_twice_as_much() {
+        assert_eq!(image(Path::new("/nowhere/at/all"), [0, 1 << 30]), 0);
+        assert_eq!([0, 1 << 20, 4 << 20].map(room_for), [IMAGE; 3]);
+        assert_eq!(room_for(20 << 20), 40 << 20);
+        assert_eq!(room_for(4 << 30), LOG_IMAGE_MAX);
+    }
 }

@@ -102,6 +102,14 @@ impl Header {
     }
 }
 
+/// Bytes of the image that an area holds, by its header; 0: the block is no header.
+pub fn image_len(block: &[u8; BLOCK]) -> u64 {
+    match Header::read(block) {
+        Found::Header(header) => header.body_len,
+        _ => 0,
+    }
+}
+
 /// Records to be written together.
 #[derive(Clone, Default, Debug)]
 pub struct Batch {
@@ -202,4 +210,19 @@ pub(super) fn records(mut payload: &[u8], count: u32) -> Option<Vec<&[u8]>> {
         payload = rest;
     }
     (payload.is_empty() && records.len() == count as usize).then_some(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_tells_how_long_the_image_is_and_nothing_else_does() {
+        let mut block = [0; BLOCK];
+        assert_eq!(image_len(&block), 0);
+        block.copy_from_slice(&Header::of(&[1; 5000], 7, 0).to_block());
+        assert_eq!(image_len(&block), 5000);
+        block[30] ^= 1;
+        assert_eq!(image_len(&block), 0);
+    }
 }
