@@ -256,7 +256,10 @@ impl Detector {
     pub fn still_silent(&mut self, now: Time, verdict: &Verdict) -> bool {
         let Some(watch) = self.watched.get_mut(&verdict.device) else { return false };
         let silent = watch.is_silent(now, self.silence, self.beat);
-        watch.lost &= silent;
+        if !silent {
+            // It doesn't count against the limit for others any more, either.
+            (watch.lost, watch.silent_since) = (false, None);
+        }
         silent && watch.incarnation == verdict.incarnation
     }
 
@@ -489,5 +492,21 @@ mod tests {
         let mut later = Vec::new();
         (1200..=2200).step_by(200).for_each(|ms| later.extend(round(&mut d, ms)));
         assert_eq!(later, [verdict], "watched again");
+    }
+
+    #[test]
+    fn a_verdict_that_was_taken_back_counts_against_nobody_else() {
+        let mut d = detector();
+        let told: Vec<Verdict> =
+            (200..=1000).step_by(200).flat_map(|ms| round(&mut d, ms)).collect();
+        // The verdict waits for others while it is heard.
+        d.heard(at(1100), DEV, LIFE);
+        assert!(!d.still_silent(at(1200), &told[0]));
+        let mut later = Vec::new();
+        for ms in (1200..4000).step_by(200) {
+            d.heard(at(ms), DEV, LIFE);
+            later.extend(d.silent(at(ms)).into_iter().map(|v| v.device));
+        }
+        assert_eq!((later, d.is_held_back()), (Vec::from([OTHER]), false));
     }
 }
