@@ -73,7 +73,8 @@ impl Stage {
             Tamper::Swapped(_) | Tamper::CopyOf(_) => return,
             _ => vec![i],
         };
-        if !those.iter().all(|i| self.can_be_tampered(*i)) {
+        // Only while the first one serves is its copy refused: when that goes, the copy is the device, which has moved.
+        if !those.iter().all(|i| self.can_be_tampered(*i) && !self.is_copied(*i)) {
             return;
         }
         self.marks.meet("sim: a device was tampered with");
@@ -135,6 +136,11 @@ impl Stage {
         let used = self.durable(i).is_some();
         let runs = self.world.state(id) == ProcState::Running && self.dying[id.0].is_none();
         self.plan.keeps(who) && runs && used && !self.tampered.contains_key(&i)
+    }
+
+    /// A copy of its device stands in another server's place.
+    fn is_copied(&self, i: u8) -> bool {
+        self.tampered.values().any(|harm| harm.how == Tamper::CopyOf(i))
     }
 
     fn durable(&self, i: u8) -> Option<&Durable> {
