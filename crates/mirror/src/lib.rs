@@ -16,6 +16,7 @@ mod executed;
 mod full;
 mod gap;
 mod lease;
+mod load;
 mod lock;
 mod marks;
 mod mirror;

@@ -237,7 +237,7 @@ impl<J: Journal> Mirror<J> {
             }),
             flying: self.most_flying() as usize,
             gone: dirty.filter(|(unit, _)| self.is_gone(unit.volume)).count(),
-            client_bytes: self.client_bytes as usize,
+            client_bytes: self.load.bytes() as usize,
         }
     }
 

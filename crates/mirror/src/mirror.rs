@@ -11,6 +11,7 @@ use crate::arrival::{self, Arrivals};
 use crate::full::Usable;
 use crate::gap::Gaps;
 use crate::lease::{Fate, Leases};
+use crate::load::Load;
 use crate::lock::Range;
 use crate::marks::{Changes, Waiting};
 use crate::op::{Asker, Local, Op, OpKind};
@@ -93,9 +94,7 @@ pub struct Mirror<J> {
     pub(crate) journal: J,
     pub(crate) replicas: IdMap<GroupId, Replica>,
     pub(crate) ops: Slab<Op>,
-    /// Operations of clients that are not answered, and the bytes that they or their answers take.
-    client_ops: u32,
-    pub(crate) client_bytes: u64,
+    pub(crate) load: Load,
     pub(crate) leases: Leases,
     pub(crate) map: MapVersion,
     pub(crate) named_at: MapVersion,
@@ -185,8 +184,7 @@ impl<J: Journal> Mirror<J> {
             journal,
             replicas,
             ops: Slab::new(usize::MAX),
-            client_ops: 0,
-            client_bytes: 0,
+            load: Load::default(),
             leases: Leases::new(boot, &limits),
             map: MapVersion(0),
             named_at: MapVersion(0),
@@ -255,33 +253,14 @@ impl<J: Journal> Mirror<J> {
         self.ops.len()
     }
 
-    /// True when no more operations of clients are taken that are not answered. Copies have their own limit, or a shard full
-    /// of operations that wait for a settle would never settle; and what other primaries send is always
-    /// taken, or two shards could wait for each other's places. It is bounded by their limits. What is answered and on
-    /// its way to a joiner is bounded by that one's window.
-    pub(crate) fn is_busy(&self) -> bool {
-        let limits = &self.limits;
-        self.client_ops >= limits.shard_ops || self.client_bytes >= limits.shard_bytes
-    }
-
-    /// The operation counts against the limits for clients no more.
-    pub(crate) fn no_more_counts(&mut self, key: u64) {
-        if let Some(bytes) = self.ops.get_mut(key).and_then(|op| op.counts.take()) {
-            self.client_ops -= 1;
-            self.client_bytes -= u64::from(bytes);
-        }
-    }
-
     pub(crate) fn insert_op(&mut self, op: Op) -> u64 {
-        if let Some(bytes) = op.counts {
-            self.client_ops += 1;
-            self.client_bytes += u64::from(bytes);
-        }
+        self.load.add(op.counts);
         self.ops.insert(op).unwrap_or_else(|_| panic!("2^32 operations in flight"))
     }
 
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
-        self.no_more_counts(key);
+        let op = self.ops.get_mut(key)?;
+        self.load.end(op.counts.take());
         let op = self.ops.get(key)?;
         if !op.flying.is_empty() {
             self.give_room(op.group, op.flying, self.traffic.bytes(op));

@@ -103,7 +103,7 @@ impl<J: Journal> Mirror<J> {
             Some(Kind::Zero) => OpKind::Zero,
             _ => return Err(Status::OutOfRange),
         };
-        if self.is_busy() || h.sdc.get() == 0 {
+        if self.load.is_full(&self.limits) || h.sdc.get() == 0 {
             return Err(Status::Busy);
         }
         if kind.changes_data() {
@@ -397,10 +397,10 @@ impl<J: Journal> Mirror<J> {
     /// R1 is met. As long as no other member of the group is in sync, what is written is dirty: also
     /// what a joiner has got already, which may come back without it.
     fn answer_write(&mut self, key: u64, out: &mut Effects) {
-        // What other members still have to do is no operation of a client any more.
-        self.no_more_counts(key);
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.answered = true;
+        // What other members still have to do is no operation of a client any more.
+        self.load.end(op.counts.take());
         let (group, asker) = (op.group, op.asker);
         let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
         let bytes = op.body.len() as u64;

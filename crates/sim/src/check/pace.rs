@@ -1,11 +1,12 @@
 //! R11: when a server stays away and nothing else is wrong, the first lost copy is made anew soon after `rebuild_after`.
 //!
 //! The time runs from the moment at which an MDM takes the device for gone, and ends with the first map in which
-//! somebody takes its place.
+//! somebody takes its place. Only so many copies are made at a time: one that waited for others begins soon after
+//! one of those has ended.
 
 use super::Failure;
 use base::{DeviceId, Limits, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use wire::control::GroupInfo;
 
@@ -16,7 +17,17 @@ const SLACK: Duration = Duration::from_secs(1);
 #[derive(Default, Debug)]
 pub struct Pace {
     down: BTreeMap<DeviceId, Time>,
-    begun: BTreeMap<DeviceId, Time>,
+    begun: BTreeMap<DeviceId, Begun>,
+    /// Groups of which a copy is being made, and when one was ready last.
+    busy: BTreeSet<u32>,
+    ready: Option<Time>,
+}
+
+/// When the first copy began, and when another one had been ready last.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    at: Time,
+    after: Option<Time>,
 }
 
 impl Pace {
@@ -29,8 +40,14 @@ impl Pace {
     /// The map tells of a group.
     pub fn group(&mut self, group: &GroupInfo, now: Time) {
         let leaving = DeviceId(group.leaving);
+        match group.leaving {
+            0 if self.busy.remove(&group.id) => self.ready = Some(now),
+            0 => {}
+            _ => drop(self.busy.insert(group.id)),
+        }
         if self.down.contains_key(&leaving) {
-            self.begun.entry(leaving).or_insert(now);
+            let begun = Begun { at: now, after: self.ready };
+            self.begun.entry(leaving).or_insert(begun);
         }
     }
 
@@ -40,9 +57,11 @@ impl Pace {
             return Ok(());
         };
         // A clock may run slow by a tenth.
-        let bound = limits.rebuild_after * 11 / 10 + limits.heartbeat_every * 4 + SLACK;
-        let took = begun.since(*down);
-        if took <= bound {
+        let slack = limits.heartbeat_every * 4 + SLACK;
+        let bound = limits.rebuild_after * 11 / 10 + slack;
+        let took = begun.at.since(*down);
+        let waited = begun.after.is_some_and(|ready| begun.at.since(ready) <= slack);
+        if took <= bound || waited {
             return Ok(());
         }
         let text = format!(
@@ -71,6 +90,17 @@ mod tests {
         };
         assert!(begins(2) && begins(3));
         assert!(!begins(10));
+        // Others were copied before it.
+        let other = |leaving| GroupInfo { id: 7, leaving, ..GroupInfo::default() };
+        let waits = |ready: u64| {
+            let mut pace = Pace::default();
+            pace.down(DeviceId(3), at(10));
+            pace.group(&other(4), at(12));
+            pace.group(&other(0), at(ready));
+            pace.group(&leaves, at(20));
+            pace.check(DeviceId(3), &limits).is_ok()
+        };
+        assert!(waits(19) && !waits(15));
         assert!(Pace::default().check(DeviceId(3), &limits).is_ok(), "it had nothing");
     }
 }

@@ -1,6 +1,7 @@
 //! A device, a store on it, and a model of what it has to hold; and crashes.
 #![allow(dead_code, unused_imports)]
 
+mod changes;
 pub mod disk;
 pub mod lives;
 pub mod model;

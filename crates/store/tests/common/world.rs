@@ -55,17 +55,17 @@ pub struct Crash {
 }
 
 #[derive(Clone, Debug)]
-enum Ask {
+pub(super) enum Ask {
     Read { at: u32, len: u32 },
     Write { stamp: u32, at: u32, len: u32, marks: Marks },
     Change(Change),
 }
 
 #[derive(Clone, Debug)]
-struct Pending {
-    group: GroupId,
-    unit: UnitKey,
-    ask: Ask,
+pub(super) struct Pending {
+    pub group: GroupId,
+    pub unit: UnitKey,
+    pub ask: Ask,
 }
 
 pub struct World {
@@ -79,11 +79,11 @@ pub struct World {
     open: Vec<(Effect, u64)>,
     /// Those that don't end.
     held: Vec<(Effect, u64)>,
-    pending: BTreeMap<u64, Pending>,
+    pub(super) pending: BTreeMap<u64, Pending>,
     /// Volumes that were dropped, and the first token after that.
-    drops: Vec<(VolumeId, u64)>,
-    next: u64,
-    volume: u32,
+    pub(super) drops: Vec<(VolumeId, u64)>,
+    pub(super) next: u64,
+    pub(super) volume: u32,
     /// Device operations that ended.
     pub ops: u64,
     /// Ends come in order.
@@ -398,7 +398,7 @@ impl World {
         })
     }
 
-    fn is_busy(&self, group: GroupId) -> bool {
+    pub(super) fn is_busy(&self, group: GroupId) -> bool {
         self.pending.values().any(|p| p.group == group)
     }
 
@@ -454,7 +454,7 @@ impl World {
         assert_eq!(store.used(), used, "a reservation leaves nothing");
     }
 
-    fn insert(&mut self, group: GroupId, unit: UnitKey, ask: Ask) -> u64 {
+    pub(super) fn insert(&mut self, group: GroupId, unit: UnitKey, ask: Ask) -> u64 {
         self.next += 1;
         self.pending.insert(self.next, Pending { group, unit, ask });
         self.next
@@ -527,51 +527,6 @@ impl World {
         }
     }
 
-    fn change(&mut self, group: GroupId) {
-        if self.is_busy(group) {
-            return;
-        }
-        let record = self.model.record(group).clone();
-        let epoch = Epoch(record.acted.0 + 1);
-        let some: Vec<(UnitKey, BlockSet)> = record.dirty.into_iter().take(1).collect();
-        let change = match self.prng.below(9) {
-            0 => Change::Wipe,
-            1 => Change::CleanAll,
-            2 => Change::Executed(Vec::new()),
-            3 => Change::Base(epoch),
-            4 | 5 => Change::Clean(some),
-            6 => Change::Joins(epoch),
-            _ => Change::Acted(epoch),
-        };
-        self.start_change(group, change);
-    }
-
-    /// All of a group is forgotten. No job of it may run.
-    pub fn wipe(&mut self, group: GroupId) {
-        assert!(!self.is_busy(group));
-        self.start_change(group, Change::Wipe);
-    }
-
-    fn start_change(&mut self, group: GroupId, change: Change) {
-        let token = self.insert(group, UnitKey::default(), Ask::Change(change.clone()));
-        self.store.as_mut().expect("mounted").change(Some(token), group, vec![change]);
-    }
-
-    fn drop_volume(&mut self) {
-        let volume = VolumeId(self.volume);
-        if self.pending.values().any(|p| p.unit.volume == volume || p.unit.volume.0 == 0) {
-            return; // jobs on a volume that goes have a test of their own
-        }
-        self.volume += 1;
-        self.drops.push((volume, self.next + 1));
-        let store = self.store.as_mut().expect("mounted");
-        let bytes = store.drop_volume(volume);
-        let of = |((_, u), _): &(&(GroupId, UnitKey), &Unit)| u.volume == volume;
-        let slots: u64 = self.model.units.iter().filter(of).map(|(_, u)| u.slots()).sum();
-        assert_eq!(bytes, slots * (64 << 10));
-        assert!(!store.volumes().contains(&volume));
-    }
-
     // ---- ends ----
 
     fn finish(&mut self, f: Finished) {
@@ -596,18 +551,7 @@ impl World {
         }
     }
 
-    /// A job that started after a drop, and had a record, is durable: so is the drop.
-    fn drops_are_durable(&mut self, token: u64, p: &Pending) {
-        let recorded = matches!(&p.ask, Ask::Write { stamp, .. } if *stamp != 0);
-        if recorded {
-            let gone: Vec<VolumeId> =
-                self.drops.iter().filter(|(_, t)| *t <= token).map(|(v, _)| *v).collect();
-            self.drops.retain(|(_, t)| *t > token);
-            gone.into_iter().for_each(|v| self.forget(v));
-        }
-    }
-
-    fn forget(&mut self, volume: VolumeId) {
+    pub(super) fn forget(&mut self, volume: VolumeId) {
         self.model.units.retain(|(_, u), _| u.volume != volume);
         for record in self.model.records.values_mut() {
             record.dirty.retain(|u, _| u.volume != volume);
