@@ -186,8 +186,10 @@ impl Sdc {
         call(&mut self.client, &mut Turn { now, map, pool, out: &mut self.actions })
     }
 
-    /// Does what the client core wants done, until nothing is left.
+    /// Does what the client core wants done, until nothing is left. First of all what waits for a place is handed over:
+    /// what was answered as late ends without a word, and frees its place.
     fn run(&mut self, now: Time, out: &mut Effects) {
+        self.nbd_admit(now, out);
         while !self.actions.is_empty() {
             let mut batch = core::mem::replace(&mut self.actions, core::mem::take(&mut self.spare));
             for action in batch.drain(..) {

@@ -178,3 +178,25 @@ fn what_finds_no_place_in_a_busy_client_has_the_same_time() {
     assert_eq!(answers.len(), 8 * 16, "eight answers without data");
     assert!(answers.chunks(16).all(|a| crate::nbd_client::be32(a, 4) == NBD_EIO));
 }
+
+#[test]
+fn who_waits_for_the_place_of_what_took_too_long_gets_it() {
+    let mut c = Cluster::new(Limits {
+        answer_within: Duration::from_secs(5),
+        sdc_requests: 4,
+        ..Limits::SHIPPED
+    });
+    c.pass(ms(1));
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    c.hold = true;
+    (1..=3).for_each(|cookie| write(&mut c, &mut nbd, cookie, 0xaa));
+    c.pass(ms(5200));
+    assert_eq!(nbd.take(&mut c).len(), 3 * 16, "three answers");
+    // Its server has them still. When it answers, nobody is told: that alone makes the place.
+    write(&mut c, &mut nbd, 4, 0xbb);
+    assert_eq!(nbd.take(&mut c), []);
+    c.hold = false;
+    c.release();
+    assert_eq!(nbd.reply(&mut c, 4).0, 0);
+    assert_eq!((c.data[0], c.sdc.outstanding()), (0xbb, 0));
+}
