@@ -628,15 +628,22 @@ fn volumes(state: &State, words: &Words) -> Reconcile {
     change
 }
 
+/// Who leaves a group, of which servers' maps say nothing: the last one of three.
+fn leaving(replicas: &[DeviceId]) -> Option<DeviceId> {
+    replicas.last().copied().filter(|_| replicas.len() > 2)
+}
+
 impl Group {
     /// A group of which only a map of a server is known.
     pub(crate) fn doubtful(info: &GroupInfo) -> Group {
         let ids = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<DeviceId>>();
+        let replicas = ids(&info.replicas);
+        let leaving = leaving(&replicas);
         Group {
             epoch: base::Epoch(info.epoch),
-            replicas: ids(&info.replicas),
+            replicas,
             in_sync: ids(&info.in_sync),
-            leaving: Some(DeviceId(info.leaving)).filter(|d| d.0 != 0),
+            leaving,
             lost: info.lost,
             doubt: Doubt::Reports,
             ..Group::default()
@@ -652,7 +659,7 @@ impl Group {
         if in_sync.iter().any(|d| up(*d)) {
             in_sync.retain(|d| up(*d));
         }
-        let leaving = replicas.last().copied().filter(|_| replicas.len() > 2);
+        let leaving = leaving(&replicas);
         let primary = in_sync.iter().copied().find(|d| up(*d));
         let epoch = base::Epoch(info.epoch + JUMP);
         Group {

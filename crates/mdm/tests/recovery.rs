@@ -377,6 +377,40 @@ fn a_volume_made_since_is_kept_where_one_of_its_groups_waits() {
 }
 
 #[test]
+fn a_group_made_since_enters_also_in_the_middle_of_a_move() {
+    let mut before = pair(Durable);
+    apply(&mut before, &up(3, 3, 13, Durable));
+    let mut state = with_recovery(before);
+    let mut one = running(word(1, 1, None));
+    // Maps of servers don't say which one leaves: it is the third one.
+    let made = GroupInfo { id: 3, in_sync: vec![1], ..moved(2, &[1, 3, 2]) };
+    let mapping = Some(state.volumes[&VolumeId(1)].mapping.info());
+    let volume = |id: u32, name: &str, slots: Vec<u32>| VolumeInfo {
+        id,
+        name: name.into(),
+        size: 1 << 20,
+        slots,
+        mapping: mapping.clone(),
+        ..VolumeInfo::default()
+    };
+    let old = mdm::publish::volume_info(VolumeId(1), &state.volumes[&VolumeId(1)]);
+    assert!(one.add(Report {
+        version: state.version.0 + 5,
+        told: state.version.0 + 5,
+        next_volume: 3,
+        groups: vec![GroupReport { group: 3, acted: 2, base: 2, config: Some(made) }],
+        volumes: vec![old, volume(2, "new", vec![3])],
+        ..Report::default()
+    }));
+    let told = words(vec![(1, one)]);
+    settle(&mut state, &told, false);
+    assert_eq!(strange(&state, &told), []);
+    assert_eq!(state.volumes[&VolumeId(2)].name, "new");
+    let made = group(&state, 3);
+    assert_eq!((made.doubt, made.leaving), (Doubt::Reports, Some(DeviceId(2))));
+}
+
+#[test]
 fn a_backup_of_before_the_first_device_waits_for_a_person() {
     let mut state = State::new();
     let form = Command::FormCluster(mdm::command::FormCluster { cluster: 7 });
