@@ -1,9 +1,12 @@
 //! The MDMs' logs are lost, and one of them goes on: with its own log, or with a backup. What is judged of that: a volume that
-//! the map of a running server has is known afterwards; data of a volume that nobody knows any more is kept until
-//! somebody orders that it goes; and a group is left in doubt only if a server was down, or emptied, meanwhile.
+//! the map of a running server has is known afterwards, if nobody knew that it is deleted; data of a volume that nobody
+//! knows any more is kept until somebody orders that it goes; and a group is left in doubt only if a server was down, or
+//! emptied, meanwhile.
 
+mod known;
 mod mappings;
 
+use self::known::{Has, Known};
 use crate::admin::Order;
 use crate::check::Failure;
 use crate::check::agreement::Agreement;
@@ -13,8 +16,10 @@ use crate::plan::{Death, IoKind, Who};
 use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
 use base::{DeviceId, GroupId, SECTOR, Time, UNIT, UnitKey, VolumeId};
+use mdm::State;
 use mdm::group::{Doubt, Group};
 use node::backup::{Backup, pack};
+use node::mdm::Mdm;
 use node::sds::{Device, Sds};
 use seam::{DiskId, Journal};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,8 +50,10 @@ enum Phase {
 pub struct Rescue {
     phase: Phase,
     backup: Option<Vec<u8>>,
-    /// Volumes of which a server's map knew at the loss: by the server, in this life.
-    known: BTreeMap<VolumeId, Vec<(u8, u32)>>,
+    /// What the backup has.
+    backed_up: Has,
+    /// What was known of volumes at the loss.
+    known: Known,
     /// The servers' lives at the loss.
     lives: Vec<u32>,
     /// Volumes that nobody knows any more.
@@ -73,7 +80,9 @@ impl Stage {
     pub(crate) fn back_up(&mut self) {
         let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
         let backup = pack(&mdm.state().to_bytes(), self.seconds());
+        let backed_up = has(mdm.state());
         (self.rescue.backup, self.rescue.emptied) = (Some(backup), false);
+        self.rescue.backed_up = backed_up;
     }
 
     /// The MDMs die, and lose their logs, but for this one.
@@ -95,7 +104,7 @@ impl Stage {
         self.rescue.doubted.extend(doubted);
         self.rescue.judged = 0;
         self.rescue.phase = Phase::Lost(survivor);
-        self.remember_what_is_known();
+        self.remember_what_is_known(survivor);
         for i in 0..self.plan.mdms {
             self.end_mdm(i);
             if survivor != Some(i) {
@@ -123,19 +132,22 @@ impl Stage {
         self.kill(who, Death { keep: true, ..Death::default() });
     }
 
-    fn remember_what_is_known(&mut self) {
+    fn remember_what_is_known(&mut self, survivor: Option<u8>) {
         let ids: Vec<VolumeId> = self.volumes.iter().filter_map(|v| v.id).collect();
         let running = |i: &u8| self.world.state(self.proc(Who::Sds(*i))) != ProcState::Dead;
-        let servers: Vec<u8> = (0..self.plan.sds).filter(running).collect();
         let life = |i: u8| self.world.life(self.proc(Who::Sds(i)));
-        let knows =
-            |i: &u8, id: VolumeId| self.sds(*i).is_some_and(|s| s.map().volumes.contains_key(&id));
-        let by = |id: VolumeId| {
-            servers.iter().filter(|i| knows(i, id)).map(|i| (*i, life(*i))).collect()
+        let has_map = |i: u8| {
+            let map = self.sds(i)?.map();
+            let has = (map.volumes.keys().copied().collect(), map.next_volume);
+            Some(((i, life(i)), has))
         };
-        let known = ids.into_iter().map(|id| (id, by(id))).collect();
+        let servers: Vec<_> = (0..self.plan.sds).filter(running).filter_map(has_map).collect();
+        let log = match survivor {
+            Some(i) => self.mdm_at(i).map(has_log),
+            None => Some(self.rescue.backed_up.clone()),
+        };
         let lives = (0..self.plan.sds).map(life).collect();
-        (self.rescue.known, self.rescue.lives) = (known, lives);
+        (self.rescue.known, self.rescue.lives) = (Known::new(&ids, &servers, log.as_ref()), lives);
     }
 
     /// Volumes that devices have to hold data of: something was written, and nothing was taken back.
@@ -285,20 +297,11 @@ impl Stage {
         }
         let lost = |id: &VolumeId| !state.volumes.contains_key(id);
         let lost: Vec<VolumeId> = self.volumes.iter().filter_map(|v| v.id).filter(lost).collect();
-        let kept = |id: &VolumeId| state.recovery.is_unknown(*id);
-        let dropped = lost.iter().find(|id| !kept(id)).copied();
-        let same = |(i, life): &(u8, u32)| self.world.life(self.proc(Who::Sds(*i))) == *life;
-        let known = |id: &VolumeId| self.rescue.known.get(id).is_some_and(|by| by.iter().any(same));
-        if let Some(id) = lost.iter().find(|id| known(id)) {
-            let text = format!(
-                "{id} was on the map of a server that ran all the time, and is not known any more"
-            );
-            return Err(Failure::new("recovery", text));
-        }
-        if let Some(id) = dropped {
-            let text = format!("nobody knows what became of {id}, and it counts as deleted");
-            return Err(Failure::new("recovery", text));
-        }
+        let kept = |id: VolumeId| state.recovery.is_unknown(id);
+        let ran = |(i, life): &(u8, u32)| self.world.life(self.proc(Who::Sds(*i))) == *life;
+        let judged = self.rescue.known.judge(&lost, ran, kept);
+        judged.map_err(|text| Failure::new("recovery", text))?;
+        let unknown: Vec<VolumeId> = lost.iter().copied().filter(|id| kept(*id)).collect();
         self.rescue.phase = Phase::Over;
         for volume in self.volumes.iter_mut().filter(|v| v.id.is_some_and(|id| lost.contains(&id)))
         {
@@ -307,7 +310,7 @@ impl Stage {
         if !lost.is_empty() {
             self.marks.meet("sim: a volume was not known any more after a recovery");
         }
-        self.rescue.unknown.extend(lost);
+        self.rescue.unknown.extend(unknown);
         self.heed_mappings();
         self.remove_again();
         self.forget_groups();
@@ -462,4 +465,18 @@ impl Stage {
         unknown.into_iter().for_each(|id| self.order(Order::Forget(id)));
         Ok(())
     }
+}
+
+/// What an MDM's state has of volumes.
+fn has(state: &State) -> Has {
+    (state.volumes.keys().copied().collect(), state.next_volume)
+}
+
+/// The same of its log, with entries that may not be decided.
+fn has_log(mdm: &Mdm) -> Has {
+    let mut state = mdm.state().clone();
+    for entry in mdm.consensus().map_or_else(Vec::new, |c| c.undecided()) {
+        assert!(mdm::entry::apply(&mut state, &entry), "this build wrote it");
+    }
+    has(&state)
 }
