@@ -398,7 +398,13 @@ fn a_group_made_since_enters_also_in_the_middle_of_a_move() {
         version: state.version.0 + 5,
         told: state.version.0 + 5,
         next_volume: 3,
-        groups: vec![GroupReport { group: 3, acted: 2, base: 2, config: Some(made) }],
+        groups: vec![GroupReport {
+            group: 3,
+            acted: 2,
+            base: 2,
+            config: Some(made),
+            joiner: false
+        }],
         volumes: vec![old, volume(2, "new", vec![3])],
         ..Report::default()
     }));
