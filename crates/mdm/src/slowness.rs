@@ -7,8 +7,9 @@
 //!
 //! Slow is who takes long against the others of its pool, all the time: a pool that is overloaded as a whole has no slow
 //! devices. Done without is only who is needed for no group, not while copies are made by it or for it (they are work
-//! that we gave it), and of few fault units at a time one, of many a fifth. Copies excuse nobody who takes as long for
-//! one operation as the slow may be slow: no copy moves there, and the groups wait for nothing.
+//! that we gave it), and of few fault units at a time one, of many a fifth. Copies excuse nobody who takes several times
+//! as long for one operation as the slow may be slow: no copy moves there, and the groups wait for nothing. Several times,
+//! as an operation's time includes the queue before it, and copies make that long.
 
 use crate::state::State;
 use crate::status::Observed;
@@ -20,6 +21,8 @@ use wire::control::Intent;
 
 /// So many times as long as others takes who is slow.
 const TIMES: u32 = 4;
+/// So many times `slow_for` an operation may take where copies are made.
+const HANGS: u32 = 3;
 /// A judgement lasts for so many heartbeats without news.
 const LASTS: u32 = 10;
 
@@ -93,7 +96,7 @@ impl Slowness {
                 units.entry(unit).or_default().insert(*device);
             }
         }
-        let copies = |d: &DeviceId| delays[d] < limits.slow_for && has_copies(*d, state);
+        let copies = |d: &DeviceId| delays[d] < limits.slow_for * HANGS && has_copies(*d, state);
         let may = |devices: &BTreeSet<DeviceId>| {
             !devices.iter().any(copies) && can_do_without(devices, now, state, seen)
         };

@@ -161,6 +161,9 @@ fn copies_excuse_a_device_as_long_as_it_ends_some() {
     assert!(rig.state.groups[&id].joiners.contains(&DeviceId(2)));
     rig.says(2, &[(2, 900)]);
     assert_eq!(rig.long(), [], "its copies take their time");
-    rig.says(2, &[(2, rig.limits.slow_for.as_millis() as u32)]);
+    let queue = rig.limits.slow_for.as_millis() as u32 * 2;
+    rig.says(2, &[(2, queue)]);
+    assert_eq!(rig.long(), [], "it has much to do");
+    rig.says(2, &[(2, queue * 2)]);
     assert_eq!(rig.long(), [2], "none of them ends");
 }

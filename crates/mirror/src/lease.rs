@@ -158,7 +158,7 @@ impl Leases {
 
     /// Since when this side has run without a long stop. While it stood still it asked nobody, and what was answered
     /// before that waits to be read.
-    fn awake(&self, now: Time) -> Time {
+    pub(crate) fn awake(&self, now: Time) -> Time {
         let stood = now.since(self.ran) > self.suspect_after / 2;
         if stood { now } else { self.awake }
     }

@@ -65,6 +65,8 @@ pub(crate) struct Sync {
     asked: Lsn,
     /// What [`Mirror::sends`] was then.
     asked_after: u64,
+    /// What it was when they were sealed.
+    pub sealed_after: u64,
     /// The last one that went to the peers. Others may have gone to other members since.
     pub sent: Lsn,
     /// How long the answer is waited for.
@@ -97,6 +99,7 @@ impl Sync {
             sealed: Members::default(),
             asked: last,
             asked_after: sends,
+            sealed_after: sends,
             sent: last,
             patience: ASK_AGAIN,
             todo: Dirty::default(),
@@ -423,9 +426,10 @@ impl<J: Journal> Mirror<J> {
 
     /// Everything that was sent is there: all peers are equal.
     pub(crate) fn seal(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        let sends = self.sends;
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         let Some(sync) = &mut primary.sync else { return };
-        sync.phase = Phase::Seal(sync.sent);
+        (sync.phase, sync.sealed_after) = (Phase::Seal(sync.sent), sends);
         self.asking.insert(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }

@@ -22,7 +22,7 @@ use crate::replica::{Members, Role};
 use crate::sync::Phase;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, Limits, LinkId, Lsn, Mutant, Time, UNIT, mutant};
+use base::{DeviceId, Duration, GroupId, Limits, LinkId, Lsn, Mutant, Time, UNIT, mutant};
 use seam::{Buf, Effects, Head, Journal};
 use wire::{Header, Kind, flag};
 
@@ -44,6 +44,8 @@ pub(crate) struct Peer {
     backlog: VecDeque<u64>,
     /// Clients wait for room, since then or since the last answer.
     awaited: Option<Time>,
+    /// The number of the operation that it answered last, and when.
+    answered: Option<(u64, Time)>,
 }
 
 impl Peer {
@@ -67,6 +69,11 @@ impl Peer {
         if number > self.fence {
             all.flying -= core::mem::take(&mut self.sunk);
         }
+    }
+
+    /// It does what was sent before this number: it has answered such an operation within this time.
+    fn is_before(&self, number: u64, now: Time, within: Duration) -> bool {
+        self.answered.is_some_and(|(last, at)| last < number && now.since(at) <= within)
     }
 
     /// Something waits for room.
@@ -256,6 +263,7 @@ impl<J: Journal> Mirror<J> {
     pub(crate) fn make_room(&mut self, now: Time, from: DeviceId, bytes: u64, number: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
         peer.land(bytes, number, &mut self.traffic);
+        peer.answered = Some((number, now));
         if peer.is_waited_for() {
             peer.awaited = peer.awaited.map(|_| now);
             self.note_room(from);
@@ -340,21 +348,26 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Joiners that stand still are cut off.
+    /// Joiners that stand still are cut off. Time in which this process stood still itself says nothing.
     pub(crate) fn cut_standing(&mut self, now: Time, out: &mut Effects) {
+        let awake = self.leases.awake(now);
         let groups: Vec<GroupId> = self.joining.iter().copied().collect();
         for group in groups {
             let joiner = self.sync_mut(group).and_then(|sync| sync.joiner);
             let awaited = joiner.and_then(|joiner| self.peers.get(joiner)?.awaited);
-            let mute = awaited.is_some_and(|since| now.since(since) > self.limits.suspect_after);
-            if self.is_stuck(now, group) || mute {
+            let after = self.limits.suspect_after;
+            let mute = awaited.is_some_and(|since| now.since(since.max(awake)) > after);
+            if joiner.is_some_and(|joiner| self.is_stuck(now, awake, group, joiner)) || mute {
                 self.cut(now, group, out);
             }
         }
     }
 
-    /// The joiner of this group has had the same oldest operation to answer for too long.
-    fn is_stuck(&mut self, now: Time, group: GroupId) -> bool {
+    /// The joiner of this group has had the same oldest operation to answer for too long, and not because of what it got
+    /// before that: a window may hold more work than it does in that time, and its device may do one thing after the other.
+    /// What waits for room here has not been sent.
+    fn is_stuck(&mut self, now: Time, awake: Time, group: GroupId, joiner: DeviceId) -> bool {
+        let Some(peer) = self.peers.get(joiner) else { return false };
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {
             return false;
         };
@@ -363,13 +376,23 @@ impl<J: Journal> Mirror<J> {
             let op = self.ops.get(key).expect("an operation of the stream lives");
             op.sent.intersects(sync.members) && !op.acked.intersects(sync.members)
         };
-        let owed = match sync.phase {
-            Phase::Seal(lsn) => Some(lsn.next()),
-            _ => primary.stream.iter().find(|e| !e.done && lacks(e.op)).map(|e| e.lsn),
+        let number = |key: u64| {
+            let sent = self.ops.get(key).filter(|op| op.flying.intersects(sync.members));
+            sent.map_or(u64::MAX, |op| op.number)
         };
+        let owed = match sync.phase {
+            Phase::Seal(lsn) => Some((lsn.next(), sync.sealed_after + 1)),
+            _ => {
+                let oldest = primary.stream.iter().find(|e| !e.done && lacks(e.op));
+                oldest.map(|e| (e.lsn, number(e.op)))
+            }
+        };
+        let within = self.limits.suspect_after;
+        let owed = owed.filter(|(_, number)| !peer.is_before(*number, now, within));
+        let owed = owed.map(|(lsn, _)| lsn);
         let before: Option<(Lsn, Time)> = sync.owes.filter(|(lsn, _)| owed == Some(*lsn));
         sync.owes = owed.map(|lsn| before.unwrap_or((lsn, now)));
-        let stands = |(_, since)| now.since(since) > self.limits.suspect_after * STANDS;
+        let stands = |(_, since): (Lsn, Time)| now.since(since.max(awake)) > within * STANDS;
         before.is_some_and(stands) && !mutant::on(Mutant::AwaitJoiner)
     }
 }

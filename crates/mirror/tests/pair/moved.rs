@@ -3,7 +3,7 @@
 use super::*;
 
 /// The group in another epoch.
-fn config(
+pub fn config(
     epoch: u64,
     primary: u32,
     replicas: &[u32],

@@ -272,6 +272,46 @@ fn what_only_a_joiner_lacks_takes_no_room_of_clients() {
     go_on(&mut pair);
 }
 
+/// Ends the oldest job that the joiner's device has; true if that copied the first block.
+fn end_one(pair: &mut Pair) -> bool {
+    let journal = pair.mirrors[1].journal_mut();
+    if journal.held.is_empty() {
+        return false;
+    }
+    let (token, unit, job) = journal.held.remove(0);
+    let first = matches!(&job, Job::Write { at: 0, .. });
+    journal.reserve(GROUP, unit, 0, 0);
+    journal.write(unit, job);
+    journal.ended.push(Finished { token, result: Ok(Buf::EMPTY), crc: None });
+    first
+}
+
+/// Its device does one thing after the other, and has more than five seconds of work.
+#[test]
+fn a_joiner_that_works_is_not_cut_off_for_what_lies_behind_other_work() {
+    let mut pair = settle(narrow());
+    (0..4).for_each(|block| assert_eq!(pair.write(0, block, 1), Some(Status::Ok)));
+    pair.configure(1, &[1], &[], &[0]);
+    pair.wait(3000);
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    pair.wait(500);
+    assert_eq!(pair.mirrors[0].admissions().len(), 1, "the first group waits for it");
+    pair.mirrors[1].journal_mut().hangs = true;
+    (50..57).for_each(|block| write(&mut pair, block, 7));
+    pair.run();
+    let other = moved::config(pair.epoch, 1, &[1, 2], &[1], &[2]);
+    for i in [1, 0] {
+        let (mirror, out) = (&mut pair.mirrors[i], &mut pair.outs[i]);
+        mirror.configure(pair.now, GroupId(4), &other, true, out);
+    }
+    let mut copies = 0;
+    for _ in 0..30 {
+        pair.wait(1000);
+        copies += usize::from(end_one(&mut pair));
+    }
+    assert_eq!(copies, 1, "the same block was copied again");
+}
+
 /// Another group has nothing to do at the joiner, so its questions are answered.
 #[test]
 fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_hangs() {
