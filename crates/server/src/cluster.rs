@@ -93,8 +93,17 @@ pub fn spawn(dir: &StateDir, name: &str) -> Result<Child> {
         .with_context(|| format!("can't start {name}"))
 }
 
-/// Stops processes: asks, waits, kills. Returns those that had to be killed.
+/// Stops processes: asks, waits, kills. Returns those that had to be killed. MDMs end first: a server that ends before
+/// them would count as dead, and its copies as out of date.
 pub fn stop(processes: &[(String, Process)]) -> Result<Vec<String>> {
+    let all = processes.iter();
+    let (mdms, others): (Vec<_>, Vec<_>) = all.partition(|(name, _)| name.starts_with("mdm"));
+    let mut killed = end(&mdms)?;
+    killed.extend(end(&others)?);
+    Ok(killed)
+}
+
+fn end(processes: &[&(String, Process)]) -> Result<Vec<String>> {
     for (_, process) in processes {
         process.signal(Signal::TERM)?;
         // A stopped process (SIGSTOP) would sleep on.
