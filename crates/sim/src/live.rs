@@ -323,13 +323,15 @@ impl Stage {
     }
 
     /// True when it has to be seen that the others don't reach these: each shares groups with two other servers at least.
+    /// Nobody watches over the members of a group that is lost.
     pub fn can_be_found_cut_off(&self, away: &[u8]) -> bool {
         let servers = (0..self.plan.sds).filter(|j| !away.contains(j));
         let servers: BTreeMap<u32, u8> =
             servers.filter_map(|j| Some((self.sds(j)?.id().0, self.plan.server(j)))).collect();
         away.iter().all(|i| {
             let Some(device) = self.sds(*i).map(|sds| sds.id().0) else { return false };
-            let shared = self.observer.groups.values().filter(|g| g.replicas.contains(&device));
+            let live = self.observer.groups.values().filter(|g| !g.lost);
+            let shared = live.filter(|g| g.replicas.contains(&device));
             let others: BTreeSet<u8> =
                 shared.flat_map(|g| &g.replicas).filter_map(|d| servers.get(d).copied()).collect();
             others.len() > 1

@@ -137,9 +137,11 @@ impl Stage {
         let running = |i: &u8| self.world.state(self.proc(Who::Sds(*i))) != ProcState::Dead;
         let life = |i: u8| self.world.life(self.proc(Who::Sds(i)));
         let has_map = |i: u8| {
-            let map = self.sds(i)?.map();
-            let has = (map.volumes.keys().copied().collect(), map.next_volume);
-            Some(((i, life(i)), has))
+            let sds = self.sds(i)?;
+            let map = sds.map();
+            let volumes = map.volumes.iter().map(|(id, v)| (*id, v.slots.clone())).collect();
+            let groups = map.groups_of(sds.id()).into_iter().collect();
+            Some(((i, life(i)), Has { volumes, next: map.next_volume, groups }))
         };
         let servers: Vec<_> = (0..self.plan.sds).filter(running).filter_map(has_map).collect();
         let log = match survivor {
@@ -469,7 +471,8 @@ impl Stage {
 
 /// What an MDM's state has of volumes.
 fn has(state: &State) -> Has {
-    (state.volumes.keys().copied().collect(), state.next_volume)
+    let volumes = state.volumes.iter().map(|(id, v)| (*id, v.slots.clone())).collect();
+    Has { volumes, next: state.next_volume, groups: state.groups.keys().copied().collect() }
 }
 
 /// The same of its log, with entries that may not be decided.

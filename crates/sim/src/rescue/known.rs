@@ -1,31 +1,51 @@
 //! Which volumes are known after a recovery: those on the map of a server that ran all the time, but for those of which
 //! somebody knew at the loss that they are deleted: a server, the log that the recovery begins with, or the backup. Who
 //! ordered that has not heard how it ended, and has to take either for true: the last entries of a log may be decided or not.
+//! A volume stays unknown where a group of it was on the maps only of servers that were started again: nobody knows the
+//! members of the group then.
 
-use base::VolumeId;
+use base::{GroupId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A server in one of its lives.
+pub(super) type Life = (u8, u32);
 
 /// What was known at the loss.
 #[derive(Default, Debug)]
 pub(super) struct Known {
-    /// Servers whose maps have a volume, in these lives.
-    by: BTreeMap<VolumeId, Vec<(u8, u32)>>,
+    /// Servers whose maps have a volume.
+    by: BTreeMap<VolumeId, Vec<Life>>,
+    /// For each volume, and each of its groups that the log doesn't have: servers whose maps have the group.
+    groups: BTreeMap<VolumeId, Vec<Vec<Life>>>,
     /// Volumes that are deleted, as somebody knows.
     deleted: BTreeSet<VolumeId>,
 }
 
-/// What a map has, or a log: volumes, and the id of the next one.
-pub(super) type Has = (BTreeSet<VolumeId>, VolumeId);
+/// What a map has, or a log.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Has {
+    /// Each volume, with the groups of its units.
+    pub volumes: BTreeMap<VolumeId, Vec<GroupId>>,
+    /// The id of the next volume.
+    pub next: VolumeId,
+    /// Groups of which the members are known.
+    pub groups: BTreeSet<GroupId>,
+}
 
 impl Known {
-    /// What is known of these volumes: by servers, in these lives, and by what the recovery begins with.
-    pub fn new(ids: &[VolumeId], servers: &[((u8, u32), Has)], log: Option<&Has>) -> Known {
+    /// What is known of these volumes: by servers, and by what the recovery begins with.
+    pub fn new(ids: &[VolumeId], servers: &[(Life, Has)], log: Option<&Has>) -> Known {
         let mut known = Known::default();
         let maps = || servers.iter().map(|(_, has)| has);
+        let all = |what: &dyn Fn(&Has) -> bool| {
+            servers.iter().filter(|(_, has)| what(has)).map(|(life, _)| *life).collect()
+        };
         for id in ids {
-            let has = servers.iter().filter(|(_, (volumes, _))| volumes.contains(id));
-            known.by.insert(*id, has.map(|(server, _)| *server).collect());
-            let is_deleted = |(volumes, next): &Has| id < next && !volumes.contains(id);
+            known.by.insert(*id, all(&|has| has.volumes.contains_key(id)));
+            let groups: BTreeSet<_> = maps().filter_map(|m| m.volumes.get(id)).flatten().collect();
+            let groups = groups.into_iter().filter(|g| log.is_none_or(|l| !l.groups.contains(g)));
+            known.groups.insert(*id, groups.map(|g| all(&|has| has.groups.contains(g))).collect());
+            let is_deleted = |has: &Has| *id < has.next && !has.volumes.contains_key(id);
             if maps().chain(log).any(is_deleted) {
                 known.deleted.insert(*id);
             }
@@ -38,13 +58,17 @@ impl Known {
     pub fn judge(
         &self,
         lost: &[VolumeId],
-        ran: impl Fn(&(u8, u32)) -> bool,
+        ran: impl Fn(&Life) -> bool,
         kept: impl Fn(VolumeId) -> bool,
     ) -> Result<(), String> {
         for id in lost.iter().filter(|id| !self.deleted.contains(id)) {
-            if self.by.get(id).is_some_and(|by| by.iter().any(&ran)) {
+            let named = self.by.get(id).is_some_and(|by| by.iter().any(&ran));
+            let whole =
+                self.groups.get(id).is_some_and(|all| all.iter().all(|by| by.iter().any(&ran)));
+            if named && whole {
                 return Err(format!(
-                    "{id} was on the map of a server that ran all the time, and is not known any more"
+                    "{id} was on the map of a server that ran all the time, its groups were on such maps, and it is \
+                     not known any more"
                 ));
             }
             if !kept(*id) {
@@ -61,12 +85,15 @@ mod tests {
 
     const OURS: VolumeId = VolumeId(2);
 
+    /// Each volume has a group of its own id, and the map has these groups.
     fn has(volumes: &[u32], next: u32) -> Has {
-        (volumes.iter().map(|id| VolumeId(*id)).collect(), VolumeId(next))
+        let groups = volumes.iter().map(|id| GroupId(*id)).collect();
+        let volumes = volumes.iter().map(|id| (VolumeId(*id), vec![GroupId(*id)])).collect();
+        Has { volumes, next: VolumeId(next), groups }
     }
 
     /// Whether volume 2 may be unknown after a recovery in which server 0 stayed in its life 7.
-    fn may_go(servers: &[((u8, u32), Has)], log: Option<&Has>, kept: bool) -> bool {
+    fn may_go(servers: &[(Life, Has)], log: Option<&Has>, kept: bool) -> bool {
         let known = Known::new(&[OURS], servers, log);
         known.judge(&[OURS], |server| *server == (0, 7), |_| kept).is_ok()
     }
@@ -78,6 +105,17 @@ mod tests {
         assert!(!may_go(&[((0, 7), map.clone())], Some(&has(&[1], 2)), true), "an older log");
         assert!(may_go(&[((0, 6), map.clone())], None, true), "it was started again");
         assert!(!may_go(&[((0, 6), map)], None, false), "and its data counts as deleted");
+    }
+
+    #[test]
+    fn a_volume_of_which_nobody_that_ran_knows_a_group_may_go() {
+        let part = Has { groups: BTreeSet::new(), ..has(&[1, 2], 3) };
+        let (ran, other) = (((0, 7), part), has(&[1, 2], 3));
+        assert!(may_go(&[ran.clone()], None, true), "its group is on no map");
+        assert!(may_go(&[ran.clone(), ((1, 1), other.clone())], None, true), "started again since");
+        assert!(!may_go(&[ran.clone()], None, false), "but its data counts as deleted");
+        let old = Has { volumes: BTreeMap::new(), next: VolumeId(1), ..other };
+        assert!(!may_go(&[ran], Some(&old), true), "the log has the group");
     }
 
     #[test]
