@@ -9,11 +9,12 @@
 //!    the start is free.
 //!
 //! Home and pages are paced by the log: for each byte that jobs add to it, a part of the work is done, so that it has ended
-//! when the log has a quarter more in it than made it due. All at once, it would keep jobs from a slow device for as long as it takes.
+//! a quarter of what made it due later. All at once, it would keep jobs from a slow device for as long as it takes.
 //! When somebody waits for it, or the log has half more, it is done as fast as it goes.
 //!
 //! It is fuzzy: jobs go on, and pages may say more than the log's new start. Replay forgives that. They must not say less:
-//! so none begins while a sweep has to free what an older record gave back.
+//! so none begins while a sweep has to free what an older record gave back. It waits for the sweep's steps until the log
+//! has a quarter more than made it due; then the sweep ends at once.
 //! No step needs room in the log.
 
 use super::bits::Bits;

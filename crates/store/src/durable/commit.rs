@@ -19,9 +19,10 @@ use seam::{Buf, DiskOp, Effect, Effects};
 /// So many that wait for a flush are worth one, although more are on their way.
 const MANY: usize = 16;
 
-/// How much log may be behind the first record that has not ended, in `Tuning::overlay_bytes`. More of it waits, as for
-/// a ring that is full: the next mount has to keep it in memory.
-const HELD: u64 = 8;
+/// How much one operation that takes long may hold, in `Tuning::overlay_bytes`: log behind the first
+/// record that has not ended, and payload that went home before an older one did. The next mount has
+/// to keep both in memory. More of it waits, as for a ring that is full.
+pub(super) const HELD: u64 = 8;
 
 /// What is on its way to being durable.
 #[derive(Debug, Default)]
@@ -95,9 +96,11 @@ impl Durable {
     /// takes long: then what makes room is asked for, and jobs wait.
     fn next_batch(&mut self) -> (usize, usize) {
         let (mut count, mut len) = (0, size_of::<BatchHead>());
-        if self.log.unsettled() > HELD * self.tuning.overlay_bytes as u64 {
+        let held = HELD * self.tuning.overlay_bytes as u64;
+        if self.log.unsettled() > held {
             return (0, len);
         }
+        let behind = self.overlay.bytes_behind() > held;
         let mut payload = self.commit.payload + self.overlay.bytes();
         for i in 0..self.commit.queue.len() {
             let key = self.commit.queue[i];
@@ -111,7 +114,8 @@ impl Durable {
                 break;
             }
             // One that is too long for the bound goes when it is alone.
-            if inline > 0 && payload > 0 && payload + inline > self.tuning.overlay_bytes {
+            let full = payload > 0 && payload + inline > self.tuning.overlay_bytes;
+            if inline > 0 && (full || behind) {
                 self.destage.wanted = true;
                 break;
             }

@@ -1,6 +1,10 @@
 //! Destaging: blocks that the log holds go to their slots, neighbours together, many at a time; as fast as new ones come, when
 //! as many wait as should, and not in long bursts, which would keep jobs from the device.
+//!
+//! They go in the order of their places. When that has left one behind for so long that much went home
+//! before it, it is next.
 
+use super::commit::HELD;
 use super::job::{Op, Waiter};
 use super::store::Durable;
 use super::write::join;
@@ -37,6 +41,11 @@ impl Durable {
         let due = core::mem::take(&mut self.destage.wanted) || bytes > most / 2;
         if self.destage.busy > FEW {
             return;
+        }
+        if self.overlay.bytes_behind() > HELD / 2 * most as u64
+            && let Some(oldest) = self.overlay.oldest_ready()
+        {
+            self.destage.cursor = oldest;
         }
         while self.destage.busy < RUNS {
             if !(due || self.checkpoint_wants_home() && self.checkpoint_may_go_on()) {

@@ -5,6 +5,9 @@
 //!
 //! Invariants: a block is never written to its slot twice at the same time, or the older data could
 //! land last; what leaves is exactly what was written and flushed, never something newer.
+//!
+//! A mount puts all payload into memory again from the oldest record on that has a block here, so
+//! what went home since then is counted.
 
 use super::layout::SLOT_BLOCKS;
 use alloc::collections::BTreeMap;
@@ -47,9 +50,11 @@ pub struct Run {
 pub struct Overlay {
     /// By slot and block.
     entries: BTreeMap<(u32, u32), Entry>,
-    /// By record: how many blocks here came with it.
-    records: BTreeMap<u64, u32>,
+    /// By record: how many blocks here came with it, and what `home` was when the first came.
+    records: BTreeMap<u64, (u32, u64)>,
     blocks: usize,
+    /// Blocks that are in their slots durably, since the mount.
+    home: u64,
     /// How many can be sent to their slots.
     ready: usize,
 }
@@ -63,6 +68,19 @@ impl Overlay {
     /// The oldest record that something here came with.
     pub fn oldest(&self) -> Option<u64> {
         self.records.keys().next().copied()
+    }
+
+    /// Bytes that went home since the oldest record came, and which a mount reads all the same.
+    pub fn bytes_behind(&self) -> u64 {
+        let oldest = self.records.values().next();
+        oldest.map_or(0, |(_, home)| (self.home - home) * u64::from(BLOCK))
+    }
+
+    /// Where the oldest record has a block that can be sent to its slot.
+    pub fn oldest_ready(&self) -> Option<(u32, u32)> {
+        let oldest = self.oldest()?;
+        let ready = |e: &Entry| e.record == oldest && e.is_ready();
+        self.entries.iter().find(|(_, e)| ready(e)).map(|(at, _)| *at)
     }
 
     /// A block's newest data.
@@ -90,7 +108,7 @@ impl Overlay {
         });
         (entry.data, entry.record, entry.written) = (Some(data), record, false);
         self.ready += usize::from(entry.is_ready());
-        *self.records.entry(record).or_insert(0) += 1;
+        self.records.entry(record).or_insert((0, self.home)).0 += 1;
         self.blocks += 1;
     }
 
@@ -107,7 +125,7 @@ impl Overlay {
         self.ready -= usize::from(entry.is_ready());
         if entry.data.take().is_some() {
             self.blocks -= 1;
-            let count = self.records.get_mut(&entry.record).expect("it is counted");
+            let (count, _) = self.records.get_mut(&entry.record).expect("it is counted");
             *count -= 1;
             if *count == 0 {
                 self.records.remove(&entry.record);
@@ -178,6 +196,7 @@ impl Overlay {
         let entry = self.entries.get(&(slot, block));
         if entry.is_some_and(|e| e.written && e.record == record) {
             self.forget(slot, block);
+            self.home += 1;
         }
     }
 }

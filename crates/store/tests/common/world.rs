@@ -352,6 +352,13 @@ impl World {
         self.held.append(&mut self.open);
     }
 
+    /// The same of writes that begin there.
+    pub fn hold_writes(&mut self, range: Range<u64>) {
+        self.collect();
+        let begins = |e: &Effect| matches!(e, Effect::Write { at, .. } if range.contains(at));
+        self.held.extend(self.open.extract_if(.., |(e, _)| begins(e)));
+    }
+
     /// It ends after all.
     pub fn release(&mut self) {
         self.open.append(&mut self.held);
