@@ -82,6 +82,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::slice::from_ref;
 
     const OURS: VolumeId = VolumeId(2);
 
@@ -111,9 +112,9 @@ mod tests {
     fn a_volume_of_which_nobody_that_ran_knows_a_group_may_go() {
         let part = Has { groups: BTreeSet::new(), ..has(&[1, 2], 3) };
         let (ran, other) = (((0, 7), part), has(&[1, 2], 3));
-        assert!(may_go(&[ran.clone()], None, true), "its group is on no map");
+        assert!(may_go(from_ref(&ran), None, true), "its group is on no map");
         assert!(may_go(&[ran.clone(), ((1, 1), other.clone())], None, true), "started again since");
-        assert!(!may_go(&[ran.clone()], None, false), "but its data counts as deleted");
+        assert!(!may_go(from_ref(&ran), None, false), "but its data counts as deleted");
         let old = Has { volumes: BTreeMap::new(), next: VolumeId(1), ..other };
         assert!(!may_go(&[ran], Some(&old), true), "the log has the group");
     }
