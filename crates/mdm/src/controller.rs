@@ -7,6 +7,7 @@
 use crate::command::{self, Command};
 use crate::group::{Doubt, Group};
 use crate::mapping::{Grant, Mapping};
+use crate::recovery::Word;
 use crate::refused::{MAX_DEVICES, MAX_NEW_GROUPS, MAX_SDCS, PEER_NAME_MAX, Refused, check_name};
 use crate::state::{Device, Sdc, State, check_size, survives};
 use alloc::collections::BTreeSet;
@@ -14,8 +15,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    DeviceId, DomainId, FaultSetId, Incarnation, Limits, Mutant, PoolId, SdcId, SdsId, UNIT,
-    beside_spare, mutant,
+    DeviceId, DomainId, FaultSetId, GroupId, Incarnation, Limits, Mutant, PoolId, SdcId, SdsId,
+    UNIT, beside_spare, mutant,
 };
 use core::net::SocketAddr;
 use placement::Choice;
@@ -46,15 +47,21 @@ pub enum Registration<Id> {
 
 impl State {
     /// An SDS reports. `older` says that its connection was there before the one on which the
-    /// present life registered: then it can't be the newer process.
-    pub fn register(&self, m: &control::Register, older: bool) -> Registration<DeviceId> {
+    /// present life registered: then it can't be the newer process. `told` is what its device has told of its groups, if an
+    /// MDM that goes on alone has asked for that.
+    pub fn register(
+        &self,
+        m: &control::Register,
+        older: bool,
+        told: Option<&Word>,
+    ) -> Registration<DeviceId> {
         if let Err(text) = check_peer(&m.sds) {
             return Registration::Bad(text);
         }
         if m.address.parse::<SocketAddr>().is_err() {
             return Registration::Bad(format!("`{:.64}` is no address: use `ip:port`", m.address));
         }
-        let checked = self.check_device(m);
+        let checked = self.check_device(m, told);
         if let (Err(text), false) = (checked, mutant::on(Mutant::StrangeDevice)) {
             return Registration::WrongDevice(text);
         }
@@ -114,12 +121,18 @@ impl State {
         if lost { Incarnation(told) } else { self.next_incarnation }
     }
 
-    /// True when the lost MDMs may have taken in this content of a device, in place of what this MDM believes to be there. An
-    /// older one remembers less than the state does.
-    fn may_have_replaced(&self, id: DeviceId, m: &control::Register) -> bool {
-        let mine = self.groups_of(id).iter().map(|group| &self.groups[group]);
-        let known = mine.filter(|g| g.doubt != Doubt::None).map(|g| g.epoch.0).max();
-        self.recovery.open && known.is_none_or(|known| m.acted >= known)
+    /// True when the lost MDMs may have taken in this content of a device, in place of what this MDM believes to be there. Of
+    /// one group at least it remembers as much as the state does, or it has taken part in a group that was made since. Older
+    /// content can't: the epoch of each group that it had rose when it was replaced.
+    fn may_have_replaced(&self, id: DeviceId, told: Option<&Word>) -> bool {
+        let doubtful = |group: &GroupId| self.groups[group].doubt != Doubt::None;
+        let known = self.groups_of(id).iter().any(doubtful);
+        let is_newer = |(group, acted): (GroupId, u64)| match self.groups.get(&group) {
+            Some(g) => g.doubt != Doubt::None && acted >= g.epoch.0,
+            None => acted > 0,
+        };
+        let newer = told.is_some_and(|word| word.took_part().any(is_newer));
+        self.recovery.open && (!known || newer)
     }
 
     /// True for a device that the lost MDMs may have taken in.
@@ -175,7 +188,7 @@ impl State {
 
     /// Whether a device may be what it says, where it is. One that was copied must not be taken for the
     /// original, one that was replaced not for its successor, and an empty one not for one that has data.
-    fn check_device(&self, m: &control::Register) -> Result<(), String> {
+    fn check_device(&self, m: &control::Register, told: Option<&Word>) -> Result<(), String> {
         let Some((id, d)) = self.reporter(m) else {
             return match m.device {
                 0 => Ok(()),
@@ -209,7 +222,7 @@ impl State {
         if d.intent == Intent::Removed {
             return Err(format!("it is {id}, which was removed from this cluster: add it anew"));
         }
-        if d.store != m.store && (elsewhere || !self.may_have_replaced(id, m)) {
+        if d.store != m.store && (elsewhere || !self.may_have_replaced(id, told)) {
             return Err(format!(
                 "it is an {id} that was replaced since: its data is of no use any more. Add it anew"
             ));

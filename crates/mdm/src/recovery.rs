@@ -194,6 +194,11 @@ impl Word {
         sdcs.len() <= MAX_SDCS
     }
 
+    /// Groups with the newest epochs in which the device took part.
+    pub(crate) fn took_part(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
+        self.groups.iter().map(|(group, said)| (*group, said.acted))
+    }
+
     fn acted(&self, group: GroupId) -> u64 {
         self.groups.get(&group).map_or(0, |s| s.acted)
     }

@@ -229,23 +229,31 @@ fn registrations_tell_lives_apart() {
         device: 1,
         ..control::Register::default()
     };
-    assert_eq!(state.register(&m(1), false), Registration::Known(DeviceId(1)));
-    assert!(matches!(state.register(&m(5), true), Registration::Superseded(_)), "an older link");
-    let Registration::New(DeviceId(1), command) = state.register(&m(5), false) else { panic!() };
+    assert_eq!(state.register(&m(1), false, None), Registration::Known(DeviceId(1)));
+    assert!(
+        matches!(state.register(&m(5), true, None), Registration::Superseded(_)),
+        "an older link"
+    );
+    let Registration::New(DeviceId(1), command) = state.register(&m(5), false, None) else {
+        panic!()
+    };
     apply(&mut state, &command);
     assert_eq!(state.devices[&DeviceId(1)].incarnation.0, 3);
-    assert!(matches!(state.register(&m(1), false), Registration::Superseded(_)), "an earlier life");
-    assert_eq!(state.register(&m(5), true), Registration::Known(DeviceId(1)));
+    assert!(
+        matches!(state.register(&m(1), false, None), Registration::Superseded(_)),
+        "an earlier life"
+    );
+    assert_eq!(state.register(&m(5), true, None), Registration::Known(DeviceId(1)));
     apply(&mut state, &down(1, 3, false));
-    let Registration::New(_, command) = state.register(&m(5), false) else { panic!() };
+    let Registration::New(_, command) = state.register(&m(5), false, None) else { panic!() };
     apply(&mut state, &command);
     assert_eq!(state.devices[&DeviceId(1)].incarnation.0, 3, "the same life");
     assert_eq!(state.revive(DeviceId(1)), None);
 
     let bad = control::Register { address: "nowhere".into(), ..m(1) };
-    assert!(matches!(state.register(&bad, false), Registration::Bad(_)));
+    assert!(matches!(state.register(&bad, false, None), Registration::Bad(_)));
     let bad = control::Register { sds: "x".repeat(65), ..m(1) };
-    assert!(matches!(state.register(&bad, false), Registration::Bad(_)));
+    assert!(matches!(state.register(&bad, false, None), Registration::Bad(_)));
     let sdc = control::RegisterSdc { name: "c".into(), nonce: 8, ..Default::default() };
     let Registration::New(id, command) = state.register_sdc(&sdc, false) else { panic!() };
     let version = state.version;
@@ -271,7 +279,9 @@ fn a_device_that_has_grown_counts_with_what_it_has_now() {
         device: 1,
         ..control::Register::default()
     };
-    let Registration::New(DeviceId(1), command) = state.register(&larger, false) else { panic!() };
+    let Registration::New(DeviceId(1), command) = state.register(&larger, false, None) else {
+        panic!()
+    };
     assert_eq!(apply(&mut state, &command), Outcome::Changed);
     assert_eq!(state.devices[&DeviceId(1)].capacity, 3 << 30);
     assert!(state.version > version, "everybody hears of it");
@@ -298,13 +308,16 @@ fn a_device_is_known_by_what_is_written_on_it() {
         ..control::Register::default()
     };
     let refused = |state: &State, m: &control::Register, words: &str| {
-        let Registration::WrongDevice(text) = state.register(m, false) else { panic!("{words}") };
+        let Registration::WrongDevice(text) = state.register(m, false, None) else {
+            panic!("{words}")
+        };
         assert!(text.contains(words), "{text}");
     };
     refused(&state, &moved("sds2", 7, 77), "stop that one first");
     apply(&mut state, &down(1, 1, true));
     refused(&state, &moved("sds2", 0, 77), "dev2, which counts as up");
-    let Registration::New(DeviceId(1), command) = state.register(&moved("sds2", 7, 77), false)
+    let Registration::New(DeviceId(1), command) =
+        state.register(&moved("sds2", 7, 77), false, None)
     else {
         panic!("a device that was moved")
     };
@@ -317,13 +330,17 @@ fn a_device_is_known_by_what_is_written_on_it() {
     apply(&mut state, &down(1, life, true));
     refused(&state, &empty, "--replace 1");
     let meant = control::Register { replace: true, ..empty };
-    let Registration::New(DeviceId(1), command) = state.register(&meant, false) else {
+    let Registration::New(DeviceId(1), command) = state.register(&meant, false, None) else {
         panic!("a device that is replaced")
     };
     apply(&mut state, &command);
     assert_eq!(state.devices[&DeviceId(1)].store, 99);
     let unnamed = control::Register { replace: false, ..meant };
-    assert_eq!(state.register(&unnamed, false), Registration::Known(DeviceId(1)), "the same life");
+    assert_eq!(
+        state.register(&unnamed, false, None),
+        Registration::Known(DeviceId(1)),
+        "the same life"
+    );
     refused(&state, &moved("sds1", 0, 79), "was replaced");
     refused(&state, &control::Register { device: 55, ..moved("sds1", 0, 80) }, "no dev55");
     let set_back = control::Register { store: 99, acted: 1000, ..moved("sds2", 7, 78) };
@@ -332,7 +349,7 @@ fn a_device_is_known_by_what_is_written_on_it() {
     let set_back = control::Register { acted: 0, next_volume: next_volume + 1, ..set_back };
     refused(&state, &set_back, "holds data of a volume");
     let held = control::Register { next_volume, ..set_back };
-    assert!(!matches!(state.register(&held, false), Registration::WrongDevice(_)));
+    assert!(!matches!(state.register(&held, false, None), Registration::WrongDevice(_)));
 }
 
 #[test]

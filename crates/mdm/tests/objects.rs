@@ -69,7 +69,7 @@ fn register(
         pool: home.2.into(),
         ..Default::default()
     };
-    match state.register(&m, false) {
+    match state.register(&m, false, None) {
         Registration::New(id, command) => {
             assert_eq!(apply(state, &command), Outcome::Changed);
             Ok(id)

@@ -303,7 +303,7 @@ fn a_device_that_the_lost_ones_took_in_is_waited_for_and_let_in() {
     assert_eq!(waits_for(&state, &told), [3]);
     finish(&mut state);
     settle(&mut state, &told, false);
-    let registration = state.register(&life(3, "sds3", 41), false);
+    let registration = state.register(&life(3, "sds3", 41), false, None);
     let mdm::controller::Registration::New(id, command) = registration else {
         panic!("{registration:?}")
     };
@@ -636,7 +636,7 @@ fn a_report_without_end_is_refused() {
 fn a_device_and_a_life_that_the_lost_ones_gave_go_on() {
     let mut state = recovered(Durable);
     for (device, sds, incarnation) in [(1, "sds1", 40), (3, "sds3", 41)] {
-        let registration = state.register(&life(device, sds, incarnation), false);
+        let registration = state.register(&life(device, sds, incarnation), false, None);
         let mdm::controller::Registration::New(id, command) = registration else {
             panic!("{registration:?}")
         };
@@ -653,7 +653,7 @@ fn a_device_and_a_life_that_the_lost_ones_gave_go_on() {
 fn a_device_that_was_replaced_since_is_let_in_and_what_was_there_is_no_evidence() {
     let other = |store| control::Register { store, nonce: store, ..life(1, "sds1", 40) };
     let mut state = recovered(Durable);
-    let registration = state.register(&other(99), false);
+    let registration = state.register(&other(99), false, Some(&word(1, 1, None)));
     let mdm::controller::Registration::New(id, command) = registration else {
         panic!("{registration:?}")
     };
@@ -662,24 +662,64 @@ fn a_device_that_was_replaced_since_is_let_in_and_what_was_there_is_no_evidence(
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Gone);
     finish(&mut state);
-    let registration = state.register(&other(98), false);
+    let registration = state.register(&other(98), false, None);
     assert!(!matches!(registration, mdm::controller::Registration::New(..)), "{registration:?}");
+}
+
+/// What a device says of several groups: in which epochs it took part.
+fn took_part(groups: &[(u32, u64)]) -> Word {
+    let mut word = Word::default();
+    let said = |(group, acted): &(u32, u64)| GroupReport {
+        group: *group,
+        acted: *acted,
+        base: 1,
+        ..GroupReport::default()
+    };
+    let groups = groups.iter().map(said).collect();
+    assert!(word.add(Report { groups, ..Report::default() }));
+    word
 }
 
 #[test]
 fn a_disk_that_was_replaced_before_is_not_let_in_by_a_recovery() {
     use mdm::controller::Registration::{Bad, WrongDevice};
-    let old =
-        |sds: &str, acted| control::Register { store: 99, nonce: 99, acted, ..life(1, sds, 40) };
-    let refused = |state: &State, m: &control::Register| {
-        matches!(state.register(m, false), WrongDevice(_) | Bad(_))
+    let old = |sds: &str| control::Register { store: 99, nonce: 99, ..life(1, sds, 40) };
+    let refused = |state: &State, m: &control::Register, told: &[(u32, u64)]| {
+        matches!(state.register(m, false, Some(&took_part(told))), WrongDevice(_) | Bad(_))
     };
-    let mut state = recovered(Durable);
-    assert!(refused(&state, &old("sds1", 0)), "it remembers less than the MDM does");
-    assert!(!refused(&state, &old("sds1", 50)));
+    let mut state = pair(Durable);
+    let (one, two) = (9, 5);
+    for (id, epoch) in [(1, one), (2, two)] {
+        state.groups.get_mut(&GroupId(id)).unwrap().epoch = Epoch(epoch);
+    }
+    let mut state = with_recovery(state);
+    let sds1 = old("sds1");
+    assert!(refused(&state, &sds1, &[]), "it remembers less than the MDM does");
+    assert!(refused(&state, &sds1, &[(1, one - 1), (2, two - 1)]));
+    // Of one group it remembers as much: it may have been emptied, and let in to that group again.
+    assert!(!refused(&state, &sds1, &[(1, one)]));
+    assert!(!refused(&state, &sds1, &[(1, 0), (2, two)]));
+    assert!(!refused(&state, &sds1, &[(7, 1)]), "the group was made since");
+    assert!(refused(&state, &sds1, &[(7, 0)]), "and it took no part in that");
     // It stands at another place, and the device is off.
     state.apply(state.index + 1, &down(1, 1, true));
-    assert!(refused(&state, &old("sds2", 50)) && refused(&state, &old("sds9", 50)));
+    let newer = [(1, one + 50)];
+    assert!(refused(&state, &old("sds2"), &newer) && refused(&state, &old("sds9"), &newer));
+}
+
+#[test]
+fn epochs_of_one_group_say_nothing_of_another_one() {
+    let other = control::Register { store: 99, nonce: 99, ..life(1, "sds1", 40) };
+    let mut state = pair(Durable);
+    // Group 1 comes to a much later epoch than group 2.
+    state.groups.get_mut(&GroupId(1)).unwrap().epoch = Epoch(9);
+    let state = with_recovery(state);
+    let lets_in = |told: &[(u32, u64)]| {
+        let registration = state.register(&other, false, Some(&took_part(told)));
+        matches!(registration, mdm::controller::Registration::New(..))
+    };
+    assert!(lets_in(&[(2, 1)]), "it was emptied since, and is in sync in group 2 again");
+    assert!(!lets_in(&[(1, 8)]), "it was replaced before");
 }
 
 /// Servers pass maps on, but of deletions they tell only what an MDM has told them.

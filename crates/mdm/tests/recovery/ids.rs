@@ -9,7 +9,7 @@ use wire::control::{ObjectKind, RegisterSdc};
 /// A server, or a client, of which nobody has heard before.
 fn id_of_new(state: &mut State) -> Option<DeviceId> {
     let new = control::Register { store: 55, nonce: 55, ..life(0, "new", 0) };
-    match state.register(&new, false) {
+    match state.register(&new, false, None) {
         Registration::New(id, command) => {
             assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed);
             Some(id)
@@ -59,7 +59,8 @@ fn a_device_of_after_an_earlier_restore_of_the_same_backup_keeps_its_id_for_itse
     finish(&mut late);
     assert!(id_of_new(&mut late).is_some_and(|id| id > old));
     for mut state in [state, late] {
-        let Registration::New(id, command) = state.register(&life(old.0, "sds9", 41), false) else {
+        let Registration::New(id, command) = state.register(&life(old.0, "sds9", 41), false, None)
+        else {
             panic!("it is not let in")
         };
         assert_eq!((id, state.apply(state.index + 1, &command)), (old, Outcome::Changed));
@@ -74,7 +75,8 @@ fn a_device_of_after_an_earlier_restore_of_the_same_backup_keeps_its_id_for_itse
 fn a_device_that_only_it_knows_of_comes_back_with_its_id_after_a_second_restore() {
     let mut state = recovered(Durable);
     let old = state.next_device();
-    let Registration::New(id, command) = state.register(&life(old.0, "sds9", 41), false) else {
+    let Registration::New(id, command) = state.register(&life(old.0, "sds9", 41), false, None)
+    else {
         panic!("no map names it, and it has its id")
     };
     assert_eq!((id, state.apply(state.index + 1, &command)), (old, Outcome::Changed));
@@ -83,7 +85,7 @@ fn a_device_that_only_it_knows_of_comes_back_with_its_id_after_a_second_restore(
     settle(&mut state, &told, false);
     assert!(!state.recovery.open);
     // Who was given an id beside it comes later.
-    let late = state.register(&life(old.0 + 1, "sds10", 42), false);
+    let late = state.register(&life(old.0 + 1, "sds10", 42), false, None);
     assert!(matches!(late, Registration::New(id, _) if id.0 == old.0 + 1), "{late:?}");
     assert!(id_of_new(&mut state).is_some_and(|id| id.0 > old.0 + 1));
 }

@@ -321,7 +321,8 @@ impl Mdm {
         let opened = self.links[&link].opened;
         let session = self.state.reporter(m).and_then(|(id, _)| self.devices.get(&id));
         let before = session.map_or(0, |s| s.began);
-        let registration = self.state.register(m, before > opened);
+        let told = self.links[&link].word.as_ref();
+        let registration = self.state.register(m, before > opened, told);
         let (device, began) = match registration {
             Registration::Known(_) | Registration::New(..) if self.is_set_back(m) => {
                 let text = self.set_back(m);
