@@ -35,6 +35,12 @@ impl Load {
         self.ops >= limits.shard_ops || self.bytes >= limits.shard_bytes
     }
 
+    /// How many there are.
+    pub fn ops(&self) -> u32 {
+        self.ops
+    }
+
+    /// What they take.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -50,8 +50,12 @@ pub struct Grown {
     pub flying: usize,
     /// Units in dirty sets that belong to volumes that are gone.
     pub gone: usize,
-    /// Bytes of clients' operations that are not answered.
+    /// Operations of clients that are not answered.
+    pub client_ops: usize,
+    /// Their bytes.
     pub client_bytes: usize,
+    /// Copies of resyncs under way, where they are read.
+    pub copies: usize,
 }
 
 /// Who waits for a change.
@@ -237,7 +241,9 @@ impl<J: Journal> Mirror<J> {
             }),
             flying: self.most_flying() as usize,
             gone: dirty.filter(|(unit, _)| self.is_gone(unit.volume)).count(),
+            client_ops: self.load.ops() as usize,
             client_bytes: self.load.bytes() as usize,
+            copies: self.copies as usize,
         }
     }
 
@@ -261,8 +267,10 @@ impl<J: Journal> Mirror<J> {
             flying: crate::window::most(limits) as usize,
             // What was in flight when the volume went.
             gone: stream,
-            // The last one that is taken.
+            client_ops: limits.shard_ops as usize,
+            // And the last one that is taken.
             client_bytes: limits.shard_bytes as usize + base::UNIT as usize,
+            copies: crate::pace::Pace::most(limits) as usize,
         }
     }
 

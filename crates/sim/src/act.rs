@@ -249,6 +249,24 @@ impl Stage {
         }
     }
 
+    /// Takes back the damage of these blocks, whoever has it; of a server that doesn't run, all of it: where its blocks
+    /// are nobody can tell.
+    pub(crate) fn heal_blocks(&mut self, group: GroupId, unit: UnitKey, blocks: Range<u32>) {
+        for i in (0..self.plan.sds).filter(|_| !self.plan.allow_loss) {
+            let id = self.proc(Who::Sds(i));
+            let device = self.world.actor::<Sds>(id).and_then(Sds::device);
+            let places = device.and_then(|d| d.durable()).map(|durable| {
+                let places = blocks.clone().filter_map(|b| durable.place(group, unit, b));
+                places.collect::<Vec<u64>>()
+            });
+            let disk = self.world.disk(id, DiskId(0));
+            match places {
+                Some(places) => places.into_iter().for_each(|at| disk.heal_at(at)),
+                None => drop(disk.heal_all()),
+            }
+        }
+    }
+
     /// No more writes go wrong.
     pub fn disarm(&mut self) {
         for i in 0..self.plan.sds {

@@ -155,7 +155,7 @@ impl Stage {
     }
 
     /// True when the operation touches a block that is or was damaged on some server: by the plan, as its copy was made
-    /// from one that was, or as that server's device fails to read now and then.
+    /// from one that was, or as that server's device failed to read it, or something that isn't data.
     fn may_be_damaged(&self, op: &Record) -> bool {
         if !self.plan.damages() {
             return false;
@@ -169,7 +169,8 @@ impl Stage {
             let place = |(group, unit, b): &(Option<GroupId>, UnitKey, u32)| {
                 durable.place((*group)?, *unit, *b)
             };
-            disk.has_failed()
+            let data = durable.layout().extents.iter().map(|e| e.slots.at..e.end);
+            disk.has_failed_outside(&data.collect::<Vec<_>>())
                 || blocks.iter().filter_map(place).any(|place| disk.is_or_was_damaged(place))
         };
         blocks.iter().any(|(_, unit, b)| self.harmed.contains(&(*unit, *b)))
@@ -246,5 +247,123 @@ impl Stage {
             true => Err(Failure::new("I9", format!("it is not mapped to this client: {record}"))),
             false => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Damage;
+    use crate::plan::Plan;
+    use crate::run;
+    use crate::trace::Sink;
+    use base::Prng;
+    use seam::DiskId;
+    use std::time::Duration;
+
+    /// Sectors of the first block, and of one that nothing happens to.
+    const STRUCK: u32 = 0;
+    const OTHER: u32 = 8 * 100;
+    /// A plan in which blocks may be damaged, and no other one.
+    const DAMAGES: &str = "at 0.5 damage 0 rot";
+    /// An alarm that is nobody's.
+    const OVER: u64 = 77;
+
+    /// Two servers whose only volume has data in two blocks.
+    fn stage(step: &str) -> Stage {
+        let text = format!(
+            "gabion-plan 1\nsds 2\nclients 1\nvolume 1\ndurable 1\ncapacity 8\ndepth 4\nlength 1.0\n{step}"
+        );
+        let plan: Plan = text.parse().unwrap();
+        let mut stage = Stage::new(&plan, Sink::Off);
+        run::set_up(&mut stage).unwrap();
+        let volume = stage.volumes[0].id.unwrap();
+        for sector in [STRUCK, OTHER] {
+            stage.issue(0, volume, IoKind::Write, sector, 8);
+        }
+        stage.world.alarm(stage.world.now() + Duration::from_secs(5), OVER);
+        while stage.step().unwrap() != Some(OVER) {}
+        assert!(stage.history.ops.iter().all(Record::is_ok), "both are written");
+        stage
+    }
+
+    /// Where a server has a block, and what the block's name is.
+    fn place(stage: &Stage, i: u8, sector: u32) -> (GroupId, UnitKey, u64) {
+        let unit = UnitKey { volume: stage.volumes[0].id.unwrap(), index: 0 };
+        let group = stage.sdc(0).unwrap().map().group_of(unit).unwrap();
+        let device = stage.sds(i).and_then(Sds::device).unwrap();
+        let at = device.durable().unwrap().place(group, unit, sector / BLOCK_SECTORS);
+        (group, unit, at.expect("it was written"))
+    }
+
+    fn damage(stage: &mut Stage, i: u8, sector: u32) {
+        let (at, id) = (place(stage, i, sector).2, stage.proc(Who::Sds(i)));
+        let disk = stage.world.disk(id, DiskId(0));
+        assert!(disk.damage(Damage::Rot, at, Vec::new(), &mut Prng::new(1)), "it is at rest");
+    }
+
+    fn is_damaged(stage: &Stage, i: u8, sector: u32) -> bool {
+        let disk = stage.world.disk_at(stage.proc(Who::Sds(i)), DiskId(0));
+        disk.is_damaged(place(stage, i, sector).2)
+    }
+
+    /// Whether reads of the two blocks may end in `Media`.
+    fn may_fail(stage: &mut Stage) -> [bool; 2] {
+        let volume = stage.volumes[0].id.unwrap();
+        [STRUCK, OTHER].map(|sector| {
+            let (index, _) = stage.record(0, volume, IoKind::Read, sector, 8);
+            stage.is_in_order(index, BlockError::Media)
+        })
+    }
+
+    #[test]
+    fn a_block_is_unreadable_only_where_it_is_or_was_damaged() {
+        let mut stage = stage(DAMAGES);
+        assert_eq!(may_fail(&mut stage), [false, false], "nothing is damaged yet");
+        damage(&mut stage, 1, STRUCK);
+        assert_eq!(may_fail(&mut stage), [true, false]);
+        stage.scanning = true;
+        assert_eq!(may_fail(&mut stage), [false, false], "the other copy is whole");
+        let unit = place(&stage, 0, STRUCK).1;
+        stage.lost_copies.insert((1, unit, 0));
+        assert_eq!(may_fail(&mut stage), [false, false], "one was told that it is lost");
+        stage.lost_copies.insert((0, unit, 0));
+        assert_eq!(may_fail(&mut stage), [true, false], "both were told that it is lost");
+        stage.lost_copies.clear();
+        stage.scanning = false;
+        stage.heal();
+        assert_eq!(may_fail(&mut stage), [true, false], "the answer may be on its way");
+    }
+
+    #[test]
+    fn a_read_that_fails_excuses_what_it_read_and_one_of_checksums_everything() {
+        let mut stage = stage(DAMAGES);
+        let (at, id) = (place(&stage, 0, STRUCK).2, stage.proc(Who::Sds(0)));
+        stage.world.disk(id, DiskId(0)).fail(at, BLOCK as usize);
+        assert_eq!(may_fail(&mut stage), [true, false]);
+        stage.world.disk(id, DiskId(0)).fail(0, BLOCK as usize);
+        assert_eq!(may_fail(&mut stage), [true, true]);
+    }
+
+    #[test]
+    fn where_nothing_is_damaged_no_block_is_unreadable() {
+        let mut stage = stage("");
+        damage(&mut stage, 1, STRUCK);
+        assert_eq!(may_fail(&mut stage), [false, false], "no plan has done that");
+    }
+
+    #[test]
+    fn what_a_joiner_is_told_to_be_lost_becomes_readable_again_and_nothing_else() {
+        let mut stage = stage(DAMAGES);
+        [STRUCK, OTHER].into_iter().for_each(|sector| damage(&mut stage, 0, sector));
+        let (group, unit, _) = place(&stage, 0, STRUCK);
+        let joiner = stage.proc(Who::Sds(1));
+        stage.copied_loss(joiner, group, unit, 0..1);
+        assert_eq!([STRUCK, OTHER].map(|s| is_damaged(&stage, 0, s)), [false, true]);
+        assert!(stage.lost_copies.contains(&(1, unit, 0)) && stage.has_to_mend());
+        // Where losses are allowed, nothing is taken back.
+        stage.plan.allow_loss = true;
+        stage.copied_loss(joiner, group, unit, 100..101);
+        assert!(is_damaged(&stage, 0, OTHER));
     }
 }

@@ -263,7 +263,7 @@ impl World {
 fn fail(disk: &mut Disk, what: &PendingKind, prng: &mut Prng) {
     let log = disk.kind() == DiskKind::Log;
     match what {
-        PendingKind::Read { .. } => disk.fail(),
+        PendingKind::Read { at, len } => disk.fail(*at, *len as usize),
         PendingKind::Write { at, body, durable } if log => {
             if prng.chance(0.5) {
                 let _ = disk.write(*at, body, *durable);

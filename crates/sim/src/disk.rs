@@ -135,8 +135,8 @@ pub struct Disk {
     atlas: BTreeMap<u64, Wrong>,
     /// Pages that are or were damaged.
     harmed: BTreeSet<u64>,
-    /// A read has failed although nothing was damaged.
-    failed: bool,
+    /// Pages of reads that have failed although nothing was damaged.
+    failed: BTreeSet<u64>,
     /// What becomes of the next write of data.
     trap: Option<Trap>,
 }
@@ -171,7 +171,7 @@ impl Disk {
             ended: 0,
             atlas: BTreeMap::new(),
             harmed: BTreeSet::new(),
-            failed: false,
+            failed: BTreeSet::new(),
             trap: None,
         }
     }
@@ -381,11 +381,16 @@ impl Disk {
         self.trap = None;
     }
 
-    /// The process dies: takes back what its next life could not tell from a write that was never finished. If `lasts`,
-    /// it can tell: damage stays, however young the write is.
-    pub fn forget_lies(&mut self, lasts: bool) {
+    /// Takes back the damage of this byte's page.
+    pub fn heal_at(&mut self, at: u64) {
+        self.heal(at / PAGE);
+    }
+
+    /// The process dies: takes back what its next life could not tell from a write that was never finished. If it `rests`,
+    /// its log tells that all writes are finished: damage stays, however young the write is.
+    pub fn forget_lies(&mut self, rests: bool) {
         self.trap = None;
-        let recent = |w: &Wrong| w.lie || !lasts && self.ended - w.since < SETTLED;
+        let recent = |w: &Wrong| !rests && (w.lie || self.ended - w.since < SETTLED);
         let pages: Vec<u64> =
             self.atlas.iter().filter(|(_, w)| recent(w)).map(|(page, _)| *page).collect();
         pages.into_iter().for_each(|page| self.heal(page));
@@ -404,23 +409,25 @@ impl Disk {
     }
 
     /// A read fails, whatever is there.
-    pub fn fail(&mut self) {
-        self.failed = true;
+    pub fn fail(&mut self, at: u64, len: usize) {
+        self.failed.extend(at / PAGE..(at + len as u64).div_ceil(PAGE));
     }
 
-    /// True when a read has failed although nothing was damaged.
-    pub fn has_failed(&self) -> bool {
-        self.failed
+    /// True when a read of something else than these bytes has failed although nothing was damaged: checksums, for example.
+    pub fn has_failed_outside(&self, data: &[Range<u64>]) -> bool {
+        let within = |page: &u64| data.iter().any(|range| range.contains(&(page * PAGE)));
+        self.failed.iter().any(|page| !within(page))
     }
 
-    /// True when the page of this byte is damaged, or was.
+    /// True when the page of this byte is damaged, or was, or a read of it has failed.
     pub fn is_or_was_damaged(&self, at: u64) -> bool {
-        self.harmed.contains(&(at / PAGE))
+        let page = at / PAGE;
+        self.harmed.contains(&page) || self.failed.contains(&page)
     }
 
     /// True when any of it is damaged, or was, or could not be read.
     pub fn was_harmed(&self) -> bool {
-        self.failed || !self.harmed.is_empty()
+        !self.failed.is_empty() || !self.harmed.is_empty()
     }
 
     /// A flush begins: it will cover the writes that have ended, i.e. those below this number.
@@ -624,6 +631,32 @@ mod tests {
             lost += u32::from(seen[0] == 1);
         }
         assert!((20..80).contains(&lost));
+    }
+
+    #[test]
+    fn a_death_takes_damage_back_only_as_long_as_a_log_can_t_tell_it() {
+        let left = |rests: bool, later: u64| {
+            let (mut d, mut prng) = (Disk::new(DiskKind::File, 1 << 20), Prng::new(4));
+            d.write(0, &[1; 4096], true).unwrap();
+            assert!(d.damage(Damage::Rot, 0, Vec::new(), &mut prng));
+            let page = |at: u64| std::iter::once(at..at + PAGE).collect();
+            // The next write to the second page is lost.
+            d.damage(Damage::Lost, 4096, page(4096), &mut prng);
+            d.write(4096, &[2; 4096], true).unwrap();
+            (0..later).for_each(|_| d.write(65536, &[3; 4096], true).unwrap());
+            // And one more would be lost.
+            d.damage(Damage::Lost, 8192, page(8192), &mut prng);
+            d.forget_lies(rests);
+            d.write(8192, &[4; 4096], true).unwrap();
+            [0, 4096, 8192].map(|at| d.is_damaged(at))
+        };
+        assert_eq!(left(true, 0), [true, true, false], "all is told, and nothing goes wrong later");
+        assert_eq!(left(false, 0), [false, false, false], "it may never have been finished");
+        assert_eq!(
+            left(false, SETTLED),
+            [true, false, false],
+            "a lost write never was, by its log"
+        );
     }
 
     #[test]

@@ -174,7 +174,8 @@ fn wait(
     }
 }
 
-fn set_up(stage: &mut Stage) -> Result<(), Failure> {
+/// Everybody starts, the volumes are made, and clients know them.
+pub(crate) fn set_up(stage: &mut Stage) -> Result<(), Failure> {
     let weather = stage.plan.weather.calmed();
     stage.world.set_weather(weather);
     for who in stage.everybody() {

@@ -31,6 +31,7 @@ use seam::Note;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use store::durable::{Durability, Tuning};
@@ -165,7 +166,6 @@ impl Stage {
     /// Everybody in place, nobody started.
     pub fn new(plan: &Plan, sink: Sink) -> Stage {
         let mut world = World::new(plan.seed, plan.weather.clone(), plan.limits.link_queue, sink);
-        world.damage_lasts = plan.allow_loss;
         let mdm = Some(Stage::address(Who::Mdm(0)));
         let id = world.add("mdm", mdm, vec![Disk::new(DiskKind::Log, 4 * TIB)]);
         world.tap.push(id);
@@ -544,7 +544,9 @@ impl Stage {
                     format!("{device} is done without, and is not slow"),
                 ));
             }
-            Note::Lost { unit, first, blocks, .. } => self.copied_loss(id, unit, first, blocks),
+            Note::Lost { group, unit, first, blocks } => {
+                self.copied_loss(id, group, unit, first..first + blocks);
+            }
             Note::Unreadable { group, unit, first, blocks } => {
                 self.met_damage(id, group, unit, first..first + blocks);
             }
@@ -577,13 +579,19 @@ impl Stage {
 
     /// A joiner was told that blocks can't be read any more. Unless losses are allowed, two copies of a block
     /// are never damaged: the first one becomes readable again, and has to mend the joiner's.
-    fn copied_loss(&mut self, id: ProcId, unit: UnitKey, first: u16, blocks: u16) {
+    pub(crate) fn copied_loss(
+        &mut self,
+        id: ProcId,
+        group: GroupId,
+        unit: UnitKey,
+        blocks: Range<u16>,
+    ) {
+        let blocks = u32::from(blocks.start)..u32::from(blocks.end);
         if let Who::Sds(i) = self.who(id) {
-            let blocks = u32::from(first)..u32::from(first) + u32::from(blocks);
             self.harmed.extend(blocks.clone().map(|b| (unit, b)));
-            self.lost_copies.extend(blocks.map(|b| (i, unit, b)));
+            self.lost_copies.extend(blocks.clone().map(|b| (i, unit, b)));
         }
-        self.heal();
+        self.heal_blocks(group, unit, blocks);
     }
 
     /// True while somebody has told a joiner that blocks can't be read: who is left when one more server goes might

@@ -149,8 +149,6 @@ pub struct World {
     pub tapped: Vec<(Head, Buf)>,
     /// Writes that clients have sent.
     pub(crate) writes: Writes,
-    /// Damage stays when the process dies, if its next life can tell it from a write that was cut short.
-    pub damage_lasts: bool,
     /// Hellos that somebody has overheard, with whom they were for; and what that one makes of them.
     pub(crate) overheard: VecDeque<(ProcId, Hello)>,
     pub(crate) forge_prng: Prng,
@@ -188,7 +186,6 @@ impl World {
             tap: Vec::new(),
             tapped: Vec::new(),
             writes: Writes::default(),
-            damage_lasts: false,
         }
     }
 
@@ -330,8 +327,7 @@ impl World {
     pub fn crash(&mut self, id: ProcId, power: bool) -> Option<Box<dyn Actor>> {
         // A device that has rested tells damage from a write that was cut short.
         let device = self.actor::<Sds>(id).and_then(Sds::device);
-        let told = device.and_then(|d| d.durable()).is_none_or(|d| d.has_told_all());
-        let lasts = self.damage_lasts && told;
+        let rests = device.and_then(|d| d.durable()).is_none_or(|d| d.has_told_all());
         let proc = &mut self.procs[id.0];
         let actor = proc.actor.take()?;
         let name = proc.name.clone();
@@ -347,7 +343,7 @@ impl World {
         proc.wake = None;
         proc.scheduled = false;
         proc.strike = Strike::None;
-        proc.disks.iter_mut().for_each(|disk| disk.forget_lies(lasts));
+        proc.disks.iter_mut().for_each(|disk| disk.forget_lies(rests));
         for (_, op) in std::mem::take(&mut proc.pending) {
             if let PendingKind::Write { at, body, .. } = op.what {
                 proc.disks[op.disk.0 as usize].write_torn(at, &body, &mut self.disk_prng);

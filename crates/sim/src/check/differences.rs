@@ -4,7 +4,7 @@
 use super::i03_mirrors::block;
 use super::{Failure, executed};
 use crate::stage::Stage;
-use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, UnitKey};
+use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, GroupId, UnitKey};
 use mirror::Standing;
 use node::sds::Sds;
 use seam::Journal;
@@ -22,9 +22,7 @@ pub fn check(stage: &mut Stage, group: GroupId) -> Result<(), Failure> {
     }
     for (n, (i, a)) in members.iter().enumerate() {
         for (j, b) in &members[n + 1..] {
-            if !a.all && !b.all {
-                compare(stage, group, (*i, a), (*j, b))?;
-            }
+            compare(stage, group, (*i, a), (*j, b))?;
         }
     }
     Ok(())
@@ -43,19 +41,20 @@ pub fn check_some(stage: &mut Stage) -> Result<(), Failure> {
 
 /// The servers whose replicas count as in sync, and what those know.
 fn members(stage: &Stage, group: GroupId) -> Vec<(u8, Standing)> {
-    // Of a group in doubt nobody knows who is in sync.
-    let known = |g: &&GroupInfo| !g.lost && g.doubt == 0;
-    let Some(config) = stage.observer.groups.get(&group).filter(known) else {
-        return Vec::new();
-    };
+    let Some(config) = stage.observer.groups.get(&group) else { return Vec::new() };
     let standing = |i: u8| {
-        let sds = stage.sds(i).filter(|sds| config.in_sync.contains(&sds.id().0))?;
-        // A life that the map doesn't know yet may have lost what the former one had.
-        let known = stage.observer.devices.get(&sds.id())?;
-        let counts = known.incarnation == sds.incarnation().0 && !sds.ended();
+        let sds = stage.sds(i).filter(|sds| !sds.ended())?;
+        let known = stage.observer.devices.get(&sds.id())?.incarnation;
+        let counts = counts(config, sds.id(), known == sds.incarnation().0);
         Some((i, sds.standing(group).filter(|_| counts)?))
     };
     (0..stage.plan.sds).filter_map(standing).collect()
+}
+
+/// True when a device's copy has to be equal to the others, by this configuration. A life that the map doesn't know yet
+/// may have lost what the former one had. Of a group in doubt nobody knows who is in sync.
+fn counts(config: &GroupInfo, device: DeviceId, in_this_life: bool) -> bool {
+    in_this_life && !config.lost && config.doubt == 0 && config.in_sync.contains(&device.0)
 }
 
 fn compare(
@@ -72,25 +71,36 @@ fn compare(
     for unit in units {
         let mut valid = device_valid(stage, i, group, unit);
         valid.insert(device_valid(stage, j, group, unit));
-        for index in (0..BLOCKS_PER_UNIT).filter(|index| valid.contains(*index)) {
-            let one = BlockSet::from_range(index..index + 1);
-            let known = a.may_differ.contains(unit, one) || b.may_differ.contains(unit, one);
-            if known || stage.is_unreadable((i, j), unit, index) {
-                continue;
-            }
+        let differs = first_unknown(unit, valid, [a, b], |index| {
             let (mut here, mut there) = ([0; BLOCK as usize], [0; BLOCK as usize]);
             block(stage, i, group, unit, index, &mut here);
             block(stage, j, group, unit, index, &mut there);
-            if here != there {
-                let text = format!(
-                    "{group}: sds{i} and sds{j} are in sync and differ in {} unit {} block {index}, and neither knows",
-                    unit.volume, unit.index
-                );
-                return Err(Failure::new("R5", text));
-            }
+            here != there && !stage.is_unreadable((i, j), unit, index)
+        });
+        if let Some(index) = differs {
+            let text = format!(
+                "{group}: sds{i} and sds{j} are in sync and differ in {} unit {} block {index}, and neither knows",
+                unit.volume, unit.index
+            );
+            return Err(Failure::new("R5", text));
         }
     }
     Ok(())
+}
+
+/// The first block of these in which two members differ, and of which neither knows that it may differ.
+fn first_unknown(
+    unit: UnitKey,
+    valid: BlockSet,
+    members: [&Standing; 2],
+    mut differs: impl FnMut(u32) -> bool,
+) -> Option<u32> {
+    let knows = |member: &Standing, index: u32| {
+        let one = BlockSet::from_range(index..index + 1);
+        member.all || member.may_differ.contains(unit, one)
+    };
+    let known = |index: u32| members.iter().any(|member| knows(member, index));
+    (0..BLOCKS_PER_UNIT).find(|index| valid.contains(*index) && !known(*index) && differs(*index))
 }
 
 fn device_valid(stage: &Stage, i: u8, group: GroupId, unit: UnitKey) -> BlockSet {
@@ -103,5 +113,58 @@ impl Stage {
     fn is_unreadable(&self, (i, j): (u8, u8), unit: UnitKey, index: u32) -> bool {
         let lost = [i, j].iter().any(|i| self.lost_copies.contains(&(*i, unit, index)));
         lost || self.plan.allow_loss && self.harmed.contains(&(unit, index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::VolumeId;
+
+    const UNIT: UnitKey = UnitKey { volume: VolumeId(1), index: 2 };
+
+    fn knows(unit: UnitKey, blocks: std::ops::Range<u32>) -> Standing {
+        let mut standing = Standing::default();
+        standing.may_differ.insert(unit, BlockSet::from_range(blocks));
+        standing
+    }
+
+    fn judge(a: &Standing, b: &Standing) -> Option<u32> {
+        // Blocks 3 and 7 differ, and block 200 does where no data is.
+        let valid = BlockSet::from_range(0..100);
+        first_unknown(UNIT, valid, [a, b], |index| [3, 7, 200].contains(&index))
+    }
+
+    #[test]
+    fn a_difference_that_neither_member_knows_is_found() {
+        let none = Standing::default();
+        assert_eq!(judge(&none, &none), Some(3));
+        let other = UnitKey { index: 3, ..UNIT };
+        assert_eq!(judge(&knows(other, 0..256), &none), Some(3), "another unit is known");
+        assert_eq!(judge(&knows(UNIT, 0..4), &none), Some(7), "the first one is known");
+        assert_eq!(judge(&knows(UNIT, 4..256), &knows(UNIT, 0..3)), Some(3));
+    }
+
+    #[test]
+    fn a_difference_that_either_member_knows_is_excused() {
+        let (none, one, other) = (Standing::default(), knows(UNIT, 3..4), knows(UNIT, 7..8));
+        assert_eq!(judge(&one, &other), None, "each knows one of them");
+        assert_eq!(judge(&knows(UNIT, 3..8), &none), None);
+        assert_eq!(judge(&none, &knows(UNIT, 3..8)), None);
+        let all = Standing { all: true, ..Standing::default() };
+        assert_eq!((judge(&all, &none), judge(&none, &all)), (None, None), "all may differ");
+        assert_eq!(first_unknown(UNIT, BlockSet::FULL, [&none, &none], |_| false), None);
+    }
+
+    #[test]
+    fn only_who_is_in_sync_for_sure_has_to_be_equal() {
+        let group = GroupInfo { in_sync: vec![1, 2], joiners: vec![3], ..GroupInfo::default() };
+        assert!(counts(&group, DeviceId(1), true) && counts(&group, DeviceId(2), true));
+        assert!(!counts(&group, DeviceId(3), true), "a joiner");
+        assert!(!counts(&group, DeviceId(2), false), "a life that the map doesn't know");
+        let lost = GroupInfo { lost: true, ..group.clone() };
+        assert!(!counts(&lost, DeviceId(1), true), "nobody has everything");
+        let doubtful = GroupInfo { doubt: 1, ..group };
+        assert!(!counts(&doubtful, DeviceId(1), true), "nobody knows who has everything");
     }
 }
