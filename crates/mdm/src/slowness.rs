@@ -7,9 +7,10 @@
 //!
 //! Slow is who takes long against the others of its pool, all the time: a pool that is overloaded as a whole has no slow
 //! devices. Done without is only who is needed for no group, not while copies are made by it or for it (they are work
-//! that we gave it), and of few fault units at a time one, of many a fifth. Copies excuse nobody who takes several times
-//! as long for one operation as the slow may be slow: no copy moves there, and the groups wait for nothing. Several times,
-//! as an operation's time includes the queue before it, and copies make that long.
+//! that we gave it), and of few fault units at a time one, of many a fifth. Copies excuse nobody who stands still: who says
+//! that none of its operations has ended for as long as the slow may be slow. No copy moves there, and the groups
+//! wait for nothing. How long one operation takes shows that much later, as its time includes the queue before it, and copies
+//! make that long: only several times as long proves that others go on and one hangs.
 
 use crate::state::State;
 use crate::status::Observed;
@@ -21,7 +22,7 @@ use wire::control::Intent;
 
 /// So many times as long as others takes who is slow.
 const TIMES: u32 = 4;
-/// So many times `slow_for` an operation may take where copies are made.
+/// So many times `slow_for` one operation may take where copies are made and others end.
 const HANGS: u32 = 3;
 /// A judgement lasts for so many heartbeats without news.
 const LASTS: u32 = 10;
@@ -54,6 +55,13 @@ pub fn delays(state: &State, seen: &Observed) -> BTreeMap<DeviceId, Duration> {
         Some((device, delay))
     };
     told.into_iter().filter_map(delay).collect()
+}
+
+/// A device that says that nothing of it has ended for so long.
+fn stands(device: DeviceId, seen: &Observed, long: Duration) -> bool {
+    let beat = seen.devices.get(&device).filter(|s| s.connected).and_then(|s| s.heartbeat.as_ref());
+    let own = beat.and_then(|beat| beat.slow.iter().find(|slow| slow.device == device.0));
+    own.is_some_and(|own| Duration::from_millis(own.stands_ms.into()) >= long)
 }
 
 impl Slowness {
@@ -96,7 +104,10 @@ impl Slowness {
                 units.entry(unit).or_default().insert(*device);
             }
         }
-        let copies = |d: &DeviceId| delays[d] < limits.slow_for * HANGS && has_copies(*d, state);
+        let works = |d: &DeviceId| {
+            !stands(*d, seen, limits.slow_for) && delays[d] < limits.slow_for * HANGS
+        };
+        let copies = |d: &DeviceId| works(d) && has_copies(*d, state);
         let may = |devices: &BTreeSet<DeviceId>| {
             !devices.iter().any(copies) && can_do_without(devices, now, state, seen)
         };

@@ -36,10 +36,15 @@ impl Rig {
 
     /// One server's next heartbeat: who takes how many milliseconds.
     fn says(&mut self, by: u32, slow: &[(u32, u32)]) {
-        let slow = slow.iter().map(|(device, ms)| SlowDevice { device: *device, ms: *ms });
+        let slow =
+            slow.iter().map(|(device, ms)| SlowDevice { device: *device, ms: *ms, stands_ms: 0 });
+        self.tells(by, slow.collect());
+    }
+
+    fn tells(&mut self, by: u32, slow: Vec<SlowDevice>) {
         let mut seen = Seen::default();
         seen.connected = true;
-        seen.beat(self.now, Heartbeat { slow: slow.collect(), ..Heartbeat::default() });
+        seen.beat(self.now, Heartbeat { slow, ..Heartbeat::default() });
         self.seen.devices.insert(DeviceId(by), seen);
     }
 
@@ -164,6 +169,16 @@ fn copies_excuse_a_device_as_long_as_it_ends_some() {
     let queue = rig.limits.slow_for.as_millis() as u32 * 2;
     rig.says(2, &[(2, queue)]);
     assert_eq!(rig.long(), [], "it has much to do");
-    rig.says(2, &[(2, queue * 2)]);
-    assert_eq!(rig.long(), [2], "none of them ends");
+    let own = |ms, stands_ms| vec![SlowDevice { device: 2, ms, stands_ms }];
+    let most = rig.limits.slow_for.as_millis() as u32;
+    rig.tells(2, own(queue, most - 1));
+    assert_eq!(rig.long(), [], "it ends one now and then");
+    rig.tells(3, vec![SlowDevice { device: 2, ms: 900, stands_ms: most }]);
+    assert_eq!(rig.long(), [], "nobody else knows");
+    let (state, seen, limits) = (rig.state.clone(), rig.seen.clone(), rig.limits.clone());
+    let mut again = Rig { state, seen, slowness: Slowness::default(), limits, now: rig.now };
+    rig.tells(2, own(most, most));
+    assert_eq!(rig.long(), [2], "it ends none");
+    again.says(2, &[(2, queue * 2)]);
+    assert_eq!(again.long(), [2], "one does not end");
 }

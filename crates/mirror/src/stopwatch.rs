@@ -8,6 +8,8 @@ pub struct Stopwatch {
     /// The job that is timed, and when it began.
     running: Option<(u64, Time)>,
     mean: Duration,
+    /// When a job ended last, timed or not.
+    ended: Time,
     /// A job has ended since it was asked last.
     news: bool,
 }
@@ -24,6 +26,7 @@ impl Stopwatch {
     /// A job ended.
     #[inline]
     pub fn ends(&mut self, now: Time, job: u64) {
+        self.ended = now;
         if let Some((_, since)) = self.running.take_if(|(timed, _)| *timed == job) {
             self.mean = smooth(self.mean, now.since(since));
             self.news = true;
@@ -37,6 +40,12 @@ impl Stopwatch {
         let news = core::mem::take(&mut self.news) || self.running.is_some();
         news.then(|| self.mean.max(age))
     }
+
+    /// For how long no job at all has ended while one is timed: however many wait for each other, one that
+    /// works ends some.
+    pub fn stands(&self, now: Time) -> Duration {
+        self.running.map_or(Duration::ZERO, |(_, since)| now.since(since.max(self.ended)))
+    }
 }
 
 /// The mean after one more value: a quarter of what is new.
@@ -47,6 +56,25 @@ pub(crate) fn smooth(mean: Duration, value: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_much_to_do_stands_only_while_nothing_ends() {
+        let s = |n: u64| Time(n * 1_000_000_000);
+        let secs = Duration::from_secs;
+        let mut watch = Stopwatch::default();
+        assert_eq!(watch.stands(s(9)), Duration::ZERO, "nothing is to be done");
+        (0..100).for_each(|n| watch.begins(s(10), n));
+        for n in 1..20 {
+            watch.ends(s(10 + n), n);
+            assert_eq!(watch.stands(s(11 + n)), secs(1));
+        }
+        assert_eq!(watch.ask(s(30)), Some(secs(20)), "the first one is behind others");
+        assert_eq!(watch.stands(s(41)), secs(12));
+        watch.ends(s(42), 0);
+        assert_eq!(watch.stands(s(60)), Duration::ZERO);
+        watch.begins(s(60), 100);
+        assert_eq!(watch.stands(s(61)), secs(1), "it had nothing to do before");
+    }
 
     #[test]
     fn one_job_is_timed_at_a_time_and_who_hangs_is_told() {

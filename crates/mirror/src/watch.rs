@@ -163,6 +163,11 @@ impl<J: Journal> Mirror<J> {
         all.filter(|(_, took)| *took >= floor).collect()
     }
 
+    /// For how long none of this device's jobs has ended, while some are to.
+    pub fn stands(&self, now: Time) -> Duration {
+        self.stopwatch.stands(now)
+    }
+
     /// Devices that groups here need and that have not answered for two of the MDM's periods: the MDM,
     /// which sees all of them, comes first; this is for what it can't see.
     pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {

@@ -27,6 +27,23 @@ fn a_write_names_all_that_a_primary_checks() {
     assert_eq!(rig.client.outstanding(), 0);
 }
 
+/// A read is never retried under its number, so what was written meanwhile may be forgotten.
+#[test]
+fn a_read_that_waits_does_not_hold_the_floor_back() {
+    let mut rig = Rig::up(1);
+    rig.read(1, 0, 4096);
+    rig.write(2, MIB / 2, &[1; 4096]);
+    let floors = |rig: &Rig| -> Vec<(u64, u64)> {
+        rig.sent.iter().map(|s| (s.header.seq.get(), s.header.floor.get())).collect()
+    };
+    assert_eq!(floors(&rig), [(1, 1), (2, 2)]);
+    let done = rig.sent.remove(1);
+    rig.answer(&done, Status::Ok, b"");
+    rig.write(3, MIB / 2, &[2; 4096]);
+    rig.write(4, MIB / 4, &[3; 4096]);
+    assert_eq!(floors(&rig), [(1, 1), (3, 3), (4, 3)], "a write does");
+}
+
 /// (status, the answer to the program if there is one, ms until the next send, wants a map)
 type Row = (Status, Option<BlockError>, Option<u64>, bool);
 

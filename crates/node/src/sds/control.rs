@@ -483,13 +483,19 @@ impl Sds {
 
     /// Who takes long, in a quarter of the time that makes slow: the MDM compares them with each other.
     fn slow(&mut self, now: Time) -> Vec<SlowDevice> {
-        let floor = self.config.limits.slow / 4;
+        let (me, floor) = (self.me, self.config.limits.slow / 4);
         let Some(mirror) = self.mirror.as_mut().filter(|_| !floor.is_zero()) else {
             return Vec::new();
         };
         let ms = |took: Duration| took.as_millis().min(u128::from(u32::MAX)) as u32;
+        let stands = ms(mirror.stands(now));
         let slow = mirror.slow(now, floor).into_iter();
-        slow.map(|(device, took)| SlowDevice { device: device.0, ms: ms(took) }).collect()
+        let told = |(device, took): (DeviceId, Duration)| SlowDevice {
+            device: device.0,
+            ms: ms(took),
+            stands_ms: if device == me { stands } else { 0 },
+        };
+        slow.map(told).collect()
     }
 
     /// Tells the MDM what should change. Repeated until the map shows it.

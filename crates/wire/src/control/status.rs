@@ -159,6 +159,9 @@ pub struct SlowDevice {
     /// Milliseconds, of lately.
     #[prost(uint32, tag = "2")]
     pub ms: u32,
+    /// Of itself: for how many milliseconds none of its operations has ended, while some were to.
+    #[prost(uint32, tag = "3")]
+    pub stands_ms: u32,
 }
 
 /// One device of one server.
