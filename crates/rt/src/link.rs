@@ -11,7 +11,9 @@ pub(crate) use input::Input;
 pub(crate) use output::Output;
 
 use base::{LinkId, Time};
+use rustix::net::getpeername;
 use seam::{DownReason, Port, Strangers};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
@@ -104,6 +106,11 @@ impl<F> Link<F> {
     /// what waits for it.
     pub(crate) fn rests(&self) -> bool {
         self.paused || self.unread.is_some_and(|unread| unread.since.is_some())
+    }
+
+    /// Where the other side is; a path has no address.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        getpeername(&self.socket).ok()??.try_into().ok()
     }
 
     pub(crate) fn fd(&self) -> RawFd {

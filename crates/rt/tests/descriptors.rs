@@ -2,22 +2,24 @@
 
 mod common;
 
-use common::{Echo, backends, connect, exchange, spawn};
+use common::{Echo, backends, connect, exchange, frame, spawn};
 use rt::{Config, Listener, Shard};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use seam::{Port, Strangers};
-use std::io::{BufRead, ErrorKind, Read};
+use seam::{Note, Port, Strangers};
+use std::collections::BTreeSet;
+use std::io::{BufRead, ErrorKind, Read, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Lets this process open `n` more descriptors than the highest one that is open now.
+/// Lets this process open `n` more descriptors, whatever numbers those have that are open.
 fn leave_room_for(n: u64) -> Rlimit {
     let before = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
     let number =
         |e: std::io::Result<std::fs::DirEntry>| e.ok()?.file_name().to_str()?.parse::<u64>().ok();
-    let highest = open.filter_map(number).max().unwrap();
-    setrlimit(Resource::Nofile, Rlimit { current: Some(highest + 1 + n), ..before }).unwrap();
+    let open: BTreeSet<u64> = open.filter_map(number).collect();
+    let current = (0..).filter(|fd| !open.contains(fd)).nth(n as usize);
+    setrlimit(Resource::Nofile, Rlimit { current, ..before }).unwrap();
     before
 }
 
@@ -36,15 +38,19 @@ fn without_descriptors_a_shard_waits_and_goes_on_when_some_are_free() {
         let before = leave_room_for(10);
         let running = spawn(shard, Echo::default);
         exchange(&mut peers[0], b"some are accepted");
+        peers[29].write_all(&frame(b"accepted at last")).unwrap();
         peers[29].set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         let batches = running.batches();
         let early = peers[29].read(&mut [0]).map_err(|e| e.kind());
         assert_eq!(early, Err(ErrorKind::WouldBlock), "not this one");
         let batches = running.batches() - batches;
         assert!(batches < 30, "{backend}: {batches} batches in 300 ms");
+        assert!(running.notes().contains(&Note::NoDescriptors), "{backend}: that is said");
         peers.drain(..20);
         peers[9].set_read_timeout(None).unwrap();
-        exchange(&mut peers[9], b"accepted at last");
+        let mut back = frame(b"nothing came yet");
+        peers[9].read_exact(&mut back).unwrap();
+        assert_eq!(back, frame(b"accepted at last"));
         running.end();
         setrlimit(Resource::Nofile, before).unwrap();
     }
@@ -69,6 +75,7 @@ fn silent_connections_keep_nobody_out(most: u32, silent: usize, descriptors: Opt
         exchange(&mut member, b"a member goes on");
         assert!(begin.elapsed() < Duration::from_secs(1), "{backend}: {:?}", begin.elapsed());
         if let Some(before) = before {
+            assert!(running.notes().contains(&Note::NoDescriptors), "{backend}: that is said");
             setrlimit(Resource::Nofile, before).unwrap();
         }
         let mut newcomer = connect(&at);

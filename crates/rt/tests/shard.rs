@@ -6,7 +6,7 @@ mod common;
 use common::{Dir, Echo, Fill, backends, connect, exchange, frame, spawn};
 use rt::{Config, DiskSpec, ListenAddr, Listener, Reactor, RtError, Seat, Shard, Stop};
 use rustix::event::{PollFd, PollFlags, poll};
-use seam::{BlockError, BlockKind, BlockRequest, Buf, DiskId, Port, RequestId, Unsent};
+use seam::{BlockError, BlockKind, BlockRequest, Buf, DiskId, Note, Port, RequestId, Unsent};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
@@ -36,6 +36,24 @@ fn a_sleeping_shard_stops_at_once_and_frees_its_port() {
         running.end();
         assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0, "the link is closed");
         TcpListener::bind(at.tcp().unwrap()).expect("the port is free");
+    }
+}
+
+#[test]
+fn who_does_not_read_is_named_when_it_is_given_up() {
+    for backend in backends() {
+        let config = Config { backend, link_queue: 1 << 16, ..Config::of(vec![tcp()], vec![]) };
+        let shard = Shard::bind(config).unwrap();
+        let at = shard.addrs(0)[0].clone();
+        let running = spawn(shard, Echo::default);
+        let mut peer = connect(&at);
+        let own = peer.local_addr().unwrap();
+        let one = frame(&[7; 1 << 20]);
+        while peer.write_all(&one).is_ok() {}
+        let named = |n: &Note| matches!(n, Note::Stuck { peer: Some(at), .. } if *at == own);
+        let notes = running.notes();
+        assert!(notes.iter().any(named), "{backend}: {notes:?}");
+        running.end();
     }
 }
 

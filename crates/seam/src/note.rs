@@ -37,6 +37,8 @@ pub enum Note {
         link: LinkId,
         /// Bytes that waited.
         queued: u64,
+        /// Where the other side is, if the driver knows an address.
+        peer: Option<SocketAddr>,
     },
     /// A body did not match its checksum.
     BadBody {

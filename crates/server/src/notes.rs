@@ -120,13 +120,13 @@ fn tell(note: Note) -> Telling {
             "no file descriptors are left: connections that did not say who is there are closed. \
              Raise the limit on open files (`LimitNOFILE=`, `ulimit -n`)",
         ),
-        Note::Stuck { link, queued } => told(
-            "links given up as stuck",
-            format!(
-                "{link} closed: the other side did not read, and {} wait for it",
-                Size(queued)
-            ),
-        ),
+        Note::Stuck { link, queued, peer } => {
+            let who = peer.map_or_else(|| "the other side".to_owned(), |at| at.to_string());
+            told(
+                "links given up as stuck",
+                format!("{link} closed: {who} did not read, and {} wait for it", Size(queued)),
+            )
+        }
         Note::BadBody { link } => {
             told("damaged bodies", format!("{link}: a frame's body does not match its checksum"))
         }
@@ -312,7 +312,7 @@ fn tell(note: Note) -> Telling {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{DeviceId, Epoch, GroupId};
+    use base::{DeviceId, Epoch, GroupId, LinkId};
 
     #[test]
     fn many_groups_make_one_line_and_a_failure_its_own() {
@@ -325,6 +325,16 @@ mod tests {
         assert_eq!(notes.take(down).as_deref(), Some("dev3 is down: its process is dead"));
         assert_eq!(notes.sum_up().as_deref(), Some("became primary of groups: 300"));
         assert_eq!((notes.sum_up(), notes.due_in()), (None, None));
+    }
+
+    #[test]
+    fn who_does_not_read_is_named() {
+        let mut notes = Notes::default();
+        let peer = Some("10.0.0.7:41234".parse().unwrap());
+        let line = notes.take(Note::Stuck { link: LinkId(3), queued: 256 << 20, peer }).unwrap();
+        assert!(line.contains("10.0.0.7:41234 did not read, and 256 MiB wait"), "{line}");
+        let line = notes.take(Note::Stuck { link: LinkId(4), queued: 256 << 20, peer: None });
+        assert!(line.unwrap().contains("the other side did not read"));
     }
 
     #[test]

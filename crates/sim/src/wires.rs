@@ -270,7 +270,7 @@ impl World {
         let lane = &mut conn.lanes[side];
         let queued = lane.bytes + bytes;
         if queued > self.link_queue + KERNEL {
-            self.notes.push((id, Note::Stuck { link, queued }));
+            self.notes.push((id, Note::Stuck { link, queued, peer: None }));
             self.break_conn(index);
             self.end_down(index, side, DownReason::Stuck);
             return;

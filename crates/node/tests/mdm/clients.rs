@@ -98,3 +98,43 @@ fn unmapping_is_answered_when_all_who_lead_know_of_it() {
     b.pull(one, b.mdm.state().version, true);
     assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
 }
+
+#[test]
+fn a_client_that_servers_refuse_is_in_the_status() {
+    let mut b = Bench::new();
+    let link = b.say_hello(Role::Sdc);
+    let m = RegisterSdc { name: "c".into(), nonce: 1, pid: 5, ..RegisterSdc::default() };
+    b.send(link, Header::new(Kind::RegisterSdc), &m);
+    for refused_by in [vec![3, 7], vec![]] {
+        let beat = Heartbeat { refused_by: refused_by.clone(), ..Heartbeat::default() };
+        b.send(link, Header::new(Kind::Heartbeat), &beat);
+        let status = b.ask(Ask::Status(StatusAsk {})).status.unwrap();
+        assert_eq!(status.sdcs[0].refused_by, refused_by);
+    }
+}
+
+/// A process whose host lost power leaves a link that nobody ends. There is room for many of those.
+#[test]
+fn of_too_many_links_the_oldest_of_a_life_that_is_over_goes() {
+    let mut b = Bench::new();
+    let mut lives = Vec::new();
+    for nonce in 1..=3 {
+        let link = b.say_hello(Role::Sdc);
+        let m = RegisterSdc { name: "c".into(), nonce, pid: 5, ..RegisterSdc::default() };
+        b.send(link, Header::new(Kind::RegisterSdc), &m);
+        lives.push(link);
+    }
+    for _ in lives.len()..8192 {
+        b.connect();
+    }
+    b.settle();
+    assert_eq!(b.closed, []);
+    for closed in [1, 2, 2] {
+        b.connect();
+        b.settle();
+        assert_eq!(b.closed, lives[..closed], "whose life goes on stays");
+    }
+    assert_eq!(b.notes.iter().filter(|n| **n == Note::Crowded).count(), 2);
+    b.send(lives[2], Header::new(Kind::Heartbeat), &Heartbeat::default());
+    assert_eq!(b.closed, lives[..2]);
+}

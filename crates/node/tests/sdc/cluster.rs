@@ -12,8 +12,8 @@ use seam::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use wire::control::{
-    DeviceInfo, GroupInfo, Heartbeat, Hello, MapPage, RegisterSdc, Registered, Role, VolumeInfo,
-    Welcome,
+    DeviceInfo, GroupInfo, Heartbeat, Hello, MapPage, Refusal, RefusalCode, RegisterSdc,
+    Registered, Role, VolumeInfo, Welcome,
 };
 use wire::{Header, Kind, Status, control_frame, flag};
 
@@ -35,6 +35,8 @@ pub struct Log {
     pub heartbeats: u32,
     /// Volumes that are attached, by the last one.
     pub attached: Vec<u32>,
+    /// Devices that refuse this client, by the same.
+    pub refused_by: Vec<u32>,
     pub pulls: Vec<Header>,
     pub ios: Vec<(u32, Header)>,
     pub replies: Vec<(u64, Result<Buf, BlockError>)>,
@@ -62,6 +64,8 @@ pub struct Cluster {
     pub devices: BTreeMap<u32, (u32, u64)>,
     pub data: Vec<u8>,
     pub written: BTreeSet<u32>,
+    /// Servers that refuse every hello.
+    pub refusing: BTreeSet<u32>,
     /// Servers hold their I/O back while this is set.
     pub hold: bool,
     held: VecDeque<(LinkId, Header, Buf)>,
@@ -121,6 +125,7 @@ impl Cluster {
             devices: [(1, (1, 1)), (2, (2, 1))].into(),
             data: vec![0; (UNITS * UNIT) as usize],
             written: BTreeSet::new(),
+            refusing: BTreeSet::new(),
             hold: false,
             held: VecDeque::new(),
             next_status: None,
@@ -230,7 +235,8 @@ impl Cluster {
             }
             Kind::Heartbeat => {
                 self.log.heartbeats += 1;
-                self.log.attached = Heartbeat::decode(body).unwrap().attached;
+                let beat = Heartbeat::decode(body).unwrap();
+                (self.log.attached, self.log.refused_by) = (beat.attached, beat.refused_by);
             }
             Kind::MapPull => {
                 self.log.pulls.push(header);
@@ -267,6 +273,11 @@ impl Cluster {
     fn server(&mut self, n: u32, link: LinkId, header: Header, body: Buf) {
         if header.kind() == Some(Kind::Hello) {
             self.log.hellos.push((Who::Server(n), Hello::decode(&body[..]).unwrap()));
+            if self.refusing.contains(&n) {
+                let code = RefusalCode::Superseded as i32;
+                let refusal = Refusal { code, ..Refusal::default() };
+                return self.send(link, Header::new(Kind::Refusal), &refusal);
+            }
             let (id, incarnation) = self.devices[&n];
             let welcome = Welcome {
                 cluster: 9,

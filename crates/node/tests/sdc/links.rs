@@ -180,6 +180,22 @@ fn a_refused_hello_is_tried_again_later() {
 }
 
 #[test]
+fn who_refuses_a_client_is_told_to_the_mdm_until_it_does_not() {
+    let mut c = Cluster::ready();
+    c.refusing.insert(1);
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    c.pass(ms(1000));
+    assert_eq!((c.log.refused_by.as_slice(), c.log.replies.len()), (&[1][..], 0));
+    // The other one isn't asked for anything, or welcomes it.
+    c.ask(2, BlockKind::Read, MIB, 512, &[]);
+    c.pass(ms(1000));
+    assert_eq!((c.log.refused_by.as_slice(), c.log.replies.len()), (&[1][..], 1));
+    c.refusing.clear();
+    c.pass(ms(5000));
+    assert_eq!((c.log.refused_by.as_slice(), c.log.replies.len()), (&[][..], 2));
+}
+
+#[test]
 fn whose_name_a_newer_process_has_ends_its_io_when_the_mdm_says_so() {
     let mut c = Cluster::ready();
     c.every_status = Some(Status::Behind);

@@ -346,6 +346,21 @@ fn claimants_that_welcome_nobody_change_nothing() {
     assert!(b.sent.contains(&(leader, Kind::Register)));
 }
 
+#[test]
+fn of_claimants_that_nobody_has_named_the_newest_four_are_tried() {
+    let mut b = Bench::new();
+    b.join_mdm(1);
+    for host in 1..=9 {
+        b.is_asked(7, 100 + host, &format!("10.9.9.{host}:1"));
+    }
+    assert_eq!(b.dials, []);
+    // The MDM that is followed says nothing.
+    b.pass(Limits::TEST_MIN.suspect_after);
+    let mut dialled: Vec<&str> = b.dials.iter().map(|(_, to)| to.as_str()).collect();
+    dialled.sort_unstable();
+    assert_eq!(dialled, ["10.9.9.6:1", "10.9.9.7:1", "10.9.9.8:1", "10.9.9.9:1"]);
+}
+
 impl Bench {
     /// An MDM that recovers takes this shard over, in its next life.
     fn is_asked_to_report(&mut self) -> LinkId {

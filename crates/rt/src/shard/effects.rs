@@ -86,7 +86,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     /// Gives a link up on which too much waits.
     pub(super) fn stuck(&mut self, now: Time, index: u32) {
         let Some(link) = self.links.get_mut(index) else { return };
-        let note = Note::Stuck { link: link.id, queued: link.output.queued };
+        let note = Note::Stuck { link: link.id, queued: link.output.queued, peer: link.peer() };
         (self.on_note)(link.seat as usize, now, note);
         self.down(index, DownReason::Stuck);
     }

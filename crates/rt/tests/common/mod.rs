@@ -4,14 +4,14 @@
 use rt::{Backend, Config, ListenAddr, RtError, Shard, Stop};
 use seam::{
     BlockError, BlockKind, DiskError, DiskId, DiskOp, Effect, Effects, Event, FrameError, Framer,
-    Framing, Head, Node, Port, RequestId, Strangers, Unsent,
+    Framing, Head, Node, Note, Port, RequestId, Strangers, Unsent,
 };
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// The backends that work here. `GABION_EPOLL_ONLY=1` leaves io_uring out: valgrind can't run it.
@@ -122,6 +122,7 @@ impl Node for Echo {
 pub struct Running {
     stop: Stop,
     batches: Arc<AtomicU64>,
+    notes: Arc<Mutex<Vec<Note>>>,
     thread: JoinHandle<Result<(), RtError>>,
 }
 
@@ -129,13 +130,21 @@ pub fn spawn(shard: Shard, make: impl FnOnce() -> Echo) -> Running {
     let mut node = make();
     let (stop, batches) = (Stop::new(), node.batches.clone());
     let for_thread = stop.clone();
-    let thread = std::thread::spawn(move || shard.run(vec![&mut node], &for_thread, |_, _, _| {}));
-    Running { stop, batches, thread }
+    let notes: Arc<Mutex<Vec<Note>>> = Arc::default();
+    let told = notes.clone();
+    let on_note = move |_, _, note| told.lock().unwrap().push(note);
+    let thread = std::thread::spawn(move || shard.run(vec![&mut node], &for_thread, on_note));
+    Running { stop, batches, notes, thread }
 }
 
 impl Running {
     pub fn batches(&self) -> u64 {
         self.batches.load(Ordering::Relaxed)
+    }
+
+    /// What it has reported.
+    pub fn notes(&self) -> Vec<Note> {
+        self.notes.lock().unwrap().clone()
     }
 
     pub fn end(self) {
