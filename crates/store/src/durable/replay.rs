@@ -19,9 +19,9 @@ use super::sums::Sums;
 use super::superblock::{Content, LogStart};
 use super::survey::Replayed;
 use super::unitmap::Chunk;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use base::{BLOCK, Mutant, mutant};
+use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
 use seam::{Change, DiskError, Effects};
 use zerocopy::FromBytes;
 
@@ -44,7 +44,7 @@ pub struct Replay {
     open: VecDeque<(u64, Record)>,
     /// Parts to be compared with their data: index in `open`, part.
     checks: VecDeque<(usize, usize)>,
-    bad: Vec<usize>,
+    bad: BTreeSet<usize>,
     checking: bool,
     overlay: Overlay,
     sums: Sums,
@@ -64,7 +64,7 @@ impl Replay {
             destaged: 0,
             open: VecDeque::new(),
             checks: VecDeque::new(),
-            bad: Vec::new(),
+            bad: BTreeSet::new(),
             checking: false,
             overlay: Overlay::default(),
             sums: Sums::new(parts.tuning.cached_pages.max(1)),
@@ -202,17 +202,17 @@ impl Replay {
     // ---- records that may not count ----
 
     fn plan_checks(&mut self) {
-        for i in 0..self.open.len() {
-            let (_, Record::Write(write)) = &self.open[i] else { continue };
-            let later = |(_, r): &(u64, Record)| match r {
-                Record::Write(later) => shows_end(write, later),
-                _ => false,
-            };
-            if mutant::on(Mutant::NoDataCheck) || self.open.range(i + 1..).any(later) {
-                continue;
+        if mutant::on(Mutant::NoDataCheck) {
+            return;
+        }
+        let mut later = Later::default();
+        for (i, (_, record)) in self.open.iter().enumerate().rev() {
+            let Record::Write(write) = record else { continue };
+            if !later.show_end(write) {
+                let direct = write.parts.iter().enumerate().filter(|(_, p)| p.way == Way::Direct);
+                direct.rev().for_each(|(part, _)| self.checks.push_front((i, part)));
             }
-            let direct = write.parts.iter().enumerate().filter(|(_, p)| p.way == Way::Direct);
-            self.checks.extend(direct.map(|(part, _)| (i, part)));
+            later.add(write);
         }
     }
 
@@ -240,7 +240,7 @@ impl Replay {
             block_sum(bytes, write.unit, block) == part.sums[b as usize]
         });
         if !good {
-            self.bad.push(check.0);
+            self.bad.insert(check.0);
         }
     }
 
@@ -348,11 +348,24 @@ impl Replay {
     }
 }
 
-/// True when a later record shows that an earlier one's job had ended: it touches the same blocks, or
-/// uses a slot that the earlier one gave back.
-fn shows_end(write: &Write, later: &Write) -> bool {
-    let same = (write.group, write.unit) == (later.group, later.unit);
-    let gives = |slot: u32| write.parts.iter().any(|p| p.old == slot);
-    same && !write.touched().and(later.touched()).is_empty()
-        || later.parts.iter().any(|p| gives(p.slot))
+/// What the writes behind one touch.
+#[derive(Default)]
+struct Later {
+    blocks: BTreeMap<(GroupId, UnitKey), BlockSet>,
+    slots: BTreeSet<u32>,
+}
+
+impl Later {
+    /// True when a later record shows that this one's job had ended: it touches the same blocks, or uses a slot that this
+    /// one gave back.
+    fn show_end(&self, write: &Write) -> bool {
+        let touched = |set: &BlockSet| !set.and(write.touched()).is_empty();
+        self.blocks.get(&(write.group, write.unit)).is_some_and(touched)
+            || write.parts.iter().any(|p| self.slots.contains(&p.old))
+    }
+
+    fn add(&mut self, write: &Write) {
+        self.blocks.entry((write.group, write.unit)).or_default().insert(write.touched());
+        self.slots.extend(write.parts.iter().map(|p| p.slot));
+    }
 }
