@@ -19,7 +19,7 @@ use mdm::members::Member;
 use mdm::recovery;
 use mdm::{Refused, State};
 use seam::{Effect, Effects, Note};
-use wire::control::{AdminError, AdminReply, Ask, RecoverMdm, Report};
+use wire::control::{AdminError, AdminReply, Ask, ObjectKind, RecoverMdm, Report};
 use wire::{Header, Kind, control_frame};
 
 /// How often it is looked at what devices have told.
@@ -232,6 +232,9 @@ impl Mdm {
             Some(Ask::RecoverMdm(m)) if m.finish => Some(Err(Refused::NotRecovering)),
             Some(Ask::RecoverMdm(_)) => Some(Err(Refused::MajorityWorks)),
             Some(Ask::Status(_) | Ask::Backup(_) | Ask::Damage(_)) => None,
+            // Devices that came since have their homes there: without these nobody hears what they have.
+            Some(Ask::CreateObject(_)) => None,
+            Some(Ask::Rename(m)) if is_home(m.kind()) => None,
             _ => open.then_some(Err(Refused::Recovering)),
         }
     }
@@ -243,4 +246,9 @@ impl Mdm {
         header.op = op.into();
         send_control(link, header, &page, out);
     }
+}
+
+/// Whether servers say of their devices that they belong there.
+fn is_home(kind: ObjectKind) -> bool {
+    matches!(kind, ObjectKind::Domain | ObjectKind::FaultSet | ObjectKind::Pool)
 }

@@ -111,3 +111,82 @@ fn data_of_volumes_that_nobody_knows_goes_by_an_order_that_names_them() {
     assert_eq!(delete(&mut b, &[7]), AdminError::None);
     assert!(!is_kept(&mut b, 7) && is_kept(&mut b, 8));
 }
+
+/// A device that the backup does not know, of a pool that it does not know, tells of a volume.
+fn of_the_new_pool(b: &mut Bench, device: u32) -> LinkId {
+    let link = b.say_hello(Role::Sds);
+    let made = GroupInfo {
+        id: 900,
+        epoch: 1,
+        primary: 900,
+        replicas: vec![900, 901],
+        in_sync: vec![900, 901],
+        ..GroupInfo::default()
+    };
+    let volume = VolumeInfo {
+        id: 500,
+        name: "db".into(),
+        size: 1 << 20,
+        slots: vec![900],
+        ..VolumeInfo::default()
+    };
+    let report = Report {
+        version: 10_000,
+        told: 10_000,
+        next_volume: 501,
+        groups: vec![GroupReport {
+            group: 900,
+            acted: 1,
+            base: 1,
+            config: Some(made),
+            joiner: false,
+        }],
+        volumes: vec![volume],
+        ..Report::default()
+    };
+    b.send(link, Header::new(Kind::Report), &report);
+    let register = Register {
+        sds: format!("new{device}"),
+        device,
+        nonce: u64::from(device),
+        store: u64::from(device),
+        address: format!("10.0.1.{}:7000", device - 899),
+        capacity: 1 << 30,
+        kind: DeviceKind::Durable as i32,
+        pool: "fast".into(),
+        ..Register::default()
+    };
+    b.send(link, Header::new(Kind::Register), &register);
+    link
+}
+
+#[test]
+fn a_pool_that_was_made_since_the_backup_is_made_again_and_its_volumes_come_back() {
+    let (b, ..) = Bench::with_volume(DeviceKind::Durable);
+    let stores: Vec<u64> = b.mdm.state().devices.values().map(|d| d.store).collect();
+    let mut b = restored(&b);
+    let old = [b.tells("a", stores[0], &[1]), b.tells("bb", stores[1], &[1])];
+    let link = of_the_new_pool(&mut b, 900);
+    assert!(b.take::<Registered>(link, Kind::Registered).is_empty(), "it has no home");
+    assert!(b.is_open());
+    let make = CreateObject {
+        kind: ObjectKind::Pool as i32,
+        name: "quick".into(),
+        ..CreateObject::default()
+    };
+    assert_eq!(b.ask(Ask::CreateObject(make)).error(), AdminError::None);
+    let rename =
+        RenameAsk { kind: ObjectKind::Pool as i32, name: "quick".into(), to: "fast".into() };
+    assert_eq!(b.ask(Ask::Rename(rename.clone())).error(), AdminError::None);
+    let volume = RenameAsk { kind: ObjectKind::Volume as i32, name: "v".into(), ..rename };
+    assert_ne!(b.ask(Ask::Rename(volume)).error(), AdminError::None, "volumes wait");
+    let new = [900, 901].map(|device| of_the_new_pool(&mut b, device));
+    for link in new {
+        assert_eq!(b.take::<Registered>(link, Kind::Registered).len(), 1);
+    }
+    b.pass(8000, &[old[0], old[1], new[0], new[1]]);
+    assert!(!b.is_open());
+    let state = b.mdm.state();
+    assert!(state.volumes.values().any(|v| v.name == "db"), "{:?}", state.volumes);
+    assert_eq!(state.groups[&base::GroupId(900)].in_sync.len(), 2);
+}
