@@ -414,10 +414,8 @@ impl Mdm {
         // is dead all the same, its link breaks, and that is a reason to dial again. The same holds for one that is down as
         // others don't reach it: a firewall may refuse in its name, and it goes on.
         let linked = self.devices.contains_key(&verdict.device);
-        if linked && self.observed.cut_off.contains(&verdict.device) {
-            return;
-        }
-        let here = linked && self.state.is_up(verdict.device);
+        let up = self.state.is_up(verdict.device);
+        let here = linked && (up || self.observed.cut_off.contains(&verdict.device));
         let silent = Verdict { dead: false, ..verdict };
         if !here || self.detector.still_silent(now, &silent) {
             self.judge(now, verdict);
