@@ -445,8 +445,10 @@ impl State {
         let mut whole: Vec<_> = said.iter().filter(|(d, s)| s.base > 0 && self.is_up(*d)).collect();
         let in_sync = self.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
         let order = |d: &DeviceId| in_sync.iter().position(|i| i == d).unwrap_or(usize::MAX);
-        // Who leads alone has the base of before, and more than a joiner of the same epoch, also one that was sealed.
-        whole.sort_by_key(|(d, s)| (Reverse((s.acted, !s.joiner, s.base)), order(d), *d));
+        // Who leads alone has the base of before. That a joiner took part in an epoch says nothing of what it has: it has what
+        // it was sealed with, and less than who led alone in that epoch.
+        let has = |s: &Said| if s.joiner { s.base } else { s.acted };
+        whole.sort_by_key(|(d, s)| (Reverse((has(s), !s.joiner, s.base)), order(d), *d));
         Copies {
             whole: whole.into_iter().map(|(d, _)| *d).collect(),
             any: said.iter().map(|(d, _)| *d).collect(),

@@ -38,6 +38,8 @@ pub struct Seen {
     pub quarantine: Quarantine,
     /// The newest map that it has taken over in this life, as far as it has said.
     pub map: MapVersion,
+    /// Groups of which this device has nothing that was ever whole, as it has said in this life.
+    partial: Option<BTreeSet<GroupId>>,
     /// Which content it had, and how many records of its log were durable.
     settled: (u64, u64),
     /// Bytes copied, as reported, in the last seconds.
@@ -47,6 +49,7 @@ pub struct Seen {
 impl Seen {
     /// Takes a heartbeat in.
     pub fn beat(&mut self, now: Time, heartbeat: Heartbeat) {
+        self.partial = Some(heartbeat.partial.iter().map(|group| GroupId(*group)).collect());
         let moved = heartbeat.resync_moved;
         if self.moved.back().is_some_and(|(_, before)| *before > moved) {
             self.moved.clear(); // the process was restarted
@@ -74,6 +77,7 @@ impl Seen {
     /// A new life begins: what it counts since its start, and which map it has, the last one's word does not tell.
     pub fn born(&mut self) {
         self.map = MapVersion(0);
+        self.partial = None;
         if let Some(beat) = &mut self.heartbeat {
             *beat = Heartbeat { used: beat.used, ..Heartbeat::default() };
         }
@@ -127,6 +131,12 @@ impl Observed {
     /// True when this device gets nothing now: it is held out, or the other servers don't reach it.
     pub fn is_out(&self, device: DeviceId, now: Time) -> bool {
         self.cut_off.contains(&device) || self.quarantine(device, now) > Duration::ZERO
+    }
+
+    /// True when this device has said in its present life that what it has of this group was whole once.
+    pub fn was_whole(&self, device: DeviceId, group: GroupId) -> bool {
+        let partial = self.devices.get(&device).and_then(|seen| seen.partial.as_ref());
+        partial.is_some_and(|partial| !partial.contains(&group))
     }
 
     /// Bytes that a device had in use when it was heard last.

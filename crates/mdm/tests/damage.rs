@@ -2,25 +2,27 @@
 
 mod common;
 
-use base::{DeviceId, GroupId};
+use base::{DeviceId, GroupId, Time};
 use common::*;
 use mdm::members::Member;
 use mdm::recovery::{JUMP, Word, Words, plan};
 use mdm::status::Observed;
 use mdm::{Command, Outcome, State};
 use wire::control::DeviceKind::{Durable, Ram};
-use wire::control::{AcceptLoss, GroupReport, Report};
+use wire::control::{AcceptLoss, GroupReport, Heartbeat, Report};
 
 /// The order to go on with older copies: which device each group begins with.
 fn begins(state: &State, words: &Words) -> Result<(Command, Vec<(u32, u32)>), mdm::Refused> {
     begins_among(state, &all_know(state), words)
 }
 
-/// All devices have the newest map.
+/// All devices have the newest map, and what they have was whole once.
 fn all_know(state: &State) -> Observed {
     let mut seen = Observed::default();
     for device in state.devices.keys() {
-        seen.devices.entry(*device).or_default().map = state.version;
+        let device = seen.devices.entry(*device).or_default();
+        device.map = state.version;
+        device.beat(Time(1), Heartbeat::default());
     }
     seen
 }
@@ -86,6 +88,50 @@ fn a_copy_of_a_device_that_came_back_empty_is_no_older_copy() {
     assert!(first.iter().all(|(_, device)| *device == 2) && !first.is_empty(), "{first:?}");
 }
 
+/// The leader alone forgets what a member lacks, and begins with all of it: what the member had is thrown away.
+#[test]
+fn a_copy_that_was_thrown_away_for_a_new_one_is_no_older_copy() {
+    let mut state = pair(Durable);
+    apply(&mut state, &up(3, 3, 13, Durable));
+    apply(&mut state, &down(2, 2, false));
+    apply(&mut state, &up(2, 9, 12, Durable));
+    apply(&mut state, &join(1, 1, 2));
+    apply(&mut state, &down(1, 1, false));
+    let none = Words::new();
+    let mut seen = all_know(&state);
+    assert_eq!(begins_among(&state, &seen, &none).unwrap().1, [(1, 2), (2, 2)]);
+    let dev2 = seen.devices.get_mut(&DeviceId(2)).unwrap();
+    dev2.beat(Time(2), Heartbeat { partial: vec![1], ..Heartbeat::default() });
+    assert_eq!(begins_among(&state, &seen, &none).unwrap().1, [(2, 2)], "group 1 was thrown away");
+    let told = state.damage("v", &seen, &none).unwrap();
+    let stale: Vec<_> = told.groups.iter().map(|g| g.stale.clone()).collect();
+    assert_eq!(stale, [vec![], vec![2]]);
+    // Its next life has not said what it has.
+    let dev2 = seen.devices.get_mut(&DeviceId(2)).unwrap();
+    dev2.born();
+    assert!(begins_among(&state, &seen, &none).is_err());
+}
+
+#[test]
+fn a_copy_that_was_being_made_before_a_recovery_is_no_older_copy_after_it() {
+    let mut state = pair(Ram);
+    apply(&mut state, &up(3, 3, 13, Ram));
+    apply(&mut state, &up(2, 9, 99, Ram)); // it came back empty
+    apply(&mut state, &join(1, 1, 2));
+    let epoch = state.groups[&GroupId(1)].epoch.0.max(state.groups[&GroupId(2)].epoch.0);
+    let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
+    state.recover(1, me, "me@here", 6000);
+    let told: Words = [(DeviceId(1), word(epoch, epoch)), (DeviceId(2), word(epoch, 0))].into();
+    while let Some(command) = plan(&state, &told, false) {
+        assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed);
+    }
+    apply(&mut state, &down(1, 1, false));
+    let mut seen = all_know(&state);
+    let dev2 = seen.devices.get_mut(&DeviceId(2)).unwrap();
+    dev2.beat(Time(2), Heartbeat { partial: vec![1, 2], ..Heartbeat::default() });
+    assert!(begins_among(&state, &seen, &Words::new()).is_err());
+}
+
 #[test]
 fn in_doubt_the_newest_copy_that_devices_tell_of_is_taken() {
     let mut state = pair(Durable);
@@ -101,7 +147,7 @@ fn in_doubt_the_newest_copy_that_devices_tell_of_is_taken() {
     let close = Command::Reconcile(mdm::command::Reconcile { close: true, ..Default::default() });
     state.apply(state.index + 1, &close);
     assert_eq!(plan(&state, &words, false), None, "dev5 is silent");
-    let damage = state.damage("v", &words).unwrap();
+    let damage = state.damage("v", &all_know(&state), &words).unwrap();
     assert!(damage.groups.len() == 2 && damage.groups.iter().all(|g| g.stale == [2, 1]));
     let (command, first) = begins(&state, &words).unwrap();
     assert_eq!(first, [(1, 2), (2, 2)]);
@@ -157,7 +203,7 @@ fn lost_data_is_an_error_or_zeros_as_the_order_says() {
     let all: Vec<(GroupId, u32)> = volume.slots.iter().map(|g| (*g, units)).collect();
     assert_eq!(volume.gaps, all.into_iter().collect());
     assert!(volume.losses[0].errors && state.groups.values().all(|g| !g.lost));
-    let told = state.damage("v", &Words::new()).unwrap();
+    let told = state.damage("v", &all_know(&state), &Words::new()).unwrap();
     assert!(told.groups.is_empty() && told.gaps.len() == volume.gaps.len());
     assert_eq!(State::from_bytes(&state.to_bytes()).as_ref(), Ok(&state));
     // Later somebody wants zeros there after all.
@@ -179,9 +225,16 @@ fn a_leader_has_more_than_its_joiner() {
     let mut joiner = Word::default();
     let said = |group| GroupReport { group, acted: 4, base: 4, joiner: true, ..Default::default() };
     assert!(joiner.add(Report { groups: [1, 2].map(said).into(), ..Report::default() }));
+    let later = |group| GroupReport { acted: 5, base: 3, ..said(group) };
+    let mut of_the_next = Word::default();
+    assert!(of_the_next.add(Report { groups: [1, 2].map(later).into(), ..Report::default() }));
     let words: Words = [(DeviceId(1), joiner), (DeviceId(2), word(4, 2))].into();
     let close = Command::Reconcile(mdm::command::Reconcile { close: true, ..Default::default() });
     state.apply(state.index + 1, &close);
-    let damage = state.damage("v", &words).unwrap();
+    let damage = state.damage("v", &all_know(&state), &words).unwrap();
+    assert!(damage.groups.len() == 2 && damage.groups.iter().all(|g| g.stale == [2, 1]));
+    // It was a joiner of the next epoch, which its leader had not noted yet.
+    let words: Words = [(DeviceId(1), of_the_next), (DeviceId(2), word(4, 2))].into();
+    let damage = state.damage("v", &all_know(&state), &words).unwrap();
     assert!(damage.groups.len() == 2 && damage.groups.iter().all(|g| g.stale == [2, 1]));
 }

@@ -6,7 +6,7 @@ use crate::mirror::Mirror;
 use crate::replica::{Primary, Replica, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, GroupId, LinkId, MapVersion, Time};
+use base::{DeviceId, Duration, Epoch, GroupId, LinkId, MapVersion, Time};
 use seam::{Effects, Journal};
 use wire::{Header, Kind};
 
@@ -18,6 +18,14 @@ impl<J: Journal> Mirror<J> {
             _ => 0,
         };
         self.replicas.values().map(todo).sum()
+    }
+
+    /// Groups of which this device has nothing that was ever equal to others, in order.
+    pub fn partial(&self) -> Vec<GroupId> {
+        let partial = |(_, r): &(GroupId, &Replica)| r.record.base == Epoch(0);
+        let mut all: Vec<_> = self.replicas.iter().filter(partial).map(|(id, _)| id).collect();
+        all.sort_unstable();
+        all
     }
 
     /// Groups of which a newcomer gets a copy while another replica is out of sync: what is still to be copied,

@@ -364,6 +364,10 @@ pub struct Heartbeat {
     /// (SDS).
     #[prost(uint64, tag = "33")]
     pub settled: u64,
+    /// Groups of which the device has nothing that was ever whole: it is new there, or what it had was thrown away for a
+    /// full copy (SDS).
+    #[prost(uint32, repeated, tag = "34")]
+    pub partial: Vec<u32>,
     /// Volumes that NBD clients have attached (SDC).
     #[prost(uint32, repeated, tag = "50")]
     pub attached: Vec<u32>,

@@ -19,23 +19,29 @@ const LOSSES: usize = 16;
 const GROUPS: usize = 8192;
 
 impl State {
-    /// What of a volume can't be served. `words`: what devices have told, for groups in doubt.
-    pub fn damage(&self, name: &str, words: &Words) -> Result<VolumeDamage, Refused> {
+    /// What of a volume can't be served. `seen` tells which devices have older copies, `words` what devices have of groups in
+    /// doubt.
+    pub fn damage(
+        &self,
+        name: &str,
+        seen: &Observed,
+        words: &Words,
+    ) -> Result<VolumeDamage, Refused> {
         let (_, volume) = self.volume_named(name).ok_or_else(|| no_volume(name))?;
         let groups: BTreeSet<GroupId> = volume.slots.iter().copied().collect();
         Ok(VolumeDamage {
             size: volume.size,
             slots: volume.slots.iter().map(|g| g.0).collect(),
-            groups: groups.into_iter().filter_map(|id| self.unserved(id, words)).collect(),
+            groups: groups.into_iter().filter_map(|id| self.unserved(id, seen, words)).collect(),
             accepted: volume.losses.clone(),
             gaps: gap_infos(&volume.gaps),
         })
     }
 
     /// Why nobody serves this group, if nobody does.
-    fn unserved(&self, id: GroupId, words: &Words) -> Option<UnservedGroup> {
+    fn unserved(&self, id: GroupId, seen: &Observed, words: &Words) -> Option<UnservedGroup> {
         let group = self.groups.get(&id).filter(|g| g.is_failed())?;
-        let stale = self.stale(group, &self.told(id, group, words));
+        let stale = self.stale((id, group), &self.told(id, group, words), seen);
         let why = match (group.lost, group.doubt) {
             (true, Doubt::None) => Unserved::Lost,
             (true, _) if stale.is_empty() => Unserved::Lost,
@@ -58,13 +64,20 @@ impl State {
         }
     }
 
-    /// Devices that are up and have an older copy, the best first. One that never had all of the group is none of them.
-    fn stale(&self, group: &Group, told: &Copies) -> Vec<DeviceId> {
+    /// Devices that are up and have an older copy, the best first. One that never had all of the group is none of them, nor
+    /// is one of which the copy was thrown away since: only the device itself knows that.
+    fn stale(
+        &self,
+        (id, group): (GroupId, &Group),
+        told: &Copies,
+        seen: &Observed,
+    ) -> Vec<DeviceId> {
         if group.doubt != Doubt::None {
             return told.whole.clone();
         }
         let old = |d: &DeviceId| {
-            !group.lost && !group.in_sync.contains(d) && group.was_whole(*d) && self.is_up(*d)
+            let old = !group.lost && !group.in_sync.contains(d);
+            old && group.was_whole(*d) && seen.was_whole(*d, id) && self.is_up(*d)
         };
         group.replicas.iter().copied().filter(old).collect()
     }
@@ -93,7 +106,7 @@ impl State {
             volumes.insert(id);
             slots.extend(&volume.slots);
         }
-        let meant = |id: &GroupId| match self.unserved(*id, words) {
+        let meant = |id: &GroupId| match self.unserved(*id, seen, words) {
             Some(u) if m.stale => u.why() != Unserved::Lost && !u.stale.is_empty(),
             Some(u) => u.why() == Unserved::Lost,
             None => false,
@@ -114,7 +127,7 @@ impl State {
             let group = self.groups.get(id)?;
             let told = self.told(*id, group, words);
             let [first, second] = match m.stale {
-                true => self.with_stale(group, &told, seen)?,
+                true => self.with_stale((*id, group), &told, seen)?,
                 false => self.with_nothing(group, &told, seen)?,
             };
             let replicas = Vec::from([first.0, second.0]);
@@ -136,10 +149,15 @@ impl State {
     }
 
     /// The group begins anew with the best older copy that is there, and with no other device that has something of it:
-    /// one that comes back has to delete what it has first, and one that has just come has not said what it knows. What it wrote alone would not be found by comparing what
-    /// each of both remembers.
-    fn with_stale(&self, group: &Group, told: &Copies, seen: &Observed) -> Option<[DeviceId; 2]> {
-        let first = *self.stale(group, told).first()?;
+    /// one that comes back has to delete what it has first, and one that has just come has not said what it knows. What
+    /// either wrote alone would not be found by comparing what both remember.
+    fn with_stale(
+        &self,
+        (id, group): (GroupId, &Group),
+        told: &Copies,
+        seen: &Observed,
+    ) -> Option<[DeviceId; 2]> {
+        let first = *self.stale((id, group), told, seen).first()?;
         let fit = self.fit(group);
         let apart = |d: &&DeviceId| self.unit_of(**d) != self.unit_of(first);
         let blank = |d: &&DeviceId| !group.replicas.contains(d) && !told.any.contains(d);

@@ -461,10 +461,12 @@ impl Mdm {
             _ if let Some(made) = self.while_recovering(now, ask.as_ref()) => made,
             None | Some(Ask::Scrub(_) | Ask::RecoverMdm(_)) => Err(Refused::Unknown),
             Some(Ask::Status(_) | Ask::Backup(_)) => Ok(None),
-            Some(Ask::Damage(m)) => self.state.damage(&m.volume, &self.words).map(|damage| {
-                told = Some(damage);
-                None
-            }),
+            Some(Ask::Damage(m)) => {
+                self.state.damage(&m.volume, &self.observed, &self.words).map(|damage| {
+                    told = Some(damage);
+                    None
+                })
+            }
             Some(Ask::AcceptLoss(m)) => {
                 self.state.accept_loss_command(m, &self.observed, &self.words).map(Some)
             }

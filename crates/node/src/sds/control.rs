@@ -473,6 +473,7 @@ impl Sds {
             writes: stats.writes,
             written_bytes: stats.written_bytes,
             slow,
+            partial: self.mirror.iter().flat_map(|m| m.partial()).map(|group| group.0).collect(),
             moves: self.mirror.iter().flat_map(|m| m.moves()).map(copying).collect(),
             ..Heartbeat::default()
         };
