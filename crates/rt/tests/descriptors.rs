@@ -145,3 +145,42 @@ fn without_descriptors_strangers_make_room() {
     let _alone = ALONE.lock();
     silent_connections_keep_nobody_out(1024, 300, Some(10));
 }
+
+/// Descriptors that this process has open.
+fn open() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn strangers_have_a_sixteenth_of_the_descriptors_and_sixteen_at_least() {
+    let _alone = ALONE.lock();
+    let before = getrlimit(Resource::Nofile);
+    for (backend, (limit, most)) in
+        backends().into_iter().zip([(320, 20), (96, 16)].into_iter().cycle())
+    {
+        let listeners = vec![Listener { port: Port::Peer, at: "127.0.0.1:0".parse().unwrap() }];
+        let shard = Shard::bind(Config { backend, ..Config::of(listeners, vec![]) }).unwrap();
+        let at = shard.addrs(0)[0].clone();
+        let strangers = Strangers { most: 1024, body: 100, patience: Duration::from_secs(600) };
+        setrlimit(Resource::Nofile, Rlimit { current: Some(limit), ..before }).unwrap();
+        let running = spawn(shard, || Echo { strangers: Some(strangers), ..Echo::default() });
+        let mut member = connect(&at);
+        exchange(&mut member, b"hello");
+        let mut crowd = Crowd::of(60, &at.to_string());
+        let alone = open();
+        crowd.all_connected();
+        let mut last = connect(&at);
+        exchange(&mut last, b"who comes now is served: all before were taken");
+        let began = Instant::now();
+        // The last one has two ends here, and came as a stranger: one of the crowd made room for it.
+        let stay = alone + 2 + most - 1;
+        while open() > stay {
+            assert!(began.elapsed() < Duration::from_secs(60), "{} are open", open() - alone);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(open(), stay, "{backend}");
+        running.end();
+        crowd.all_closed();
+        setrlimit(Resource::Nofile, before).unwrap();
+    }
+}

@@ -3,10 +3,12 @@
 
 mod common;
 
-use common::{Dir, Echo, Fill, backends, connect, exchange, frame, spawn};
+use common::{Dir, Echo, Fill, Running, backends, connect, exchange, frame, spawn};
 use rt::{Config, DiskSpec, ListenAddr, Listener, Reactor, RtError, Seat, Shard, Stop};
 use rustix::event::{PollFd, PollFlags, poll};
-use seam::{BlockError, BlockKind, BlockRequest, Buf, DiskId, Note, Port, RequestId, Unsent};
+use seam::{
+    BlockError, BlockKind, BlockRequest, Buf, DiskId, Note, Port, RequestId, Strangers, Unsent,
+};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
@@ -314,6 +316,45 @@ fn an_idle_shard_uses_no_processor() {
         let batches = running.batches() - before;
         assert!(batches < 10, "{backend}: {batches} batches in 300 ms of nothing");
         exchange(&mut peer, b"still there");
+        running.end();
+    }
+}
+
+/// Talks to the shard until this many bytes of its memory are in use, or as few.
+fn until(running: &Running, member: &mut TcpStream, reached: impl Fn(u64) -> bool) -> u64 {
+    let began = Instant::now();
+    loop {
+        exchange(member, b"go on");
+        let used = running.memory();
+        if reached(used) {
+            return used;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{used} bytes are in use");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_strangers_send_costs_little_and_nothing_when_they_are_gone() {
+    const MANY: u64 = 60;
+    // Three bytes of a head, or all but one byte of the longest body.
+    let almost = frame(&[1; 8 << 10]);
+    let (short, long) = (&[0; 3][..], &almost[..almost.len() - 1]);
+    let strangers = Strangers { most: 64, body: 8 << 10, patience: Duration::from_secs(600) };
+    for backend in backends() {
+        let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
+        let at = shard.addrs(0)[0].clone();
+        let running = spawn(shard, || Echo { strangers: Some(strangers), ..Echo::default() });
+        let mut member = connect(&at);
+        let alone = until(&running, &mut member, |_| true);
+        for (part, least, most) in [(short, 4 << 10, 4 << 10), (long, 8 << 10, 16 << 10)] {
+            let mut crowd: Vec<_> = (0..MANY).map(|_| connect(&at)).collect();
+            crowd.iter_mut().for_each(|one| one.write_all(part).unwrap());
+            let used = until(&running, &mut member, |used| used >= alone + MANY * least);
+            assert!(used <= alone + (MANY + 4) * most, "{backend:?}: {used} bytes are in use");
+            drop(crowd);
+            until(&running, &mut member, |used| used < alone + MANY / 2 * least);
+        }
         running.end();
     }
 }

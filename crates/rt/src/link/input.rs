@@ -12,7 +12,8 @@
 //!
 //! The buffer of a body above [`TRUST`] grows as the body arrives: what is only announced costs no memory.
 //!
-//! Staging buffers start small and grow on links that fill them.
+//! Staging buffers start small and grow on links that fill them. A stranger's has room for one frame: 16 KiB at
+//! most, as its bodies are short.
 //!
 //! Invariant: every view of the staging buffer ends at or before `start`; bytes are received from `end`
 //! on only, and `start <= end`.
@@ -40,6 +41,8 @@ pub(crate) struct Input {
     staging: Buf,
     /// How large the next one is to be.
     size: usize,
+    /// It is a stranger's.
+    small: bool,
     /// What arrived and was not cut yet: `staging[start..end]`.
     start: usize,
     end: usize,
@@ -83,12 +86,13 @@ impl Filling {
 impl Input {
     /// That of a stranger.
     pub(crate) fn small() -> Input {
-        Input { size: SMALL, ..Input::new() }
+        Input { size: SMALL, small: true, ..Input::new() }
     }
 
     /// The other side is no stranger any more.
     pub(crate) fn widen(&mut self) {
         self.size = self.size.max(STAGING.0);
+        self.small = false;
     }
 
     pub(crate) fn new() -> Input {
@@ -98,6 +102,7 @@ impl Input {
             drained: false,
             staging: Buf::EMPTY,
             size: STAGING.0,
+            small: false,
             start: 0,
             end: 0,
             told: None,
@@ -133,7 +138,8 @@ impl Input {
         let unused = self.staging.is_unique();
         let tight = size - self.end < size / 4 || self.start + whole > size;
         if size < self.size || (tight && (!unused || whole > size)) {
-            let mut next = pool.alloc(self.size.max(whole * 2).min(STAGING.1));
+            let ahead = if self.small { whole } else { whole * 2 };
+            let mut next = pool.alloc(self.size.max(ahead).min(STAGING.1));
             next.as_mut()[..left].copy_from_slice(&self.staging[self.start..self.end]);
             self.staging = next;
             (self.start, self.end) = (0, left);
@@ -161,7 +167,8 @@ impl Input {
         assert!(self.end <= self.staging.len(), "no more than there was room for");
         let full = self.end == self.staging.len();
         if full {
-            self.size = (self.staging.len() * 4).min(STAGING.1);
+            let most = if self.small { STAGING.0 } else { STAGING.1 };
+            self.size = (self.staging.len() * 4).min(most);
         }
         full
     }

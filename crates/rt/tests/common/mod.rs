@@ -47,6 +47,8 @@ pub struct Echo {
     pub frames: u64,
     pub panic_at: Option<u64>,
     pub batches: Arc<AtomicU64>,
+    /// Bytes of the shard's memory that are in use.
+    pub memory: Arc<AtomicU64>,
     pub requests: BTreeMap<u64, RequestId>,
     pub next: u64,
     /// What it allows those that have sent nothing yet.
@@ -109,7 +111,8 @@ impl Node for Echo {
         }
     }
 
-    fn flush(&mut self, _: base::Time, _: &mut Effects) {
+    fn flush(&mut self, _: base::Time, out: &mut Effects) {
+        self.memory.store(out.pool().used() as u64, Ordering::Relaxed);
         self.batches.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -123,18 +126,19 @@ pub struct Running {
     stop: Stop,
     batches: Arc<AtomicU64>,
     notes: Arc<Mutex<Vec<Note>>>,
+    memory: Arc<AtomicU64>,
     thread: JoinHandle<Result<(), RtError>>,
 }
 
 pub fn spawn(shard: Shard, make: impl FnOnce() -> Echo) -> Running {
     let mut node = make();
-    let (stop, batches) = (Stop::new(), node.batches.clone());
+    let (stop, batches, memory) = (Stop::new(), node.batches.clone(), node.memory.clone());
     let for_thread = stop.clone();
     let notes: Arc<Mutex<Vec<Note>>> = Arc::default();
     let told = notes.clone();
     let on_note = move |_, _, note| told.lock().unwrap().push(note);
     let thread = std::thread::spawn(move || shard.run(vec![&mut node], &for_thread, on_note));
-    Running { stop, batches, notes, thread }
+    Running { stop, batches, memory, notes, thread }
 }
 
 impl Running {
@@ -145,6 +149,11 @@ impl Running {
     /// What it has reported.
     pub fn notes(&self) -> Vec<Note> {
         self.notes.lock().unwrap().clone()
+    }
+
+    /// Bytes of memory in use when the node was called last.
+    pub fn memory(&self) -> u64 {
+        self.memory.load(Ordering::Relaxed)
     }
 
     pub fn end(self) {
