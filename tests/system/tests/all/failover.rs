@@ -1,9 +1,11 @@
 //! A server that dies or falls silent: I/O stalls for a moment at most, no error, no wrong byte.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use std::thread;
 use std::time::Duration;
+use system::nbd::{Nbd, cmd};
 use system::probe::Probe;
-use system::{Cluster, Fio, Options, case, secs, wait};
+use system::{Cluster, Fio, MIB, Options, case, secs, wait};
 
 const VOLUME: u64 = 256 << 20;
 
@@ -59,6 +61,49 @@ fn a_silent_server_stalls_io_for_three_seconds_at_most() {
         println!("longest request after SIGSTOP, and during the return: {stalls:?}");
         let limit = Duration::from_secs(3);
         ensure!(stalls.iter().all(|(silent, back)| silent.max(back) <= &limit), "{stalls:?}");
+        Ok(())
+    });
+}
+
+/// Parts of the volume that have servers of their own: each server leads some of them.
+const PARTS: u64 = 48;
+
+fn all_parts_have(nbd: &mut Nbd, mark: u8) -> Result<()> {
+    for part in 0..PARTS {
+        let found = nbd.read(part * MIB, 4096)?;
+        ensure!(found == [mark; 4096], "part {part} has {}, and {mark} came last", found[0]);
+    }
+    Ok(())
+}
+
+/// Programs that break off write the same blocks, one after the other, while the server that leads some of
+/// these stands still. What the last one wrote is what stays, also when the server goes on.
+#[test]
+fn what_a_connection_that_is_gone_had_asked_for_never_lands_after_what_a_later_one_wrote() {
+    case(|| {
+        let cluster = cluster()?;
+        let mut mark = 0;
+        for name in ["sds1", "sds2", "sds3"] {
+            cluster.freeze(name)?;
+            for _ in 0..40 {
+                mark += 1;
+                let mut gone = cluster.nbd("vol1")?;
+                for part in 0..PARTS {
+                    gone.ask(cmd::WRITE, part * MIB, 4096, &[mark; 4096])?;
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+            mark += 1;
+            let mut last = cluster.nbd("vol1")?;
+            for part in 0..PARTS {
+                last.write(part * MIB, &[mark; 4096])?;
+            }
+            last.request(cmd::FLUSH, 0, 0, &[])?;
+            cluster.thaw(name)?;
+            all_parts_have(&mut last, mark).context("at once")?;
+            cluster.wait_state("healthy", secs(60))?;
+            all_parts_have(&mut last, mark).context("when the server was back")?;
+        }
         Ok(())
     });
 }

@@ -88,6 +88,29 @@ fn a_power_cut_after_the_first_up_leaves_a_cluster_that_starts_again() {
     });
 }
 
+/// A few seconds are less than a file system takes to write files of its own accord.
+#[test]
+fn a_device_that_was_added_is_there_after_a_power_cut() {
+    case(|| {
+        let Some(machine) = machine("xfs")? else { return Ok(()) };
+        let (gabion, more) = (gabion(&machine), machine.mount().join("more"));
+        let add = format!(
+            "{gabion} device add file:{}:128MiB --sds 2 && echo '=== added'\nsleep 1000",
+            more.display()
+        );
+        let first = machine.boot(&(up(&machine, FIRST) + &add))?;
+        first.wait("added", PATIENCE)?;
+        thread::sleep(secs(3));
+        first.cut()?;
+        let list = format!("{gabion} device list | grep -q 'sds2.1' && echo '=== both'\n");
+        let said = machine.boot(&(up(&machine, FIRST) + &list))?.end(PATIENCE)?;
+        for wanted in ["=== up", "=== healthy", "=== vol1", "=== both"] {
+            ensure!(said.contains(wanted), "no `{wanted}` after a power cut:\n{said}");
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn a_power_cut_in_the_midst_of_the_first_up_leaves_what_the_same_command_completes() {
     case(|| {
