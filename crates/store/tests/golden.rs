@@ -12,8 +12,8 @@ use base::{
     VolumeId,
 };
 use seam::{
-    Buf, BufPool, Change, ClientWrite, DiskError, DiskId, DiskOp, Effect, Effects, Job, Journal,
-    Marks, Origin, Started,
+    Buf, BufPool, Change, ClientWrite, DiskError, DiskId, DiskOp, Effect, Effects, ExecutedBlocks,
+    Job, Journal, Marks, Origin, Started,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -350,4 +350,103 @@ fn what_an_earlier_build_left_is_read() {
         device.mount(); // and again, as that one left it
         device.check();
     }
+}
+
+// ---- a device that an earlier build has filled up ----
+
+/// Groups of that device, and writes of client 9 that its area of records lists.
+const GROUPS: u32 = 10;
+const LISTED: u64 = 4000;
+/// Writes of client 8 that its log lists, in a group of their own.
+const LOGGED: u64 = 2000;
+const LAST: u32 = GROUPS + 1;
+
+fn executed(sdc: u32, seq: u64, floor: u64, blocks: BlockSet) -> ExecutedBlocks {
+    let write = ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(1), seq, floor };
+    ExecutedBlocks { write, unit: unit(1, (seq % 16) as u32), blocks }
+}
+
+/// An area of records as builds up to 4680bb2 left it, full to its last entry: what was executed, and beside it each
+/// client's floor in each group, without a bound.
+fn full_area(len: usize) -> Vec<u8> {
+    let entry = |bytes: &mut Vec<u8>, e: &ExecutedBlocks| {
+        bytes.extend([e.write.sdc.0, 0].map(u32::to_le_bytes).concat());
+        let numbers = [e.write.incarnation.0, e.write.seq, e.write.floor];
+        bytes.extend(numbers.map(u64::to_le_bytes).concat());
+        bytes.extend([e.unit.volume.0, e.unit.index].map(u32::to_le_bytes).concat());
+        bytes.extend(e.blocks.0.map(u64::to_le_bytes).concat());
+    };
+    let all = (len - GROUPS as usize * 32) / 72;
+    let floors = |group: u32| (0..all).filter(move |n| *n as u32 % GROUPS == group - 1);
+    let mut bytes = Vec::new();
+    for group in 1..=GROUPS {
+        let entries = floors(group).count() as u32;
+        bytes.extend([group, 0].map(u32::to_le_bytes).concat());
+        bytes.extend([5u64, 4].map(u64::to_le_bytes).concat());
+        bytes.extend([0, entries].map(u32::to_le_bytes).concat());
+        for n in floors(group) {
+            let (n, one) = (n as u64, BlockSet::from_range(0..1));
+            let listed = executed(9, n + 1, 1, one);
+            let floor = executed(100 + n as u32 / GROUPS, 50, 50, BlockSet::EMPTY);
+            entry(&mut bytes, if n < LISTED { &listed } else { &floor });
+        }
+    }
+    assert!(bytes.len() <= len && bytes.len() + 72 > len, "{} of {len}", bytes.len());
+    bytes
+}
+
+/// Puts other records into the area that counts, and their length and crc into all superblocks.
+fn replace_records(pages: &mut Pages, records: &[u8]) {
+    let field = |page: &[u8], at: usize| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
+    let first = pages[&0].clone();
+    let copy = field(&first, 64) as usize & 1;
+    let area = (field(&first, 120 + (2 + copy) * 16) / PAGE as u64) as u32;
+    for (number, bytes) in (area..).zip(records.chunks(PAGE)) {
+        let mut page = bytes.to_vec();
+        page.resize(PAGE, 0);
+        pages.insert(number, page);
+    }
+    for page in pages.values_mut().filter(|page| page.starts_with(b"GABNDEV1")) {
+        assert_eq!(field(page, 64), field(&first, 64), "the device has settled");
+        page[104..112].copy_from_slice(&(records.len() as u64).to_le_bytes());
+        page[112..116].copy_from_slice(&base::crc::crc32c(records).to_le_bytes());
+        page[12..16].fill(0);
+        let crc = base::crc::crc32c(&page[..512]);
+        page[12..16].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_device_that_an_earlier_build_filled_up_is_mounted_and_forgets_nothing_silently() {
+    let mut device = Device::with(Pages::new());
+    device.format();
+    device.mount();
+    let one = BlockSet::from_range(0..1);
+    let logged = (1..=LOGGED).map(|seq| executed(8, seq, 1, one)).collect();
+    device.change(LAST, vec![Change::Executed(logged)]);
+    let area = store::durable::layout::Layout::new(SIZE).unwrap().records[0].len as usize;
+    replace_records(&mut device.pages, &full_area(area));
+    for _ in 0..2 {
+        device.mount();
+        let store = device.store.as_ref().expect("mounted");
+        let records = store.records();
+        let acted =
+            |(_, r): &&(GroupId, seam::GroupRecord)| (r.acted, r.base) == (Epoch(5), Epoch(4));
+        assert_eq!(records.iter().filter(acted).count(), GROUPS as usize);
+        let listed: BTreeMap<_, _> = records
+            .iter()
+            .flat_map(|(group, r)| r.executed.iter().map(|e| ((e.write.sdc, e.write.seq), *group)))
+            .collect();
+        assert!(listed.len() > 2000 && listed.len() <= store.executed_most(), "{}", listed.len());
+        let forgotten = store.forgotten().expect("it keeps what it forgets");
+        let known = |sdc, seq, group| {
+            listed.get(&(SdcId(sdc), seq)) == Some(&GroupId(group))
+                || forgotten.covers(GroupId(group), executed(sdc, seq, 0, one).write)
+        };
+        assert!((1..=LISTED).all(|seq| known(9, seq, (seq - 1) as u32 % GROUPS + 1)));
+        assert!((1..=LOGGED).all(|seq| known(8, seq, LAST)));
+        assert!(!known(7, 1, 1), "who was never here");
+    }
+    device.write(unit(1, 1), 0, UNIT, 0x7000);
+    assert!(device.read(unit(1, 1)).chunks_exact(4).all(|b| b == 0x7000u32.to_le_bytes()));
 }

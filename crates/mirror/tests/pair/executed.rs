@@ -91,6 +91,7 @@ fn however_many_writes_stay_unanswered_a_group_settles() {
     pair.configure(2, &[1, 2], &[], &[0, 1]);
     pair.wait(1000);
     assert!(pair.mirrors[1].view(GROUP).unwrap().active, "it has settled, twice");
+    assert!(pair.longest > 1 << 20, "lists have gone over the link: {} bytes", pair.longest);
     let retry = |pair: &mut Pair, sdc, seq| {
         write(pair, 1, named(sdc, seq, 1), (seq % 200) as u32, 99, flag::RETRY)
     };

@@ -223,3 +223,20 @@ fn who_attaches_nothing_is_closed_and_keeps_nobody_out() {
         assert_eq!(nbd.reply(&mut c, 1).0, 0);
     }
 }
+
+#[test]
+fn so_many_connections_have_a_volume_and_no_more() {
+    const MOST: usize = 4096;
+    let mut c = Cluster::ready();
+    let mut all: Vec<_> =
+        (0..MOST - 1).map(|_| Client::attached(&mut c, &Limits::SHIPPED)).collect();
+    Client::connect(&mut c, &Limits::SHIPPED);
+    assert_eq!((c.sdc.connections(), c.log.closed.len()), (MOST, 0), "one says nothing");
+    all.push(Client::attached(&mut c, &Limits::SHIPPED));
+    assert_eq!((c.sdc.connections(), c.log.closed.len()), (MOST, 1), "that one has gone");
+    c.accept();
+    assert_eq!((c.sdc.connections(), c.log.closed.len()), (MOST, 2), "all others have a volume");
+    let (first, last) = (&mut all[0], MOST as u64);
+    first.request(&mut c, NBD_CMD_READ, last, 0, 512, &[]);
+    assert_eq!(first.reply(&mut c, last).0, 0);
+}

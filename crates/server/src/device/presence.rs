@@ -108,6 +108,27 @@ mod tests {
         offline::format(&mut drive, Identity { cluster, device, uuid }, true).unwrap();
     }
 
+    /// However it falls between two looks.
+    #[test]
+    fn who_is_emptied_is_missed_within_ten_seconds() {
+        let dir = std::env::temp_dir().join(format!("gabion-emptied-{}", std::process::id()));
+        files::make_folder(&dir).unwrap();
+        let path = dir.join("disk");
+        for since_a_look in [Duration::from_millis(1), EVERY / 2, EVERY] {
+            format(&path, [1, 2]);
+            let mut presence = Presence::new(path.clone());
+            assert_eq!(presence.look(), None);
+            fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+            let mut gone = EVERY - since_a_look;
+            while presence.look().is_none() {
+                gone += EVERY;
+            }
+            let rest = Duration::from_secs(2); // to read the superblocks, and to end the shard
+            assert!(gone + rest < Duration::from_secs(10), "{gone:?}");
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
     #[test]
     fn a_device_that_is_emptied_overwritten_or_deleted_is_missed_and_a_new_one_is_not() {
         let dir = std::env::temp_dir().join(format!("gabion-presence-{}", std::process::id()));

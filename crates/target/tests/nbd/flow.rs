@@ -182,6 +182,26 @@ fn not_without_end_do_writes_wait_for_space() {
     assert_eq!(asked, target::nbd::WAITING + 4);
 }
 
+/// Eight times `nbd_payload`, which is 256 MiB as shipped.
+#[test]
+fn so_many_bytes_of_writes_wait_for_space_and_no_more() {
+    let limits = Limits { nbd_payload: 4096, ..Limits::TEST_MIN };
+    let mut rig = Rig::serving(false, &limits);
+    let most = 8 * u64::from(limits.nbd_payload);
+    let mut asked = 0;
+    while rig.told().is_empty() {
+        rig.feed(&request(0, NBD_CMD_WRITE, 1, 0, 4096));
+        for (tag, _) in rig.asked.drain(..).collect::<Vec<_>>() {
+            asked += 1;
+            rig.waits(tag, u64::MAX);
+            assert!(rig.session.waiting_bytes() <= most);
+        }
+    }
+    assert_eq!((rig.session.waiting_bytes(), asked), (most, 8 + 2), "the others are in flight");
+    let shipped = u64::from(Limits::SHIPPED.nbd_payload);
+    assert_eq!(8 * shipped, 256 << 20);
+}
+
 #[test]
 fn a_smaller_share_lets_one_request_fly_at_a_time() {
     let mut rig = Rig::serving(false, &Limits::TEST_MIN);
