@@ -96,6 +96,10 @@ pub struct Hello {
     /// who listens at the address that the sender dialled knows it.
     #[prost(uint64, tag = "24")]
     pub secret: u64,
+    /// MDM to MDM: the newest term that the sender knows. A leader of an older one doesn't know what became of the
+    /// entries that the sender had from it.
+    #[prost(uint64, tag = "25")]
+    pub term: u64,
     /// From a command line: this very MDM is meant, also if it does not lead.
     #[prost(bool, tag = "80")]
     pub direct: bool,

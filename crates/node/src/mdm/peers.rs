@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - A member says who it is, where it listens, who is meant and what it has, before anything else; one that was set
-//!   back, was removed, or takes another one's place, is refused and ends.
+//!   back, was removed, or takes another one's place, is refused and ends. Only a leader that knows no older term
+//!   than the member's says that it was set back.
 //! - Members are those that the state names, where it names them; those that one of them names; and, for an MDM that
 //!   has nothing yet, whoever calls it. Nobody else is dialled, and from nobody else a message is taken.
 //! - A message counts only with the secret that was sent to the member's address: who listens elsewhere doesn't know it.
@@ -160,9 +161,10 @@ impl Mdm {
     /// A dial to a member came through.
     pub(super) fn greet_member(&mut self, link: LinkId, member: u32, out: &mut Effects) {
         let Some(consensus) = &self.consensus else { return out.push(Effect::Close { link }) };
-        let last = consensus.last();
+        let (last, term) = (consensus.last(), consensus.role().term);
         let mut hello = hello(self.state.cluster, Role::Mdm, &self.config.name);
-        (hello.id, hello.to, hello.last) = (self.me(), member, last);
+        (hello.id, hello.to) = (self.me(), member);
+        (hello.last, hello.term) = (last, term);
         hello.address = self.config.address.to_string();
         let now = consensus.membership();
         let votes = [&now.voters, &now.outgoing].iter().any(|v| v.contains(&u64::from(member)));
@@ -331,7 +333,10 @@ impl Mdm {
                  add it anew"
             ));
         }
-        let matched = consensus.peers().into_iter().find(|p| p.id == u64::from(id));
+        // Who knows a newer term may have given up for its leader what it had from this one.
+        let judges = hello.term <= consensus.role().term;
+        let peers = consensus.peers().into_iter();
+        let matched = peers.filter(|_| judges).find(|p| p.id == u64::from(id));
         if let Some(peer) = matched.filter(|p| p.matched > hello.last) {
             return wrong(set_back(id, hello.last, peer.matched));
         }

@@ -5,8 +5,9 @@ use consensus::Image;
 use mdm::log::{Io, Log, Progress};
 
 const AWAY: &str = "10.0.0.2:7000";
-/// The consensus' kind of a heartbeat.
+/// The consensus' kinds of a heartbeat, and of an answer to entries.
 const HEARTBEAT: i32 = 8;
+const APPENDED: i32 = 4;
 
 impl Bench {
     /// An MDM that leads alone; `b` at [`AWAY`] is to become a member, and does nothing yet.
@@ -39,8 +40,13 @@ impl Bench {
 
     /// A message of member 2 with this term.
     fn say(&mut self, link: LinkId, secret: u64, term: u64) {
-        let kind = HEARTBEAT;
-        let message = consensus::Message { kind, from: 2, to: 1, term, ..Default::default() };
+        self.say_of(link, secret, HEARTBEAT, term, 0);
+    }
+
+    /// A message of member 2 of this kind, about this entry.
+    fn say_of(&mut self, link: LinkId, secret: u64, kind: i32, term: u64, index: u64) {
+        let message =
+            consensus::Message { kind, from: 2, to: 1, term, index, ..Default::default() };
         let bytes = message.encode_to_vec();
         let mut header = Header::new(Kind::Raft);
         (header.op, header.len) = (secret.into(), (bytes.len() as u32).into());
@@ -61,6 +67,21 @@ impl Bench {
         let (_, hello) = self.dial_up();
         assert_eq!((hello.id, hello.to), (1, 2));
         hello.secret
+    }
+
+    /// Member 2 is there and has all entries; its link, and the last entry.
+    fn with_all_entries(&mut self) -> (LinkId, u64) {
+        self.dials.retain(|(_, to)| to == AWAY);
+        let (way, greeting) = self.dial_up();
+        let plain = node::links::welcome(ClusterId(7), Role::Mdm);
+        self.send(way, Header::new(Kind::Welcome), &plain);
+        let link = self.hello_as(2, AWAY);
+        self.pass(500, &[]);
+        let last = self.mdm.consensus().unwrap().last();
+        self.say_of(link, greeting.secret, APPENDED, self.term(), last);
+        let peers = self.mdm.consensus().unwrap().peers();
+        assert!(peers.iter().any(|p| p.id == 2 && p.matched == last), "{peers:?}");
+        (link, last)
     }
 
     fn term(&self) -> u64 {
@@ -164,6 +185,41 @@ fn the_secret_of_a_member_is_found_among_those_that_were_made_up() {
         b.pass(2000, &[]);
     }
     panic!("the true secret was never said");
+}
+
+/// Who has followed a newer leader may have given up entries that it had from an older one. The older one, which doesn't
+/// know that yet, is no judge of that.
+#[test]
+fn only_a_leader_that_is_as_new_says_that_a_member_was_set_back() {
+    let mut b = Bench::with_a_member();
+    let (_, last) = b.with_all_entries();
+    let term = b.term();
+    let again = |b: &mut Bench, term: u64| {
+        let link = b.connect();
+        let plain = hello(ClusterId(7), Role::Mdm, "b");
+        let address = AWAY.into();
+        let hello = Hello { id: 2, to: 1, address, secret: 9, last: last - 1, term, ..plain };
+        b.send(link, Header::new(Kind::Hello), &hello);
+        link
+    };
+    let newer = again(&mut b, term + 1);
+    assert_eq!(b.take::<Welcome>(newer, Kind::Welcome).len(), 1, "it followed a newer leader");
+    // In the leader's own term, or in an older one, nobody loses entries. An earlier build says no term.
+    for term in [term, term - 1, 0] {
+        let link = again(&mut b, term);
+        let (code, text) = b.refusal(link);
+        assert_eq!(code, RefusalCode::WrongMember);
+        assert!(text.contains("set back"), "{text}");
+    }
+}
+
+#[test]
+fn an_mdm_tells_the_others_its_term() {
+    let mut b = Bench::with_a_member();
+    b.dials.retain(|(_, to)| to == AWAY);
+    let (_, hello) = b.dial_up();
+    assert!(hello.term > 0);
+    assert_eq!((hello.term, hello.last), (b.term(), b.mdm.consensus().unwrap().last()));
 }
 
 #[test]
