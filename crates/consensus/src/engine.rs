@@ -21,6 +21,8 @@ const SPREAD_TICKS: usize = 10;
 const LATE_TICKS: usize = 5;
 /// Ticks between two heartbeats.
 const HEARTBEAT_TICKS: usize = 2;
+/// Ticks without a word after which a leader says that a member doesn't work; five heartbeats go out meanwhile, and more.
+const SILENT_TICKS: u64 = 20;
 /// Ticks after which a snapshot without an answer is looked after.
 const SNAPSHOT_TICKS: u32 = 40;
 /// Bytes of entries in one message, about.
@@ -83,8 +85,10 @@ pub struct Peer {
     pub matched: u64,
     /// It counts.
     pub voter: bool,
-    /// It was heard lately.
+    /// It was heard lately, in this term.
     pub heard: bool,
+    /// It has said nothing for so long that it doesn't work. Just after an election nobody is heard, and nobody is silent.
+    pub silent: bool,
 }
 
 /// One member.
@@ -105,6 +109,12 @@ pub struct Consensus {
     drawn: (u64, StateRole, usize),
     /// For how many ticks the answer to a snapshot has been waited for.
     snapshots: BTreeMap<u64, u32>,
+    /// How often time has passed, and at which of these its term and role began.
+    ticks: u64,
+    since: u64,
+    /// When each member was heard last, since then. (The library knows who was heard since it looked last, which may be
+    /// a moment ago.)
+    heard: BTreeMap<u64, u64>,
 }
 
 impl Consensus {
@@ -146,6 +156,9 @@ impl Consensus {
             prng,
             drawn,
             snapshots,
+            ticks: 0,
+            since: 0,
+            heard: BTreeMap::new(),
         };
         new.settles = new.last() + 1;
         new.draw();
@@ -159,6 +172,8 @@ impl Consensus {
             let late = if self.late { LATE_TICKS } else { 0 };
             let ticks = ELECTION_TICKS + late + self.prng.below(SPREAD_TICKS as u64) as usize;
             self.drawn = (now.0, now.1, ticks);
+            self.since = self.ticks;
+            self.heard.clear();
         }
         self.raw.raft.set_randomized_election_timeout(self.drawn.2);
     }
@@ -222,11 +237,17 @@ impl Consensus {
             return Vec::new();
         }
         let voters = [&self.membership.voters, &self.membership.outgoing];
-        let one = |(id, p): (&u64, &raft::Progress)| Peer {
-            id: *id,
-            matched: p.matched,
-            voter: voters.iter().any(|v| v.contains(id)),
-            heard: p.recent_active || *id == raft.id,
+        let one = |(id, p): (&u64, &raft::Progress)| {
+            let heard = self.heard.get(id);
+            let late = self.ticks - heard.unwrap_or(&self.since) > SILENT_TICKS;
+            let me = *id == raft.id;
+            Peer {
+                id: *id,
+                matched: p.matched,
+                voter: voters.iter().any(|v| v.contains(id)),
+                heard: me || (heard.is_some() && !late),
+                silent: !me && late,
+            }
         };
         let mut peers: Vec<Peer> = raft.prs().iter().map(one).collect();
         peers.sort_by_key(|p| p.id);
@@ -235,6 +256,7 @@ impl Consensus {
 
     /// Time passes.
     pub fn tick(&mut self) {
+        self.ticks += 1;
         // The library wants all entries of a sole voter to be durable when it begins to lead.
         let alone = self.membership.voters == [self.id()];
         let early = alone && !self.role().leads && !self.outbox.is_clean();
@@ -299,8 +321,12 @@ impl Consensus {
             }
             message.commit = last;
         }
+        let (from, term) = (message.from, message.term);
         let _ = self.raw.step(message_to(message));
         self.draw();
+        if term == self.raw.raft.term {
+            self.heard.insert(from, self.ticks);
+        }
         Ok(())
     }
 

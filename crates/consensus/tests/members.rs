@@ -135,6 +135,52 @@ fn what_was_agreed_survives_the_loss_of_any_one_and_comes_to_who_returns() {
     }
 }
 
+/// What a leader says of the other members: who was heard, and who is silent.
+fn seen_by(node: &Node) -> (Vec<u64>, Vec<u64>) {
+    let peers = node.consensus.peers();
+    let ids = |those: fn(&consensus::Peer) -> bool| {
+        let others = peers.iter().filter(|p| p.id != node.image.me);
+        others.filter(|p| those(p)).map(|p| p.id).collect()
+    };
+    (ids(|p| p.heard), ids(|p| p.silent))
+}
+
+/// A leader asks every moment whether most are there, and forgets then whom it heard: a member that works isn't said to be
+/// away because of that. Just after an election nothing is known of anybody.
+#[test]
+fn a_leader_says_who_is_silent_when_it_had_time_to_hear_all() {
+    let mut nodes = three();
+    let leads = leader(&nodes, &[1, 2, 3]);
+    for tick in 0..40 {
+        run(&mut nodes, &[1, 2, 3], 1);
+        // Answers of the next heartbeat are under way.
+        nodes[leads].consensus.tick();
+        nodes[leads].work();
+        assert_eq!(seen_by(&nodes[leads]), (vec![2, 3], vec![]), "{tick}");
+    }
+    // The leader ends, and the one after it doesn't hear the third.
+    let alive = [2, 3];
+    run(&mut nodes, &alive, 60);
+    let leads = leader(&nodes, &alive);
+    let (me, other) = (nodes[leads].image.me, 5 - nodes[leads].image.me);
+    assert_eq!(seen_by(&nodes[leads]), (vec![other], vec![1]));
+    nodes[leads] = Node::new(nodes[leads].image.clone());
+    nodes[leads].consensus.campaign();
+    let mut ticks = 0;
+    while !nodes[leads].consensus.role().leads {
+        nodes[leads].consensus.campaign();
+        run(&mut nodes, &alive, 1);
+        ticks += 1;
+        assert!(ticks < 100);
+    }
+    let (_, silent) = seen_by(&nodes[leads]);
+    assert_eq!(silent, [], "{me} has just begun to lead");
+    run(&mut nodes, &alive, 10);
+    assert_eq!(seen_by(&nodes[leads]), (vec![other], vec![]));
+    run(&mut nodes, &alive, 15);
+    assert_eq!(seen_by(&nodes[leads]), (vec![other], vec![1]));
+}
+
 #[test]
 fn nobody_needs_a_member_that_does_not_count_any_more() {
     let mut nodes = three();

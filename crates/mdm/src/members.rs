@@ -27,6 +27,17 @@ pub struct Member {
     pub tie_breaker: bool,
 }
 
+/// What the leader knows of an MDM that has a vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Voter {
+    /// It was heard lately: it works.
+    Heard,
+    /// It was not heard yet: the leader has led for a moment only.
+    Unclear,
+    /// It has said nothing for long enough: it is down, or cut off.
+    Silent,
+}
+
 /// All of them.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Members {
@@ -68,17 +79,15 @@ impl Members {
         Ok(control::MdmInfo { id, name, address, tie_breaker: m.tie_breaker })
     }
 
-    /// Takes one out. `vote` says whether who has a vote was heard lately. Who has none yet, as it was never there, is
-    /// neither needed nor any help.
+    /// Takes one out. `vote` says what is known of one that has a vote. Who has none yet, as it was never there, is neither
+    /// needed nor any help.
     pub fn remove_command(
         &self,
         name: &str,
-        vote: impl Fn(u32) -> Option<bool>,
+        vote: impl Fn(u32) -> Option<Voter>,
     ) -> Result<RemoveMdm, Refused> {
         let (id, gone) = self.find(name)?;
-        if vote(id).is_none() {
-            return Ok(RemoveMdm { id });
-        }
+        let Some(voter) = vote(id) else { return Ok(RemoveMdm { id }) };
         let all: Vec<(&u32, &Member)> =
             self.list.iter().filter(|(i, _)| vote(**i).is_some()).collect();
         let rest: Vec<(&u32, &Member)> = all.iter().copied().filter(|(i, _)| **i != id).collect();
@@ -88,18 +97,25 @@ impl Members {
         }
         let tied = rest.len() == managers && managers.is_multiple_of(2);
         // One that is down breaks no tie: without it there are as many losses to bear, and a new one can come.
-        if gone.tie_breaker && tied && vote(id) == Some(true) {
-            return Err(Refused::LastTieBreaker(gone.name.clone()));
+        match voter {
+            Voter::Heard if gone.tie_breaker && tied => {
+                return Err(Refused::LastTieBreaker(gone.name.clone()));
+            }
+            Voter::Unclear if gone.tie_breaker && tied => return Err(Refused::NotHeardYet),
+            _ => {}
         }
+        let those = |list: &[(&u32, &Member)], fit: fn(Voter) -> bool| {
+            list.iter().filter(|(i, _)| vote(**i).is_some_and(fit)).count()
+        };
         // Before and after: the step itself needs a majority of all.
-        let alive =
-            |list: &[(&u32, &Member)]| list.iter().filter(|(i, _)| vote(**i) == Some(true)).count();
-        let enough = 2 * alive(&all) > all.len() && 2 * alive(&rest) > rest.len();
-        match enough {
+        let enough = |fit| 2 * those(&all, fit) > all.len() && 2 * those(&rest, fit) > rest.len();
+        let works = |v| v == Voter::Heard;
+        match enough(works) {
             true => Ok(RemoveMdm { id }),
+            false if enough(|v| v != Voter::Silent) => Err(Refused::NotHeardYet),
             false => Err(Refused::Majority {
                 name: gone.name.clone(),
-                left: alive(&rest),
+                left: those(&rest, works),
                 of: rest.len(),
             }),
         }
@@ -193,15 +209,16 @@ mod tests {
     #[test]
     fn nobody_is_removed_whom_the_others_need() {
         let m = members(&[("a", false), ("b", false), ("t", true)]);
-        let all = |_| Some(true);
+        let all = |_| Some(Voter::Heard);
         assert_eq!(m.remove_command("x", all), Err(Refused::NoMdm("x".into())));
         assert!(matches!(m.remove_command("t", all), Err(Refused::LastTieBreaker(_))));
         assert_eq!(m.remove_command("b", all), Ok(RemoveMdm { id: 2 }));
         // One is dead: it can go, but nobody else.
-        let but_b = |id| Some(id != 2);
+        let but = |gone| move |id| Some(if id == gone { Voter::Silent } else { Voter::Heard });
+        let but_b = but(2);
         assert_eq!(m.remove_command("b", but_b), Ok(RemoveMdm { id: 2 }));
         assert!(matches!(m.remove_command("a", but_b), Err(Refused::Majority { .. })));
-        let but_t = |id| Some(id != 3);
+        let but_t = but(3);
         assert_eq!(m.remove_command("t", but_t), Ok(RemoveMdm { id: 3 }), "another one can come");
         assert!(matches!(m.remove_command("a", but_t), Err(Refused::Majority { .. })));
         let m = members(&[("a", false), ("t", true)]);
@@ -210,13 +227,30 @@ mod tests {
     }
 
     #[test]
+    fn who_was_not_heard_yet_is_not_taken_for_one_that_is_down() {
+        let m = members(&[("a", false), ("b", false), ("t", true)]);
+        // Just after an election the leader has heard nobody, or not all.
+        let only_a = |id| Some(if id == 1 { Voter::Heard } else { Voter::Unclear });
+        let but_t = |id| Some(if id < 3 { Voter::Heard } else { Voter::Unclear });
+        for name in ["b", "t"] {
+            assert_eq!(m.remove_command(name, only_a), Err(Refused::NotHeardYet), "{name}");
+        }
+        assert_eq!(m.remove_command("t", but_t), Err(Refused::NotHeardYet));
+        assert_eq!(
+            m.remove_command("b", but_t),
+            Err(Refused::NotHeardYet),
+            "a and t are to decide"
+        );
+    }
+
+    #[test]
     fn who_never_came_goes_again_and_helps_nobody() {
         let m = members(&[("a", false), ("gone", false)]);
-        let only_a = |id| (id == 1).then_some(true);
+        let only_a = |id| (id == 1).then_some(Voter::Heard);
         assert_eq!(m.remove_command("gone", only_a), Ok(RemoveMdm { id: 2 }));
         assert!(matches!(m.remove_command("a", only_a), Err(Refused::LastManager(_))));
         let m = members(&[("a", false), ("b", false), ("t", true), ("gone", false)]);
-        let but_gone = |id| (id < 4).then_some(true);
+        let but_gone = |id| (id < 4).then_some(Voter::Heard);
         assert_eq!(m.remove_command("gone", but_gone), Ok(RemoveMdm { id: 4 }));
         assert_eq!(m.remove_command("b", but_gone), Ok(RemoveMdm { id: 2 }));
         assert!(matches!(m.remove_command("t", but_gone), Err(Refused::LastTieBreaker(_))));

@@ -190,6 +190,11 @@ pub enum Refused {
         /// Of how many.
         of: usize,
     },
+    /// The leader has led for too short a time to know who works.
+    #[error(
+        "this MDM leads since a moment ago, and has not heard all the others yet: try again in a second"
+    )]
+    NotHeardYet,
     /// One is on its way out.
     #[error("an MDM is on its way out: try again in a moment")]
     MdmLeaves,
@@ -427,6 +432,7 @@ impl Refused {
             Refused::NobodyEmpty => AdminError::TooFewServers,
             Refused::Recovering
             | Refused::MdmLeaves
+            | Refused::NotHeardYet
             | Refused::NoGroup
             | Refused::TooManyVolumes
             | Refused::TooManyObjects(_)

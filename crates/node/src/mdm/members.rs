@@ -15,7 +15,7 @@ use base::Time;
 use consensus::records::Change;
 use consensus::{Membership, Peer};
 use mdm::Refused;
-use mdm::members::{Members, info};
+use mdm::members::{Members, Voter, info};
 use seam::Effects;
 use wire::control::{MdmStatus, SwitchMdm};
 
@@ -105,10 +105,15 @@ impl Mdm {
         !now.outgoing.is_empty() || !now.all().iter().all(listed)
     }
 
-    /// Whether a member that has a vote was heard lately.
-    pub(super) fn vote(&self, id: u32) -> Option<bool> {
+    /// What is known of a member that has a vote.
+    pub(super) fn vote(&self, id: u32) -> Option<Voter> {
         let peers = self.consensus.as_ref()?.peers();
-        peers.iter().find(|p| p.id == u64::from(id) && p.voter).map(|p| p.heard)
+        let peer = peers.iter().find(|p| p.id == u64::from(id) && p.voter)?;
+        Some(match (peer.heard, peer.silent) {
+            (true, _) => Voter::Heard,
+            (_, true) => Voter::Silent,
+            _ => Voter::Unclear,
+        })
     }
 
     /// Hands over, if that was ordered.
@@ -225,6 +230,7 @@ mod tests {
             matched: if silent.contains(id) { 0 } else { 100 },
             voter: voters.contains(id),
             heard: !silent.contains(id),
+            silent: silent.contains(id),
         };
         let peers: Vec<Peer> = now.all().iter().map(peer).collect();
         next(me, &members(list), &now, &peers, 100)
