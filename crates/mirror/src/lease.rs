@@ -6,7 +6,6 @@
 
 use crate::stopwatch::smooth;
 use base::{DeviceId, Duration, IdMap, Incarnation, Limits, MapVersion, Mutant, Time, mutant};
-use core::net::SocketAddr;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
@@ -24,7 +23,6 @@ struct Held {
 struct Granted {
     until: Time,
     incarnation: Incarnation,
-    address: Option<SocketAddr>,
     /// The newest map that it has said to have, of those that I know.
     map: MapVersion,
     /// What it said last, if that is newer than what I know: it may be anything, and counts when I know it.
@@ -57,8 +55,6 @@ pub struct Fate {
     pub incarnation: Incarnation,
     /// That life's process is known to be dead.
     pub dead: bool,
-    /// Where it listens.
-    pub address: Option<SocketAddr>,
 }
 
 impl Leases {
@@ -207,7 +203,6 @@ impl Leases {
         let granted = Granted {
             until: now + self.grace,
             incarnation: fate.incarnation,
-            address: fate.address,
             map: known,
             said: MapVersion(0),
         };
@@ -230,7 +225,6 @@ impl Leases {
         let unknown = || Granted {
             until,
             incarnation: Incarnation(0),
-            address: None,
             map: MapVersion(0),
             said: MapVersion(0),
         };
@@ -265,14 +259,8 @@ impl Leases {
     ) -> bool {
         let granted = self.granted.get(device);
         let knows = granted.is_some_and(|g| g.map >= map);
-        let replaced = |fate: Fate, granted: &Granted| {
-            fate.incarnation > granted.incarnation
-                && granted.address.is_some()
-                && fate.address == granted.address
-        };
-        let dead = fate.is_some_and(|fate| match granted {
-            Some(g) => (fate.dead && fate.incarnation >= g.incarnation) || replaced(fate, g),
-            None => fate.dead,
+        let dead = fate.is_some_and(|fate| {
+            fate.dead && granted.is_none_or(|g| g.incarnation == fate.incarnation)
         });
         mutant::on(Mutant::NoGiveUp) || knows || dead || promised <= now
     }
@@ -323,6 +311,24 @@ mod tests {
         leases.need(ms(70), &BTreeSet::new());
         leases.hurry(DeviceId(2));
         assert_eq!(leases.wake_at(), None);
+    }
+
+    /// An address may have moved to another host, and the process of before goes on at the old one.
+    #[test]
+    fn a_newer_life_at_the_same_address_is_no_proof_that_the_older_one_is_dead() {
+        let ms = |n: u64| Time(n * 1_000_000);
+        let fate = |life, dead| Fate { incarnation: Incarnation(life), dead };
+        // A process that has run for a while: its own earlier life has promised nothing that still counts.
+        let mut leases = Leases::new(ms(0), &Limits::SHIPPED);
+        let (peer, map) = (DeviceId(2), MapVersion(2));
+        leases.grant(ms(10_000), peer, fate(1, false), MapVersion(1));
+        let promised = leases.promised(peer);
+        let over = |now, fate| leases.is_over(ms(now), peer, map, Some(fate), promised);
+        assert!(!over(10_001, fate(1, false)) && !over(10_001, fate(2, false)));
+        assert!(!over(10_001, fate(2, true)), "that is the death of another one");
+        assert!(over(10_001, fate(1, true)));
+        let end = 10_000 + Limits::SHIPPED.grace.as_millis() as u64;
+        assert!(!over(end - 1, fate(2, false)) && over(end, fate(2, false)));
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl<J: Journal> Mirror<J> {
         h: &Header,
         out: &mut Effects,
     ) {
-        let unknown = Fate { incarnation: base::Incarnation(0), dead: false, address: None };
+        let unknown = Fate { incarnation: base::Incarnation(0), dead: false };
         let fate = self.fates.get(&from).copied().unwrap_or(unknown);
         let fate = Fate {
             incarnation: fate.incarnation.max(base::Incarnation(h.incarnation.get())),

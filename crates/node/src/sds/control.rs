@@ -345,12 +345,7 @@ impl Sds {
             .map
             .devices
             .iter()
-            .map(|(id, d)| {
-                (
-                    *id,
-                    Fate { incarnation: d.incarnation, dead: d.dead && !d.up, address: d.address },
-                )
-            })
+            .map(|(id, d)| (*id, Fate { incarnation: d.incarnation, dead: d.dead && !d.up }))
             .collect();
         let known = self.map.devices.get(&self.me).map_or(Incarnation(0), |d| d.incarnation);
         if known > self.incarnation {
