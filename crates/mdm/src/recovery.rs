@@ -17,8 +17,12 @@
 //!    was no later one. A joiner's seal says nothing: its leader may have cut it off since.
 //! 3. Otherwise it is not known, and the group waits: for the reports that are missing, or for a person's word.
 //!
-//! A device that is empty may have had more before ([`Doubt::Gone`]). Then 1. holds for a configuration that is newer than the
-//! state's, if each device that may have been emptied was so before that was made ([`Word::is_witness`]); 2. never holds.
+//! A device that is empty may have had more before ([`Doubt::Gone`]; maps say so, also when an older backup is restored).
+//! Then 1. holds for a configuration that is newer than the state's, if each device that may have been emptied was so before
+//! that was made ([`Word::is_witness`]); 2. never holds.
+//!
+//! What this can't see: a device that was let in after the state was made, went on alone, and was emptied then. Nothing
+//! tells its store from that of a new device. docs/design/0005-mdm-cluster.md says what follows.
 //!
 //! Who took part is known when all devices have reported: those that the state has, and those that a map of a server
 //! names ([`Heard`]). Devices that neither knows get some time to come. Only a person can end the waiting sooner.
@@ -375,6 +379,13 @@ impl State {
         if group.doubt == Doubt::Gone {
             return self.judge_emptied(words, id, newest, heard);
         }
+        // An earlier recovery left this doubt, and the backup of this one is older. A newer map may know more.
+        if is_gone(&newest) {
+            return match heard.is_complete() {
+                true => Verdict::Stuck,
+                false => Verdict::WaitsFor(heard.silent.clone()),
+            };
+        }
         let in_sync = || newest.in_sync.iter().map(|d| DeviceId(*d));
         let missing: BTreeSet<DeviceId> = in_sync().filter(|d| !words.contains_key(d)).collect();
         let acted = words.values().map(|w| w.acted(id));
@@ -487,6 +498,11 @@ impl State {
         };
         (recovery.number > 0).then_some(status)
     }
+}
+
+/// An MDM has told of this group that a device may have had more, and was emptied.
+fn is_gone(info: &GroupInfo) -> bool {
+    info.doubt == Doubt::Gone as u32
 }
 
 /// These were sealed in the last epoch that anybody took part in: with whoever else belongs to the group.
@@ -616,9 +632,18 @@ fn newest<'a>(
 /// Volumes that differ in the newest map that a server has, if that is newer than the state was.
 fn volumes(state: &State, words: &Words) -> Reconcile {
     let mut change = Reconcile::default();
-    let Some(word) = newest_map(state, words) else { return change };
+    let newer = newest_map(state, words);
+    let told = || words.values().max_by_key(|w| w.told).filter(|_| state.recovery.open);
+    let Some(word) = newer.or_else(told) else { return change };
     let known = |v: &VolumeInfo| v.slots.iter().all(|g| state.groups.contains_key(&GroupId(*g)));
-    let other = |v: &&VolumeInfo| known(v) && state.adopted(v).is_some();
+    // The last entries of the log need not have been decided. A volume that they delete, and that the newest map of an MDM
+    // has, is there: nobody has deleted its data.
+    let is_back = |v: &VolumeInfo| {
+        let id = VolumeId(v.id);
+        !state.volumes.contains_key(&id) && state.recovery.is_unknown(id)
+    };
+    let other =
+        |v: &&VolumeInfo| (newer.is_some() || is_back(v)) && known(v) && state.adopted(v).is_some();
     let mut bytes = 0;
     let room = |v: &&VolumeInfo| {
         let full = bytes >= BYTES;
@@ -652,7 +677,7 @@ impl Group {
             in_sync: ids(&info.in_sync),
             leaving,
             lost: info.lost,
-            doubt: Doubt::Reports,
+            doubt: if is_gone(info) { Doubt::Gone } else { Doubt::Reports },
             ..Group::default()
         }
     }

@@ -745,3 +745,33 @@ fn a_newer_map_that_a_server_was_passed_on_counts_and_deletes_nothing() {
     settle(&mut state, &words(vec![(1, one), (2, two)]), false);
     assert_eq!(state.volumes.keys().map(|v| v.0).collect::<Vec<_>>(), [1, 2]);
 }
+
+/// The last entry of the log deletes a volume, and nobody knows whether that was decided.
+#[test]
+fn a_volume_whose_deletion_no_map_knows_is_there() {
+    let decided = pair(Durable);
+    let volume = mdm::publish::volume_info(VolumeId(1), &decided.volumes[&VolumeId(1)]);
+    let mut newer = decided.clone();
+    apply(&mut newer, &Command::DeleteVolume(DeleteVolume { volume: 1 }));
+    let says = |told: u64, volumes: Vec<VolumeInfo>| {
+        let mut word = word(1, 1, None);
+        let report = Report { version: told, told, next_volume: 2, volumes, ..Report::default() };
+        assert!(word.add(Report { held: vec![1], ..report }));
+        word
+    };
+    let (at, then) = (decided.version.0, newer.version.0);
+    let has = |told| says(told, vec![volume.clone()]);
+    let cases = [
+        ("all have the map of before", has(at), has(at), true),
+        ("one has an older one", has(at - 1), has(at), true),
+        ("one has heard of it, and deletes", has(at), says(then, vec![]), false),
+    ];
+    for (name, one, two, there) in cases {
+        let mut state = with_recovery(newer.clone().with_groups_of(&decided));
+        assert!(!state.volumes.contains_key(&VolumeId(1)));
+        let told = words(vec![(1, one), (2, two)]);
+        settle(&mut state, &told, false);
+        assert_eq!(state.volumes.contains_key(&VolumeId(1)), there, "{name}");
+        assert_eq!(state.recovery.open, !there, "{name}: a person looks at what nobody knows");
+    }
+}

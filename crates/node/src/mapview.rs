@@ -120,6 +120,8 @@ pub struct MapView {
     pub devices: BTreeMap<DeviceId, Device>,
     /// Groups by id. Looked up for every I/O, iterated never.
     groups: IdMap<GroupId, Group>,
+    /// Groups of which an MDM said that it doesn't know who has every acknowledged write, and why.
+    doubts: BTreeMap<GroupId, u32>,
     /// Volumes by id. Looked up for every I/O.
     pub volumes: BTreeMap<VolumeId, Volume>,
     /// Ids below this one that are in neither `volumes` nor `unknown` are gone for ever.
@@ -166,7 +168,7 @@ impl MapView {
         for info in pages.into_iter().flat_map(|page| page.groups) {
             let id = GroupId(info.id);
             if self.group(id).is_some_and(|known| known.epoch == Epoch(info.epoch)) {
-                self.groups.insert(id, group(info));
+                self.put_group(info);
                 changes.groups.push(id);
             }
         }
@@ -217,7 +219,7 @@ impl MapView {
         }
         for info in page.groups {
             changes.groups.push(GroupId(info.id));
-            self.groups.insert(GroupId(info.id), group(info));
+            self.put_group(info);
         }
         for info in page.volumes {
             self.volumes.insert(VolumeId(info.id), volume(info));
@@ -244,6 +246,15 @@ impl MapView {
         }
     }
 
+    fn put_group(&mut self, info: GroupInfo) {
+        let id = GroupId(info.id);
+        match info.doubt {
+            0 => self.doubts.remove(&id),
+            doubt => self.doubts.insert(id, doubt),
+        };
+        self.groups.insert(id, group(info));
+    }
+
     /// What this device's storage pool says.
     pub fn pool_of(&self, device: DeviceId) -> Pool {
         let pool = self.devices.get(&device).and_then(|d| self.pools.get(&d.pool));
@@ -254,6 +265,23 @@ impl MapView {
     #[inline]
     pub fn group(&self, id: GroupId) -> Option<&Group> {
         self.groups.get(id)
+    }
+
+    /// A group as an MDM told it, for one that has forgotten it.
+    pub fn group_info(&self, id: GroupId) -> Option<GroupInfo> {
+        let g = self.group(id)?;
+        let numbers = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
+        Some(GroupInfo {
+            id: id.0,
+            epoch: g.epoch.0,
+            primary: g.primary.map_or(0, |p| p.0),
+            replicas: numbers(&g.replicas),
+            in_sync: numbers(&g.in_sync),
+            joiners: numbers(&g.joiners),
+            lost: g.lost,
+            doubt: self.doubts.get(&id).copied().unwrap_or(0),
+            ..GroupInfo::default()
+        })
     }
 
     /// How many groups it has.
@@ -379,21 +407,6 @@ pub fn slot(unit: u32, slots: usize) -> usize {
     placement::slot_of(unit, slots)
 }
 
-/// A group as the MDM told it, for one that has forgotten it.
-pub fn group_info(id: GroupId, g: &Group) -> GroupInfo {
-    let numbers = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
-    GroupInfo {
-        id: id.0,
-        epoch: g.epoch.0,
-        primary: g.primary.map_or(0, |p| p.0),
-        replicas: numbers(&g.replicas),
-        in_sync: numbers(&g.in_sync),
-        joiners: numbers(&g.joiners),
-        lost: g.lost,
-        ..GroupInfo::default()
-    }
-}
-
 fn volume(info: VolumeInfo) -> Volume {
     Volume {
         name: info.name,
@@ -402,5 +415,30 @@ fn volume(info: VolumeInfo) -> Volume {
         thick: info.thick,
         slots: info.slots.into_iter().map(GroupId).collect(),
         gaps: gaps(&info.gaps),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_doubt_is_told_as_the_mdm_told_it_and_ends_when_it_says_so() {
+        let mut view = MapView::default();
+        let doubtful = GroupInfo {
+            id: 1,
+            epoch: 4,
+            replicas: Vec::from([1, 2]),
+            in_sync: Vec::from([1]),
+            doubt: 2,
+            ..GroupInfo::default()
+        };
+        let known = GroupInfo { epoch: 5, primary: 1, doubt: 0, ..doubtful.clone() };
+        for (version, info) in [(5, doubtful), (6, known)] {
+            let groups = Vec::from([info.clone()]);
+            let page = MapPage { version, groups, last: true, ..MapPage::default() };
+            assert!(view.page(page).is_some());
+            assert_eq!(view.group_info(GroupId(1)), Some(info));
+        }
     }
 }

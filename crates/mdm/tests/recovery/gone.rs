@@ -89,3 +89,35 @@ fn a_map_of_after_the_recovery_makes_nobody_a_witness() {
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Reports, "{:?}", group(&state, 1));
 }
+
+/// Another, older backup is restored after that: the maps of those who run say that the doubt is there.
+#[test]
+fn a_doubt_that_no_report_ends_outlives_one_more_recovery_with_an_older_backup() {
+    // In the first recovery group 1 was on dev1 and dev3, and dev3 had been emptied. The older backup has it elsewhere.
+    for (doubt, known) in [(0, true), (1, true), (2, false)] {
+        let left = GroupInfo { primary: 0, doubt, ..moved(8, &[1, 3]) };
+        let left = GroupInfo { in_sync: vec![1], ..left };
+        let mut state = pair(Ram);
+        apply(&mut state, &up(3, 3, 13, Ram));
+        let mut state = with_recovery(state);
+        state.apply(state.index + 1, &up(3, 90, 99, Ram));
+        let told = words(vec![
+            (1, running(word(7, 7, Some(left.clone())))),
+            (2, running(word(1, 1, None))),
+            (3, running(word(0, 0, Some(left)))),
+        ]);
+        assert_eq!(found(state, &told).is_some(), known, "doubt {doubt}");
+    }
+    // So they do of a group that the older backup does not have.
+    let mut state = with_recovery(pair(Ram));
+    let left = GroupInfo { id: 9, primary: 0, doubt: 2, in_sync: vec![1], ..moved(8, &[1, 2]) };
+    let mut word = Word::default();
+    let groups =
+        vec![GroupReport { group: 9, acted: 7, base: 7, config: Some(left), joiner: false }];
+    assert!(word.add(Report { groups, version: 1, ..Report::default() }));
+    let told = words(vec![(1, word), (2, running(Word::default()))]);
+    settle(&mut state, &told, false);
+    finish(&mut state);
+    settle(&mut state, &told, false);
+    assert_eq!(group(&state, 9).doubt, Doubt::Gone);
+}

@@ -2,7 +2,6 @@
 
 use super::Sds;
 use super::opening::Known;
-use crate::mapview::group_info;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::GroupId;
@@ -50,7 +49,7 @@ impl Sds {
             parts.part(AROUND).held.push(volume.0);
         }
         for (group, known) in evidence {
-            let config = self.map.group(group).map(|g| group_info(group, g));
+            let config = self.map.group_info(group);
             let said = GroupReport {
                 group: group.0,
                 acted: known.acted.0,
