@@ -139,6 +139,11 @@ impl Detector {
         }
     }
 
+    /// The device was removed, by order: it never comes back, and that it was silent says nothing of others.
+    pub fn forget(&mut self, device: DeviceId) {
+        self.watched.remove(&device);
+    }
+
     /// A sign of life.
     pub fn heard(&mut self, now: Time, device: DeviceId, incarnation: Incarnation) {
         if let Some(watch) = self.watched.get_mut(&device).filter(|w| w.incarnation == incarnation)
@@ -508,5 +513,27 @@ mod tests {
             later.extend(d.silent(at(ms)).into_iter().map(|v| v.device));
         }
         assert_eq!((later, d.is_held_back()), (Vec::from([OTHER]), false));
+    }
+    #[test]
+    fn who_was_removed_counts_against_nobody_else() {
+        // Two units: one has another device, which lives.
+        let mate = DeviceId(3);
+        for removed in [false, true] {
+            let mut d = detector();
+            d.watch(at(0), mate, SdsId(1), LIFE);
+            let mut told = Vec::new();
+            for ms in (200..4000).step_by(200) {
+                d.heard(at(ms), mate, LIFE);
+                if ms <= 1000 {
+                    d.heard(at(ms), OTHER, LIFE);
+                }
+                told.extend(d.silent(at(ms)).into_iter().map(|v| v.device));
+                if removed && ms == 1000 {
+                    d.forget(DEV);
+                }
+            }
+            let both = if removed { Vec::from([DEV, OTHER]) } else { Vec::from([DEV]) };
+            assert_eq!(told, both);
+        }
     }
 }

@@ -198,7 +198,7 @@ impl Mdm {
                 }
             }
             Command::Intend(c) if c.intent() == Intent::Removed => {
-                c.devices.iter().for_each(|device| self.detector.unwatch(DeviceId(*device)));
+                c.devices.iter().for_each(|device| self.detector.forget(DeviceId(*device)));
             }
             _ => {}
         }
