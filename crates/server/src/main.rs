@@ -215,6 +215,40 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// Each command that does something, with its path.
+    fn all_commands(of: &clap::Command, path: &str, all: &mut Vec<(String, clap::Command)>) {
+        let own: Vec<_> = of.get_subcommands().filter(|c| c.get_name() != "help").collect();
+        if own.is_empty() {
+            all.push((path.to_owned(), of.clone()));
+        }
+        for command in own {
+            all_commands(command, &format!("{path} {}", command.get_name()), all);
+        }
+    }
+
+    #[test]
+    fn the_help_of_every_command_has_an_example_that_it_takes() {
+        let mut all = Vec::new();
+        all_commands(&Cli::command(), "gabion", &mut all);
+        assert!(all.len() > 30, "{}", all.len());
+        for (path, mut command) in all {
+            // The long form has no more than the short one: nobody has to know which of both tells all.
+            let help = command.render_long_help().to_string();
+            let (_, examples) =
+                help.split_once("Example").unwrap_or_else(|| panic!("{path}: no example"));
+            let own = |line: &&str| line.trim_start().starts_with(&path);
+            let line =
+                examples.lines().find(own).unwrap_or_else(|| panic!("{path}: none of its own"));
+            // Words behind two spaces explain it; what follows is for the shell.
+            let line = line.trim_start().split("  ").next().unwrap();
+            let line = line.split(['|', '>', '#', ';']).next().unwrap();
+            let words = line.split_whitespace().map(|w| w.trim_matches('\''));
+            if let Err(error) = Cli::try_parse_from(words) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
     #[test]
     fn commands_about_what_runs_here_are_told_from_those_about_any_cluster() {
         let local = |line: &str| {
