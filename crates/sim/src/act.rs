@@ -59,6 +59,10 @@ impl Stage {
             }
             Action::Lie(who, lie) => self.lie(who, lie),
             Action::Idle(who, count) => self.world.dial_idly(self.proc(who), count),
+            Action::Overlong(who, member) => {
+                self.marks.meet("sim: a frame was announced that nobody takes");
+                self.world.say_too_much(self.proc(who), member, &self.plan.limits);
+            }
             Action::Readdress(i, j) => self.readdress(i, j),
             Action::Reject(i, ms) => {
                 let until = self.world.now() + Duration::from_millis(ms.into());

@@ -22,6 +22,7 @@ pub mod marks;
 pub mod mutants;
 pub mod nbd;
 mod net;
+mod overlong;
 pub mod panics;
 pub mod plan;
 mod queue;

@@ -42,6 +42,7 @@ pub const SEEN: &[&str] = &[
     "sim: a server was removed and another added",
     "sim: a server was slow",
     "sim: all MDMs were away",
+    "sim: a frame was announced that nobody takes",
     "sim: an MDM was told to go on alone",
     "sim: an operation was cut off by unmapping",
     "sim: copies are made anew under load",
@@ -49,6 +50,7 @@ pub const SEEN: &[&str] = &[
     "sim: copies of a server that stays away were made anew",
     "sim: first success within the bound",
     "sim: the MDMs' logs were lost",
+    "sim: the limits are those that ship",
 ];
 
 /// After so many runs everything should have been met.

@@ -16,12 +16,14 @@ mod idle;
 mod lies;
 mod nbd;
 mod orders;
+mod overlong;
 mod patience;
 mod policies;
 pub mod pools;
 mod rejects;
 mod rescue;
 mod seals;
+mod shipped;
 mod slow;
 mod text;
 mod together;
@@ -183,6 +185,9 @@ pub enum Action {
     Lie(Who, Lie),
     /// So many strangers dial an MDM or a server, and say nothing.
     Idle(Who, u32),
+    /// A frame comes to a process whose head announces a body that is longer than it takes: from a stranger; true: on a
+    /// connection of a member.
+    Overlong(Who, bool),
     /// Two servers end, and exchange their addresses; one alone gets a new one. Their devices keep
     /// their content.
     Readdress(u8, u8),
@@ -306,6 +311,8 @@ pub struct Plan {
     pub depth: u32,
     /// NBD connections to each client.
     pub nbd: u8,
+    /// The bounds are those that ship, and so is the tuning of devices; else they are as small as may be.
+    pub shipped: bool,
     /// The processes' bounds.
     pub limits: Limits,
     /// How the hardware behaves.
@@ -347,6 +354,13 @@ impl Plan {
     pub fn is_one_story(&self) -> bool {
         let story = |a: &Action| matches!(a, Action::Reject(..) | Action::Lose(..));
         self.steps.iter().any(|s| story(&s.action))
+    }
+
+    /// True when copies of devices are started: such a plan has no other faults but strangers.
+    pub fn copies_devices(&self) -> bool {
+        use Tamper::{CopyOf, SetBack};
+        let copy = |a: &Action| matches!(a, Action::Tamper(_, CopyOf(_) | SetBack));
+        self.steps.iter().any(|s| copy(&s.action))
     }
 
     /// True when a stranger lies at some time.

@@ -221,6 +221,9 @@ fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
     let weather = stage.plan.weather.clone();
     stage.world.set_weather(weather);
     stage.start_nbd();
+    if stage.plan.shipped {
+        stage.marks.meet("sim: the limits are those that ship");
+    }
     let start = stage.world.now();
     let steps = stage.plan.steps.clone();
     stage.world.alarm(start + stage.plan.length, END);

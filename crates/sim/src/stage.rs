@@ -346,7 +346,7 @@ impl Stage {
                         format: true,
                         replace: true,
                         uuid,
-                        tuning: TUNING,
+                        tuning: if self.plan.shipped { Tuning::SHIPPED } else { TUNING },
                     })
                 } else {
                     DeviceConfig::Ram { capacity: bytes }

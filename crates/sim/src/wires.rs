@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    fn push_cargo(&mut self, index: u32, lane: usize, at: Time, cargo: Cargo) {
+    pub(crate) fn push_cargo(&mut self, index: u32, lane: usize, at: Time, cargo: Cargo) {
         if let Some(conn) = &mut self.conns[index as usize] {
             conn.lanes[lane].push(at, cargo);
             self.arm(index, lane);
@@ -455,14 +455,18 @@ impl World {
         } else {
             result = assembler.piece(framer, &head, &body, out.pool(), &mut frames);
         }
+        let announced = assembler.announced();
         if let Some(stranger) = self.procs[id.0].strangers.iter_mut().find(|s| s.link == link) {
             let short = |(_, body): &(Head, Buf)| body.len() <= stranger.body;
             let kept = frames.iter().take_while(|f| short(f)).count();
-            if kept < frames.len() || assembler.announced() > stranger.body {
+            if kept < frames.len() || announced > stranger.body {
                 result = Err(FrameError::TooLong);
             }
             frames.truncate(kept);
             stranger.spoke |= kept > 0;
+        }
+        if result.is_ok() {
+            self.longest_body = self.longest_body.max(announced);
         }
         for (head, body) in frames {
             self.procs[id.0].copies_asked += u32::from(is_copy(&head));

@@ -147,6 +147,8 @@ pub struct World {
     pub tap: Vec<ProcId>,
     /// Map pages, as they were sent.
     pub tapped: Vec<(Head, Buf)>,
+    /// The longest body that somebody waits for, or has waited for.
+    pub longest_body: usize,
     /// Writes that clients have sent.
     pub(crate) writes: Writes,
     /// Hellos that somebody has overheard, with whom they were for; and what that one makes of them.
@@ -185,6 +187,7 @@ impl World {
             sent: Vec::new(),
             tap: Vec::new(),
             tapped: Vec::new(),
+            longest_body: 0,
             writes: Writes::default(),
         }
     }
@@ -315,6 +318,11 @@ impl World {
     pub fn begin_after(&mut self, id: ProcId, other: ProcId) {
         let lives = self.procs[other.0].life;
         self.procs[id.0].life = self.procs[id.0].life.max(lives + 1);
+    }
+
+    /// Connections to a process whose other sides have not said who they are.
+    pub fn strangers(&self, id: ProcId) -> usize {
+        self.procs[id.0].strangers.len()
     }
 
     /// A number from the process's own stream, for nonces and the like.

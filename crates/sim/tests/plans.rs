@@ -16,6 +16,15 @@ fn committed_plans_pass() {
     }
 }
 
+/// Nobody asks for more than a link's queue holds, unless the limits say so: no seed fills one.
+#[test]
+fn a_link_whose_queue_is_full_is_given_up_and_its_client_served() {
+    let text = include_str!("../plans/answers-that-nobody-reads.plan");
+    let outcome = run(&text.parse::<Plan>().unwrap(), Sink::Off);
+    assert!(outcome.failure.is_none(), "{}", outcome.failure.unwrap());
+    assert!(outcome.marks.get("Stuck").is_some_and(|n| *n >= 2), "{:?}", outcome.marks);
+}
+
 #[test]
 fn a_few_seeds_pass() {
     for seed in 0..20 {

@@ -14,6 +14,14 @@ type Row = (&'static str, usize, usize);
 /// # Errors
 /// A list is longer than it may be.
 pub fn check(stage: &Stage) -> Result<(), Failure> {
+    let limits = &stage.plan.limits;
+    let longest = ("bytes of a body", stage.world.longest_body, limits.frame_body as usize);
+    within("somebody", [longest])?;
+    for who in stage.everybody() {
+        let strangers = stage.world.strangers(stage.proc(who));
+        let row = ("connections of strangers", strangers, limits.strangers as usize);
+        within(&who.to_string(), [row])?;
+    }
     for i in 0..stage.plan.sds {
         let Some(sds) = stage.sds(i) else { continue };
         let Some(is) = sds.grown() else { continue };
@@ -21,7 +29,7 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
             let (is, may) = (durable.executed_len(), durable.executed_most());
             ("executed writes in the records of the device", is, may)
         });
-        within(i, rows(is, sds.may_grow()).into_iter().chain(records))?;
+        within(&format!("sds{i}"), rows(is, sds.may_grow()).into_iter().chain(records))?;
     }
     Ok(())
 }
@@ -59,10 +67,10 @@ fn rows(is: Grown, may: Grown) -> [Row; 12] {
     ]
 }
 
-fn within(i: u8, rows: impl IntoIterator<Item = Row>) -> Result<(), Failure> {
+fn within(who: &str, rows: impl IntoIterator<Item = Row>) -> Result<(), Failure> {
     match rows.into_iter().find(|(_, is, may)| is > may) {
         Some((what, is, may)) => {
-            Err(Failure::new("bounds", format!("sds{i} has {is} {what}, and may have {may}")))
+            Err(Failure::new("bounds", format!("{who} has {is} {what}, and may have {may}")))
         }
         None => Ok(()),
     }
@@ -105,11 +113,11 @@ mod tests {
     #[test]
     fn each_list_is_judged_by_its_own_bound() {
         let may = bounds();
-        assert_eq!(within(3, rows(may, may)), Ok(()), "as long as they may be");
+        assert_eq!(within("sds3", rows(may, may)), Ok(()), "as long as they may be");
         for (list, name) in LISTS {
             let mut is = may;
             *list(&mut is) += 1;
-            let text = within(3, rows(is, may)).expect_err(name).to_string();
+            let text = within("sds3", rows(is, may)).expect_err(name).to_string();
             let most = *list(&mut may.clone());
             let told = format!("bounds: sds3 has {} {name}, and may have {most}", most + 1);
             assert_eq!(text, told);

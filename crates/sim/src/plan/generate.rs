@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 17] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 19] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -31,6 +31,8 @@ const FAMILIES: [fn(&mut Plan, &Prng); 17] = [
     super::lies::draw,
     super::copies::draw,
     super::slow::hang,
+    super::overlong::draw,
+    super::shipped::draw,
 ];
 
 impl Plan {
@@ -76,6 +78,7 @@ impl Plan {
             growth: 0,
             depth,
             nbd: 0,
+            shipped: false,
             limits: limits(&mut root.fork("limits")),
             weather: weather(&mut root.fork("weather")),
             outcast: None,

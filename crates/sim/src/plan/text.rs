@@ -95,7 +95,11 @@ impl fmt::Display for Plan {
             writeln!(f, "busy 1")?;
         }
         writeln!(f, "length {}", seconds(self.length))?;
-        let (here, there) = (limit_fields(&self.limits), limit_fields(&Limits::TEST_MIN));
+        let base = if self.shipped { Limits::SHIPPED } else { Limits::TEST_MIN };
+        if self.shipped {
+            writeln!(f, "shipped 1")?;
+        }
+        let (here, there) = (limit_fields(&self.limits), limit_fields(&base));
         for (h, t) in here.iter().zip(there) {
             if *h != t {
                 writeln!(f, "limit {} {}", h.0, h.1)?;
@@ -182,6 +186,8 @@ impl fmt::Display for Action {
             Action::Forge(i, how) => write!(f, "forge {i} {how}"),
             Action::Lie(who, lie) => write!(f, "lie {who} {lie}"),
             Action::Idle(who, count) => write!(f, "idle {who} {count}"),
+            Action::Overlong(who, false) => write!(f, "overlong {who}"),
+            Action::Overlong(who, true) => write!(f, "overlong {who} member"),
             Action::Readdress(i, j) => write!(f, "readdress {i} {j}"),
             Action::Reject(i, ms) => write!(f, "reject {i} {ms}"),
             Action::Halt(who, us) => write!(f, "halt {who} {us}"),
@@ -289,6 +295,8 @@ impl FromStr for Action {
             ["forge", i, "session"] => Action::Forge(i.parse()?, Forgery::Session),
             ["lie", who, lie] => Action::Lie(who.parse()?, lie.parse()?),
             ["idle", who, count] => Action::Idle(who.parse()?, count.parse()?),
+            ["overlong", who] => Action::Overlong(who.parse()?, false),
+            ["overlong", who, "member"] => Action::Overlong(who.parse()?, true),
             ["readdress", i, j] => Action::Readdress(i.parse()?, j.parse()?),
             ["reject", i, ms] => Action::Reject(i.parse()?, ms.parse()?),
             ["halt", who, us] => Action::Halt(who.parse()?, us.parse()?),
@@ -339,6 +347,7 @@ impl FromStr for Plan {
             growth: 0,
             depth: 4,
             nbd: 0,
+            shipped: false,
             limits: Limits::TEST_MIN,
             weather: Weather::FAIR,
             outcast: None,
@@ -381,6 +390,11 @@ impl Plan {
             "growth" => self.growth = rest.parse()?,
             "depth" => self.depth = rest.parse()?,
             "nbd" => self.nbd = rest.parse()?,
+            "shipped" => {
+                // Limits that differ from these come in later lines.
+                self.shipped = rest.parse::<u8>()? != 0;
+                self.limits = if self.shipped { Limits::SHIPPED } else { Limits::TEST_MIN };
+            }
             "outcast" => {
                 let (sds, how) =
                     rest.split_once(' ').context("a server and its fate are needed")?;
