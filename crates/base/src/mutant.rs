@@ -244,6 +244,20 @@ pub enum Mutant {
     RebuildLate,
     /// R11: nothing moves off servers that are to be removed while any group is lost.
     ClearUnlost,
+    /// Links: a body of any length is taken.
+    NoFrameLimit,
+    /// Links: any number of strangers may be there.
+    EndlessStrangers,
+    /// Mirror: what is under way to a member has no bound.
+    NoWindow,
+    /// Mirror: operations of clients have no bound.
+    EndlessLoad,
+    /// R12: any number of servers is declared lost by silence. (In the simulator's `cut_off` test.)
+    NoLossLimit,
+    /// R3: who grants a lease keeps its promise for no longer than the lease. (In the simulator's test of clocks.)
+    NoMargin,
+    /// Mdm: a write of the log that failed counts as done.
+    MdmBelieveDisk,
 }
 
 impl Mutant {
@@ -375,6 +389,11 @@ impl Mutant {
         Mutant::ConfirmNothing,
         Mutant::RebuildLate,
         Mutant::ClearUnlost,
+        Mutant::NoFrameLimit,
+        Mutant::EndlessStrangers,
+        Mutant::NoWindow,
+        Mutant::EndlessLoad,
+        Mutant::MdmBelieveDisk,
     ];
 }
 

@@ -34,7 +34,11 @@ const MANY: usize = 10;
 
 /// How many of so many servers may be taken for lost, by silence or suspicion, at about the same time.
 pub fn loss_limit(servers: usize) -> usize {
-    if servers < MANY { servers.saturating_sub(1) } else { servers / 5 }
+    if servers < MANY || mutant::on(Mutant::NoLossLimit) {
+        servers.saturating_sub(1)
+    } else {
+        servers / 5
+    }
 }
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! What other leaders send is always taken, or two shards could wait for each other's places: their limits bound it.
 //! What is answered and on its way to a joiner is bounded by that one's window.
 
-use base::Limits;
+use base::{Limits, Mutant, mutant};
 
 /// Operations, and bytes that they or their answers take.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,7 +32,8 @@ impl Load {
 
     /// True when no more are taken.
     pub fn is_full(&self, limits: &Limits) -> bool {
-        self.ops >= limits.shard_ops || self.bytes >= limits.shard_bytes
+        let full = self.ops >= limits.shard_ops || self.bytes >= limits.shard_bytes;
+        full && !mutant::on(Mutant::EndlessLoad)
     }
 
     /// How many there are.

@@ -151,7 +151,9 @@ impl Dialer {
 
 /// What links may do that others dialled, before they are welcome.
 pub fn strangers(limits: &Limits) -> Strangers {
-    Strangers { most: limits.strangers, body: limits.stranger_body, patience: limits.hello_within }
+    let any = mutant::on(Mutant::EndlessStrangers);
+    let most = if any { u32::MAX } else { limits.strangers };
+    Strangers { most, body: limits.stranger_body, patience: limits.hello_within }
 }
 
 /// Sends a control message.

@@ -4,11 +4,13 @@
 //! while another client writes the same blocks to those who took over.
 
 use base::Limits;
+use base::mutant::{Mutant, choose};
 use sim::plan::clocks::{MOST_DRIFT_PPM, may_stand};
 use sim::plan::{Plan, Who};
 use sim::run::run;
 use sim::trace::Sink;
 use std::fmt::Write;
+use std::sync::RwLock;
 use std::time::Duration;
 
 const SEEDS: u64 = 12;
@@ -52,14 +54,27 @@ fn story(seed: u64, alone: u8, fault: &str) -> Plan {
     text.parse().expect("the story can be read")
 }
 
+/// Mutants are chosen for the whole process: whoever chooses one is alone.
+static MUTANTS: RwLock<()> = RwLock::new(());
+
 /// What the judges say of the runs with a fault. `fault` gets the server that is alone, and the other one.
 fn verdicts(fault: impl Fn(Who, Who) -> String) -> Vec<String> {
+    let _none = MUTANTS.read().unwrap();
+    play(fault)
+}
+
+fn play(fault: impl Fn(Who, Who) -> String) -> Vec<String> {
     let stories = (0..SEEDS).flat_map(|seed| [(seed, 0), (seed, 1)]);
     let outcomes = stories.map(|(seed, alone)| {
         let fault = fault(Who::Sds(alone), Who::Sds(1 - alone));
         run(&story(seed, alone, &fault), Sink::Off)
     });
     outcomes.filter_map(|o| o.failure).map(|f| f.to_string()).collect()
+}
+
+/// Both clocks drift as much as they may, from before the beacons on whose leases everything depends.
+fn most_drift(alone: Who, other: Who) -> String {
+    format!("100 drift {alone} -{MOST_DRIFT_PPM}\n100 drift {other} {MOST_DRIFT_PPM}\n")
 }
 
 fn halt(ms: u64, who: Who, time: Duration) -> String {
@@ -78,6 +93,8 @@ fn leases_hold_whatever_clocks_do_within_the_bounds() {
         format!("1000 drift {alone} -{MOST_DRIFT_PPM}\n1700 drift {other} {MOST_DRIFT_PPM}\n")
     });
     assert!(drift.is_empty(), "{drift:?}");
+    let apart = verdicts(most_drift);
+    assert!(apart.is_empty(), "{apart:?}");
     // A stop as long as an operator may allow, at any moment of the lease.
     for ms in [1400, 1700, 2000, 2300] {
         let short = may_stand(&Limits::TEST_MIN, 0);
@@ -92,6 +109,16 @@ fn leases_hold_whatever_clocks_do_within_the_bounds() {
         )
     });
     assert!(others.is_empty(), "{others:?}");
+}
+
+#[test]
+fn a_promise_without_its_margin_is_noticed_by_drift_alone() {
+    let _alone = MUTANTS.write().unwrap();
+    choose(Some(Mutant::NoMargin));
+    let (exact, apart) = (play(|_, _| String::new()), play(most_drift));
+    choose(None);
+    assert!(exact.is_empty(), "while clocks are exact: {exact:?}");
+    assert!(!apart.is_empty() && apart.iter().all(|v| v.starts_with("I2")), "{apart:?}");
 }
 
 #[test]

@@ -49,4 +49,9 @@ fn many_servers_that_only_the_mdm_does_not_reach_go_on_serving() {
     let without = run(&plan(2, 5), Sink::Off).longest;
     choose(None);
     assert!(without > Duration::from_secs(5), "they wait for the MDM: {without:?}");
+    // All that are silent are declared lost: some groups have nobody left who may serve.
+    choose(Some(Mutant::NoLossLimit));
+    let without = (1..=8).map(|seed| run(&plan(seed, 8), Sink::Off).longest).max();
+    choose(None);
+    assert!(without > Some(Duration::from_secs(5)), "none is left: {without:?}");
 }
