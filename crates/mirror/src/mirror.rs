@@ -566,7 +566,6 @@ impl<J: Journal> Mirror<J> {
                 let Some(op) = self.ops.get(key) else { continue };
                 match (op.kind, op.asker) {
                     (_, Asker::Nobody) => {}
-                    (_, Asker::Gone) => self.finish_client(key, Status::Stale, out),
                     (OpKind::Read, Asker::Primary { .. }) => self.start_fetch(now, key, out),
                     (OpKind::Read, Asker::Scrub) => self.start_job(now, key, out),
                     (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),

@@ -55,8 +55,6 @@ pub(crate) enum Asker {
     Mend,
     /// The scrubber.
     Scrub,
-    /// A client's session that is over: what was not begun is not done (rule R8).
-    Gone,
     /// Nobody any more: the configuration changed; only its media job is left.
     Nobody,
 }

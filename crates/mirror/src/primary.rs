@@ -4,6 +4,7 @@ use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, Op, OpKind, client_write, fits};
 use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
     BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, SECTOR, SdcId,
@@ -39,29 +40,28 @@ impl<J: Journal> Mirror<J> {
     ///
     /// Else a write that waited here could be executed when the client, or its next life, has long
     /// overwritten it; and the list of executed writes, which knows the newest life only, would not
-    /// recognise a retry.
-    pub fn session_over(&mut self, sdc: SdcId) {
-        for op in self.ops.values_mut() {
+    /// recognise a retry. And it may wait long: for its range, for a lease, or for its group to serve. Meanwhile it would
+    /// take the room of others.
+    pub fn session_over(&mut self, now: Time, sdc: SdcId, out: &mut Effects) {
+        let is_over = |op: &Op| {
             let begun = op.local != Local::NotStarted || op.lsn != Lsn(0);
-            if matches!(op.asker, Asker::Client { .. }) && op.client.sdc == sdc && !begun {
-                op.asker = Asker::Gone;
-            }
+            matches!(op.asker, Asker::Client { .. }) && op.client.sdc == sdc && !begun
+        };
+        let over = self.ops.iter().filter(|(_, op)| is_over(op));
+        let over: Vec<(u64, GroupId)> = over.map(|(key, op)| (key, op.group)).collect();
+        for (key, group) in &over {
+            self.remove_op(*key);
+            self.unlock(*group, *key);
         }
-        // It may be long until a group serves: what is held for it would take the room of others until then.
-        for group in self.led() {
-            let primary = self.replicas.get_mut(group).and_then(|r| r.primary()).expect("led");
-            let (ops, mut gone) = (&self.ops, Vec::new());
-            primary.held.retain(|key| {
-                let stays = ops.get(*key).is_some_and(|op| !matches!(op.asker, Asker::Gone));
-                if !stays {
-                    gone.push(*key);
-                }
-                stays
-            });
-            for key in gone {
-                self.remove_op(key);
-            }
+        for group in over.iter().map(|(_, group)| *group).collect::<BTreeSet<_>>() {
+            let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {
+                continue;
+            };
+            let ops = &self.ops;
+            primary.held.retain(|key| ops.get(*key).is_some());
+            primary.parked.retain(|key| ops.get(*key).is_some());
         }
+        self.pump(now, out);
     }
 
     /// Whether the operation is one for this replica, now.

@@ -258,7 +258,7 @@ fn who_is_gone_leaves_the_room_to_others() {
     };
     let asked = (1..100_000).take_while(|seq| !busy(&mut pair, 5, *seq)).count();
     assert!(asked > 0 && busy(&mut pair, 6, 1), "it waits, and there is no room");
-    pair.mirrors[0].session_over(SdcId(5));
+    pair.mirrors[0].session_over(pair.now, SdcId(5), &mut pair.outs[0]);
     assert!(!busy(&mut pair, 6, 1));
 }
 

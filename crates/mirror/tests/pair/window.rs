@@ -1,7 +1,7 @@
 //! A link's queue is never filled: not by writes, nor by what is sent again when the link is back.
 
 use crate::*;
-use base::Duration;
+use base::{Duration, SdcId};
 
 /// What a link's queue takes: the window is half of it.
 const QUEUE: u64 = 64 << 10;
@@ -163,6 +163,38 @@ fn operations_of_all_clients_together_take_a_bounded_part_of_memory() {
     pair.connect(true);
     pair.wait(500);
     assert_eq!((answered(&pair), pair.mirrors[0].grown().client_bytes), (10, 0));
+}
+
+/// A client that connects again and again behind a write that hangs takes the room of that write, and no more.
+#[test]
+fn what_a_session_had_waiting_ends_with_it() {
+    let mut pair = settled();
+    pair.connected = false;
+    write(&mut pair, 0, 1);
+    let over = |pair: &mut Pair, sdc| {
+        pair.mirrors[0].session_over(pair.now, SdcId(sdc), &mut pair.outs[0]);
+        pair.run();
+    };
+    for _ in 0..5 {
+        write(&mut pair, 0, 2);
+        over(&mut pair, 5);
+    }
+    assert_eq!(pair.mirrors[0].grown().client_bytes, BLOCK as usize, "one write is begun");
+    // What waited behind such a write goes on at once.
+    write_of_another(&mut pair, 2, 0);
+    assert_eq!(pair.client(0, Kind::Read, 0, BLOCK..2 * BLOCK, 0, 0), None);
+    over(&mut pair, 6);
+    assert_eq!(answered(&pair), 1);
+    // Reads that wait for a lease.
+    pair.connect(false);
+    pair.wait(3000);
+    assert_eq!(pair.client(0, Kind::Read, 0, 4 * BLOCK..8 * BLOCK, 0, 0), None);
+    over(&mut pair, 5);
+    assert_eq!(pair.mirrors[0].grown().client_bytes, BLOCK as usize, "one write is begun");
+    pair.connect(true);
+    pair.wait(500);
+    assert_eq!(pair.read(0, 0), Some(1));
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 
 /// Device 1 leads alone and has written 40 blocks, which the joiner has missed. The joiner reads all

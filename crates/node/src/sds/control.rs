@@ -338,7 +338,7 @@ impl Sds {
         self.mdm.learn(&self.map.mdms);
         self.followers.look_again();
         if changes.lives {
-            self.end_lives(out);
+            self.end_lives(now, out);
         }
         let Some(mirror) = &mut self.mirror else { return };
         let fates: BTreeMap<DeviceId, Fate> = self

@@ -419,7 +419,7 @@ impl Sds {
                 }
             }
             Some(Who::Leader(device)) => forget_link(self.leaders.get_mut(&device), link),
-            Some(Who::Client(sdc)) => self.client_lost(sdc, link),
+            Some(Who::Client(sdc)) => self.client_lost(now, sdc, link, out),
             Some(Who::Stranger) => self.waiting.retain(|w| !w.is_on(link)),
             None => {}
         }
@@ -427,13 +427,13 @@ impl Sds {
 
     /// A client's link is gone. If it was the newest, what was asked on it and is not begun is not done: the
     /// client asks again for what it still wants (rule R16).
-    fn client_lost(&mut self, sdc: SdcId, link: LinkId) {
+    fn client_lost(&mut self, now: Time, sdc: SdcId, link: LinkId, out: &mut Effects) {
         let newest = self.clients.get(&sdc).is_some_and(|s| s.link == Some(link));
         if newest
             && !mutant::on(Mutant::NoSession)
             && let Some(mirror) = &mut self.mirror
         {
-            mirror.session_over(sdc);
+            mirror.session_over(now, sdc, out);
         }
         forget_link(self.clients.get_mut(&sdc), link);
     }

@@ -167,7 +167,7 @@ impl Sds {
                 }
                 let session = newer(old, incarnation, hello, link)?;
                 if !mutant::on(Mutant::NoSession) {
-                    mirror.session_over(sdc);
+                    mirror.session_over(now, sdc, out);
                 }
                 self.clients.insert(sdc, session);
                 self.links.insert(link, Who::Client(sdc));
@@ -228,14 +228,14 @@ impl Sds {
 
     /// Lives of clients that are over by this map ask for nothing any more: their links go, and what they have asked for and
     /// is not begun is not done.
-    pub(super) fn end_lives(&mut self, out: &mut Effects) {
+    pub(super) fn end_lives(&mut self, now: Time, out: &mut Effects) {
         let blind = mutant::on(Mutant::NoSession) || mutant::on(Mutant::OldLife);
         let Some(mirror) = self.mirror.as_mut().filter(|_| !blind) else { return };
         let map = &self.map;
         let over =
             self.clients.extract_if(.., |sdc, session| map.is_over(*sdc, session.incarnation));
         for (sdc, session) in over {
-            mirror.session_over(sdc);
+            mirror.session_over(now, sdc, out);
             if let Some(link) = session.link {
                 self.links.remove(&link);
                 out.note(Note::OldSession { link });
