@@ -235,6 +235,46 @@ fn clients_do_not_wait_for_copies_to_a_joiner_whose_device_hangs() {
     go_on(&mut pair);
 }
 
+/// What came before the operation that hangs is done. So other operations' answers excuse nothing.
+#[test]
+fn a_joiner_is_cut_off_for_one_operation_that_hangs_while_others_go_on() {
+    let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
+    assert_eq!(pair.client(0, Kind::Read, 0, 0..40 * BLOCK, 0, 0), None);
+    let later = |(_, _, job): &(u64, UnitKey, Job)| matches!(job, Job::Write { at, .. } if *at == 60 * BLOCK);
+    for _ in 0..16 {
+        write(&mut pair, 60, 2);
+        pair.run();
+        let journal = pair.mirrors[1].journal_mut();
+        if let Some(place) = journal.held.iter().position(later) {
+            let (token, ..) = journal.held.remove(place);
+            journal.ended.push(Finished { token, result: Ok(Buf::EMPTY), crc: None });
+        }
+        pair.wait(500);
+    }
+    assert_eq!(answered(&pair), 40 + 16 + 1);
+    pair.mirrors[1].journal_mut().hangs = false;
+    pair.wait(40_000);
+    assert_eq!(pair.mirrors[0].admissions().len(), 1);
+}
+
+/// It asked nobody meanwhile, and answers that had come it has not read.
+#[test]
+fn time_in_which_the_leader_stood_still_cuts_no_joiner_off() {
+    for link_queue in [Limits::TEST_MIN.link_queue, QUEUE] {
+        let limits = Limits { link_queue, ..Limits::TEST_MIN };
+        let mut pair = with_a_joiner_that_hangs(limits);
+        let clients_wait = link_queue == QUEUE;
+        (50..90).filter(|_| clients_wait).for_each(|block| write(&mut pair, block, 7));
+        pair.wait(500);
+        assert!(!clients_wait || answered(&pair) < 80, "they wait for room");
+        pair.state = None;
+        pair.now = Time(pair.now.0 + 10_000_000_000);
+        pair.wait(50);
+        go_on(&mut pair);
+        assert!(pair.state.is_none(), "it was asked anew");
+    }
+}
+
 #[test]
 fn clients_do_not_wait_for_the_seal_of_a_joiner_whose_device_hangs() {
     let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
