@@ -61,8 +61,8 @@ pub struct Grown {
 /// Who waits for a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waiting {
-    /// A configuration with this epoch is to be entered.
-    Entry(Epoch),
+    /// A configuration with this epoch is to be entered, as a joiner or not.
+    Entry { epoch: Epoch, joins: bool },
     /// A seal of this epoch is to be answered, to this link's operation.
     Seal { epoch: Epoch, lsn: Lsn, link: LinkId, op: u64 },
     /// A wipe in this epoch is to be answered on this link.
@@ -179,9 +179,12 @@ impl<J: Journal> Mirror<J> {
 
     fn changed(&mut self, now: Time, group: GroupId, waiting: Waiting, out: &mut Effects) {
         match waiting {
-            Waiting::Entry(epoch) => {
+            Waiting::Entry { epoch, joins } => {
                 let Some(replica) = self.replicas.get_mut(group) else { return };
-                replica.record.acted = replica.record.acted.max(epoch);
+                // The next configuration may be another one by now. What the device says counts all the same.
+                if replica.record.acted < epoch {
+                    (replica.record.acted, replica.record.joiner) = (epoch, joins);
+                }
                 self.enter(now, group, out);
                 self.pump(now, out);
             }

@@ -486,7 +486,8 @@ impl<J: Journal> Mirror<J> {
             if replica.noted < epoch {
                 replica.noted = epoch;
                 let acts = if joins { Change::Joins(epoch) } else { Change::Acted(epoch) };
-                self.change_first(now, group, alloc::vec![acts], Waiting::Entry(epoch), out);
+                let wait = Waiting::Entry { epoch, joins };
+                self.change_first(now, group, alloc::vec![acts], wait, out);
             }
             return;
         }

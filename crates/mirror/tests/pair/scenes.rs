@@ -222,3 +222,19 @@ fn a_joiner_says_that_it_is_one_until_it_is_admitted() {
     let both = mirror::Evidence { acted: epoch, joiner: false, base: epoch };
     assert_eq!([0, 1].map(|i| said(&pair, i)), [both; 2]);
 }
+
+/// The next configuration comes before it has noted that it takes part in this one.
+#[test]
+fn a_joiner_that_enters_late_says_that_it_was_one() {
+    let mut pair = settled();
+    pair.configure(1, &[1], &[], &[0, 1]);
+    let journal = pair.mirrors[1].journal_mut();
+    (journal.kept, journal.late) = (true, true);
+    pair.configure(1, &[1], &[2], &[0, 1]);
+    let epoch = Epoch(pair.epoch);
+    pair.configure(1, &[1], &[], &[0, 1]);
+    pair.mirrors[1].journal_mut().late = false;
+    pair.wait(50);
+    let (_, said) = pair.mirrors[1].evidence()[0];
+    assert_eq!((said.acted, said.joiner), (epoch, true));
+}
