@@ -388,8 +388,10 @@ impl Sds {
         body: &Buf,
         out: &mut Effects,
     ) {
-        let is_it =
-            Welcome::decode(&body[..]).is_ok_and(|w| w.role() == Role::Sds && w.id == device.0);
+        // A life of before may live on where the device was. It has promised nothing, and what it grants binds nobody.
+        let known = self.map.devices.get(&device).map_or(0, |d| d.incarnation.0);
+        let is_it = Welcome::decode(&body[..])
+            .is_ok_and(|w| w.role() == Role::Sds && w.id == device.0 && w.incarnation >= known);
         let follower = self.followers.change(device).filter(|f| f.dialer.link() == Some(link));
         let (true, Some(follower), Some(mirror)) = (is_it, follower, &mut self.mirror) else {
             return self.drop_link(now, link, out);

@@ -53,6 +53,26 @@ fn what_waits_for_a_client_that_is_cut_off_is_not_done_later() {
     assert_eq!(b.begun, [6], "of which clients a write was begun");
 }
 
+/// The life that the map names has promised nothing to this leader: an older one can't grant in its name.
+#[test]
+fn an_older_life_of_a_device_is_no_member() {
+    for (life, is_it) in [(1, false), (2, true)] {
+        let mut b = Bench::new();
+        let mdm = b.join_mdm(1);
+        b.map(mdm, 1, &[3, 4]);
+        while b.dials.is_empty() {
+            b.pass(Duration::from_millis(100));
+        }
+        let (dial, _) = b.dials.remove(0);
+        let link = b.link(Some(dial));
+        let role = Role::Sds as i32;
+        let welcome = Welcome { cluster: 7, role, id: 4, incarnation: life, ..Welcome::default() };
+        b.frame(link, Kind::Welcome, &welcome);
+        assert_eq!(b.closed.contains(&link), !is_it);
+        assert_eq!(b.sent.contains(&(link, Kind::SyncStart)), is_it);
+    }
+}
+
 /// Device 4 led while a newer life of client 5 wrote; then this device leads, which has never heard of that life.
 #[test]
 fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote() {
