@@ -95,6 +95,8 @@ impl Secondary {
     /// Everything up to `commit` is on every member that it was sent to; `tidy`: the journal is to hear of it.
     /// True when there is something to be heard. Before the seal a member may lack what another one has.
     fn commit(&mut self, commit: Lsn, tidy: bool) -> bool {
+        // Nobody sends these again.
+        self.refused.retain(|(lsn, _)| *lsn > commit);
         if self.sealed.is_none() {
             return false;
         }
@@ -107,7 +109,6 @@ impl Secondary {
             }
             self.uncertain.pop_front();
         }
-        self.refused.retain(|(lsn, _)| *lsn > commit);
         !self.clean.is_empty()
     }
 
@@ -484,4 +485,17 @@ impl<J: Journal> Mirror<J> {
 /// True for a copy of blocks that can't be read where they come from.
 fn is_loss(h: &Header) -> bool {
     h.has(flag::COPY) && h.has(flag::LOST) && fits::<BLOCK>(h.at.get(), h.len.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_joiner_remembers_no_refusal_that_nobody_will_ask_for() {
+        let mut joiner = Secondary::new(DeviceId(1), true);
+        joiner.refused.extend([1, 2, 3].map(|lsn| (Lsn(lsn), Status::Damaged)));
+        assert!(!joiner.commit(Lsn(2), true));
+        assert_eq!(joiner.refused, [(Lsn(3), Status::Damaged)]);
+    }
 }

@@ -685,12 +685,15 @@ impl<J: Journal> Mirror<J> {
             let replica = self.replicas.get(group).expect("listed");
             let member = replica.config.member(device);
             let Role::Primary(primary) = &replica.role else { continue };
-            let mine = primary.sync.as_ref().is_some_and(|s| s.members.intersects(member));
-            if mine {
-                let asks = primary.sync.as_ref().is_some_and(|s| s.phase == Phase::Ask);
-                self.asking.insert(group, now);
-                if !asks {
-                    self.send_question(group, out);
+            let mine = primary.sync.as_ref().filter(|s| s.members.intersects(member));
+            match mine.map(|s| s.phase) {
+                // What can't be read has its own time, and it is the device's.
+                None | Some(Phase::Copy) => {}
+                Some(phase) => {
+                    self.asking.insert(group, now);
+                    if phase != Phase::Ask {
+                        self.send_question(group, out);
+                    }
                 }
             }
             let replica = self.replicas.get(group).expect("listed");

@@ -248,3 +248,26 @@ fn what_mends_a_write_in_the_stream_is_marked_as_what_others_may_lack() {
     assert!(pair.mirrors[0].journal().marked.contains(1));
     pair.assert_equal();
 }
+
+/// It may be the device's bad moment, and that isn't over sooner because a link breaks.
+#[test]
+fn what_a_settle_cannot_read_is_left_alone_for_a_second_also_if_a_link_breaks() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    pair.connect(false);
+    assert_eq!(pair.write(0, 1, 8), None, "it is in flight");
+    pair.configure(1, &[1, 2], &[], &[0, 1]);
+    [0, 1].map(|device| damage(&mut pair, device, 1..2));
+    pair.connect(true);
+    pair.wait(100);
+    pair.connect(false);
+    pair.connect(true);
+    pair.wait(300);
+    assert!(!pair.mirrors[0].view(GROUP).unwrap().active);
+    pair.mirrors[0].journal_mut().bad = BlockSet::EMPTY;
+    pair.wait(2000);
+    assert!(pair.mirrors[0].view(GROUP).unwrap().active);
+    assert!(pair.mirrors[1].journal().bad.is_empty(), "it was told that the block is lost");
+    assert_eq!(pair.read(0, 1), Some(8));
+    pair.assert_equal();
+}
