@@ -257,7 +257,7 @@ fn what_a_settle_cannot_read_is_left_alone_for_a_second_also_if_a_link_breaks() 
     pair.connect(false);
     assert_eq!(pair.write(0, 1, 8), None, "it is in flight");
     pair.configure(1, &[1, 2], &[], &[0, 1]);
-    [0, 1].map(|device| damage(&mut pair, device, 1..2));
+    [0, 1].into_iter().for_each(|device| damage(&mut pair, device, 1..2));
     pair.connect(true);
     pair.wait(100);
     pair.connect(false);
