@@ -263,7 +263,7 @@ impl<J: Journal> Mirror<J> {
         self.load.end(op.counts.take());
         let op = self.ops.get(key)?;
         if !op.flying.is_empty() {
-            self.give_room(op.group, op.flying, self.traffic.bytes(op));
+            self.give_room(op.group, op.flying, self.traffic.bytes(op), op.number);
         }
         self.ops.remove(key)
     }
@@ -398,6 +398,7 @@ impl<J: Journal> Mirror<J> {
         for key in ops {
             self.abort(key, next, out);
         }
+        self.ask_no_more(group, next);
         self.waiting_grace.remove(&group);
         self.asking.remove(&group);
         self.joining.remove(&group);
@@ -445,8 +446,9 @@ impl<J: Journal> Mirror<J> {
             return; // the configuration changes again while its job runs
         }
         let (flying, bytes) = (core::mem::take(&mut op.flying), self.traffic.bytes(op));
+        let number = op.number;
         self.scrub.dropped(key);
-        self.give_room(group, flying, bytes);
+        self.give_room(group, flying, bytes, number);
         let op = self.ops.get_mut(key).expect("looked up above");
         if op.kind == OpKind::Copy {
             self.copies -= 1;

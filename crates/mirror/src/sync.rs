@@ -127,6 +127,11 @@ impl Sync {
         self.members.without(answered)
     }
 
+    /// Peers that get nothing, and are asked for their state: a joiner that was cut off.
+    pub fn asked(&self) -> Members {
+        if self.streaming { Members::default() } else { self.members }
+    }
+
     /// What is to be copied is known.
     pub fn has_begun(&self) -> bool {
         !matches!(self.phase, Phase::Ask | Phase::Wipe)
@@ -161,7 +166,7 @@ impl<J: Journal> Mirror<J> {
         out: &mut Effects,
     ) {
         // Before it has read, and done, what it was sent earlier it only answers: its stream begins with the next question.
-        let (streaming, sends) = (idle && self.is_clear(joiner), self.sends);
+        let (streaming, sends) = (idle && self.is_clear(joiner, group), self.sends);
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(joiner);
         let Some(primary) = replica.primary() else { return };
@@ -325,10 +330,12 @@ impl<J: Journal> Mirror<J> {
             Phase::Ask if h.op.get() == sync.asked.0 => {}
             _ => return,
         }
-        self.has_read(from, asked_after);
+        self.has_told(from, group, asked_after);
         if !streaming {
             // Copies of before end in this sync. `ask_again` asks when they have.
-            if !h.has(flag::MORE) && idle {
+            if !h.has(flag::MORE) && idle && self.is_behind(from) {
+                self.wait_for_answer(now, group, ASK_AGAIN * 10); // its stream would find no room
+            } else if !h.has(flag::MORE) && idle {
                 // This answer took as long as the next one will.
                 self.ask_joiner(now, group, from, true, out);
                 self.wait_for_answer(now, group, patience);

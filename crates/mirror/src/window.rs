@@ -7,7 +7,9 @@
 //!
 //! An operation may be over before a member has answered it: the configuration has changed, or a joiner was cut off. Its
 //! bytes may still wait in the link's queue. They take room until something is answered that was sent later: a link
-//! keeps its order.
+//! keeps its order. And the member's device may hang: where the member will be asked for its state in that group, they
+//! take room until it has told that, as it does so when it has done them. Else a joiner would get a window of each group
+//! in turn.
 //!
 //! Each operation takes as much room as if `shard_ops` of them filled the window: small writes that only a joiner
 //! lacks are answered already, and count against no other limit.
@@ -18,9 +20,9 @@
 
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
-use crate::replica::{Members, Role};
-use crate::sync::Phase;
-use alloc::collections::VecDeque;
+use crate::replica::{GroupConfig, Members, Role};
+use crate::sync::{Phase, Sync};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, GroupId, Limits, LinkId, Lsn, Mutant, Time, UNIT, mutant};
 use seam::{Buf, Effects, Head, Journal};
@@ -40,12 +42,24 @@ pub(crate) struct Peer {
     sunk: u64,
     /// What [`Mirror::sends`] was when the last of them was over.
     fence: u64,
+    /// By group: the same, until the member has told its state in the group.
+    undone: BTreeMap<GroupId, Undone>,
+    /// Bytes of all of those.
+    left: u64,
     /// Operations of streams that wait for room, in order.
     backlog: VecDeque<u64>,
     /// Clients wait for room, since then or since the last answer.
     awaited: Option<Time>,
     /// The number of the operation that it answered last, and when.
     answered: Option<(u64, Time)>,
+}
+
+/// Operations of a group that are over, and that a member may still have to do.
+#[derive(Clone, Copy, Debug, Default)]
+struct Undone {
+    bytes: u64,
+    /// The number of the last one.
+    last: u64,
 }
 
 impl Peer {
@@ -62,6 +76,22 @@ impl Peer {
         let bytes = bytes.min(self.flying);
         self.flying -= bytes;
         (self.sunk, self.fence) = (self.sunk + bytes, sends);
+    }
+
+    /// The same, and the member will be asked for its state in this group. The operation was sent as this number.
+    fn leave(&mut self, group: GroupId, bytes: u64, number: u64) {
+        let bytes = bytes.min(self.flying);
+        self.flying -= bytes;
+        self.left += bytes;
+        let undone = self.undone.entry(group).or_default();
+        *undone = Undone { bytes: undone.bytes + bytes, last: undone.last.max(number) };
+    }
+
+    /// It will not be asked for its state in this group any more, or has told it: so many bytes it had still to do.
+    fn forget(&mut self, group: GroupId) -> Option<u64> {
+        let undone = self.undone.remove(&group)?;
+        self.left -= undone.bytes;
+        Some(undone.bytes)
     }
 
     /// It has answered what was sent as this number, so it has read all that was sent before.
@@ -83,7 +113,7 @@ impl Peer {
 
     /// Bytes that take room on it.
     fn taken(&self) -> u64 {
-        self.flying + self.sunk
+        self.flying + self.sunk + self.left
     }
 
     /// One operation always has room, however large it is.
@@ -148,9 +178,18 @@ impl<J: Journal> Mirror<J> {
         self.peers.get(device).is_some_and(|peer| peer.link.is_some())
     }
 
-    /// True while my link to this device is up, and all that was sent on it is answered or still waited for.
-    pub(crate) fn is_clear(&self, device: DeviceId) -> bool {
-        self.peers.get(device).is_some_and(|peer| peer.link.is_some() && peer.sunk == 0)
+    /// True while my link to this device is up, and all that was sent on it is answered or still waited for; but for what it
+    /// may still have to do in other groups, as long as that leaves half of its window.
+    pub(crate) fn is_clear(&self, device: DeviceId, group: GroupId) -> bool {
+        let Some(peer) = self.peers.get(device) else { return false };
+        let done = peer.sunk == 0 && !peer.undone.contains_key(&group);
+        peer.link.is_some() && done && !self.is_behind(device)
+    }
+
+    /// What a member may still have to do of groups in which it will be asked for its state takes more than half of its
+    /// window.
+    pub(crate) fn is_behind(&self, device: DeviceId) -> bool {
+        self.peers.get(device).is_some_and(|peer| peer.left > self.window() / 2)
     }
 
     /// Sends a frame to a member, if its link is up; what it takes there is not counted.
@@ -271,25 +310,52 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// A member answered a question: it has read all operations that were sent before, so many.
+    /// A member told its state in this group: it has read all operations that were sent before it was asked, so many, and
+    /// done those of the group.
     #[cold]
-    pub(crate) fn has_read(&mut self, from: DeviceId, sends: u64) {
+    pub(crate) fn has_told(&mut self, from: DeviceId, group: GroupId, sends: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
         peer.has_read(sends + 1, &mut self.traffic);
+        if peer.undone.get(&group).is_some_and(|undone| undone.last <= sends) {
+            self.traffic.flying -= peer.forget(group).expect("just seen");
+        }
         if peer.is_waited_for() {
             self.note_room(from);
         }
     }
 
-    /// An operation of a group is over: members that have not answered it never will. They may not have read it yet.
+    /// An operation is over: members that have not answered it never will. They may not have read it yet.
     #[cold]
-    pub(crate) fn give_room(&mut self, group: GroupId, flying: Members, bytes: u64) {
+    pub(crate) fn give_room(&mut self, group: GroupId, flying: Members, bytes: u64, number: u64) {
         let Some(replica) = self.replicas.get(group) else { return };
-        for device in replica.config.devices(flying).collect::<Vec<_>>() {
+        let asked = match &replica.role {
+            Role::Primary(primary) => primary.sync.as_ref().map_or(Members::default(), Sync::asked),
+            // The configuration changes: `ask_no_more` knows who will be.
+            _ => flying,
+        };
+        for (member, device) in replica.config.each(flying).collect::<Vec<_>>() {
             let Some(peer) = self.peers.get_mut(device) else { continue };
-            peer.sink(bytes, self.sends);
+            match asked.intersects(member) {
+                true => peer.leave(group, bytes, number),
+                false => peer.sink(bytes, self.sends),
+            }
             if peer.is_waited_for() {
                 self.note_room(device);
+            }
+        }
+    }
+
+    /// A configuration ends, and this is the next one: whoever isn't asked for its state in that will not tell what it has done.
+    #[cold]
+    pub(crate) fn ask_no_more(&mut self, group: GroupId, next: &GroupConfig) {
+        let joiner = next.joiners.first();
+        let asks = |device| next.in_sync.contains(&device) || joiner == Some(&device);
+        let leads = next.primary == Some(self.me);
+        for (device, peer) in self.peers.iter_mut() {
+            if !(leads && asks(device))
+                && let Some(bytes) = peer.forget(group)
+            {
+                (peer.sunk, peer.fence) = (peer.sunk + bytes, self.sends);
             }
         }
     }

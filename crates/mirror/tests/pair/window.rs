@@ -415,6 +415,49 @@ fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_ha
     }
 }
 
+/// A write to the second unit, which is group 4's, by a client that is none of the others.
+fn write_to_other(pair: &mut Pair, epoch: u64, block: u32) {
+    pair.seq += 1;
+    let mut h = Header::new(Kind::Write);
+    (h.op, h.seq, h.floor) = (pair.seq.into(), pair.seq.into(), pair.seq.into());
+    (h.sdc, h.incarnation) = (7.into(), 1.into());
+    (h.group, h.epoch, h.volume, h.unit) = (4.into(), epoch.into(), 1.into(), 1.into());
+    (h.at, h.len) = ((block * BLOCK).into(), BLOCK.into());
+    let body = vec![3; BLOCK as usize];
+    let h = wire::parse(wire::frame(h, &body).as_slice());
+    let body = pair.outs[0].copy(&body);
+    pair.mirrors[0].client(pair.now, CLIENT, &h, body, &mut pair.outs[0]);
+}
+
+/// Clients go from one group to the next, and in each one the joiner's device hangs.
+#[test]
+fn a_joiner_whose_device_hangs_takes_one_window_for_all_groups() {
+    let limits = Limits { link_queue: QUEUE, ..Limits::TEST_MIN };
+    let mut pair = with_a_joiner_that_hangs(limits);
+    let most = (QUEUE / 2 / u64::from(BLOCK)) as usize;
+    (50..90).for_each(|block| write(&mut pair, block, 7));
+    pair.wait(4000);
+    let epoch = pair.epoch + 1;
+    let other = moved::config(epoch, 1, &[1, 2], &[1], &[2]);
+    for i in [1, 0] {
+        let (mirror, out) = (&mut pair.mirrors[i], &mut pair.outs[i]);
+        mirror.configure(pair.now, GroupId(4), &other, true, out);
+    }
+    pair.wait(1000);
+    for round in 0..3 {
+        (0..20).for_each(|block| write_to_other(&mut pair, epoch, block));
+        pair.run();
+        assert_eq!(answered(&pair), 80 + (round + 1) * 20, "no client waits for the joiner");
+        pair.wait(4000);
+        let held = pair.mirrors[1].in_flight();
+        assert!(held <= most, "{held} operations wait for its device");
+    }
+    pair.mirrors[1].journal_mut().hangs = false;
+    pair.wait(40_000);
+    assert_eq!(pair.mirrors[0].admissions().len(), 2);
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
 #[test]
 pub fn a_joiner_takes_no_more_before_it_has_written_what_it_was_sent() {
     let limits = Limits { link_queue: QUEUE, ..Limits::TEST_MIN };
