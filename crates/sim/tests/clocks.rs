@@ -10,7 +10,7 @@ use sim::plan::{Plan, Who};
 use sim::run::run;
 use sim::trace::Sink;
 use std::fmt::Write;
-use std::sync::RwLock;
+use std::sync::Mutex;
 use std::time::Duration;
 
 const SEEDS: u64 = 12;
@@ -54,12 +54,12 @@ fn story(seed: u64, alone: u8, fault: &str) -> Plan {
     text.parse().expect("the story can be read")
 }
 
-/// Mutants are chosen for the whole process: whoever chooses one is alone.
-static MUTANTS: RwLock<()> = RwLock::new(());
+/// Mutants are chosen for the whole process: one test runs at a time.
+static MUTANTS: Mutex<()> = Mutex::new(());
 
 /// What the judges say of the runs with a fault. `fault` gets the server that is alone, and the other one.
 fn verdicts(fault: impl Fn(Who, Who) -> String) -> Vec<String> {
-    let _none = MUTANTS.read().unwrap();
+    let _none = MUTANTS.lock().unwrap();
     play(fault)
 }
 
@@ -113,7 +113,7 @@ fn leases_hold_whatever_clocks_do_within_the_bounds() {
 
 #[test]
 fn a_promise_without_its_margin_is_noticed_by_drift_alone() {
-    let _alone = MUTANTS.write().unwrap();
+    let _alone = MUTANTS.lock().unwrap();
     choose(Some(Mutant::NoMargin));
     let (exact, apart) = (play(|_, _| String::new()), play(most_drift));
     choose(None);
