@@ -232,7 +232,7 @@ mod tests {
         all_commands(&Cli::command(), "gabion", &mut all);
         assert!(all.len() > 30, "{}", all.len());
         for (path, mut command) in all {
-            // The long form has no more than the short one: nobody has to know which of both tells all.
+            // The long form has no more than the short one.
             let help = command.render_long_help().to_string();
             let (_, examples) =
                 help.split_once("Example").unwrap_or_else(|| panic!("{path}: no example"));
@@ -241,7 +241,7 @@ mod tests {
                 examples.lines().find(own).unwrap_or_else(|| panic!("{path}: none of its own"));
             // Words behind two spaces explain it; what follows is for the shell.
             let line = line.trim_start().split("  ").next().unwrap();
-            let line = line.split(['|', '>', '#', ';']).next().unwrap();
+            let line = line.split(['|', '>', '#', ';', '&']).next().unwrap();
             let words = line.split_whitespace().map(|w| w.trim_matches('\''));
             if let Err(error) = Cli::try_parse_from(words) {
                 panic!("{line}: {error}");
