@@ -248,6 +248,8 @@ pub enum Mutant {
     NoFrameLimit,
     /// Links: any number of strangers may be there.
     EndlessStrangers,
+    /// R4: a newer life of a server proves that the older one is dead, wherever it was started.
+    NewerIsDead,
     /// Mirror: what is under way to a member has no bound.
     NoWindow,
     /// Mirror: operations of clients have no bound.
@@ -391,6 +393,7 @@ impl Mutant {
         Mutant::ClearUnlost,
         Mutant::NoFrameLimit,
         Mutant::EndlessStrangers,
+        Mutant::NewerIsDead,
         Mutant::NoWindow,
         Mutant::EndlessLoad,
         Mutant::MdmBelieveDisk,

@@ -262,6 +262,8 @@ impl Leases {
         let dead = fate.is_some_and(|fate| {
             fate.dead && granted.is_none_or(|g| g.incarnation == fate.incarnation)
         });
+        let newer = |f: Fate| granted.is_some_and(|g| f.incarnation > g.incarnation);
+        let dead = dead || mutant::on(Mutant::NewerIsDead) && fate.is_some_and(newer);
         mutant::on(Mutant::NoGiveUp) || knows || dead || promised <= now
     }
 }

@@ -7,7 +7,7 @@ use crate::nbd::{Order as Nbd, deaf};
 use crate::plan::{Action, Death, IoKind, Who};
 use crate::stage::Stage;
 use crate::stamp;
-use crate::world::{ProcId, ProcState};
+use crate::world::ProcState;
 use base::{BLOCKS_PER_UNIT, GroupId, MIB, SECTOR, UNIT, UnitKey, VolumeId};
 use node::sdc::Sdc;
 use node::sds::Sds;
@@ -78,6 +78,8 @@ impl Stage {
             }
             Action::Elsewhere(client) => self.start_elsewhere(client),
             Action::Thaw(client) => self.thaw(client),
+            Action::Double(i) => self.double(i),
+            Action::Wake(i) => self.wake(i),
             Action::Drift(who, ppm) => self.world.drift(self.proc(who), ppm.into()),
             Action::Reset(a, b) => {
                 let (a, b) = (self.proc(a), self.proc(b));
@@ -222,8 +224,8 @@ impl Stage {
 
     /// A block that lies at rest on this device.
     fn some_block(&mut self, i: u8) -> Option<Spot> {
+        let id = self.server_place(i);
         let prng = &mut self.damage_prng;
-        let id = ProcId(1 + usize::from(i));
         let sds = self.world.actor::<Sds>(id)?;
         let device = sds.device()?;
         let durable = device.durable()?;
@@ -309,33 +311,8 @@ impl Stage {
         }
         let empties =
             |who: &Who| matches!(who, Who::Sds(_)) && !(death.keep && self.plan.keeps(*who));
-        if those.iter().any(empties) {
-            self.heal();
-            // An exchange may have brought two copies to one server.
-            let apart = those.len() == 1 || self.written.is_empty();
-            let whole = self.is_whole() && self.is_calm() && self.lost_copies.is_empty() && apart;
-            if death.careful && !whole {
-                return;
-            }
-            let twins = those.len() > 1;
-            self.marks.meet(if twins {
-                "sim: a server was wiped with its devices"
-            } else {
-                "sim: a server was wiped"
-            });
-            let w = self.world.weather();
-            let rough =
-                w.net_tail_ppm | w.run_tail_ppm | w.disk_tail_ppm | w.reset_ppm | w.flip_ppm != 0;
-            if (!whole || rough) && self.exposure.excuse.is_none() {
-                let why = if rough {
-                    "wiped in rough weather"
-                } else {
-                    "wiped while it may be the last copy"
-                };
-                self.exposure.excuse = Some(format!("{who} was {why}"));
-            }
-            self.exposure.exposed = true;
-            self.rescue.emptied = true;
+        if those.iter().any(empties) && !self.may_empty(&those, death) {
+            return;
         }
         if !self.plan.mates.is_empty() && matches!(who, Who::Sds(_)) {
             self.marks.meet(match those.len() {
@@ -344,6 +321,37 @@ impl Stage {
             });
         }
         those.into_iter().for_each(|who| self.kill(who, death));
+    }
+
+    /// These servers are about to lose what they have; false: that may not be, as this death is careful.
+    pub(crate) fn may_empty(&mut self, those: &[Who], death: Death) -> bool {
+        self.heal();
+        // An exchange may have brought two copies to one server.
+        let apart = those.len() == 1 || self.written.is_empty();
+        let whole = self.is_whole() && self.is_calm() && self.lost_copies.is_empty() && apart;
+        if death.careful && !whole {
+            return false;
+        }
+        let twins = those.len() > 1;
+        self.marks.meet(if twins {
+            "sim: a server was wiped with its devices"
+        } else {
+            "sim: a server was wiped"
+        });
+        let w = self.world.weather();
+        let rough =
+            w.net_tail_ppm | w.run_tail_ppm | w.disk_tail_ppm | w.reset_ppm | w.flip_ppm != 0;
+        if (!whole || rough) && self.exposure.excuse.is_none() {
+            let why = if rough {
+                "wiped in rough weather"
+            } else {
+                "wiped while it may be the last copy"
+            };
+            self.exposure.excuse = Some(format!("{} was {why}", those[0]));
+        }
+        self.exposure.exposed = true;
+        self.rescue.emptied = true;
+        true
     }
 
     fn io(&mut self, client: u8, volume: u8, kind: IoKind, sector: u32, sectors: u32) {

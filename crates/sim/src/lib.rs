@@ -35,6 +35,7 @@ pub mod stage;
 pub mod stamp;
 pub mod tamper;
 pub mod trace;
+mod twins;
 pub mod weather;
 mod wires;
 pub mod world;

@@ -41,6 +41,7 @@ pub const SEEN: &[&str] = &[
     "sim: a second server died",
     "sim: a server was removed and another added",
     "sim: a server was slow",
+    "sim: a former life of a server was told",
     "sim: all MDMs were away",
     "sim: a frame was announced that nobody takes",
     "sim: an MDM was told to go on alone",

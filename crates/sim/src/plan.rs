@@ -27,6 +27,7 @@ mod shipped;
 mod slow;
 mod text;
 mod together;
+mod twins;
 mod workload;
 
 use crate::disk::Damage;
@@ -203,6 +204,10 @@ pub enum Action {
     Elsewhere(u8),
     /// The process that was frozen at that goes on, beside the other one.
     Thaw(u8),
+    /// The process of a server with memory stands still, and another one is started in its name at another address.
+    Double(u8),
+    /// The process that was frozen at that goes on, beside the other one.
+    Wake(u8),
 }
 
 impl Action {
@@ -236,6 +241,7 @@ impl Action {
                 | Action::Keep(_)
                 | Action::Elsewhere(_)
                 | Action::Thaw(_)
+                | Action::Wake(_)
                 | Action::Snapshot(_)
                 | Action::Lie(..)
                 | Action::Idle(..)
@@ -347,6 +353,11 @@ impl Plan {
     /// True when a client's name has two processes at some time.
     pub fn has_doubles(&self) -> bool {
         self.steps.iter().any(|s| matches!(s.action, Action::Elsewhere(_)))
+    }
+
+    /// True when a server's name has two processes at some time.
+    pub fn has_twins(&self) -> bool {
+        self.steps.iter().any(|s| matches!(s.action, Action::Double(_)))
     }
 
     /// True when it is the story of a recovery, or of a server that refuses dials: such a plan has no

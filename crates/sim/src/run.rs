@@ -317,6 +317,7 @@ fn mend(stage: &mut Stage) {
         stage.start(who);
     }
     (0..stage.plan.clients).for_each(|client| stage.thaw(client));
+    (0..stage.plan.sds).for_each(|i| stage.end_former(i));
     for v in 0..stage.volumes.len() {
         let volume = stage.volumes[v];
         if volume.mapped && volume.id.is_some() && !volume.doomed {

@@ -21,6 +21,7 @@ use crate::plan::{Action, Death, Plan, Who};
 use crate::rescue::Rescue;
 use crate::tamper::{Harm, Snapshot};
 use crate::trace::Sink;
+use crate::twins::Twins;
 use crate::world::{ProcId, ProcState, Step, World};
 use base::{DeviceId, GroupId, MIB, Prng, TIB, Time, UnitKey, VolumeId};
 use node::mdm::Mdm;
@@ -136,6 +137,8 @@ pub struct Stage {
     pub(crate) outlets: Vec<Outlet>,
     /// Clients whose newest life is at their second place.
     pub(crate) elsewhere: Vec<bool>,
+    /// Where the lives of servers are.
+    pub(crate) twins: Twins,
     /// How many fresh addresses were given to servers.
     pub(crate) readdressed: u8,
 }
@@ -188,7 +191,7 @@ impl Stage {
             let id = world.add(&format!("mdm{i}"), at, vec![Disk::new(DiskKind::Log, 4 * TIB)]);
             world.tap.push(id);
         }
-        let everybody = 1 + plan.mdms as usize + plan.sds as usize + 2 * plan.clients as usize;
+        let everybody = 1 + plan.mdms as usize + 2 * (plan.sds as usize + plan.clients as usize);
         let volume = |units: &u32| Volume { id: None, units: *units, doomed: false, mapped: false };
         let mut stage = Stage {
             world,
@@ -226,10 +229,12 @@ impl Stage {
             rescue: Rescue::default(),
             outlets: Vec::new(),
             elsewhere: vec![false; plan.clients.into()],
+            twins: Twins::default(),
             readdressed: 0,
             plan: plan.clone(),
         };
         stage.add_doubles();
+        stage.add_twins();
         stage.add_nbd();
         if plan.has_lies() {
             stage.world.expect_lies(Prng::new(plan.seed).fork("lies"));
@@ -254,7 +259,7 @@ impl Stage {
         ProcId(match who {
             Who::Mdm(0) => 0,
             Who::Mdm(i) => 1 + sds + self.plan.clients as usize + i as usize,
-            Who::Sds(i) => 1 + i as usize,
+            Who::Sds(i) => return self.server_place(i),
             Who::Sdc(i) => return self.place(i),
             Who::Admin => 1 + sds + self.plan.clients as usize,
         })
@@ -270,7 +275,15 @@ impl Stage {
             i if i == 1 + sds + self.plan.clients as usize => Who::Admin,
             i => match (i - 1 - sds - self.plan.clients as usize) as u8 {
                 mdm if mdm < self.plan.mdms => Who::Mdm(mdm),
-                double => Who::Sdc(double - self.plan.mdms),
+                double
+                    if self.plan.has_doubles() && double - self.plan.mdms < self.plan.clients =>
+                {
+                    Who::Sdc(double - self.plan.mdms)
+                }
+                twin if self.plan.has_doubles() => {
+                    Who::Sds(twin - self.plan.mdms - self.plan.clients)
+                }
+                twin => Who::Sds(twin - self.plan.mdms),
             },
         }
     }
@@ -474,6 +487,7 @@ impl Stage {
         }
         self.look_at_rescue()?;
         (0..self.plan.sds).for_each(|i| self.replace_removed(i));
+        self.end_told();
         if self.plan.weather.log_fail_ppm > 0 {
             (0..self.plan.mdms).for_each(|i| self.restart_mdm(i));
         }
@@ -503,7 +517,16 @@ impl Stage {
 
     fn note(&mut self, id: ProcId, note: Note) -> Result<(), Failure> {
         self.marks.note(&note);
+        // A former life may be active until it is told; nothing else that it does is of interest.
+        let former = self.former_of(id).is_some();
+        if former && !matches!(note, Note::Active { .. } | Note::Refused { .. }) {
+            return Ok(());
+        }
         match note {
+            Note::Active { group, epoch, .. } if former => {
+                let life = self.world.life(id);
+                self.observer.active(id, life, group, epoch)?;
+            }
             Note::Active { group, epoch, .. } => {
                 self.may_lead(id)?;
                 let life = self.world.life(id);
@@ -640,6 +663,11 @@ impl Stage {
         let after = Duration::from_millis(low + self.world.draw(id) % (high - low));
         let at = self.world.now() + after;
         self.world.alarm(at, AGAIN + id.0 as u64);
+    }
+
+    /// The device that a server has, or had.
+    pub(crate) fn id_of(&self, i: u8) -> DeviceId {
+        self.sds(i).map(Sds::id).filter(|id| id.0 != 0).unwrap_or(self.ids[usize::from(i)])
     }
 
     /// The device that a server has: as it was named, or as is written on it.

@@ -192,6 +192,11 @@ impl World {
         }
     }
 
+    /// How many processes were added.
+    pub fn processes(&self) -> usize {
+        self.procs.len()
+    }
+
     /// Adds a process that is not started yet.
     pub fn add(&mut self, name: &str, address: Option<SocketAddr>, disks: Vec<Disk>) -> ProcId {
         let id = ProcId(self.procs.len());

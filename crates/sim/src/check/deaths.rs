@@ -13,7 +13,7 @@ use node::mdm::Mdm;
 pub fn check(stage: &Stage, mdm: ProcId, device: DeviceId) -> Result<(), Failure> {
     let state = stage.world.actor::<Mdm>(mdm).map(Mdm::state);
     let Some(entry) = state.and_then(|s| s.devices.get(&device)) else { return Ok(()) };
-    let all = (0..stage.plan.sds).filter_map(|i| Some((i, stage.sds(i)?)));
+    let all = (0..stage.plan.sds).flat_map(|i| stage.lives_of(i).map(move |sds| (i, sds)));
     is_over((device, entry.incarnation), all.map(|(i, sds)| (i, sds.id(), sds.incarnation())))
 }
 

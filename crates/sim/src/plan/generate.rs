@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
 /// the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 19] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 20] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -33,6 +33,7 @@ const FAMILIES: [fn(&mut Plan, &Prng); 19] = [
     super::slow::hang,
     super::overlong::draw,
     super::shipped::draw,
+    super::twins::draw,
 ];
 
 impl Plan {
