@@ -44,8 +44,10 @@ pub struct InspectArgs {
 #[derive(Subcommand, Debug)]
 enum What {
     /// Read all data and compare it with its checksums; exit code 1 when damage is found
+    #[command(after_help = "Example:\n  gabion inspect /dev/sdb verify")]
     Verify,
     /// Write what the device holds of a volume into a sparse file
+    #[command(after_help = "Example:\n  gabion inspect disk1 export --volume 3 --out vol3.img")]
     Export {
         /// The volume's number, or its name if its cluster can be asked
         #[arg(long, value_name = "NAME|ID")]

@@ -26,6 +26,7 @@ Examples:
     #[command(after_help = "Example:\n  gabion sdc kill && gabion sdc start")]
     Kill,
     /// List the data clients
+    #[command(after_help = "Example:\n  gabion sdc list")]
     List {
         /// Print a JSON array, with the fields of `sdc` in docs/reference/status.md
         #[arg(long)]
@@ -56,6 +57,7 @@ Example:
         name: String,
     },
     /// Start the SDC of a cluster started by `up` again
+    #[command(after_help = "Example:\n  gabion sdc start")]
     Start,
 }
 
