@@ -8,7 +8,9 @@ use crate::command::{self, Command};
 use crate::group::{Doubt, Group};
 use crate::mapping::{Grant, Mapping};
 use crate::recovery::Word;
-use crate::refused::{MAX_DEVICES, MAX_NEW_GROUPS, MAX_SDCS, PEER_NAME_MAX, Refused, check_name};
+use crate::refused::{
+    MAX_DEVICES, MAX_NEW_GROUPS, MAX_SDCS, MAX_WAITING, PEER_NAME_MAX, Refused, check_name,
+};
 use crate::state::{Device, Sdc, State, check_size, survives};
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -80,6 +82,12 @@ impl State {
                 return Registration::Full(format!(
                     "there are {MAX_DEVICES} devices, the most that one cluster takes: `gabion sds remove` or \
                      `gabion device remove` makes room"
+                ));
+            }
+            None if self.has_to_wait(home.2) && self.waiting() >= MAX_WAITING => {
+                return Registration::Full(format!(
+                    "{MAX_WAITING} new devices wait for an order: `gabion device admit` or `gabion device remove` \
+                     makes room"
                 ));
             }
             None if self.was_lost(m.device) => {

@@ -61,6 +61,8 @@ struct Watch {
     asked: Time,
     /// When its host last answered a dial.
     answered: Time,
+    /// It waits to be admitted: its silence says nothing of others.
+    waits: bool,
 }
 
 impl Watch {
@@ -120,7 +122,7 @@ impl Detector {
         let doubted = Time::ZERO;
         let old = self.watched.get(&device).filter(|w| w.incarnation == incarnation);
         let refuses = old.and_then(|w| w.refuses);
-        let (heard, asked, answered) = (now, Time::ZERO, Time::ZERO);
+        let (heard, asked, answered, waits) = (now, Time::ZERO, Time::ZERO, false);
         let watch = Watch {
             server,
             incarnation,
@@ -132,8 +134,16 @@ impl Detector {
             refuses,
             asked,
             answered,
+            waits,
         };
         self.watched.insert(device, watch);
+    }
+
+    /// Whether this device waits to be admitted.
+    pub fn waits(&mut self, device: DeviceId, waits: bool) {
+        if let Some(watch) = self.watched.get_mut(&device) {
+            watch.waits = waits;
+        }
     }
 
     /// The device was declared lost: it is watched again when it is heard.
@@ -276,7 +286,7 @@ impl Detector {
     fn too_many(&self, now: Time) -> BTreeSet<DomainId> {
         let mut all: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
         let mut silent: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
-        for watch in self.watched.values() {
+        for watch in self.watched.values().filter(|w| !w.waits) {
             let quiet = watch.is_silent(now, self.silence, self.beat);
             let told = watch.silent_since.is_some_and(|at| now.since(at) < WINDOW);
             if (quiet && !watch.lost) || told {
@@ -396,6 +406,22 @@ mod tests {
         assert_eq!(round(&mut d, 10_400), []);
         assert_eq!(round(&mut d, 10_800), []);
         assert_eq!(round(&mut d, 11_000).len(), 1);
+    }
+
+    #[test]
+    fn servers_that_wait_to_be_admitted_hold_no_verdict_back() {
+        for (waits, told) in [(true, 1), (false, 0)] {
+            let mut d = Detector::new(&Limits::SHIPPED);
+            d.silent(at(0));
+            (0..40).for_each(|i| d.watch(at(0), DeviceId(i), SdsId(i), LIFE));
+            (10..40).for_each(|i| d.waits(DeviceId(i), waits));
+            let mut lost = 0;
+            for ms in (200..2000).step_by(200) {
+                (1..10).for_each(|i| d.heard(at(ms), DeviceId(i), LIFE));
+                lost += d.silent(at(ms)).iter().filter(|v| v.device == DeviceId(0)).count();
+            }
+            assert_eq!(lost, told);
+        }
     }
 
     #[test]

@@ -129,7 +129,8 @@ impl Healer {
 
     /// Who is away or held out, since when; and whether it is believable that so many died.
     fn look(&mut self, now: Time, state: &State, seen: &Observed, limits: &Limits) {
-        let there = |id: &DeviceId| state.devices.get(id).filter(|d| d.intent != Intent::Removed);
+        let counts = |d: &Device| !matches!(d.intent, Intent::Removed | Intent::Waiting);
+        let there = |id: &DeviceId| state.devices.get(id).filter(|d| counts(d));
         let worked_on =
             |d: &Device| d.intent == Intent::Maintain && !mutant::on(Mutant::RebuildMaintained);
         let held = |id: &DeviceId| seen.is_out(*id, now);
@@ -143,7 +144,7 @@ impl Healer {
         };
         // One accident may take a fault unit, and it is judged by the units of its domain.
         let mut units: BTreeMap<DomainId, BTreeMap<SdsId, bool>> = BTreeMap::new();
-        for (id, d) in state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed) {
+        for (id, d) in state.devices.iter().filter(|(_, d)| counts(d)) {
             let Some(server) = state.servers.get(&d.sds) else { continue };
             let domain = units.entry(server.domain).or_default();
             *domain.entry(server.unit).or_insert(true) &= gone(id);
@@ -425,7 +426,8 @@ impl<'a> Round<'a> {
         let missed =
             |(id, d): (&DeviceId, &Device)| !d.up && d.intent == Intent::Normal && waits(id);
         let away = state.devices.iter().any(missed);
-        let stays = |d: &Device| matches!(d.intent, Intent::Normal | Intent::Removed);
+        let stays =
+            |d: &Device| matches!(d.intent, Intent::Normal | Intent::Removed | Intent::Waiting);
         let leaves = !state.devices.values().all(stays);
         let begun = self.shapes.values().any(|shape| shape.leaving != 0);
         if away || leaves || begun || state.groups.iter().any(busy) {

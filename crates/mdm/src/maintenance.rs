@@ -25,7 +25,8 @@ impl State {
     ) -> Result<Command, Refused> {
         let name = || String::from(&ask.server);
         let server = self.server_named(&ask.server).ok_or_else(|| Refused::NoServer(name()))?;
-        let there = |d: &Device| d.sds == server && d.intent != Intent::Removed;
+        let there =
+            |d: &Device| d.sds == server && !matches!(d.intent, Intent::Removed | Intent::Waiting);
         let meant = || self.devices.iter().filter(|(_, d)| there(d));
         let all: BTreeSet<DeviceId> = meant().map(|(id, _)| *id).collect();
         if all.is_empty() {

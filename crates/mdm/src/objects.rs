@@ -52,12 +52,22 @@ pub struct Pool {
     pub rebuild: Option<Policy>,
     /// The same for copies that only move.
     pub rebalance: Option<Policy>,
+    /// New devices get no copy before an order admits them.
+    pub by_order: bool,
 }
 
 impl Pool {
     /// A pool about which nothing was said.
     pub(crate) fn new(name: String, domain: DomainId) -> Pool {
-        Pool { name, domain, media: Media::Any, spare: None, rebuild: None, rebalance: None }
+        Pool {
+            name,
+            domain,
+            media: Media::Any,
+            spare: None,
+            rebuild: None,
+            rebalance: None,
+            by_order: false,
+        }
     }
 
     /// What was said about it, in the place of what was said before.
@@ -68,6 +78,7 @@ impl Pool {
             spare: c.spare.map(|s| s as u8),
             rebuild: policy(c.rebuild),
             rebalance: policy(c.rebalance),
+            by_order: c.by_order,
             ..self
         }
     }
@@ -83,6 +94,7 @@ impl Pool {
             spare: self.spare.map(u32::from),
             rebuild: self.rebuild.map(PolicyInfo::from),
             rebalance: self.rebalance.map(PolicyInfo::from),
+            by_order: self.by_order,
         }
     }
 
@@ -227,6 +239,7 @@ impl State {
             spare: m.spare,
             rebuild: m.rebuild,
             rebalance: m.rebalance,
+            by_order: m.by_order,
         }))
     }
 
@@ -240,6 +253,7 @@ impl State {
             spare: m.spare.or(old.spare),
             rebuild: m.rebuild.or(old.rebuild),
             rebalance: m.rebalance.or(old.rebalance),
+            by_order: m.by_order.unwrap_or(old.by_order),
             ..old
         }))
     }
@@ -372,7 +386,10 @@ impl State {
                 servers: servers.len() as u32,
                 devices: there().count() as u32,
                 volumes: self.volumes.values().filter(|v| in_pool(v.pool)).count() as u32,
-                capacity: there().filter(|(_, d)| d.up).map(|(_, d)| d.capacity).sum(),
+                capacity: there()
+                    .filter(|(_, d)| d.up && d.intent != Intent::Waiting)
+                    .map(|(_, d)| d.capacity)
+                    .sum(),
                 used: there().map(|(id, _)| used(*id)).sum(),
                 ..ObjectStatus::default()
             }
@@ -391,6 +408,7 @@ impl State {
                 rebuild: Some(p.rebuild.unwrap_or(limits.rebuild).into()),
                 rebalance: Some(p.rebalance.unwrap_or(limits.rebalance).into()),
                 reserved: self.reserved(*id),
+                by_order: p.by_order,
                 ..status(ObjectKind::Pool, id.0, &p.name, Some(p.domain))
             });
         }

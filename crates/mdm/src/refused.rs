@@ -14,6 +14,8 @@ pub const PEER_NAME_MAX: usize = 64;
 pub const MAX_VOLUMES: usize = 16 << 10;
 /// How many devices there may be: every server has them all in its map, with their groups.
 pub const MAX_DEVICES: usize = 2048;
+/// How many new devices may wait for an order: strangers leave room for those that belong to the cluster.
+pub const MAX_WAITING: usize = 64;
 /// How many groups one command makes, at most: it has to fit into an entry. The next volume makes the others.
 pub const MAX_NEW_GROUPS: usize = 180_000;
 /// How many clients may be known.
@@ -71,6 +73,9 @@ pub enum Refused {
     /// No device has this id.
     #[error("there is no device {0}: `gabion status` shows those that exist")]
     NoDevice(u32),
+    /// No device of those that are meant waits.
+    #[error("no new device of those waits for an order: `gabion device list` shows which do")]
+    NotWaiting,
     /// No server has this name.
     #[error("there is no server `{0}`: `gabion status` shows those that exist")]
     NoServer(String),
@@ -401,7 +406,9 @@ impl Refused {
             | Refused::Leaves(_)
             | Refused::Empties(_)
             | Refused::OnlyHere { .. } => AdminError::Invalid,
-            Refused::Leads(_) | Refused::NotMaintained(_) => AdminError::Already,
+            Refused::Leads(_) | Refused::NotMaintained(_) | Refused::NotWaiting => {
+                AdminError::Already
+            }
             Refused::TooManyMdms
             | Refused::LastManager(_)
             | Refused::LastTieBreaker(_)

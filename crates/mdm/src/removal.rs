@@ -12,7 +12,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, Limits, PoolId, SdsId, beside_spare};
-use wire::control::{Intent, RemoveAsk};
+use wire::control::{AdmitAsk, Intent, RemoveAsk};
 
 impl State {
     /// Has a device, or all of a server, removed; or not any more.
@@ -22,7 +22,7 @@ impl State {
         seen: &Observed,
         limits: &Limits,
     ) -> Result<Command, Refused> {
-        let meant = self.meant(ask)?;
+        let meant = self.meant(ask.device, &ask.server)?;
         if !ask.keep {
             self.may_go(&meant, seen, limits)?;
         }
@@ -32,17 +32,28 @@ impl State {
         Ok(Command::Intend(command::Intend { devices, intent }))
     }
 
-    fn meant(&self, ask: &RemoveAsk) -> Result<BTreeSet<DeviceId>, Refused> {
-        let there = self.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
-        if ask.device != 0 {
-            let meant: BTreeSet<_> =
-                there.map(|(id, _)| *id).filter(|d| d.0 == ask.device).collect();
-            return if meant.is_empty() { Err(Refused::NoDevice(ask.device)) } else { Ok(meant) };
+    /// Lets a new device have copies, or all of a server that wait.
+    pub fn admission_command(&self, ask: &AdmitAsk) -> Result<Command, Refused> {
+        let meant = self.meant(ask.device, &ask.server)?;
+        let waits = |id: &&DeviceId| self.devices[*id].intent == Intent::Waiting;
+        let devices: Vec<u32> = meant.iter().filter(waits).map(|id| id.0).collect();
+        if devices.is_empty() {
+            return Err(Refused::NotWaiting);
         }
-        let server = self.server_named(&ask.server);
+        Ok(Command::Intend(command::Intend { devices, intent: Intent::Normal as i32 }))
+    }
+
+    /// A device, or, where that is 0, all of a server.
+    fn meant(&self, device: u32, server: &str) -> Result<BTreeSet<DeviceId>, Refused> {
+        let there = self.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
+        if device != 0 {
+            let meant: BTreeSet<_> = there.map(|(id, _)| *id).filter(|d| d.0 == device).collect();
+            return if meant.is_empty() { Err(Refused::NoDevice(device)) } else { Ok(meant) };
+        }
+        let none = || Refused::NoServer(String::from(server));
+        let server = self.server_named(server);
         let meant: BTreeSet<_> =
             there.filter(|(_, d)| Some(d.sds) == server).map(|(id, _)| *id).collect();
-        let none = || Refused::NoServer(String::from(&ask.server));
         if meant.is_empty() { Err(none()) } else { Ok(meant) }
     }
 

@@ -12,7 +12,7 @@
 //! wait for nothing. How long one operation takes shows that much later, as its time includes the queue before it, and copies
 //! make that long: only several times as long proves that others go on and one hangs.
 
-use crate::state::State;
+use crate::state::{Device, State};
 use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -129,8 +129,8 @@ fn is_slow(
     limits: &Limits,
 ) -> bool {
     let (delay, pool) = (delays[&device], state.devices.get(&device).map(|d| d.pool));
-    let others =
-        state.devices.iter().filter(|(id, d)| **id != device && d.up && Some(d.pool) == pool);
+    let compares = |d: &Device| d.up && Some(d.pool) == pool && d.intent != Intent::Waiting;
+    let others = state.devices.iter().filter(|(id, d)| **id != device && compares(d));
     let mut others: Vec<Duration> =
         others.map(|(id, _)| delays.get(id).copied().unwrap_or_default()).collect();
     others.sort_unstable();
@@ -158,7 +158,8 @@ fn can_do_without(devices: &BTreeSet<DeviceId>, now: Time, state: &State, seen: 
     let Some(unit) = devices.first().and_then(|d| state.unit_of(*d)) else { return false };
     let domain = state.domain_of(unit);
     let (mut all, mut out) = (BTreeSet::from([unit]), BTreeSet::new());
-    for (id, d) in state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed) {
+    let counts = |d: &Device| !matches!(d.intent, Intent::Removed | Intent::Waiting);
+    for (id, d) in state.devices.iter().filter(|(_, d)| counts(d)) {
         if state.domain_of(d.sds) == domain && state.unit(d.sds) != unit {
             all.insert(state.unit(d.sds));
             if !d.up || seen.is_out(*id, now) {

@@ -27,7 +27,7 @@ use crate::members::{Member, Members};
 use crate::objects::Objects;
 use crate::recovery::{Given, Recovery};
 use crate::refused::Refused;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -396,6 +396,16 @@ impl State {
         self.devices.values().filter(|d| d.intent != Intent::Removed).count()
     }
 
+    /// Devices that wait for an order.
+    pub(crate) fn waiting(&self) -> usize {
+        self.devices.values().filter(|d| d.intent == Intent::Waiting).count()
+    }
+
+    /// True when devices that come into this pool for the first time wait for an order.
+    pub(crate) fn has_to_wait(&self, pool: PoolId) -> bool {
+        self.objects.pools.get(&pool).is_some_and(|p| p.by_order)
+    }
+
     /// The groups that a device belongs to.
     pub fn groups_of(&self, device: DeviceId) -> &[GroupId] {
         self.by_device.get(&device).map_or(&[], |g| g)
@@ -472,12 +482,13 @@ impl State {
         self.servers.get(&server).map_or(DomainId(1), |s| s.domain)
     }
 
-    /// How many fault units the protection domain of this device has.
+    /// How many fault units the protection domain of this device has, without servers whose devices all wait.
     pub fn units_beside(&self, device: DeviceId) -> usize {
         let Some(device) = self.devices.get(&device) else { return 0 };
         let domain = self.domain_of(device.sds);
-        let mates = self.servers.iter().filter(|(id, s)| s.domain == domain && s.unit == **id);
-        mates.count()
+        let counted = self.devices.values().filter(|d| d.intent != Intent::Waiting);
+        let units = counted.filter(|d| self.domain_of(d.sds) == domain).map(|d| self.unit(d.sds));
+        units.collect::<BTreeSet<SdsId>>().len()
     }
 
     /// A group's storage pool: its devices'.

@@ -207,7 +207,9 @@ pub fn status(
         ..StatusInfo::default()
     };
     for (id, d) in &state.devices {
-        info.bytes_capacity = info.bytes_capacity.saturating_add(if d.up { d.capacity } else { 0 });
+        info.bytes_capacity = info
+            .bytes_capacity
+            .saturating_add(if d.up && d.intent != Intent::Waiting { d.capacity } else { 0 });
         let Some(seen) = seen.devices.get(id) else { continue };
         let Some(beat) = &seen.heartbeat else { continue };
         let mine = state.groups_of(*id).iter().filter(|g| state.is_used(**g));

@@ -14,7 +14,7 @@ use mdm::mapping::Mapping;
 use mdm::status::{Observed, Seen};
 use mdm::{Command, Outcome, Refused, State};
 use std::collections::BTreeSet;
-use wire::control::{self, Access, DeviceKind, Heartbeat, MapTo, ObjectKind};
+use wire::control::{self, Access, DeviceKind, Heartbeat, Intent, MapTo, ObjectKind};
 
 fn formed() -> State {
     let mut state = State::new();
@@ -540,6 +540,65 @@ fn more_clients_than_a_cluster_takes_are_told_what_to_do() {
     ));
     remove(&mut s, ObjectKind::Sdc, "c9").unwrap();
     client(&mut s, "late");
+}
+
+#[test]
+fn a_new_device_of_a_pool_by_order_gets_nothing_before_it_is_admitted() {
+    let mut s = formed();
+    let old: Vec<DeviceId> =
+        (1..=3).map(|i| register(&mut s, &format!("sds{i}"), 0, ("", "", "")).unwrap()).collect();
+    let ask =
+        control::SetPool { pool: "default".into(), by_order: Some(true), ..Default::default() };
+    let set = s.set_pool_command(&ask).unwrap();
+    assert_eq!(apply(&mut s, &set), Outcome::Changed);
+    assert!(old.iter().all(|d| s.devices[d].intent == Intent::Normal), "who is there stays");
+
+    let stranger = register(&mut s, "stranger", 0, ("", "", "")).unwrap();
+    assert_eq!(s.devices[&stranger].intent, Intent::Waiting);
+    create_in(&mut s, "default", plain("a")).unwrap();
+    assert!(s.groups_of(stranger).is_empty() && !s.groups_of(old[0]).is_empty());
+    assert_eq!(s.units_beside(old[0]), 3, "a stranger is no part of the domain");
+    let pool = |s: &State| {
+        let all = s.object_status(&limits(), |_| 0).into_iter();
+        all.filter(|o| o.kind() == ObjectKind::Pool).map(|o| (o.capacity, o.by_order)).next()
+    };
+    assert_eq!(pool(&s), Some((3 << 30, true)));
+    // It waits after a restart of the MDM, and maintenance of its server admits nothing.
+    s = State::from_bytes(&s.to_bytes()).unwrap();
+    let maintain = control::MaintainAsk { server: "stranger".into(), ..Default::default() };
+    let refused = s.maintenance_command(&maintain, &Observed::default(), &limits());
+    assert_eq!(refused, Err(Refused::NoServer("stranger".into())));
+
+    // Strangers leave room for others, and a device that is there needs none.
+    for i in 1..mdm::refused::MAX_WAITING {
+        register(&mut s, &format!("more{i}"), 0, ("", "", "")).unwrap();
+    }
+    let one_more = control::Register {
+        sds: "one-more".into(),
+        address: "10.0.0.9:7000".into(),
+        nonce: 1,
+        store: 2,
+        capacity: 1 << 30,
+        kind: DeviceKind::Durable as i32,
+        ..Default::default()
+    };
+    let full = s.register(&one_more, false, None);
+    assert!(matches!(&full, Registration::Full(why) if why.contains("device admit")), "{full:?}");
+
+    let admit = |server: &str| control::AdmitAsk { device: 0, server: server.into() };
+    let command = s.admission_command(&admit("stranger")).unwrap();
+    assert_eq!(apply(&mut s, &command), Outcome::Changed);
+    assert_eq!(s.devices[&stranger].intent, Intent::Normal);
+    assert_eq!(pool(&s), Some((4 << 30, true)));
+    assert_eq!(s.admission_command(&admit("stranger")), Err(Refused::NotWaiting));
+    assert!(matches!(s.register(&one_more, false, None), Registration::New(..)));
+
+    // One that nobody wants is removed at once: it holds nothing.
+    let ask = control::RemoveAsk { server: "more1".into(), ..Default::default() };
+    let go = s.removal_command(&ask, &Observed::default(), &limits()).unwrap();
+    assert_eq!(apply(&mut s, &go), Outcome::Changed);
+    let back = control::RemoveAsk { server: "more1".into(), keep: true, ..Default::default() };
+    assert!(s.removal_command(&back, &Observed::default(), &limits()).is_ok());
 }
 
 /// Takes out of a message every field with a number above `most`, and the same in those of these fields.

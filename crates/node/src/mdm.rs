@@ -56,7 +56,7 @@ use mdm::status::Observed;
 use seam::{
     BlockError, DialError, DialId, DiskError, Effect, Effects, Event, Node, Note, Port, Strangers,
 };
-use wire::control::{Hello, Role};
+use wire::control::{Hello, Intent, Role};
 use wire::{Header, Kind, PeerFramer};
 
 use gather::Gathered;
@@ -440,6 +440,7 @@ impl Mdm {
             let unit = self.state.unit(device.sds);
             self.detector.belongs(unit, self.state.domain_of(device.sds));
             self.detector.watch(now, *id, unit, device.incarnation);
+            self.detector.waits(*id, device.intent == Intent::Waiting);
             if !device.up {
                 self.detector.unwatch(*id);
             }

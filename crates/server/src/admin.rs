@@ -10,10 +10,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use wire::control::{
-    AddMdm, AdminReply, AdminRequest, Ask, BackupAsk, CreateVolume, DamageAsk, DeleteVolume, Hello,
-    MaintainAsk, ObjectKind, RecoverMdm, Refusal, RefusalCode, RemoveAsk, RemoveMdm, RenameAsk,
-    ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm, VolumeDamage, VolumeStatus,
-    Welcome,
+    AddMdm, AdminReply, AdminRequest, AdmitAsk, Ask, BackupAsk, CreateVolume, DamageAsk,
+    DeleteVolume, Hello, MaintainAsk, ObjectKind, RecoverMdm, Refusal, RefusalCode, RemoveAsk,
+    RemoveMdm, RenameAsk, ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm,
+    VolumeDamage, VolumeStatus, Welcome,
 };
 use wire::header::HEADER;
 use wire::{Header, Kind, PeerFramer};
@@ -288,6 +288,11 @@ impl Admin {
     /// Has a device (or, 0, all of a server) removed; with `keep`, not any more.
     pub fn remove(&mut self, device: u32, server: &str, keep: bool) -> Result<()> {
         self.ask(Ask::Remove(RemoveAsk { device, server: server.into(), keep })).map(drop)
+    }
+
+    /// Lets a new device (or, 0, those of a server) have copies.
+    pub fn admit(&mut self, device: u32, server: &str) -> Result<()> {
+        self.ask(Ask::Admit(AdmitAsk { device, server: server.into() })).map(drop)
     }
 
     /// Puts a server into maintenance; with `end`, takes it out.

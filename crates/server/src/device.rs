@@ -68,6 +68,13 @@ Example:
         #[command(flatten)]
         server: Server,
     },
+    /// Let a new device have copies, in a pool whose new devices wait (`gabion pool set --new-devices wait`)
+    #[command(after_help = "Example:\n  gabion device admit 7")]
+    Admit {
+        /// Its number
+        #[arg(value_name = "ID", value_parser = id)]
+        id: u32,
+    },
     /// Remove a device: what it has moves to others first, while both copies stay
     #[command(after_help = "\
 Refused when the others have no room for it, or would be too few servers. Ctrl-C leaves it going on; --keep ends it.
@@ -162,6 +169,7 @@ impl DeviceCommand {
             | DeviceCommand::Remove { server, .. }
             | DeviceCommand::Grow { server, .. } => server.is_local(),
             DeviceCommand::List { .. }
+            | DeviceCommand::Admit { .. }
             | DeviceCommand::Scrub { .. }
             | DeviceCommand::Probe { .. } => false,
         }
@@ -187,6 +195,11 @@ pub fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
         }
         DeviceCommand::Remove { id, server, removal, .. } => {
             roster::remove(target, server, *id, *removal)
+        }
+        DeviceCommand::Admit { id } => {
+            target.connect()?.admit(*id, "")?;
+            println!("dev{id} may have copies from now on.");
+            Ok(Exit::Ok)
         }
         DeviceCommand::Grow { id, size, server, force } => {
             grow::run(target, server, *id, *size, *force)

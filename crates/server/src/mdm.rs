@@ -116,6 +116,7 @@ Example:
         name: Option<String>,
     },
     /// Start an MDM of a cluster started by `up` again, with what its log holds
+    #[command(after_help = "Example:\n  gabion mdm start 2")]
     Start {
         /// Which one, as `2` or `mdm2` [default: the first]
         name: Option<String>,

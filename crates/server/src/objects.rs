@@ -78,7 +78,8 @@ copied (10m to 7d); 2MiB, if it is left out.
 
 Examples:
   gabion pool set fast --spare 34
-  gabion pool set fast --rebuild concurrent:8 --rebalance latency:150%:4MiB")]
+  gabion pool set fast --rebuild concurrent:8 --rebalance latency:150%:4MiB
+  gabion pool set fast --new-devices wait")]
     Set {
         /// Its name
         name: String,
@@ -104,12 +105,22 @@ pub enum SystemCommand {
 #[derive(Subcommand, Debug)]
 pub enum Common {
     /// List them
+    #[command(after_help = "\
+Examples:
+  gabion domain list
+  gabion fault-set list
+  gabion pool list --json")]
     List {
         /// Print a JSON array, with the fields in docs/reference/status.md
         #[arg(long)]
         json: bool,
     },
     /// Give one another name
+    #[command(after_help = "\
+Examples:
+  gabion domain rename east west
+  gabion fault-set rename rack1 rack7
+  gabion pool rename fast gold")]
     Rename {
         /// Its name
         name: String,
@@ -117,6 +128,11 @@ pub enum Common {
         to: String,
     },
     /// Remove one to which nothing belongs any more
+    #[command(after_help = "\
+Examples:
+  gabion domain remove east
+  gabion fault-set remove rack1
+  gabion pool remove fast")]
     Remove {
         /// Its name
         name: String,
@@ -138,6 +154,9 @@ pub struct Settings {
     /// The same for copies that only move
     #[arg(long, value_name = "POLICY")]
     pub rebalance: Option<Policy>,
+    /// What becomes of devices that come into it for the first time; they join, if nothing else is said
+    #[arg(long, value_name = "WHAT")]
+    pub new_devices: Option<NewDevices>,
 }
 
 impl Settings {
@@ -156,6 +175,7 @@ impl Settings {
             spare: self.spare,
             rebuild: self.rebuild.map(PolicyInfo::from),
             rebalance: self.rebalance.map(PolicyInfo::from),
+            by_order: self.new_devices == Some(NewDevices::Wait),
         })
     }
 
@@ -167,8 +187,19 @@ impl Settings {
             media: self.media.map(MediaType::media),
             rebuild: self.rebuild.map(PolicyInfo::from),
             rebalance: self.rebalance.map(PolicyInfo::from),
+            by_order: self.new_devices.map(|new| new == NewDevices::Wait),
         })
     }
+}
+
+/// What becomes of devices that come into a pool for the first time.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NewDevices {
+    /// They get copies at once
+    Join,
+    /// They get none before `gabion device admit`
+    Wait,
 }
 
 /// What devices are.
@@ -223,7 +254,8 @@ pub fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
         PoolCommand::Set { name, settings } => {
             if settings.is_empty() {
                 bail!(
-                    "say what to set: --spare PERCENT, --media TYPE, --rebuild POLICY, --rebalance POLICY"
+                    "say what to set: --spare PERCENT, --media TYPE, --rebuild POLICY, --rebalance POLICY, \
+                     --new-devices join|wait"
                 );
             }
             target.connect()?.order(settings.set(name))?;

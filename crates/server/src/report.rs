@@ -155,6 +155,8 @@ pub struct Device {
     pub dead: bool,
     /// It is to be removed: its groups move away.
     pub leaving: bool,
+    /// It is new, and gets no copy before `gabion device admit`.
+    pub waiting: bool,
     /// Its server is in maintenance: `instant` or `protected`.
     pub maintenance: Option<&'static str>,
     /// Seconds for which it still gets nothing, as it came and went too often, or is slow.
@@ -526,10 +528,11 @@ fn device(status: &DeviceStatus) -> Device {
         state: UpDown::of(info.up),
         dead: info.dead,
         leaving: info.intent() == Intent::Remove,
+        waiting: info.intent() == Intent::Waiting,
         maintenance: match info.intent() {
             Intent::Maintain => Some("instant"),
             Intent::Protect => Some("protected"),
-            Intent::Normal | Intent::Remove | Intent::Removed => None,
+            Intent::Normal | Intent::Remove | Intent::Removed | Intent::Waiting => None,
         },
         quarantine_seconds: status.quarantine_ms as f64 / 1000.0,
         slow_ms: status.slow_ms,
@@ -747,6 +750,7 @@ mod tests {
             "/sds/0/devices/0/ops",
             "/sds/0/devices/0/full",
             "/sds/0/devices/0/leaving",
+            "/sds/0/devices/0/waiting",
             "/sds/0/devices/0/groups_coming",
             "/sds/0/devices/0/groups_going",
             "/sds/0/process_name",

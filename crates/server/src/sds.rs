@@ -61,6 +61,13 @@ Examples:
         #[command(flatten)]
         maintenance: Maintenance,
     },
+    /// Let the new devices of a server have copies, in pools whose new devices wait
+    #[command(after_help = "Example:\n  gabion sds admit 4")]
+    Admit {
+        /// Its number or name
+        #[arg(value_name = "N")]
+        which: String,
+    },
     /// Remove a server: what it has moves to others first, while both copies stay
     #[command(after_help = "\
 Refused when the others have no room for it, or would be too few. Ctrl-C leaves it going on; --keep ends it. At its \
@@ -127,6 +134,11 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
                      {which}`, if `gabion up` runs it)."
                 );
             }
+        }
+        SdsCommand::Admit { which } => {
+            let name = named(which);
+            target.connect()?.admit(0, &name)?;
+            println!("The new devices of {name} may have copies from now on.");
         }
         SdsCommand::Rename { name, to } => {
             target.connect()?.rename(ObjectKind::Sds, name, to)?;

@@ -234,6 +234,9 @@ pub fn servers(report: &Report) -> String {
                 }
                 (UpDown::Up, _) if device.slow_ms > 0 => format!("up, slow: {} ms", device.slow_ms),
                 (UpDown::Up, _) if device.leaving => "up, leaves".to_owned(),
+                (UpDown::Up, _) if device.waiting => {
+                    format!("up, waits for `gabion device admit {}`", device.id)
+                }
                 (UpDown::Up, true) => "up, full".to_owned(),
                 (UpDown::Down, _) if !device.dead => "down (silent)".to_owned(),
                 (state, _) => state.to_string(),

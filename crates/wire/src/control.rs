@@ -17,8 +17,8 @@ pub use objects::{
     PolicyInfo, PoolInfo, RemoveObject, RenameAsk, SetPool, UnmapAsk,
 };
 pub use orders::{
-    AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateVolume, DeleteVolume, MaintainAsk,
-    RemoveAsk, RemoveMdm, ResizeVolume, ScrubAsk, StatusAsk, SwitchMdm,
+    AddMdm, AdminError, AdminReply, AdminRequest, AdmitAsk, Ask, CreateVolume, DeleteVolume,
+    MaintainAsk, RemoveAsk, RemoveMdm, ResizeVolume, ScrubAsk, StatusAsk, SwitchMdm,
 };
 pub use recovery::{BackupAsk, GroupReport, RecoverMdm, RecoveryStatus, Report};
 pub use status::{

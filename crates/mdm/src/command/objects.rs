@@ -56,6 +56,9 @@ pub struct PutObject {
     /// The same for copies that only move.
     #[prost(message, optional, tag = "8")]
     pub rebalance: Option<PolicyInfo>,
+    /// Of a pool: new devices wait for an order.
+    #[prost(bool, tag = "9")]
+    pub by_order: bool,
 }
 
 /// See [`super::Command::DropObject`].

@@ -67,7 +67,7 @@ impl State {
             up: true,
             dead: false,
             scrub: old.map_or(0, |d| d.scrub),
-            intent: old.map_or(Intent::Normal, |d| d.intent),
+            intent: old.map_or(self.first_intent(id, pool), |d| d.intent),
             pool,
             changed_at: old.map_or(MapVersion(0), |d| d.changed_at),
         };
@@ -83,6 +83,12 @@ impl State {
         }
         let devices = (old != Some(&entry)).then_some((id, entry)).into_iter().collect();
         Some(Edits { devices, server, groups, ..Edits::default() })
+    }
+
+    /// What becomes of a device that the map doesn't have yet. One that an MDM knew whose log was lost has its copies.
+    fn first_intent(&self, id: DeviceId, pool: PoolId) -> Intent {
+        let lost = self.recovery.may_be_given(id.0, self.recovery.device);
+        if self.has_to_wait(pool) && !lost { Intent::Waiting } else { Intent::Normal }
     }
 
     /// Groups in doubt of which this device, which is empty now, may have had more than others.
@@ -155,7 +161,8 @@ impl State {
             let intent = c.intent();
             let may = match (old.intent, intent) {
                 (Intent::Remove, Intent::Removed) => self.groups_of(*id).is_empty(),
-                (Intent::Removed, _) | (_, Intent::Removed) => false,
+                (Intent::Removed, _) | (_, Intent::Removed | Intent::Waiting) => false,
+                (Intent::Waiting, new) => matches!(new, Intent::Normal | Intent::Remove),
                 (old, new) => old != new,
             };
             if may && c.devices.contains(&id.0) {

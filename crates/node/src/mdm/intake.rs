@@ -188,6 +188,7 @@ impl Mdm {
                 let domain = self.state.domain_of(entry.sds);
                 self.detector.belongs(unit, domain);
                 self.detector.watch(now, device, unit, entry.incarnation);
+                self.detector.waits(device, entry.intent == Intent::Waiting);
                 out.note(Note::DeviceUp { device });
             }
             Command::DeviceDown(_) | Command::DevicesDown(_) => {
@@ -199,6 +200,9 @@ impl Mdm {
             }
             Command::Intend(c) if c.intent() == Intent::Removed => {
                 c.devices.iter().for_each(|device| self.detector.forget(DeviceId(*device)));
+            }
+            Command::Intend(c) => {
+                c.devices.iter().for_each(|device| self.detector.waits(DeviceId(*device), false));
             }
             _ => {}
         }
@@ -506,6 +510,7 @@ impl Mdm {
                 let limits = &self.config.limits;
                 self.state.removal_command(m, &self.observed, limits).map(Some)
             }
+            Some(Ask::Admit(m)) => self.state.admission_command(m).map(Some),
             Some(Ask::Maintain(m)) => {
                 let limits = &self.config.limits;
                 self.state.maintenance_command(m, &self.observed, limits).map(Some)

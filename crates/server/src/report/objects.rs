@@ -41,6 +41,8 @@ pub struct Pool {
     pub rebuild_policy: String,
     /// The same for copies that only move.
     pub rebalance_policy: String,
+    /// New devices get no copy before `gabion device admit`.
+    pub new_devices_wait: bool,
     /// Always: what was never written reads as zeros.
     pub zero_padding: bool,
     pub sds: u32,
@@ -115,6 +117,7 @@ pub(super) fn pool(o: &ObjectStatus) -> Pool {
         spare_percent: o.spare,
         rebuild_policy: policy(o.rebuild),
         rebalance_policy: policy(o.rebalance),
+        new_devices_wait: o.by_order,
         zero_padding: true,
         sds: o.servers,
         devices: o.devices,

@@ -21,6 +21,8 @@ pub enum Intent {
     Maintain = 3,
     /// The same, with its groups moved away first, so that two copies are there all the time.
     Protect = 4,
+    /// It is new, and gets no copy before an order admits it.
+    Waiting = 5,
 }
 
 impl Intent {

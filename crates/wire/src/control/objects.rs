@@ -209,6 +209,9 @@ pub struct CreateObject {
     /// The same for copies that only move.
     #[prost(message, optional, tag = "7")]
     pub rebalance: Option<PolicyInfo>,
+    /// Of a pool: new devices wait for an order.
+    #[prost(bool, tag = "8")]
+    pub by_order: bool,
 }
 
 /// "Remove a protection domain, a fault set or a storage pool."
@@ -240,6 +243,9 @@ pub struct SetPool {
     /// The same for copies that only move.
     #[prost(message, optional, tag = "5")]
     pub rebalance: Option<PolicyInfo>,
+    /// New devices wait for an order.
+    #[prost(bool, optional, tag = "6")]
+    pub by_order: Option<bool>,
 }
 
 /// A protection domain, a fault set or a storage pool, as a status shows it.
@@ -287,4 +293,7 @@ pub struct ObjectStatus {
     /// The same for copies that only move.
     #[prost(message, optional, tag = "14")]
     pub rebalance: Option<PolicyInfo>,
+    /// Of a pool: new devices wait for an order.
+    #[prost(bool, tag = "15")]
+    pub by_order: bool,
 }

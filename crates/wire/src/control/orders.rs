@@ -42,6 +42,9 @@ pub enum Ask {
     /// Put a server into maintenance, or end that.
     #[prost(message, tag = "31")]
     Maintain(MaintainAsk),
+    /// Let new devices have copies.
+    #[prost(message, tag = "32")]
+    Admit(AdmitAsk),
     /// Take an MDM into the cluster.
     #[prost(message, tag = "40")]
     AddMdm(AddMdm),
@@ -137,6 +140,17 @@ pub struct RemoveAsk {
     /// It stays after all.
     #[prost(bool, tag = "3")]
     pub keep: bool,
+}
+
+/// "This device is no stranger: it may have copies."
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AdmitAsk {
+    /// A device; 0: all of a server that wait.
+    #[prost(uint32, tag = "1")]
+    pub device: u32,
+    /// The server's name, if it is a server.
+    #[prost(string, tag = "2")]
+    pub server: String,
 }
 
 /// "This server is about to be worked on", or "that is over".

@@ -217,6 +217,34 @@ const UNITS: u64 = 384;
 const CLIENTS: u32 = 6;
 const TURNS: u32 = 6;
 
+#[test]
+fn a_new_server_waits_where_a_pool_says_so_and_gets_copies_when_it_is_admitted() {
+    case(|| {
+        let options =
+            Options { device: "ram:256MiB", volumes: &["old:64MiB"], ..Options::default() };
+        let cluster = Cluster::start(&options)?;
+        let say = |line: &str| {
+            let args: Vec<&str> = line.split(' ').collect();
+            cluster.gabion(&args)
+        };
+        say("pool set default --new-devices wait")?.ok()?;
+        let total = cluster.status()?["capacity"]["total_bytes"].clone();
+        let _new = Extra::sds(&cluster, "new", "", "default")?;
+        wait("the new server is in the list", secs(20), || {
+            Ok(say("sds list")?.ok()?.contains("waits for `gabion device admit 4`").then_some(()))
+        })?;
+        say("volume create v 64MiB")?.ok()?;
+        ensure!(groups(&cluster, &["new"])? == [0]);
+        ensure!(cluster.status()?["capacity"]["total_bytes"] == total);
+        say("device admit 9")?.fails(1, &["no device 9"])?;
+        say("device admit 1")?.fails(1, &["waits for an order", "gabion device list"])?;
+        say("sds admit new")?.ok()?;
+        wait("the new server gets copies", secs(60), || {
+            Ok((groups(&cluster, &["new"])?[0] > 0).then_some(()))
+        })
+    });
+}
+
 /// A client with a name of its own writes its block of each unit.
 fn write_as(cluster: &Cluster, name: u32) -> Result<()> {
     let (mut client, socket) = Extra::sdc(cluster, &format!("c{name}"))?;
