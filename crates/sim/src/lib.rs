@@ -28,6 +28,7 @@ pub mod plan;
 mod queue;
 mod relief;
 mod rescue;
+mod roles;
 pub mod run;
 pub mod scale;
 pub mod shrink;

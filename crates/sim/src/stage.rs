@@ -31,7 +31,7 @@ use prost::Message;
 use seam::Note;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -240,81 +240,6 @@ impl Stage {
             stage.world.expect_lies(Prng::new(plan.seed).fork("lies"));
         }
         stage
-    }
-
-    /// Where somebody listens.
-    pub fn address(who: Who) -> SocketAddr {
-        let ip = match who {
-            Who::Mdm(i) => Ipv4Addr::new(10, 0, 0, i + 1),
-            Who::Sds(i) => Ipv4Addr::new(10, 0, 1, i + 1),
-            Who::Sdc(i) => Ipv4Addr::new(10, 0, 2, i + 1),
-            Who::Admin => Ipv4Addr::new(10, 0, 3, 1),
-        };
-        (ip, MDM_PORT).into()
-    }
-
-    /// Whose process.
-    pub fn proc(&self, who: Who) -> ProcId {
-        let sds = self.plan.sds as usize;
-        ProcId(match who {
-            Who::Mdm(0) => 0,
-            Who::Mdm(i) => 1 + sds + self.plan.clients as usize + i as usize,
-            Who::Sds(i) => return self.server_place(i),
-            Who::Sdc(i) => return self.place(i),
-            Who::Admin => 1 + sds + self.plan.clients as usize,
-        })
-    }
-
-    /// Who a process is.
-    pub fn who(&self, id: ProcId) -> Who {
-        let sds = self.plan.sds as usize;
-        match id.0 {
-            0 => Who::Mdm(0),
-            i if i <= sds => Who::Sds((i - 1) as u8),
-            i if i <= sds + self.plan.clients as usize => Who::Sdc((i - 1 - sds) as u8),
-            i if i == 1 + sds + self.plan.clients as usize => Who::Admin,
-            i => match (i - 1 - sds - self.plan.clients as usize) as u8 {
-                mdm if mdm < self.plan.mdms => Who::Mdm(mdm),
-                double
-                    if self.plan.has_doubles() && double - self.plan.mdms < self.plan.clients =>
-                {
-                    Who::Sdc(double - self.plan.mdms)
-                }
-                twin if self.plan.has_doubles() => {
-                    Who::Sds(twin - self.plan.mdms - self.plan.clients)
-                }
-                twin => Who::Sds(twin - self.plan.mdms),
-            },
-        }
-    }
-
-    /// Everybody but the administrator.
-    pub fn everybody(&self) -> Vec<Who> {
-        let sds = (0..self.plan.sds).map(Who::Sds);
-        let clients = (0..self.plan.clients).map(Who::Sdc);
-        (0..self.plan.mdms).map(Who::Mdm).chain(sds).chain(clients).collect()
-    }
-
-    /// The node of a data server.
-    pub fn sds(&self, i: u8) -> Option<&Sds> {
-        self.world.actor(self.proc(Who::Sds(i)))
-    }
-
-    /// The node of a client.
-    pub fn sdc(&self, i: u8) -> Option<&Sdc> {
-        self.world.actor(self.proc(Who::Sdc(i)))
-    }
-
-    /// The node of an MDM.
-    pub fn mdm_at(&self, i: u8) -> Option<&Mdm> {
-        self.world.actor(self.proc(Who::Mdm(i)))
-    }
-
-    /// The node of the MDM that leads in the newest term.
-    pub fn mdm(&self) -> Option<&Mdm> {
-        let all = (0..self.plan.mdms).filter_map(|i| self.mdm_at(i));
-        let leaders = all.filter(|m| m.is_ready());
-        leaders.max_by_key(|m| m.consensus().map_or(0, |c| c.role().term))
     }
 
     /// Starts a process, unless it runs.

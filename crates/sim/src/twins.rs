@@ -51,6 +51,12 @@ impl Stage {
         Some(self.server_places(i)[usize::from(!moved)])
     }
 
+    /// Whose second place this is.
+    pub(crate) fn twin_at(&self, id: ProcId) -> Option<u8> {
+        let i = id.0.checked_sub(self.twins.first)?;
+        (i < self.twins.moved.len()).then_some(i as u8)
+    }
+
     /// Whose former place this is.
     pub(crate) fn former_of(&self, id: ProcId) -> Option<u8> {
         (0..self.twins.moved.len() as u8).find(|i| self.former_server(*i) == Some(id))

@@ -1,0 +1,183 @@
+//! Data servers and their devices, as published.
+
+use super::{Scrub, UpDown};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use wire::control::{DeviceKind, DeviceStatus, Intent};
+
+/// A data server.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Sds {
+    pub name: String,
+    pub id: u32,
+    /// The name in its configuration: another one, if it was renamed.
+    pub process_name: String,
+    pub protection_domain: String,
+    pub fault_set: Option<String>,
+    /// Up when all its devices are.
+    pub state: UpDown,
+    pub pid: u32,
+    /// Of its first device.
+    pub address: String,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+    pub devices: Vec<Device>,
+}
+
+/// One device of a data server.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Device {
+    pub id: u32,
+    pub shard: u32,
+    pub kind: &'static str,
+    pub state: UpDown,
+    /// Down, and its process is known to be dead.
+    pub dead: bool,
+    /// It is to be removed: its groups move away.
+    pub leaving: bool,
+    /// It is new, and gets no copy before `gabion device admit`.
+    pub waiting: bool,
+    /// Its server is in maintenance: `instant` or `protected`.
+    pub maintenance: Option<&'static str>,
+    /// Seconds for which it still gets nothing, as it came and went too often, or is slow.
+    pub quarantine_seconds: f64,
+    /// Milliseconds that its operations, or its host's answers, take lately, if that is long; else 0.
+    pub slow_ms: u32,
+    /// The other servers do not reach it, and the MDM does.
+    pub cut_off: bool,
+    pub connected: bool,
+    /// What it holds and does is known. Before it has told, for a moment after it came, `used_bytes` and other figures
+    /// are 0, and so are their shares in those of the cluster.
+    pub told: bool,
+    pub address: String,
+    pub incarnation: u64,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+    pub groups: u32,
+    pub groups_led: u32,
+    /// Groups of which it is getting a copy.
+    pub groups_coming: u32,
+    /// Groups that it leaves as soon as the copy in its place is done.
+    pub groups_going: u32,
+    /// Groups that a volume uses and of which nobody else has a copy that is in sync.
+    pub last_copies: u32,
+    /// Groups that it belongs to and that nobody serves.
+    pub groups_unserved: u32,
+    /// Damaged bytes that were written anew from another copy, since the process started.
+    pub repaired_bytes: u64,
+    /// Times that no good copy of a damaged block was there, since the process started.
+    pub unreadable: u64,
+    /// Nothing for devices that are not scrubbed.
+    pub scrub: Option<Scrub>,
+    pub resync_remaining_bytes: u64,
+    pub resync_moved_bytes: u64,
+    pub ops: u64,
+    /// Answered to clients since the process started.
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub full: bool,
+    pub storage_pool: String,
+}
+
+/// Servers with their devices, in the order of their names.
+pub(super) fn servers(devices: &[DeviceStatus]) -> Vec<Sds> {
+    let mut servers: BTreeMap<u32, Sds> = BTreeMap::new();
+    for status in devices {
+        let device = device(status);
+        let id = status.info.as_ref().map_or(0, |i| i.sds);
+        let sds = servers.entry(id).or_insert_with(|| Sds {
+            name: status.sds.clone(),
+            id,
+            process_name: status.own.clone(),
+            protection_domain: status.domain.clone(),
+            fault_set: Some(status.fault_set.clone()).filter(|f| !f.is_empty()),
+            state: UpDown::Up,
+            pid: status.pid,
+            address: device.address.clone(),
+            capacity_bytes: 0,
+            used_bytes: 0,
+            devices: Vec::new(),
+        });
+        if device.state == UpDown::Down {
+            sds.state = UpDown::Down;
+        }
+        sds.capacity_bytes += device.capacity_bytes;
+        sds.used_bytes += device.used_bytes;
+        sds.devices.push(device);
+    }
+    let mut servers: Vec<Sds> = servers.into_values().collect();
+    servers.sort_by_cached_key(|s| natural(&s.name));
+    servers
+}
+
+/// Sorts `sds2` before `sds10`.
+pub(super) fn natural(name: &str) -> (String, u64, String) {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = name[stem.len()..].parse().unwrap_or(0);
+    (stem.to_owned(), number, name.to_owned())
+}
+
+fn device(status: &DeviceStatus) -> Device {
+    let info = status.info.clone().unwrap_or_default();
+    let beat = status.heartbeat.clone().unwrap_or_default();
+    Device {
+        id: info.id,
+        shard: status.shard,
+        kind: match info.kind() {
+            DeviceKind::Ram => "ram",
+            DeviceKind::Null => "null",
+            DeviceKind::Durable => "durable",
+            DeviceKind::Unknown => "unknown",
+        },
+        state: UpDown::of(info.up),
+        dead: info.dead,
+        leaving: info.intent() == Intent::Remove,
+        waiting: info.intent() == Intent::Waiting,
+        maintenance: match info.intent() {
+            Intent::Maintain => Some("instant"),
+            Intent::Protect => Some("protected"),
+            Intent::Normal | Intent::Remove | Intent::Removed | Intent::Waiting => None,
+        },
+        quarantine_seconds: status.quarantine_ms as f64 / 1000.0,
+        slow_ms: status.slow_ms,
+        cut_off: status.cut_off,
+        connected: status.connected,
+        told: status.heartbeat.is_some(),
+        address: info.address,
+        incarnation: info.incarnation,
+        capacity_bytes: info.capacity,
+        used_bytes: beat.used,
+        groups: status.replicas,
+        groups_led: status.primaries,
+        groups_coming: status.coming,
+        groups_going: status.going,
+        last_copies: status.last_copies,
+        groups_unserved: status.unserved,
+        repaired_bytes: beat.repaired,
+        unreadable: beat.unreadable,
+        scrub: beat.scrub.map(|s| Scrub {
+            running: s.running,
+            done_bytes: s.done,
+            held_bytes: s.held,
+            passes: s.passes,
+            ended_seconds_ago: (s.passes > 0).then_some(s.ended_ms_ago / 1000),
+            damaged_bytes: s.damaged,
+            repaired_bytes: s.repaired,
+            unrepairable_bytes: s.unrepairable,
+            skipped_bytes: s.skipped,
+            asked: info.scrub,
+            begun: s.asked,
+        }),
+        resync_remaining_bytes: beat.resync_remaining,
+        resync_moved_bytes: beat.resync_moved,
+        ops: beat.ops,
+        reads: beat.reads,
+        read_bytes: beat.read_bytes,
+        writes: beat.writes,
+        written_bytes: beat.written_bytes,
+        full: beat.full || beat.only_spare,
+        storage_pool: status.pool.clone(),
+    }
+}
