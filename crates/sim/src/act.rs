@@ -426,6 +426,7 @@ impl Stage {
             sectors,
             invoked,
             at: self.world.now(),
+            clock: self.world.local_now(proc),
             answer: None,
             seen: Vec::new(),
             cut: None,

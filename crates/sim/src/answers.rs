@@ -260,6 +260,7 @@ mod tests {
     use base::Prng;
     use seam::DiskId;
     use std::time::Duration;
+    use target::nbd::proto::NBD_EIO;
 
     /// Sectors of the first block, and of one that nothing happens to.
     const STRUCK: u32 = 0;
@@ -333,6 +334,22 @@ mod tests {
         stage.scanning = false;
         stage.heal();
         assert_eq!(may_fail(&mut stage), [true, false], "the answer may be on its way");
+    }
+
+    #[test]
+    fn an_error_of_nbd_is_damage_for_sure_only_before_the_time_limit() {
+        let mut stage = stage(&format!("limit answer_within 500000\n{DAMAGES}"));
+        let volume = stage.volumes[0].id.unwrap();
+        damage(&mut stage, 1, STRUCK);
+        let mut told_after = |ms: u64| {
+            let (index, _) = stage.record(0, volume, IoKind::Write, STRUCK, 8);
+            stage.world.alarm(stage.world.now() + Duration::from_millis(ms), OVER);
+            while stage.step().unwrap() != Some(OVER) {}
+            stage.nbd_answered(0, index, NBD_EIO, &[]).unwrap();
+            stage.history.ops[index].answer.unwrap().result
+        };
+        assert_eq!(told_after(490), Err(BlockError::Media));
+        assert_eq!(told_after(510), Err(BlockError::TimedOut), "it may still land");
     }
 
     #[test]

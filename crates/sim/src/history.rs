@@ -39,6 +39,8 @@ pub struct Record {
     pub invoked: u64,
     /// When.
     pub at: Time,
+    /// When, by its client's clock.
+    pub clock: Time,
     /// The answer.
     pub answer: Option<Answer>,
     /// What a read saw, sector by sector.

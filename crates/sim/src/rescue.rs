@@ -260,6 +260,7 @@ impl Stage {
                 sectors,
                 invoked,
                 at,
+                clock: at,
                 answer: None,
                 seen: Vec::new(),
                 cut: None,

@@ -111,6 +111,7 @@ mod tests {
             sectors: 8,
             invoked,
             at: Time::ZERO,
+            clock: Time::ZERO,
             answer: None,
             seen: Vec::new(),
             cut: None,

@@ -143,6 +143,7 @@ mod tests {
             sectors: 8,
             invoked,
             at: Time::ZERO,
+            clock: Time::ZERO,
             answer,
             seen: Vec::new(),
             cut: None,

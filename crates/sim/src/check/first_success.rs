@@ -127,6 +127,7 @@ mod tests {
             sectors: 8,
             invoked: 1,
             at: Time(0),
+            clock: Time(0),
             answer,
             seen: Vec::new(),
             cut: None,

@@ -193,6 +193,7 @@ mod tests {
             sectors: 1,
             invoked,
             at: Time::ZERO,
+            clock: Time::ZERO,
             answer: Some(Answer { moment, at: Time::ZERO, result }),
             seen: Vec::new(),
             cut: None,

@@ -164,7 +164,8 @@ impl Stage {
         Ok(())
     }
 
-    fn nbd_answered(
+    /// A connection got an answer to this operation.
+    pub(crate) fn nbd_answered(
         &mut self,
         client: u8,
         index: usize,
@@ -179,14 +180,17 @@ impl Stage {
             self.outstanding[client as usize] -= 1;
         }
         let write = record.is_write();
-        // One value stands for several errors: it is one that is in order, if any is.
+        // One value stands for several errors: it is one that is in order, if any is. What may have
+        // taken too long comes before what is over for sure: it may still take effect.
         let failed = [
             BlockError::NoSuchVolume,
-            BlockError::Media,
             BlockError::TimedOut,
+            BlockError::Media,
             BlockError::Forgotten,
         ];
-        let failed = failed.into_iter().find(|e| self.is_in_order(index, *e));
+        let late = self.may_be_late(index);
+        let fits = |e: &BlockError| late || *e != BlockError::TimedOut;
+        let failed = failed.into_iter().filter(fits).find(|e| self.is_in_order(index, *e));
         let result = match error {
             0 => Ok(data),
             NBD_EIO => Err(failed.unwrap_or(BlockError::Lost)),
@@ -202,6 +206,15 @@ impl Stage {
             }
         };
         self.answered(index, result)
+    }
+
+    /// The client's time limit may have ended this operation: it has passed by the client's clock.
+    /// Of a former life's clock nothing is known.
+    fn may_be_late(&self, index: usize) -> bool {
+        let record = &self.history.ops[index];
+        let proc = self.proc(Who::Sdc(record.client));
+        let passed = self.world.local_now(proc).since(record.clock);
+        record.life != self.world.life(proc) || passed >= self.plan.limits.answer_within
     }
 
     /// Connections that are gone, and that the SDC knows are: from now on what was asked over them comes before
