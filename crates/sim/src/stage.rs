@@ -309,6 +309,7 @@ impl Stage {
                     pid: 1,
                     limits,
                 };
+                self.losses.starts(self.ids[usize::from(i)], self.world.steps());
                 self.world.boot(id, Box::new(Sds::new(config)));
             }
             Who::Sdc(i) => {

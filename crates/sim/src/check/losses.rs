@@ -25,6 +25,8 @@ struct Copies {
 pub struct Losses {
     /// When a device lost what it held, the last time.
     emptied: BTreeMap<DeviceId, u64>,
+    /// Those whose next life has not begun: they hold nothing.
+    dead: BTreeSet<DeviceId>,
     groups: BTreeMap<GroupId, Copies>,
     /// Groups that were lost, now or once.
     lost: BTreeSet<GroupId>,
@@ -34,6 +36,15 @@ impl Losses {
     /// This device has lost everything that it held.
     pub fn emptied(&mut self, device: DeviceId, now: u64) {
         self.emptied.insert(device, now);
+        self.dead.insert(device);
+    }
+
+    /// The device's next life begins. It held nothing until now, also where it was in sync: a group may
+    /// be formed on a device of whose death the MDM has not heard.
+    pub fn starts(&mut self, device: DeviceId, now: u64) {
+        if self.dead.remove(&device) {
+            self.emptied.insert(device, now);
+        }
     }
 
     /// True when the group was lost, now or once.
@@ -152,5 +163,22 @@ mod tests {
         losses.group(&config(3, &[]), 20).unwrap();
         losses.group(&config(4, &[A]), 30).unwrap();
         assert!(losses.group(&config(5, &[]), 40).is_err(), "A was not emptied since");
+    }
+
+    #[test]
+    fn who_was_dead_when_the_group_was_formed_on_it_had_nothing() {
+        let mut losses = formed();
+        losses.emptied(A, 15);
+        losses.emptied(B, 16);
+        losses.group(&config(2, &[]), 20).unwrap();
+        losses.group(&config(3, &[A]), 30).unwrap();
+        losses.starts(A, 40);
+        losses.group(&config(4, &[]), 41).unwrap();
+        losses.group(&config(5, &[A]), 50).unwrap();
+        losses.starts(A, 60); // its content was kept
+        assert!(
+            losses.group(&config(6, &[]), 61).is_err(),
+            "A was alive, and was not emptied since"
+        );
     }
 }
