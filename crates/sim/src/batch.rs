@@ -200,7 +200,7 @@ impl World {
         let proc = &mut self.procs[id.0];
         let number = proc.next_pending;
         proc.next_pending += 1;
-        proc.pending.insert(number, PendingDisk { op, disk, what });
+        proc.pending.insert(number, PendingDisk { op, disk, since: self.now, what });
         let longer = proc.slow.1;
         let mut at = self.now + self.weather.disk(&mut self.disk_prng) + longer;
         if proc.disks[disk.0 as usize].kind() == DiskKind::File {

@@ -27,6 +27,7 @@ pub(crate) enum Item {
 pub(crate) struct PendingDisk {
     pub op: DiskOp,
     pub disk: DiskId,
+    pub since: Time,
     pub what: PendingKind,
 }
 

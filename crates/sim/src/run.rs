@@ -268,7 +268,9 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     stage.end_rescue();
     let limits = &stage.plan.limits;
     let patience = limits.suspect_after * 6 + Duration::from_secs(2);
-    wait(stage, "I8", CALM, Stage::unmet)?;
+    // A device that hangs since the storm may do so for longer than clients wait for an answer.
+    let hangs = || Some("a device hangs since the storm".into());
+    wait(stage, "I8", CALM, |s| if s.world.awaits_disk(now) { hangs() } else { s.unmet() })?;
     if !stage.doubtful().is_empty() {
         // Whoever reports late may know more.
         let until = stage.world.now() + patience;

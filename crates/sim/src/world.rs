@@ -288,6 +288,12 @@ impl World {
         &self.procs[proc.0].disks[disk.0 as usize]
     }
 
+    /// True while an operation of a device is under way that began before this moment.
+    pub fn awaits_disk(&self, since: Time) -> bool {
+        let mut pending = self.procs.iter().flat_map(|p| p.pending.values());
+        pending.any(|op| op.since < since)
+    }
+
     /// Takes a device out of a process that is dead, for another world.
     pub fn take_disk(&mut self, proc: ProcId, disk: DiskId) -> Disk {
         let place = &mut self.procs[proc.0].disks[disk.0 as usize];
