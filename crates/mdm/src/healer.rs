@@ -268,10 +268,11 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether a copy should not go on: the newcomer is gone, and what it had of the copy with it, or it has no
-    /// room for the rest. Or the one whose place it takes has come back, and lacks less than the newcomer does:
-    /// then that one is brought up to date. How much either lacks the primary tells; while it has not begun,
-    /// going back costs less for sure.
+    /// Whether a copy should not go on: the newcomer is gone, and what it had of the copy with it,
+    /// or it is held out for too long, or has no room for the rest. Or the one whose place it takes
+    /// has come back, and lacks less than the newcomer does: then that one is brought up to date.
+    /// How much either lacks the primary tells; while it has not begun, going back costs less for
+    /// sure.
     fn is_pointless(
         &self,
         id: GroupId,
@@ -282,6 +283,7 @@ impl<'a> Round<'a> {
         let entry = |d: DeviceId| self.state.devices.get(&d);
         let beat = self.seen.devices.get(&newcomer).and_then(|s| s.heartbeat.as_ref());
         if entry(newcomer).is_none_or(|d| !d.up || d.intent != Intent::Normal)
+            || self.lost.contains(&newcomer)
             || self.seen.is_out_of_reach(group.primary, newcomer)
             || beat.is_some_and(|b| b.full)
         {

@@ -657,6 +657,32 @@ fn a_newcomer_that_has_no_room_is_given_up() {
 }
 
 #[test]
+fn a_newcomer_that_is_held_out_for_long_is_given_up() {
+    let mut rig = Rig::new(4);
+    rig.down(2);
+    rig.beats();
+    rig.round(rig.limits.rebuild_after);
+    let groups: Vec<_> = rig.moving().iter().filter(|m| m.2 == DeviceId(3)).map(|m| m.0).collect();
+    assert!(!groups.is_empty());
+    let quarantine = &mut rig.seen.devices.get_mut(&DeviceId(3)).unwrap().quarantine;
+    let long = rig.limits.rebuild_after * 4;
+    (0..4).for_each(|_| quarantine.went(rig.now, long));
+    assert_eq!(quarantine.came(rig.now, long), Some(long));
+    let newcomers = |rig: &Rig| {
+        let of = |id: &GroupId| rig.state.groups[id].newcomer();
+        groups.iter().map(of).collect::<BTreeSet<_>>()
+    };
+    rig.beats();
+    assert_eq!(newcomers(&rig), [Some(DeviceId(3))].into(), "it may be let in soon");
+    rig.round(rig.limits.rebuild_after);
+    for _ in 0..4 {
+        rig.beats();
+    }
+    let now = newcomers(&rig);
+    assert!(!now.contains(&Some(DeviceId(3))) && !now.contains(&None), "{now:?}");
+}
+
+#[test]
 fn a_copy_that_its_leader_does_not_reach_is_made_elsewhere() {
     let mut rig = Rig::new(4);
     rig.settle();
