@@ -80,16 +80,6 @@ impl Stage {
         })
     }
 
-    /// Units that each group may come to hold, as those of a volume spread evenly over its groups.
-    fn units(&self) -> BTreeMap<GroupId, f64> {
-        let mut units: BTreeMap<GroupId, f64> = BTreeMap::new();
-        for (slots, size) in self.observer.volumes.values() {
-            let each = (size / u64::from(UNIT)) as f64 / slots.len() as f64;
-            slots.iter().for_each(|g| *units.entry(GroupId(*g)).or_default() += each);
-        }
-        units
-    }
-
     /// A device that has much more or less than its share, by capacity: of what the groups may hold, or of those that
     /// hold nothing.
     fn share_unmet(&self) -> Option<String> {
@@ -114,7 +104,7 @@ impl Stage {
         let unit = |id: &DeviceId| units.get(id).map_or(1000 + id.0, |unit| u32::from(*unit));
         let mut units: BTreeMap<u32, f64> = BTreeMap::new();
         there().for_each(|(id, d)| *units.entry(unit(id)).or_default() += d.capacity as f64);
-        let weights = self.units();
+        let weights = weights(self.observer.volumes.values());
         let all: f64 = units.values().sum();
         let most = units.values().copied().fold(0.0, f64::max);
         there().find_map(|(id, d)| {
@@ -136,7 +126,7 @@ impl Stage {
                     .then(|| format!("{id} has {has} {what}, and its share is {share:.1}"))
             };
             let empty = |g: &GroupId| f64::from(u8::from(!weights.contains_key(g)));
-            off("units", &|g| weights.get(g).copied().unwrap_or(0.0))
+            off("units", &|g| weights.get(g).map_or(0.0, |units| *units as f64))
                 .or_else(|| off("empty groups", &empty))
         })
     }
@@ -382,6 +372,17 @@ impl Stage {
     }
 }
 
+/// Units that each group may come to hold: those of a volume spread evenly over its groups, and whole ones. A volume that has
+/// fewer units than groups may have one in each of them.
+fn weights<'a>(volumes: impl Iterator<Item = &'a (Vec<u32>, u64)>) -> BTreeMap<GroupId, u64> {
+    let mut units: BTreeMap<GroupId, u64> = BTreeMap::new();
+    for (slots, size) in volumes {
+        let each = (size / u64::from(UNIT)).div_ceil(slots.len() as u64);
+        slots.iter().for_each(|g| *units.entry(GroupId(*g)).or_default() += each);
+    }
+    units
+}
+
 /// What a group lacks before it has its two copies, and nobody comes or goes.
 fn copies_unmet(id: GroupId, g: &GroupInfo) -> Option<String> {
     if g.in_sync.len() < g.replicas.len() {
@@ -391,4 +392,18 @@ fn copies_unmet(id: GroupId, g: &GroupInfo) -> Option<String> {
         return Some(format!("{id} has a joiner: {g:?}"));
     }
     (g.leaving != 0).then(|| format!("dev{} has not left {id}: {g:?}", g.leaving))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_volume_weighs_a_whole_unit_in_each_of_its_groups() {
+        let unit = u64::from(UNIT);
+        let volumes =
+            [(vec![1, 2, 3, 4], 2 * unit), (vec![4, 5], 3 * unit), (vec![5, 6], 8 * unit)];
+        let weights: Vec<u64> = weights(volumes.iter()).into_values().collect();
+        assert_eq!(weights, [1, 1, 1, 1 + 2, 2 + 4, 4]);
+    }
 }
