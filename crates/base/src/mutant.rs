@@ -177,6 +177,8 @@ pub enum Mutant {
     BelieveAccuser,
     /// R12: nobody is too slow.
     BearSlow,
+    /// R12: who was held out once is never let in again.
+    HoldForEver,
     /// Mdm: a vote is sent before it is durable.
     MdmVoteUnwritten,
     /// Mdm: entries are said to be there before they are durable.
@@ -352,6 +354,7 @@ impl Mutant {
         Mutant::TrustOneWord,
         Mutant::BelieveAccuser,
         Mutant::BearSlow,
+        Mutant::HoldForEver,
         Mutant::MdmVoteUnwritten,
         Mutant::MdmEntryUnwritten,
         Mutant::MdmAnswerEarly,

@@ -14,6 +14,7 @@ pub mod clock;
 pub mod disk;
 mod doubles;
 pub mod forge;
+mod held_out;
 pub mod history;
 mod inbox;
 pub mod lies;

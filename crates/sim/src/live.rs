@@ -2,6 +2,7 @@
 //! the first unmet condition is told.
 
 use crate::check::i03_mirrors;
+use crate::held_out::waits_for;
 use crate::plan::Who;
 use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
@@ -32,7 +33,7 @@ impl Stage {
 
     /// True when every group has all its copies in sync and an active primary.
     pub fn is_whole(&self) -> bool {
-        self.servers_unmet().or_else(|| self.groups_unmet(false)).is_none()
+        self.servers_unmet().or_else(|| self.groups_unmet(false, &BTreeSet::new())).is_none()
     }
 
     fn servers_unmet(&self) -> Option<String> {
@@ -131,9 +132,10 @@ impl Stage {
         })
     }
 
-    /// The first group that is not whole. At last, what can't be helped is excepted: groups in doubt, groups whose
-    /// loss is excused or hurts nobody, and copies for which there is no space.
-    fn groups_unmet(&self, at_last: bool) -> Option<String> {
+    /// The first group that is not whole. At last, what can't be helped is excepted: groups in
+    /// doubt, groups whose loss is excused or hurts nobody, and copies for which there is no space.
+    /// So are copies on these devices, which get nothing yet.
+    pub fn groups_unmet(&self, at_last: bool, held: &BTreeSet<DeviceId>) -> Option<String> {
         let (groups, doubtful) = (&self.observer.groups, self.doubtful());
         for (id, g) in groups {
             if at_last && doubtful.contains(id) {
@@ -146,6 +148,7 @@ impl Stage {
                 return Some(format!("{id} is lost"));
             }
             let must_be_whole = !(at_last && self.is_tight());
+            let must_be_whole = must_be_whole && !waits_for(g, held);
             if let Some(unmet) = copies_unmet(*id, g).filter(|_| must_be_whole) {
                 return Some(unmet);
             }
@@ -171,6 +174,12 @@ impl Stage {
 
     /// What still has to happen before the system is as it should be; `None`: it is.
     pub fn unmet(&self) -> Option<String> {
+        self.unmet_beside(&BTreeSet::new())
+    }
+
+    /// The same without what has to wait for these devices, which get nothing yet: copies that they
+    /// lack, and moves, as nothing moves for balance before all is whole.
+    pub fn unmet_beside(&self, held: &BTreeSet<DeviceId>) -> Option<String> {
         for who in self.everybody() {
             if self.world.state(self.proc(who)) != ProcState::Running {
                 return Some(format!("{who} does not run"));
@@ -185,18 +194,19 @@ impl Stage {
         if let Some(unmet) = self.unrefused().or_else(|| self.servers_unmet()) {
             return Some(unmet);
         }
-        if let Some(unmet) = self.groups_unmet(true).or_else(|| self.removals_unmet()) {
+        if let Some(unmet) = self.groups_unmet(true, held) {
             return Some(unmet);
         }
-        if let Some(unmet) = self.share_unmet() {
-            return Some(unmet);
-        }
+        let moves = held.is_empty().then(|| self.moves_unmet()).flatten();
+        moves.or_else(|| self.answers_unmet())
+    }
+
+    /// What still has to move from one device to another one.
+    fn moves_unmet(&self) -> Option<String> {
         // Devices that were exchanged may bring two copies to one server, for a while.
         let twins = !self.plan.mates.is_empty() && self.plan.swaps();
-        if let Some(unmet) = twins.then(|| i03_mirrors::together(self)).flatten() {
-            return Some(unmet);
-        }
-        self.answers_unmet()
+        let together = || twins.then(|| i03_mirrors::together(self)).flatten();
+        self.removals_unmet().or_else(|| self.share_unmet()).or_else(together)
     }
 
     /// What a client has still to hear before it may use all of every volume.
@@ -372,8 +382,8 @@ impl Stage {
     }
 }
 
-/// Units that each group may come to hold: those of a volume spread evenly over its groups, and whole ones. A volume that has
-/// fewer units than groups may have one in each of them.
+/// Units that each group may come to hold: those of a volume spread evenly over its groups, and
+/// whole ones. A volume that has fewer units than groups may have one in each of them.
 fn weights<'a>(volumes: impl Iterator<Item = &'a (Vec<u32>, u64)>) -> BTreeMap<GroupId, u64> {
     let mut units: BTreeMap<GroupId, u64> = BTreeMap::new();
     for (slots, size) in volumes {

@@ -74,8 +74,13 @@ impl Stage {
 
     /// The node of the MDM that leads in the newest term.
     pub fn mdm(&self) -> Option<&Mdm> {
-        let all = (0..self.plan.mdms).filter_map(|i| self.mdm_at(i));
-        let leaders = all.filter(|m| m.is_ready());
-        leaders.max_by_key(|m| m.consensus().map_or(0, |c| c.role().term))
+        self.leading_mdm().map(|(_, mdm)| mdm)
+    }
+
+    /// The same, and which one it is.
+    pub(crate) fn leading_mdm(&self) -> Option<(Who, &Mdm)> {
+        let all = (0..self.plan.mdms).filter_map(|i| Some((Who::Mdm(i), self.mdm_at(i)?)));
+        let leaders = all.filter(|(_, m)| m.is_ready());
+        leaders.max_by_key(|(_, m)| m.consensus().map_or(0, |c| c.role().term))
     }
 }

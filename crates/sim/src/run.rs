@@ -259,6 +259,24 @@ fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
     }
 }
 
+/// Everything becomes whole. Who came and went too often gets nothing for a while: all else becomes
+/// whole without it, and what it lacks when that is over, unless others take it before.
+fn become_whole(stage: &mut Stage) -> Result<(), Failure> {
+    wait(stage, "I8", CALM, |s| s.unmet_beside(&s.held_out().into_keys().collect()))?;
+    if stage.unmet().is_none() {
+        return Ok(());
+    }
+    stage.marks.meet("sim: the end of a quarantine was waited for");
+    // A clock may run slow by a tenth.
+    let late = |time: Duration| time * 11 / 10 + CALM;
+    if stage.are_replaced(&stage.held_out()) {
+        let bound = late(stage.plan.limits.rebuild_after);
+        wait(stage, "I8", bound, |s| s.groups_unmet(true, &BTreeSet::new()))?;
+    }
+    let longest = stage.held_out().into_values().max().unwrap_or_default();
+    wait(stage, "I8", late(longest), Stage::unmet)
+}
+
 /// Everything becomes whole, but for groups that nobody can serve.
 fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     let now = stage.world.now();
@@ -268,14 +286,15 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     stage.end_rescue();
     let limits = &stage.plan.limits;
     let patience = limits.suspect_after * 6 + Duration::from_secs(2);
+    become_whole(stage)?;
     // A device that hangs since the storm may do so for longer than clients wait for an answer.
     let hangs = || Some("a device hangs since the storm".into());
-    wait(stage, "I8", CALM, |s| if s.world.awaits_disk(now) { hangs() } else { s.unmet() })?;
+    wait(stage, "I8", CALM, |s| s.world.awaits_disk(now).then(hangs).flatten())?;
     if !stage.doubtful().is_empty() {
         // Whoever reports late may know more.
         let until = stage.world.now() + patience;
         wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
-        wait(stage, "I8", CALM, Stage::unmet)?;
+        become_whole(stage)?;
     }
     stage.judge_doubts()?;
     stage.forget_unknown()?;
@@ -283,7 +302,7 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     let limits = &stage.plan.limits;
     let until = stage.world.now() + limits.suspect_after * 3 + limits.grace;
     wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
-    wait(stage, "I8", CALM, Stage::unmet)
+    become_whole(stage)
 }
 
 /// Nobody can serve a group, and whoever goes on by an order gives up what nobody can tell: so clients ask for nothing
@@ -335,7 +354,7 @@ fn without_mdms(stage: &mut Stage) -> Result<(), Failure> {
     }
     // Who has not asked a group for long may not know where its servers are by now.
     probe(stage, first_success::WITHOUT_MDM)?;
-    wait(stage, "I8", CALM, Stage::unmet)?;
+    become_whole(stage)?;
     stage.marks.meet("sim: all MDMs were away");
     let frozen = stage.plan.seed.is_multiple_of(2);
     for who in (0..stage.plan.mdms).map(Who::Mdm) {
@@ -347,7 +366,7 @@ fn without_mdms(stage: &mut Stage) -> Result<(), Failure> {
     let bound = first_success::WITHOUT_MDM;
     probe(stage, bound)?.check(&stage.history.ops, "without an MDM", bound)?;
     mend(stage);
-    wait(stage, "I8", CALM, Stage::unmet)
+    become_whole(stage)
 }
 
 /// In some runs a volume is taken from all clients when nothing is wrong: that is confirmed. I9 judges by what is.
@@ -362,7 +381,7 @@ fn unmap(stage: &mut Stage) -> Result<(), Failure> {
         return Err(Failure::new("I9", "all servers run, and an unmapping was not confirmed"));
     }
     stage.order(Order::Map(v, ALL));
-    wait(stage, "I8", CALM, Stage::unmet)
+    become_whole(stage)
 }
 
 /// Asks each group now, and lets this much time pass.
@@ -426,7 +445,7 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     }
     stage.outcasts.clear();
     mend(stage);
-    wait(stage, "I8", CALM, Stage::unmet)
+    become_whole(stage)
 }
 
 /// Each group is asked at the moment of the fault, and has to answer in time.
@@ -515,7 +534,7 @@ fn under_copies(stage: &mut Stage, i: u8) -> Result<(), Failure> {
     stage.start(who);
     while stage.world.copies_asked(id) == copies {
         if stage.world.now() > end {
-            return wait(stage, "I8", CALM, Stage::unmet);
+            return become_whole(stage);
         }
         step(stage)?;
     }
@@ -528,7 +547,7 @@ fn under_copies(stage: &mut Stage, i: u8) -> Result<(), Failure> {
     wait(stage, "R11", stage.plan.limits.suspect_after * HANG, Stage::answers_unmet)?;
     stage.kill(who, death);
     mend(stage);
-    wait(stage, "I8", CALM, Stage::unmet)
+    become_whole(stage)
 }
 
 /// Whoever the MDM can't hear for sure is replaced in time. (It may hear others again, now and then.)
@@ -636,7 +655,7 @@ fn scan(stage: &mut Stage) -> Result<(), Failure> {
             stage.issue(reader, id, IoKind::Read, sector, SCAN.min(end - sector));
         }
     }
-    wait(stage, "I8", CALM, Stage::unmet)
+    become_whole(stage)
 }
 
 /// Every device is scrubbed, and everything is mended.
