@@ -60,8 +60,8 @@ pub(super) struct Peers {
     contacts: BTreeMap<u32, Contact>,
     dials: BTreeMap<DialId, u32>,
     links: BTreeMap<LinkId, u32>,
-    /// Where somebody said to listen whom the state doesn't name: it called when this one had nothing yet, or it was
-    /// removed and is still needed.
+    /// Where somebody said to listen whom the state may not name any more when he is dialled: it called when this one had
+    /// nothing yet, or it is removed and is still needed.
     heard_of: BTreeMap<u32, SocketAddr>,
     /// Whom members name, by the member that does.
     named: BTreeMap<u32, Vec<(u32, SocketAddr)>>,
@@ -358,20 +358,21 @@ impl Mdm {
         let Some(consensus) = &self.consensus else { return false };
         let members = &self.state.members;
         let mut named = self.peers.named.values().flatten();
-        if members.list.contains_key(&id) || named.any(|n| *n == (id, address)) {
-            return true;
-        }
+        let listed = members.list.contains_key(&id) || named.any(|n| *n == (id, address));
         let needed = members.was_removed(id) && consensus.counts(u64::from(id));
-        let calls = consensus.last() == 0 && newcomer;
+        let empty = consensus.last() == 0;
+        let calls = empty && newcomer;
         let heard_of = &mut self.peers.heard_of;
         if heard_of.get(&id) == Some(&address) {
             return true;
         }
         let room = needed || heard_of.len() < MAX_MEMBERS;
-        if (needed || calls) && room {
+        let new = (needed || calls) && room;
+        // Who is named may be removed by the next entry, before he is dialled, and he says hello only once.
+        if new || (listed && !empty) {
             heard_of.insert(id, address);
         }
-        (needed || calls) && room
+        listed || new
     }
 
     /// This link says that it is the member's. It is one of several until one of them is proven.

@@ -1,7 +1,9 @@
 //! Who may speak as another MDM: those that the state names, from where it names them.
 
 use super::*;
-use consensus::Image;
+use consensus::{Base, Entry, HardState, Image, Membership};
+use mdm::command::{Command, RemoveMdm};
+use mdm::entry::{Commands, to_bytes};
 use mdm::log::{Io, Log, Progress};
 
 const AWAY: &str = "10.0.0.2:7000";
@@ -316,4 +318,27 @@ fn a_log_with_a_forged_term_ends_with_words() {
     b.settle();
     let why = b.mdm.failed().expect("it can't go on");
     assert!(why.contains("term 18446744073709551615") && why.contains("mdm remove"), "{why}");
+}
+
+/// A member was removed and counts still: without it there is no majority to take it out. Who starts again then reads first
+/// that it belongs to the cluster, and after that that it doesn't; the member says hello in between, and only once.
+#[test]
+fn who_was_removed_and_still_counts_is_dialled_after_a_restart() {
+    let b = Bench::with_a_member();
+    let mut commands = Commands::default();
+    assert!(commands.push(&Command::RemoveMdm(RemoveMdm { id: 2 })));
+    let data = commands.into_data();
+    let membership = Membership { voters: vec![1, 2], ..Membership::default() };
+    let image = Image {
+        me: 1,
+        hard: HardState { term: 2, vote: 1, commit: 9 },
+        base: Base { index: 8, term: 2, membership, data: to_bytes(b.mdm.state(), 0) },
+        entries: vec![Entry { kind: 0, term: 2, index: 9, data, context: Vec::new() }],
+    };
+    let mut again = Bench::on_disk(disk_of(&image), config(Limits::TEST_MIN));
+    again.hello_as(2, AWAY);
+    again.pass(500, &[]);
+    assert!(again.mdm.state().members.was_removed(2));
+    assert!(again.mdm.consensus().unwrap().counts(2));
+    assert!(again.dials.iter().any(|(_, to)| to == AWAY), "{:?}", again.dials);
 }
