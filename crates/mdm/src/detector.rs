@@ -4,7 +4,8 @@
 //! until it is heard again; proof of death is only a refused dial that was begun in that life; after
 //! the MDM starts, or was away itself (its process stood still), all clocks begin anew; so many servers
 //! silent within a short time that an overload or a broken network is likelier than their death are not
-//! declared lost (rule R12), and an MDM that hears nobody at all suspects itself.
+//! declared lost (rule R12), and an MDM that hears nobody at all suspects itself. Neither holds for a device whose place
+//! somebody else asks for.
 //!
 //! It doesn't know why a device matters, and it decides nothing by itself: what it says becomes a
 //! command only if the state still agrees.
@@ -282,6 +283,16 @@ impl Detector {
         silent && watch.incarnation == verdict.incarnation
     }
 
+    /// Says that the device is silent for too long, if it is, however many others are: somebody else asks for its place, or
+    /// says to be it, so this MDM isn't cut off, and what the others do has nothing to do with it.
+    pub fn overdue(&self, now: Time, device: DeviceId) -> Option<Verdict> {
+        let watch = self.watched.get(&device).filter(|w| !w.lost)?;
+        // As in `silent`: what this process missed while it stood still says nothing.
+        let awake = now.since(self.awake) <= self.silence / 2;
+        let late = awake && watch.is_silent(now, self.silence, self.beat);
+        late.then_some(Verdict { device, incarnation: watch.incarnation, dead: false })
+    }
+
     /// Domains in which more servers are silent, or were declared lost for it just now, than is believable.
     fn too_many(&self, now: Time) -> BTreeSet<DomainId> {
         let mut all: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
@@ -466,6 +477,22 @@ mod tests {
         assert_eq!(d.unheard(at(5000)), BTreeSet::from([DEV, OTHER]));
         d.heard(at(5000), OTHER, LIFE);
         assert_eq!(d.silent(at(5000)).len(), 1, "as soon as one is back, the others are late");
+    }
+
+    #[test]
+    fn who_is_silent_and_in_the_way_is_lost_although_nobody_is_heard() {
+        let mut d = detector();
+        for ms in (200..5000).step_by(200) {
+            assert_eq!(d.silent(at(ms)), []);
+            let late = d.overdue(at(ms), DEV);
+            assert_eq!(late.map(|v| v.dead), (ms >= 1000).then_some(false), "{ms}");
+        }
+        d.heard(at(5000), DEV, LIFE);
+        assert_eq!(d.overdue(at(5100), DEV), None, "it lives");
+        assert_eq!(d.overdue(at(9000), DEV), None, "this process stood still");
+        d.unwatch(OTHER);
+        assert_eq!(d.overdue(at(5100), OTHER), None, "told already");
+        assert_eq!(d.overdue(at(5100), DeviceId(9)), None);
     }
 
     #[test]

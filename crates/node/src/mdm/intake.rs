@@ -315,6 +315,21 @@ impl Mdm {
         )
     }
 
+    /// Finds out about devices in the way of this one that have no link; false: there are none. They may have died
+    /// unnoticed, as another process may have listened in their place at once. Who was silent for too long is done without,
+    /// also where nobody else is heard: who asks for its place is heard, so this MDM isn't the one that is cut off.
+    fn ask_after(&mut self, now: Time, m: &Register, out: &mut Effects) -> bool {
+        let mut silent = self.state.in_the_way(m);
+        silent.retain(|device| !self.devices.contains_key(device));
+        silent.iter().for_each(|device| self.probe(*device, out));
+        let late = silent.iter().filter_map(|device| self.detector.overdue(now, *device));
+        let late: Vec<Verdict> = late.collect();
+        if !late.is_empty() {
+            self.push(Input::Verdicts(late));
+        }
+        !silent.is_empty()
+    }
+
     fn register(
         &mut self,
         now: Time,
@@ -357,11 +372,7 @@ impl Mdm {
             }
             Registration::WrongDevice(text) => {
                 self.turn_away(now, m, &text);
-                // Who is in the way may have died unnoticed: another process may have listened in its place at once.
-                let mut silent = self.state.in_the_way(m);
-                silent.retain(|device| !self.devices.contains_key(device));
-                silent.iter().for_each(|device| self.probe(*device, out));
-                if silent.is_empty() {
+                if !self.ask_after(now, m, out) {
                     return self.expel(link, refusal(RefusalCode::WrongDevice, text), out);
                 }
                 let text = alloc::format!(

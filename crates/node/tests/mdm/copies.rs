@@ -1,17 +1,23 @@
 //! Older copies of devices: whoever had more in its log when it was heard is not taken in without
-//! that.
+//! that. And devices in each other's places.
 
 use super::Bench;
 use base::LinkId;
+use seam::DialError;
 use wire::control::{DeviceKind, Heartbeat, RefusalCode, Register, Registered, Role};
 use wire::{Header, Kind};
 
 impl Bench {
     /// The first server's device is started again, with so many records in its log.
     fn comes_with(&mut self, device: u32, store: u64, nonce: u64, records: u64) -> LinkId {
+        self.comes_to("a", device, store, nonce, records)
+    }
+
+    /// A device is started in this server, with so many records in its log.
+    fn comes_to(&mut self, sds: &str, device: u32, store: u64, nonce: u64, records: u64) -> LinkId {
         let link = self.say_hello(Role::Sds);
         let m = Register {
-            sds: "a".into(),
+            sds: sds.into(),
             device,
             nonce,
             store,
@@ -57,4 +63,38 @@ fn another_content_begins_anew() {
     b.has_settled(second, 5);
     let again = b.comes_with(named.id, 12, 3, 5);
     assert_eq!(b.take::<Registered>(again, Kind::Registered).len(), 1);
+}
+
+/// Two servers exchange their devices while both are off, and their addresses are others than before: no dial is refused
+/// where they were. The MDM hears neither device, and each is in the other one's way.
+#[test]
+fn exchanged_devices_are_taken_in_where_they_are_although_no_address_refuses() {
+    let (mut b, one, two) = Bench::with_volume(DeviceKind::Durable);
+    b.pass(500, &[one, two]);
+    [one, two].into_iter().for_each(|link| b.drop_link(link));
+    let swap = |b: &mut Bench, nonce: u64| {
+        [b.comes_to("a", 2, 12, nonce, 0), b.comes_to("bb", 1, 11, nonce + 1, 0)]
+    };
+    for nonce in [10, 20] {
+        for link in swap(&mut b, nonce) {
+            assert_eq!(b.refusal(link).0, RefusalCode::Occupied);
+        }
+        while !b.dials.is_empty() {
+            b.dial_failed(DialError::Unreachable);
+        }
+        b.pass(400, &[]);
+        assert!(b.device(1).0 && b.device(2).0, "they may be there and hang");
+    }
+    b.pass(2000, &[]);
+    assert!(b.device(1).0 && b.device(2).0, "who hears nobody suspects itself");
+    let asks = b.comes_to("a", 2, 12, 30, 0);
+    assert_eq!(b.refusal(asks).0, RefusalCode::Occupied);
+    for device in [1, 2] {
+        let (up, dead, _) = b.device(device);
+        assert!(!up && !dead, "dev{device} is silent, and that proves no death");
+    }
+    for link in swap(&mut b, 40) {
+        assert_eq!(b.take::<Registered>(link, Kind::Registered).len(), 1);
+    }
+    assert!(b.device(1).0 && b.device(2).0);
 }
