@@ -124,15 +124,29 @@ impl State {
     /// The life of a process that this MDM doesn't know. After a recovery it may be one that was given to it by a decision
     /// that is lost: then it goes on.
     fn life_of(&self, told: u64, known: Incarnation) -> Incarnation {
-        let after = self.recovery.number > 0;
-        let lost = after && told > known.0 && told < self.next_incarnation.0;
-        if lost { Incarnation(told) } else { self.next_incarnation }
+        match self.is_lost_life(told, known) {
+            true => Incarnation(told),
+            false => self.next_incarnation,
+        }
     }
 
-    /// True when the lost MDMs may have taken in this content of a device, in place of what this MDM believes to be there. Of
-    /// one group at least it remembers as much as the state does, or it has taken part in a group that was made since. Older
-    /// content can't: the epoch of each group that it had rose when it was replaced.
-    fn may_have_replaced(&self, id: DeviceId, told: Option<&Word>) -> bool {
+    /// True for a life that the lost MDMs gave to a process, later than the one that this MDM knows.
+    fn is_lost_life(&self, told: u64, known: Incarnation) -> bool {
+        self.recovery.number > 0 && told > known.0 && told < self.next_incarnation.0
+    }
+
+    /// True when the lost MDMs may have taken in this content of a device, in place of what this MDM believes to be there.
+    /// - They have, if its process has a later life. (Who is empty is of use then, too: its map tells when it was emptied.)
+    /// - Of one group at least it remembers as much as the state does, or it has taken part in a group that was made since.
+    ///   Older content can't: the epoch of each group that it had rose when it was replaced.
+    ///
+    /// When a person has ended the recovery it may come yet, if nothing relies on what this MDM believes to be there.
+    fn may_have_replaced(
+        &self,
+        (id, d): (DeviceId, &Device),
+        m: &control::Register,
+        told: Option<&Word>,
+    ) -> bool {
         let doubtful = |group: &GroupId| self.groups[group].doubt != Doubt::None;
         let known = self.groups_of(id).iter().any(doubtful);
         let is_newer = |(group, acted): (GroupId, u64)| match self.groups.get(&group) {
@@ -140,7 +154,17 @@ impl State {
             None => acted > 0,
         };
         let newer = told.is_some_and(|word| word.took_part().any(is_newer));
-        self.recovery.open && (!known || newer)
+        let named = self.is_lost_life(m.incarnation, d.incarnation);
+        match self.recovery.open {
+            true => !known || newer || named,
+            false => (newer && self.wants_reports() || named) && !self.is_relied_on(id),
+        }
+    }
+
+    /// What this MDM believes to be on this device is in use, or is a whole copy of a group that is in no doubt.
+    fn is_relied_on(&self, id: DeviceId) -> bool {
+        let settled = |g: &Group| g.doubt == Doubt::None && g.in_sync.contains(&id);
+        self.is_up(id) || self.groups_of(id).iter().any(|group| settled(&self.groups[group]))
     }
 
     /// True for a device that the lost MDMs may have taken in.
@@ -230,7 +254,7 @@ impl State {
         if d.intent == Intent::Removed {
             return Err(format!("it is {id}, which was removed from this cluster: add it anew"));
         }
-        if d.store != m.store && (elsewhere || !self.may_have_replaced(id, told)) {
+        if d.store != m.store && (elsewhere || !self.may_have_replaced((id, d), m, told)) {
             return Err(format!(
                 "it is an {id} that was replaced since: its data is of no use any more. Add it anew"
             ));

@@ -5,6 +5,8 @@ mod common;
 mod gone;
 #[path = "recovery/ids.rs"]
 mod ids;
+#[path = "recovery/late.rs"]
+mod late;
 
 use base::{DeviceId, Epoch, GroupId, VolumeId};
 use common::*;
@@ -683,7 +685,7 @@ fn took_part(groups: &[(u32, u64)]) -> Word {
 #[test]
 fn a_disk_that_was_replaced_before_is_not_let_in_by_a_recovery() {
     use mdm::controller::Registration::{Bad, WrongDevice};
-    let old = |sds: &str| control::Register { store: 99, nonce: 99, ..life(1, sds, 40) };
+    let old = |sds: &str| control::Register { store: 99, nonce: 99, ..life(1, sds, 0) };
     let refused = |state: &State, m: &control::Register, told: &[(u32, u64)]| {
         matches!(state.register(m, false, Some(&took_part(told))), WrongDevice(_) | Bad(_))
     };
@@ -709,7 +711,7 @@ fn a_disk_that_was_replaced_before_is_not_let_in_by_a_recovery() {
 
 #[test]
 fn epochs_of_one_group_say_nothing_of_another_one() {
-    let other = control::Register { store: 99, nonce: 99, ..life(1, "sds1", 40) };
+    let other = control::Register { store: 99, nonce: 99, ..life(1, "sds1", 0) };
     let mut state = pair(Durable);
     // Group 1 comes to a much later epoch than group 2.
     state.groups.get_mut(&GroupId(1)).unwrap().epoch = Epoch(9);
