@@ -20,10 +20,11 @@ use mdm::State;
 use mdm::group::{Doubt, Group};
 use node::backup::{Backup, pack};
 use node::mdm::Mdm;
-use node::sds::{Device, Sds};
+use node::sds::Sds;
 use seam::{DiskId, Journal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use store::durable::Identity;
 use wire::control::Intent;
 
 /// What the orders say of the time, at least: seconds since 1970.
@@ -62,7 +63,9 @@ pub struct Rescue {
     open_since: Option<Time>,
     /// Places in the history: what becomes zeros as a loss was accepted, for all that is known so far.
     accepting: Vec<usize>,
-    /// A server was emptied since the backup.
+    /// Which content devices have by the log that goes on.
+    stores: BTreeMap<DeviceId, u64>,
+    /// A server was emptied since what the backup knows, or the log that goes on.
     pub emptied: bool,
     /// The last recovery whose mappings were judged.
     judged: u32,
@@ -81,7 +84,9 @@ impl Stage {
         let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
         let backup = pack(&mdm.state().to_bytes(), self.seconds());
         let backed_up = has(mdm.state());
-        (self.rescue.backup, self.rescue.emptied) = (Some(backup), false);
+        let knows_all = (0..self.plan.sds).all(|i| self.is_content(i, &backed_up) == Some(true));
+        self.rescue.backup = Some(backup);
+        self.rescue.emptied &= !knows_all;
         self.rescue.backed_up = backed_up;
     }
 
@@ -141,15 +146,32 @@ impl Stage {
             let map = sds.map();
             let volumes = map.volumes.iter().map(|(id, v)| (*id, v.slots.clone())).collect();
             let groups = map.groups_of(sds.id()).into_iter().collect();
-            Some(((i, life(i)), Has { volumes, next: map.next_volume, groups }))
+            let has = Has { volumes, next: map.next_volume, groups, ..Has::default() };
+            Some(((i, life(i)), has))
         };
         let servers: Vec<_> = (0..self.plan.sds).filter(running).filter_map(has_map).collect();
         let log = match survivor {
             Some(i) => self.mdm_at(i).map(has_log),
             None => Some(self.rescue.backed_up.clone()),
         };
+        let log = log.unwrap_or_default();
+        let other = (0..self.plan.sds).any(|i| self.is_content(i, &log) == Some(false));
         let lives = (0..self.plan.sds).map(life).collect();
-        (self.rescue.known, self.rescue.lives) = (Known::new(&ids, &servers, log.as_ref()), lives);
+        (self.rescue.known, self.rescue.lives) = (Known::new(&ids, &servers, Some(&log)), lives);
+        self.rescue.emptied |= other;
+        self.rescue.stores = log.stores;
+    }
+
+    /// What is written on a server's device of which one it is; nothing if nobody can read it now.
+    fn identity(&self, i: u8) -> Option<Identity> {
+        Some(self.sds(i)?.device()?.durable()?.identity())
+    }
+
+    /// Whether a server's device has the content that a log knows. Nothing if it can't be read now, or the log does not
+    /// have it.
+    fn is_content(&self, i: u8, log: &Has) -> Option<bool> {
+        let Identity { device, uuid, .. } = self.identity(i)?;
+        log.stores.get(&device).map(|store| *store == uuid[0])
     }
 
     /// Volumes that devices have to hold data of: something was written, and nothing was taken back.
@@ -335,10 +357,20 @@ impl Stage {
         self.order(Order::Create(v, units, self.plan.volume_pool(v)));
     }
 
-    /// A device that was emptied since the backup may have done less than the one that the backup knows in its place.
-    pub(crate) fn is_taken_for_older(&self, why: &str) -> bool {
-        let open = matches!(self.rescue.phase, Phase::Begun(_));
-        open && self.rescue.emptied && why.contains("was replaced since")
+    /// The MDM believes yet that a device has the content that the log had there. It was emptied since, and may have done less
+    /// than what was there. It may be refused if it has nothing that counts, and no MDM has named its process yet.
+    pub(crate) fn is_taken_for_older(&self, i: u8, why: &str) -> bool {
+        let begun = matches!(self.rescue.phase, Phase::Begun(_) | Phase::Over);
+        let (Some(own), Some(mdm)) = (self.identity(i), self.mdm()) else { return false };
+        let state = mdm.state();
+        let believed = state.devices.get(&own.device).map(|d| d.store);
+        let emptied = believed.is_some_and(|store| store != own.uuid[0])
+            && believed == self.rescue.stores.get(&own.device).copied();
+        let doubtful = state.groups.iter().filter(|(_, g)| g.doubt != Doubt::None);
+        let mut newest = doubtful.map(|(id, _)| doubt::is_newest(&self.copies(*id), own.device.0));
+        let named = self.sds(i).is_some_and(|sds| sds.id().0 != 0);
+        let counts = named || newest.any(|newest| newest);
+        begun && emptied && why.contains("was replaced since") && !counts
     }
 
     /// Somebody does what the refusal says: the device is emptied, and comes as a new one.
@@ -422,28 +454,35 @@ impl Stage {
 
     /// True when what devices remember tells who has everything of this group.
     fn is_known(&self, id: GroupId, group: &Group) -> bool {
-        let servers = (0..self.plan.sds).filter_map(|i| self.sds(i));
-        let devices = servers.filter_map(|s| Some((s.id(), s.device()?)));
-        let devices: BTreeMap<DeviceId, &Device> = devices.collect();
+        let servers = || (0..self.plan.sds).filter_map(|i| self.sds(i));
+        let devices: BTreeSet<DeviceId> =
+            servers().filter(|s| s.device().is_some()).map(Sds::id).collect();
         let state = self.mdm().map(|m| &m.state().devices);
         let mut there = state.into_iter().flatten().filter(|(_, d)| d.intent != Intent::Removed);
-        if self.rescue.emptied || there.any(|(id, _)| !devices.contains_key(id)) {
+        if self.rescue.emptied || there.any(|(id, _)| !devices.contains(id)) {
             return false;
         }
-        let copies = devices.iter().flat_map(|(device, content)| {
+        let copies = self.copies(id);
+        let published = self.observer.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
+        let in_sync = group.in_sync.iter().map(|d| d.0).chain(published.iter().copied());
+        let in_sync = in_sync.collect::<Vec<u32>>();
+        doubt::is_known(&copies, &in_sync)
+    }
+
+    /// What devices remember of this group.
+    fn copies(&self, id: GroupId) -> Vec<Copy> {
+        let devices =
+            (0..self.plan.sds).filter_map(|i| Some((self.device_of(i)?, self.sds(i)?.device()?)));
+        let copies = devices.flat_map(|(device, content)| {
             let records = content.records().into_iter().filter(|(group, _)| *group == id);
-            records.map(|(_, r)| Copy {
+            records.map(move |(_, r)| Copy {
                 device: device.0,
                 acted: r.acted.0,
                 joiner: r.joiner,
                 base: r.base.0,
             })
         });
-        let copies: Vec<Copy> = copies.collect();
-        let published = self.observer.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
-        let in_sync = group.in_sync.iter().map(|d| d.0).chain(published.iter().copied());
-        let in_sync = in_sync.collect::<Vec<u32>>();
-        doubt::is_known(&copies, &in_sync)
+        copies.collect()
     }
 
     /// A group may be in doubt when a server was down since the loss: its map is forgotten, and its memory.
@@ -470,10 +509,12 @@ impl Stage {
     }
 }
 
-/// What an MDM's state has of volumes.
+/// What an MDM's state has.
 fn has(state: &State) -> Has {
     let volumes = state.volumes.iter().map(|(id, v)| (*id, v.slots.clone())).collect();
-    Has { volumes, next: state.next_volume, groups: state.groups.keys().copied().collect() }
+    let groups = state.groups.keys().copied().collect();
+    let stores = state.devices.iter().map(|(id, d)| (*id, d.store)).collect();
+    Has { volumes, next: state.next_volume, groups, stores }
 }
 
 /// The same of its log, with entries that may not be decided.

@@ -563,7 +563,7 @@ impl Stage {
                 self.replace_removed(i);
                 return Ok(());
             }
-            (_, Some(Trouble::Refused(why))) if self.is_taken_for_older(&why) => {
+            (Who::Sds(i), Some(Trouble::Refused(why))) if self.is_taken_for_older(i, &why) => {
                 self.add_anew(id);
                 return Ok(());
             }
@@ -597,7 +597,7 @@ impl Stage {
     }
 
     /// The device that a server has: as it was named, or as is written on it.
-    fn device_of(&self, i: u8) -> Option<DeviceId> {
+    pub(crate) fn device_of(&self, i: u8) -> Option<DeviceId> {
         let sds = self.sds(i)?;
         let written = || Some(sds.device()?.durable()?.identity().device);
         Some(sds.id()).filter(|id| id.0 != 0).or_else(written)

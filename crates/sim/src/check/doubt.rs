@@ -30,6 +30,13 @@ pub fn is_known(copies: &[Copy], in_sync: &[u32]) -> bool {
     last > 0 && (1..=MOST).contains(&whole) && in_sync.iter().all(remembers)
 }
 
+/// True when this device took part in the last epoch in which anybody did, with a copy that is whole: nobody has more.
+pub fn is_newest(copies: &[Copy], device: u32) -> bool {
+    let last = copies.iter().map(|c| c.acted).max().unwrap_or(0);
+    let newest = |c: &Copy| c.device == device && c.acted == last && c.base > 0 && !c.joiner;
+    copies.iter().any(newest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +60,16 @@ mod tests {
         let cut_off = Copy { joiner: true, ..SOLO };
         assert!(!is_known(&[OLD, cut_off], &[1, 2]), "its leader may have gone on without it");
         assert!(!is_known(&[], &[]));
+    }
+
+    #[test]
+    fn who_took_part_last_with_a_whole_copy_has_what_nobody_else_has() {
+        assert!(is_newest(&[OLD, SOLO], 2) && !is_newest(&[OLD, SOLO], 1));
+        let mate = Copy { device: 3, base: 4, ..SOLO };
+        assert!(is_newest(&[OLD, SOLO, mate], 3), "it was not equal yet, and had all before");
+        for less in [Copy { joiner: true, ..mate }, Copy { base: 0, ..mate }] {
+            assert!(!is_newest(&[OLD, SOLO, less], 3), "{less:?}");
+        }
+        assert!(!is_newest(&[OLD, SOLO], 9) && !is_newest(&[], 9), "it remembers nothing");
     }
 }

@@ -4,7 +4,7 @@
 //! A volume stays unknown where a group of it was on the maps only of servers that were started again: nobody knows the
 //! members of the group then.
 
-use base::{GroupId, VolumeId};
+use base::{DeviceId, GroupId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A server in one of its lives.
@@ -30,6 +30,8 @@ pub(super) struct Has {
     pub next: VolumeId,
     /// Groups of which the members are known.
     pub groups: BTreeSet<GroupId>,
+    /// A log: which content each device has.
+    pub stores: BTreeMap<DeviceId, u64>,
 }
 
 impl Known {
@@ -90,7 +92,7 @@ mod tests {
     fn has(volumes: &[u32], next: u32) -> Has {
         let groups = volumes.iter().map(|id| GroupId(*id)).collect();
         let volumes = volumes.iter().map(|id| (VolumeId(*id), vec![GroupId(*id)])).collect();
-        Has { volumes, next: VolumeId(next), groups }
+        Has { volumes, next: VolumeId(next), groups, ..Has::default() }
     }
 
     /// Whether volume 2 may be unknown after a recovery in which server 0 stayed in its life 7.
