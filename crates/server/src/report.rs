@@ -12,8 +12,8 @@ pub use objects::{Domain, FaultSet, Mapped, Pool, mapped};
 use objects::{domain, fault_set, of_kind, pool};
 pub use recovery::Recovery;
 use serde::Serialize;
+use servers::servers;
 pub use servers::{Device, Sds};
-use servers::{natural, servers};
 use std::net::SocketAddr;
 pub use turned_away::TurnedAway;
 use wire::control::{MdmStatus, ObjectKind, StatusInfo};
@@ -404,6 +404,7 @@ fn managers(info: &StatusInfo, leader: SocketAddr) -> Vec<Mdm> {
 
 #[cfg(test)]
 mod tests {
+    use super::servers::natural;
     use super::*;
     use wire::control::{
         DeviceInfo, DeviceStatus, Heartbeat, MapTo, MdmInfo, ObjectStatus, SdcStatus, VolumeStatus,
