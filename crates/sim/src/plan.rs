@@ -340,6 +340,9 @@ impl Plan {
         self.allow_loss = true;
         self.outcast = None; // it may have the last copy
         (self.durable, self.memory) = (true, 0);
+        // Only servers with memory have two processes.
+        let twin = |a: &Action| matches!(a, Action::Double(_) | Action::Wake(_));
+        self.steps.retain(|s| !twin(&s.action));
         for _ in 0..r.range(5, 60) {
             let at = Duration::from_micros(r.below(self.length.as_micros() as u64));
             let i = r.below(u64::from(self.sds)) as u8;

@@ -504,7 +504,11 @@ impl Stage {
                 format!("nobody knows what became of {id}, and its data was deleted unasked");
             return Err(Failure::new("recovery", text));
         }
-        unknown.into_iter().for_each(|id| self.order(Order::Forget(id)));
+        // One that was deleted before the loss may be unknown, too.
+        let recovery = self.mdm().map(|mdm| &mdm.state().recovery);
+        let deleted = held.into_iter().filter(|id| recovery.is_some_and(|r| r.is_unknown(*id)));
+        let all: BTreeSet<VolumeId> = unknown.into_iter().chain(deleted).collect();
+        all.into_iter().for_each(|id| self.order(Order::Forget(id)));
         Ok(())
     }
 }
