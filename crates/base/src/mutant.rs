@@ -250,6 +250,8 @@ pub enum Mutant {
     NoFrameLimit,
     /// Links: any number of strangers may be there.
     EndlessStrangers,
+    /// Sdc: what waits at an NBD connection when the volume is mapped otherwise is asked for under the new leave.
+    KeepLeave,
     /// R4: a newer life of a server proves that the older one is dead, wherever it was started.
     NewerIsDead,
     /// Mirror: what is under way to a member has no bound.
@@ -396,6 +398,7 @@ impl Mutant {
         Mutant::ClearUnlost,
         Mutant::NoFrameLimit,
         Mutant::EndlessStrangers,
+        Mutant::KeepLeave,
         Mutant::NewerIsDead,
         Mutant::NoWindow,
         Mutant::EndlessLoad,

@@ -8,6 +8,7 @@
 use super::{Origin, Peer, Sdc};
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
 use base::time::Duration;
 use base::{LinkId, Map, Time, VolumeId};
 use mdm::mapping::Grant;
@@ -33,6 +34,9 @@ pub(super) const UNSENT: Unsent =
 /// Bytes of requests that are worked on, of all connections together: each has an equal share.
 const FLYING_BYTES: u64 = 1 << 30;
 
+/// A request for which there is no place yet: its connection and tag there, and since when it waits.
+type Waiting = (LinkId, u64, BlockRequest, Time);
+
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
@@ -44,8 +48,8 @@ pub(super) struct Sessions {
     spare: Vec<Action>,
     /// Connections that may have attached nothing yet, and until when they have to; the oldest first.
     strangers: VecDeque<(LinkId, Time)>,
-    /// Requests for which the client core has no place now, and since when: others, and writes.
-    crowded: [VecDeque<(LinkId, u64, BlockRequest, Time)>; 2],
+    /// Requests for which the client core has no place now: others, and writes.
+    crowded: [VecDeque<Waiting>; 2],
     /// What each client that has attached a volume may do with it.
     leaves: Map<LinkId, (VolumeId, Grant)>,
     /// The map is another one: who may not go on as it was told?
@@ -144,7 +148,8 @@ impl Sdc {
     }
 
     /// Hands a request to the client core; one for which there is no place waits here, as its client would take a
-    /// refusal for an error of the disk. It counts as in flight in its session, so there are not many.
+    /// refusal for an error of the disk. It counts as in flight in its session, so there are not many. So does one that
+    /// comes when the map has changed, until it is known who may go on.
     fn nbd_request(
         &mut self,
         now: Time,
@@ -155,17 +160,22 @@ impl Sdc {
     ) {
         let writes = request.kind == BlockKind::Write;
         let queue = &mut self.nbd.crowded[usize::from(writes)];
-        if !queue.is_empty() || !self.client.admits(writes) {
+        let review = self.nbd.review && !mutant::on(Mutant::KeepLeave);
+        if !queue.is_empty() || !self.client.admits(writes) || review {
             return queue.push_back((link, tag, request, now));
         }
         let origin = Origin::Nbd { link, tag };
         self.client(now, out, |client, turn| client.request(origin, request, turn));
     }
 
-    /// Hands over what has waited for a place.
-    pub(super) fn nbd_admit(&mut self, now: Time, out: &Effects) {
+    /// Hands over what has waited for a place. What was asked for under a leave that is over is refused: an order that
+    /// takes a leave away is a fence, also when it is given again before this client hears of it.
+    pub(super) fn nbd_admit(&mut self, now: Time, out: &mut Effects) {
         if self.nbd.crowded.iter().all(VecDeque::is_empty) {
             return;
+        }
+        if self.nbd.review && !mutant::on(Mutant::KeepLeave) {
+            self.nbd_refuse(now, out);
         }
         for writes in [false, true] {
             while self.client.admits(writes)
@@ -242,16 +252,40 @@ impl Sdc {
         }
     }
 
-    /// Closes the connections to volumes that this client may not use any more, or otherwise than it did: who
-    /// connects again is told what it may. What was asked is answered before.
-    pub(super) fn nbd_review(&mut self, now: Time, out: &mut Effects) {
+    /// Refuses what waits for a place of connections whose leave is over, and what their sessions ask for then.
+    fn nbd_refuse(&mut self, now: Time, out: &mut Effects) {
+        let over = self.nbd_over();
+        while !over.is_empty() {
+            let mut refused = Vec::new();
+            for queue in &mut self.nbd.crowded {
+                let all = core::mem::take(queue).into_iter();
+                let (mine, others): (VecDeque<Waiting>, _) =
+                    all.partition(|(link, ..)| over.contains(link));
+                *queue = others;
+                refused.extend(mine);
+            }
+            if refused.is_empty() {
+                return;
+            }
+            for (link, tag, ..) in refused {
+                self.nbd_done(now, link, tag, Err(BlockError::NoSuchVolume), out);
+            }
+        }
+    }
+
+    /// Connections to volumes that this client may not use any more, or otherwise than it did.
+    fn nbd_over(&self) -> BTreeSet<LinkId> {
         let other = |(link, (id, old)): (&LinkId, &(VolumeId, Grant))| {
             let volume = self.map.volumes.get(id)?;
             (self.map.my_grant(volume) != Some(*old)).then_some(*link)
         };
-        let mut over: Vec<LinkId> = self.nbd.leaves.iter().filter_map(other).collect();
-        over.sort_unstable();
-        for link in over {
+        self.nbd.leaves.iter().filter_map(other).collect()
+    }
+
+    /// Closes the connections to volumes that this client may not use any more, or otherwise than it did: who
+    /// connects again is told what it may. What was asked is answered before.
+    pub(super) fn nbd_review(&mut self, now: Time, out: &mut Effects) {
+        for link in self.nbd_over() {
             self.nbd_close(now, link, "its volume is mapped otherwise from now on", out);
         }
     }

@@ -162,6 +162,36 @@ fn who_is_unmapped_gets_an_error_and_is_closed_and_who_may_read_is_told() {
     assert!(String::from_utf8_lossy(&answer).contains("no volume has this name"));
 }
 
+/// What waited when the leave was taken away is not asked for under the one that was given afterwards: the order that
+/// took it away is a fence.
+#[test]
+fn what_waited_under_a_leave_that_is_over_is_refused() {
+    let limits = Limits { sdc_requests: 8, nbd_requests: 16, ..Limits::SHIPPED };
+    let mut c = Cluster::new(limits.clone());
+    c.pass(ms(1));
+    let me = c.sdc.identity().unwrap().0;
+    let only = |generation| {
+        let grant = Grant { access: Access::ReadWrite, generation };
+        Mapping::only([(me, grant)].into())
+    };
+    let mut nbd = Client::attached(&mut c, &limits);
+    c.hold = true;
+    // Some are with the server, some wait for a place, some are not taken from the connection.
+    for i in 0..30 {
+        nbd.request(&mut c, NBD_CMD_WRITE, i, i * 4096, 512, &[7; 512]);
+    }
+    assert_eq!((c.log.pauses, c.sdc.outstanding()), (1, 6));
+    map(&mut c, Mapping::nobody());
+    map(&mut c, only(1));
+    c.pass(Limits::SHIPPED.stuck_after * 3); // the client asks for a newer map
+    let answers = nbd.take(&mut c);
+    let errors: Vec<u32> = answers.chunks(16).map(|reply| be32(reply, 4)).collect();
+    assert!(errors.len() >= 16 && errors.iter().all(|e| *e == NBD_EIO), "{errors:?}");
+    c.release();
+    assert!(c.data.chunks(4096).skip(6).all(|block| block[0] == 0), "no write came afterwards");
+    assert_eq!((c.sdc.connections(), c.sdc.outstanding()), (0, 0));
+}
+
 #[test]
 fn who_finds_no_place_in_a_busy_client_waits_for_it() {
     let limits = Limits { sdc_requests: 8, ..Limits::SHIPPED };
