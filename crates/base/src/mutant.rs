@@ -250,7 +250,7 @@ pub enum Mutant {
     NoFrameLimit,
     /// Links: any number of strangers may be there.
     EndlessStrangers,
-    /// Sdc: what waits at an NBD connection when the volume is mapped otherwise is asked for under the new leave.
+    /// R8: what waits at an NBD connection when the volume is mapped otherwise is asked for under the new leave.
     KeepLeave,
     /// R4: a newer life of a server proves that the older one is dead, wherever it was started.
     NewerIsDead,

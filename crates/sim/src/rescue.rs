@@ -146,7 +146,8 @@ impl Stage {
             let map = sds.map();
             let volumes = map.volumes.iter().map(|(id, v)| (*id, v.slots.clone())).collect();
             let groups = map.groups_of(sds.id()).into_iter().collect();
-            let has = Has { volumes, next: map.next_volume, groups, ..Has::default() };
+            let held = sds.device().into_iter().flat_map(|d| d.volumes()).collect();
+            let has = Has { volumes, next: map.next_volume, groups, held, ..Has::default() };
             Some(((i, life(i)), has))
         };
         let servers: Vec<_> = (0..self.plan.sds).filter(running).filter_map(has_map).collect();
@@ -518,7 +519,7 @@ fn has(state: &State) -> Has {
     let volumes = state.volumes.iter().map(|(id, v)| (*id, v.slots.clone())).collect();
     let groups = state.groups.keys().copied().collect();
     let stores = state.devices.iter().map(|(id, d)| (*id, d.store)).collect();
-    Has { volumes, next: state.next_volume, groups, stores }
+    Has { volumes, next: state.next_volume, groups, stores, ..Has::default() }
 }
 
 /// The same of its log, with entries that may not be decided.

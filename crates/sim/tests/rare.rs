@@ -20,6 +20,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::SettleLost,
         Mutant::ForgetSilently,
         Mutant::ForgetEverywhere,
+        Mutant::KeepLeave,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;

@@ -2,7 +2,8 @@
 //! somebody knew at the loss that they are deleted: a server, the log that the recovery begins with, or the backup. Who
 //! ordered that has not heard how it ended, and has to take either for true: the last entries of a log may be decided or not.
 //! A volume stays unknown where a group of it was on the maps only of servers that were started again: nobody knows the
-//! members of the group then.
+//! members of the group then. What nobody tells of may count as deleted: nothing was written there, and no server that
+//! ran has it on its map.
 
 use base::{DeviceId, GroupId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,8 @@ pub(super) struct Known {
     by: BTreeMap<VolumeId, Vec<Life>>,
     /// For each volume, and each of its groups that the log doesn't have: servers whose maps have the group.
     groups: BTreeMap<VolumeId, Vec<Vec<Life>>>,
+    /// Servers whose devices hold data of a volume.
+    held: BTreeMap<VolumeId, Vec<Life>>,
     /// Volumes that are deleted, as somebody knows.
     deleted: BTreeSet<VolumeId>,
 }
@@ -30,6 +33,8 @@ pub(super) struct Has {
     pub next: VolumeId,
     /// Groups of which the members are known.
     pub groups: BTreeSet<GroupId>,
+    /// Volumes of which the server's device holds data.
+    pub held: BTreeSet<VolumeId>,
     /// A log: which content each device has.
     pub stores: BTreeMap<DeviceId, u64>,
 }
@@ -44,6 +49,7 @@ impl Known {
         };
         for id in ids {
             known.by.insert(*id, all(&|has| has.volumes.contains_key(id)));
+            known.held.insert(*id, all(&|has| has.held.contains(id)));
             let groups: BTreeSet<_> = maps().filter_map(|m| m.volumes.get(id)).flatten().collect();
             let groups = groups.into_iter().filter(|g| log.is_none_or(|l| !l.groups.contains(g)));
             known.groups.insert(*id, groups.map(|g| all(&|has| has.groups.contains(g))).collect());
@@ -73,7 +79,8 @@ impl Known {
                      not known any more"
                 ));
             }
-            if !kept(*id) {
+            let told = named || self.held.get(id).is_some_and(|by| !by.is_empty());
+            if told && !kept(*id) {
                 return Err(format!("nobody knows what became of {id}, and it counts as deleted"));
             }
         }
@@ -91,8 +98,9 @@ mod tests {
     /// Each volume has a group of its own id, and the map has these groups.
     fn has(volumes: &[u32], next: u32) -> Has {
         let groups = volumes.iter().map(|id| GroupId(*id)).collect();
+        let held = volumes.iter().map(|id| VolumeId(*id)).collect();
         let volumes = volumes.iter().map(|id| (VolumeId(*id), vec![GroupId(*id)])).collect();
-        Has { volumes, next: VolumeId(next), groups, ..Has::default() }
+        Has { volumes, next: VolumeId(next), groups, held, ..Has::default() }
     }
 
     /// Whether volume 2 may be unknown after a recovery in which server 0 stayed in its life 7.
@@ -108,6 +116,16 @@ mod tests {
         assert!(!may_go(&[((0, 7), map.clone())], Some(&has(&[1], 2)), true), "an older log");
         assert!(may_go(&[((0, 6), map.clone())], None, true), "it was started again");
         assert!(!may_go(&[((0, 6), map)], None, false), "and its data counts as deleted");
+    }
+
+    #[test]
+    fn what_nobody_tells_of_may_count_as_deleted() {
+        let empty = Has { held: BTreeSet::new(), ..has(&[1, 2], 3) };
+        assert!(
+            may_go(&[((0, 6), empty.clone())], None, false),
+            "and its server was started again"
+        );
+        assert!(!may_go(&[((0, 7), empty)], None, false), "a server that ran has it on its map");
     }
 
     #[test]
