@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
-const PLANS: [(Mutant, &str, &str); 14] = [
+const PLANS: [(Mutant, &str, &str); 15] = [
     (Mutant::HoldForEver, "held-out-for-long", include_str!("../plans/held-out-for-long.plan")),
     (
         Mutant::PartAtOnce,
@@ -63,6 +63,11 @@ const PLANS: [(Mutant, &str, &str); 14] = [
         Mutant::OldLife,
         "client-started-elsewhere",
         include_str!("../plans/client-started-elsewhere.plan"),
+    ),
+    (
+        Mutant::KeepLeave,
+        "asked-before-unmapped",
+        include_str!("../plans/asked-before-unmapped.plan"),
     ),
     (Mutant::ForgetSilently, "forgotten-write", include_str!("../plans/forgotten-write.plan")),
     (
