@@ -250,8 +250,12 @@ pub enum Mutant {
     NoFrameLimit,
     /// Links: any number of strangers may be there.
     EndlessStrangers,
+    /// Mdm: a copy that never was whole counts as an older one, which an operator may have served.
+    OfferPartial,
     /// R8: what waits at an NBD connection when the volume is mapped otherwise is asked for under the new leave.
     KeepLeave,
+    /// R4: what a newer life of a server knows is taken for what the older one knows.
+    OneLife,
     /// R4: a newer life of a server proves that the older one is dead, wherever it was started.
     NewerIsDead,
     /// Mirror: what is under way to a member has no bound.
@@ -398,7 +402,9 @@ impl Mutant {
         Mutant::ClearUnlost,
         Mutant::NoFrameLimit,
         Mutant::EndlessStrangers,
+        Mutant::OfferPartial,
         Mutant::KeepLeave,
+        Mutant::OneLife,
         Mutant::NewerIsDead,
         Mutant::NoWindow,
         Mutant::EndlessLoad,

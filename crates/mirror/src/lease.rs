@@ -5,6 +5,7 @@
 //! clocks may differ in rate by a fifth, and need not agree on the time at all.
 
 use crate::stopwatch::smooth;
+use alloc::collections::BTreeMap;
 use base::{DeviceId, Duration, IdMap, Incarnation, Limits, MapVersion, Mutant, Time, mutant};
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,7 +23,10 @@ struct Held {
 #[derive(Clone, Copy, Debug)]
 struct Granted {
     until: Time,
+    /// The newest life that was heard.
     incarnation: Incarnation,
+    /// Until when lives before that one may serve reads by a grant of mine: one may go on beside it, and knows no newer map.
+    former: Time,
     /// The newest map that it has said to have, of those that I know.
     map: MapVersion,
     /// What it said last, if that is newer than what I know: it may be anything, and counts when I know it.
@@ -197,39 +201,53 @@ impl Leases {
         any
     }
 
-    /// I grant a lease to a primary whose beacon came now.
-    pub fn grant(&mut self, now: Time, to: DeviceId, fate: Fate, their_map: MapVersion) {
-        let known = self.granted.get(to).map_or(MapVersion(0), |g| g.map);
-        let granted = Granted {
-            until: now + if mutant::on(Mutant::NoMargin) { self.lease } else { self.grace },
-            incarnation: fate.incarnation,
-            map: known,
-            said: MapVersion(0),
-        };
-        self.granted.insert(to, granted);
-        self.heard(now, to, their_map);
+    /// I grant a lease to this life of a primary, whose beacon came now. False: a newer life was heard, and it gets none.
+    pub fn grant(
+        &mut self,
+        now: Time,
+        to: DeviceId,
+        life: Incarnation,
+        their_map: MapVersion,
+    ) -> bool {
+        self.heard(now, to, life, their_map);
+        let grace = if mutant::on(Mutant::NoMargin) { self.lease } else { self.grace };
+        let entry = self.granted.get_mut(to).filter(|g| g.incarnation == life);
+        entry.map(|granted| granted.until = now + grace).is_some()
     }
 
-    /// This side's map is another one.
-    pub fn know(&mut self, map: MapVersion) {
+    /// This side's map is another one. A life of which it says that its process is dead serves nothing any more.
+    pub fn know(&mut self, map: MapVersion, fates: &BTreeMap<DeviceId, Fate>) {
         self.mine = map;
+        for (device, fate) in fates.iter().filter(|(_, fate)| fate.dead) {
+            if let Some(granted) = self.granted.get_mut(*device)
+                && granted.incarnation == fate.incarnation
+            {
+                granted.until = Time::ZERO;
+            }
+        }
         for (_, granted) in self.granted.iter_mut().filter(|(_, g)| g.said <= map) {
             granted.map = granted.map.max(granted.said);
         }
     }
 
-    /// Any frame tells how new the sender's map is. True when that is news. A version that this side doesn't know
-    /// is kept until it does: one that was made up must not outlive the lie.
-    pub fn heard(&mut self, now: Time, from: DeviceId, map: MapVersion) -> bool {
-        let until = now.min(self.boot);
-        let unknown = || Granted {
+    /// Any frame tells how new the map of the sender, a life of a device, is. True when that is news. A version that this
+    /// side doesn't know is kept until it does: one that was made up must not outlive the lie.
+    pub fn heard(&mut self, now: Time, from: DeviceId, life: Incarnation, map: MapVersion) -> bool {
+        let unknown = |until: Time, former: Time| Granted {
             until,
-            incarnation: Incarnation(0),
+            incarnation: life,
+            former,
             map: MapVersion(0),
             said: MapVersion(0),
         };
-        let mine = self.mine;
-        let entry = self.granted.get_or_insert_with(from, unknown);
+        let (until, mine) = (now.min(self.boot), self.mine);
+        let entry = self.granted.get_or_insert_with(from, || unknown(until, Time::ZERO));
+        if life < entry.incarnation {
+            return false; // what a former life knows says nothing of the newer one
+        }
+        if life > entry.incarnation && !mutant::on(Mutant::OneLife) {
+            *entry = unknown(until, entry.former.max(entry.until));
+        }
         entry.said = map;
         let news = map > entry.map && map <= mine;
         if news {
@@ -243,12 +261,12 @@ impl Leases {
     pub fn promised(&self, device: DeviceId) -> Time {
         let boot =
             if mutant::on(Mutant::NoRestartGrace) { Time::ZERO } else { self.boot + self.grace };
-        self.granted.get(device).map_or(boot, |g| g.until.max(boot))
+        self.granted.get(device).map_or(boot, |g| g.until.max(g.former).max(boot))
     }
 
     /// True when `device` can't serve reads any more by a lease of mine, in a group that I lead since
-    /// `map`: it knows, or it is dead, or what was `promised` before I knew that map is over. (Later
-    /// grants tell the map, and are of no use to one who doesn't know it.)
+    /// `map`: it knows, or it is dead, and no life before that one may; or what was `promised` before I knew that map is
+    /// over. (Later grants tell the map, and are of no use to one who doesn't know it.)
     pub fn is_over(
         &self,
         now: Time,
@@ -264,7 +282,8 @@ impl Leases {
         });
         let newer = |f: Fate| granted.is_some_and(|g| f.incarnation > g.incarnation);
         let dead = dead || mutant::on(Mutant::NewerIsDead) && fate.is_some_and(newer);
-        mutant::on(Mutant::NoGiveUp) || knows || dead || promised <= now
+        let alone = granted.is_none_or(|g| g.former <= now);
+        mutant::on(Mutant::NoGiveUp) || (knows || dead) && alone || promised <= now
     }
 }
 
@@ -323,7 +342,7 @@ mod tests {
         // A process that has run for a while: its own earlier life has promised nothing that still counts.
         let mut leases = Leases::new(ms(0), &Limits::SHIPPED);
         let (peer, map) = (DeviceId(2), MapVersion(2));
-        leases.grant(ms(10_000), peer, fate(1, false), MapVersion(1));
+        leases.grant(ms(10_000), peer, Incarnation(1), MapVersion(1));
         let promised = leases.promised(peer);
         let over = |now, fate| leases.is_over(ms(now), peer, map, Some(fate), promised);
         assert!(!over(10_001, fate(1, false)) && !over(10_001, fate(2, false)));
@@ -333,18 +352,45 @@ mod tests {
         assert!(!over(end - 1, fate(2, false)) && over(end, fate(2, false)));
     }
 
+    /// Two processes of one server's name: the older one stood still, and goes on with its lease.
+    #[test]
+    fn what_a_newer_life_knows_ends_no_lease_of_an_older_one() {
+        let ms = |n: u64| Time(n * 1_000_000);
+        let mut leases = Leases::new(ms(0), &Limits::SHIPPED);
+        let (peer, map) = (DeviceId(2), MapVersion(2));
+        leases.know(map, &BTreeMap::new());
+        assert!(leases.grant(ms(10_000), peer, Incarnation(1), MapVersion(1)));
+        let grace = Limits::SHIPPED.grace.as_millis() as u64;
+        let promised = leases.promised(peer);
+        let over = |leases: &Leases, now| {
+            let fate = Fate { incarnation: Incarnation(2), dead: true };
+            leases.is_over(ms(now), peer, map, Some(fate), promised)
+        };
+        assert!(leases.grant(ms(10_001), peer, Incarnation(2), map));
+        assert!(!over(&leases, 10_002) && !over(&leases, 10_000 + grace - 1));
+        assert_eq!(leases.promised(peer), ms(10_001 + grace));
+        assert!(over(&leases, 10_000 + grace));
+        // The older one gets no lease any more, and what it knows says nothing of the newer one.
+        assert!(!leases.grant(ms(10_003), peer, Incarnation(1), MapVersion(9)));
+        assert!(!leases.heard(ms(10_003), peer, Incarnation(1), map));
+        // One whose death is proven has no lease.
+        let dead = [(peer, Fate { incarnation: Incarnation(2), dead: true })];
+        leases.know(MapVersion(3), &dead.into());
+        assert_eq!(leases.promised(peer), ms(10_000 + grace));
+    }
+
     #[test]
     fn a_grant_by_a_newer_map_counts_when_that_map_is_in_force() {
         let ms = |n: u64| Time(n * 1_000_000);
         let mut leases = Leases::new(ms(0), &Limits::SHIPPED);
         let (peer, known, newer) = (DeviceId(2), MapVersion(1), MapVersion(3));
-        leases.know(known);
+        leases.know(known, &BTreeMap::new());
         leases.need(ms(0), &[peer].into());
         leases.granted(ms(101), peer, ms(100), newer, known);
         assert!(!leases.holds(ms(102), peer) && !leases.count_early());
-        leases.know(MapVersion(2));
+        leases.know(MapVersion(2), &BTreeMap::new());
         assert!(!leases.count_early() && !leases.holds(ms(103), peer));
-        leases.know(newer);
+        leases.know(newer, &BTreeMap::new());
         assert!(!leases.holds(ms(104), peer), "groups of before may still be led here");
         assert!(leases.count_early() && !leases.count_early());
         let end = 100 + Limits::SHIPPED.lease.as_millis() as u64;

@@ -301,7 +301,7 @@ impl<J: Journal> Mirror<J> {
     /// A newer map is there. Call before `configure`, once per map.
     pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, Fate>) {
         self.map = map;
-        self.leases.know(map);
+        self.leases.know(map, &fates);
         self.fates = fates;
     }
 

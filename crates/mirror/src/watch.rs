@@ -1,12 +1,11 @@
 //! What happens by the clock: beacons and leases, questions that are asked again, promises that run
 //! out, and what is to be proposed to the MDM.
 
-use crate::lease::Fate;
 use crate::mirror::Mirror;
 use crate::replica::{Primary, Replica, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, Epoch, GroupId, LinkId, MapVersion, Time};
+use base::{DeviceId, Duration, Epoch, GroupId, Incarnation, LinkId, MapVersion, Time};
 use seam::{Effects, Journal};
 use wire::{Header, Kind};
 
@@ -132,16 +131,13 @@ impl<J: Journal> Mirror<J> {
         h: &Header,
         out: &mut Effects,
     ) {
-        let unknown = Fate { incarnation: base::Incarnation(0), dead: false };
-        let fate = self.fates.get(&from).copied().unwrap_or(unknown);
-        let fate = Fate {
-            incarnation: fate.incarnation.max(base::Incarnation(h.incarnation.get())),
-            ..fate
-        };
+        let (life, map) = (Incarnation(h.incarnation.get()), MapVersion(h.map.get()));
         self.tell_clean();
         self.scrub.heard(from, link);
-        self.heard(now, from, MapVersion(h.map.get()), out);
-        self.leases.grant(now, from, fate, MapVersion(h.map.get()));
+        self.heard(now, from, life, map, out);
+        if !self.knows_life(from, life) || !self.leases.grant(now, from, life, map) {
+            return;
+        }
         let mut grant = self.header(Kind::Grant, GroupId(0));
         (grant.sent, grant.epoch) = (h.sent, 0.into());
         // Before my first map: the sender may not know that an earlier life of mine has led its groups.
@@ -156,9 +152,21 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// Any frame of another device tells how new its map is.
-    pub fn heard(&mut self, now: Time, from: DeviceId, map: MapVersion, out: &mut Effects) {
-        if self.leases.heard(now, from, map) {
+    /// The map has no older life of the device: one that it doesn't know yet is not believed.
+    fn knows_life(&self, device: DeviceId, life: Incarnation) -> bool {
+        self.fates.get(&device).is_none_or(|fate| life <= fate.incarnation)
+    }
+
+    /// Any frame of another device tells how new the map of this life of it is.
+    pub fn heard(
+        &mut self,
+        now: Time,
+        from: DeviceId,
+        life: Incarnation,
+        map: MapVersion,
+        out: &mut Effects,
+    ) {
+        if self.knows_life(from, life) && self.leases.heard(now, from, life, map) {
             self.try_waiting(now, out);
         }
     }

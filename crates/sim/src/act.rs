@@ -167,6 +167,7 @@ impl Stage {
             | Order::Finish
             | Order::Forget(_)
             | Order::Accept(_)
+            | Order::UseStale(_)
             | Order::SwitchMdm => None,
         };
         self.desk.borrow().orders.iter().any(|o| of(o) == Some(v) && kind(o))

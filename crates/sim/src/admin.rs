@@ -61,6 +61,8 @@ pub enum Order {
     Forget(VolumeId),
     /// Serve what is lost of these volumes, a bit each, as zeros.
     Accept(u8),
+    /// Serve what waits for devices that don't come back from older copies, of these volumes, a bit each.
+    UseStale(u8),
 }
 
 /// All clients.
@@ -230,6 +232,11 @@ impl Admin {
                 volumes: (0..8).filter(|v| volumes >> v & 1 == 1).map(name).collect(),
                 ..AcceptLoss::default()
             }),
+            Order::UseStale(volumes) => Ask::AcceptLoss(AcceptLoss {
+                volumes: (0..8).filter(|v| volumes >> v & 1 == 1).map(name).collect(),
+                stale: true,
+                ..AcceptLoss::default()
+            }),
             Order::GiveUpSpare(pool) => Ask::SetPool(SetPool {
                 pool: pool_name(pool).into(),
                 spare: Some(0),
@@ -329,7 +336,11 @@ impl Admin {
                 self.finish(Done::Other);
             }
             (
-                Order::Remove(..) | Order::RemoveDevice(_) | Order::Maintain(..) | Order::Return(_),
+                Order::Remove(..)
+                | Order::RemoveDevice(_)
+                | Order::Maintain(..)
+                | Order::Return(_)
+                | Order::UseStale(_),
                 error,
                 _,
             ) if error != AdminError::Other => {

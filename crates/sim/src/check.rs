@@ -15,6 +15,7 @@ pub mod i10_clean;
 pub mod i13_epochs;
 pub mod i14_leaks;
 pub mod losses;
+pub mod older;
 pub mod pace;
 pub mod pools;
 pub mod r15_spare;

@@ -486,6 +486,38 @@ impl Stage {
         copies.collect()
     }
 
+    /// Somebody has groups that wait for devices served from older copies. Gives the devices that had all of each once.
+    pub(crate) fn use_older(&mut self) -> BTreeMap<GroupId, BTreeSet<DeviceId>> {
+        let whole = |id: &GroupId| {
+            let copies = self.copies(*id).into_iter().filter(|c| c.base > 0);
+            copies.map(|c| DeviceId(c.device)).collect()
+        };
+        let older = self.doubtful().iter().map(|id| (*id, whole(id))).collect();
+        let there = (0..self.volumes.len().min(8)).filter(|v| self.volumes[*v].id.is_some());
+        let volumes = there.fold(0, |bits, v| bits | 1 << v);
+        self.order(Order::UseStale(volumes));
+        older
+    }
+
+    /// The groups that are served from older copies now: those of which one was there.
+    pub(crate) fn served_from(
+        &self,
+        older: &BTreeMap<GroupId, BTreeSet<DeviceId>>,
+    ) -> Result<BTreeSet<GroupId>, Failure> {
+        let doubtful = self.doubtful();
+        let served: BTreeSet<_> = older.keys().filter(|id| !doubtful.contains(id)).collect();
+        let Some(state) = self.mdm().map(Mdm::state) else { return Ok(BTreeSet::new()) };
+        for id in &served {
+            let group = &state.groups[*id];
+            if !group.in_sync.iter().any(|d| older[*id].contains(d)) {
+                let text =
+                    format!("{id} is served, and only {:?} had all of it: {group:?}", older[*id]);
+                return Err(Failure::new("older copies", text));
+            }
+        }
+        Ok(served.into_iter().copied().collect())
+    }
+
     /// A group may be in doubt when a server was down since the loss: its map is forgotten, and its memory.
     fn may_doubt(&self) -> bool {
         let same =

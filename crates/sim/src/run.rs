@@ -5,14 +5,14 @@ use crate::admin::{ALL, Order};
 use crate::check::first_success::{self, Probes};
 use crate::check::{
     Failure, agreement, bounds, differences, i02_register, i03_mirrors, i10_clean, i14_leaks,
-    pools, r15_spare,
+    older, pools, r15_spare,
 };
 use crate::history::Record;
 use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
 use crate::relief::Relief;
 use crate::stage::Stage;
 use crate::trace::Sink;
-use base::{DeviceId, MapVersion, Time, UNIT, UnitKey};
+use base::{DeviceId, GroupId, MapVersion, Time, UNIT, UnitKey};
 use node::sdc::Sdc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -132,7 +132,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     wait(stage, "Mdm", CALM, Stage::mdms_unmet)?;
     agreement::check(stage)?;
     *unclear = i02_register::check(&stage.history)?;
-    Ok(())
+    older_copies(stage)
 }
 
 fn step(stage: &mut Stage) -> Result<Option<u64>, Failure> {
@@ -639,13 +639,23 @@ fn scan(stage: &mut Stage) -> Result<(), Failure> {
     stage.start(Who::Sdc(reader));
     wait(stage, "I8", CALM, |s| unready(s, reader))?;
     let doubtful = stage.doubtful();
+    read_all(stage, reader, |group| !doubtful.contains(&group))?;
+    become_whole(stage)
+}
+
+/// Reads everything in these groups.
+fn read_all(
+    stage: &mut Stage,
+    reader: u8,
+    wanted: impl Fn(GroupId) -> bool,
+) -> Result<(), Failure> {
     for v in stage.volumes.clone() {
         let Some(id) = v.id else { continue };
         let end = v.units * (UNIT / 512);
         for sector in (0..end).step_by(SCAN as usize) {
             let unit = UnitKey { volume: id, index: sector / (UNIT / 512) };
             let group = stage.sdc(reader).and_then(|s| s.map().group_of(unit));
-            if group.is_some_and(|g| doubtful.contains(&g)) {
+            if group.is_some_and(|g| !wanted(g)) {
                 continue;
             }
             let room = stage.plan.limits.sdc_requests.min(8);
@@ -655,7 +665,28 @@ fn scan(stage: &mut Stage) -> Result<(), Failure> {
             stage.issue(reader, id, IoKind::Read, sector, SCAN.min(end - sector));
         }
     }
-    become_whole(stage)
+    Ok(())
+}
+
+/// A person has groups that wait for devices served from older copies. What is judged before doesn't see that.
+fn older_copies(stage: &mut Stage) -> Result<(), Failure> {
+    if stage.doubtful().is_empty() || stage.plan.allow_loss {
+        return Ok(());
+    }
+    let older = stage.use_older();
+    let open = |s: &Stage| !s.desk.borrow().orders.is_empty();
+    wait(stage, "older copies", CALM, |s| open(s).then(|| "the order is not done".into()))?;
+    let served = stage.served_from(&older)?;
+    if served.is_empty() {
+        return Ok(());
+    }
+    stage.marks.meet("sim: older copies were used");
+    become_whole(stage)?;
+    let first = stage.history.ops.len();
+    read_all(stage, 0, |group| served.contains(&group))?;
+    become_whole(stage)?;
+    older::check(&stage.history, first)?;
+    i03_mirrors::check(stage)
 }
 
 /// Every device is scrubbed, and everything is mended.

@@ -455,7 +455,11 @@ fn deliver_to(
     body: Buf,
     out: &mut Effects,
 ) {
-    mirror.heard(now, sender, MapVersion(h.map.get()), out);
+    // A write tells the life of its client.
+    if h.kind() != Some(Kind::Replicate) {
+        let life = Incarnation(h.incarnation.get());
+        mirror.heard(now, sender, life, MapVersion(h.map.get()), out);
+    }
     match h.kind().unwrap() {
         Kind::Replicate => mirror.replicate_in(now, link, sender, h, body, out),
         Kind::Beacon => mirror.beacon_in(now, link, sender, h, out),

@@ -180,7 +180,7 @@ impl Sds {
                 self.leaders.insert(device, session);
                 self.links.insert(link, Who::Leader(device));
                 if mutant::on(Mutant::BelieveHello) {
-                    mirror.heard(now, device, MapVersion(hello.map), out);
+                    mirror.heard(now, device, incarnation, MapVersion(hello.map), out);
                 }
                 old.and_then(|s| s.link)
             }
@@ -352,7 +352,8 @@ impl Sds {
     ) {
         let mirror = self.mirror.as_mut().expect("followers are dialled by a named shard");
         if !matches!(h.kind(), Some(Kind::Welcome | Kind::Refusal)) {
-            mirror.heard(now, from, MapVersion(h.map.get()), out);
+            let life = Incarnation(h.incarnation.get());
+            mirror.heard(now, from, life, MapVersion(h.map.get()), out);
         }
         match h.kind() {
             Some(Kind::Replicated) => mirror.replicated(now, from, h, out),
