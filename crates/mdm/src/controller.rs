@@ -84,7 +84,7 @@ impl State {
                      `gabion device remove` makes room"
                 ));
             }
-            None if self.has_to_wait(home.2) && self.waiting() >= MAX_WAITING => {
+            None if self.is_full_of_strangers(home.2) && !self.was_lost(m.device) => {
                 return Registration::Full(format!(
                     "{MAX_WAITING} new devices wait for an order: `gabion device admit` or `gabion device remove` \
                      makes room"

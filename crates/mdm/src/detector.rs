@@ -285,12 +285,15 @@ impl Detector {
 
     /// Says that the device is silent for too long, if it is, however many others are: somebody else asks for its place, or
     /// says to be it, so this MDM isn't cut off, and what the others do has nothing to do with it.
-    pub fn overdue(&self, now: Time, device: DeviceId) -> Option<Verdict> {
-        let watch = self.watched.get(&device).filter(|w| !w.lost)?;
+    pub fn overdue(&mut self, now: Time, device: DeviceId) -> Option<Verdict> {
         // As in `silent`: what this process missed while it stood still says nothing.
         let awake = now.since(self.awake) <= self.silence / 2;
-        let late = awake && watch.is_silent(now, self.silence, self.beat);
-        late.then_some(Verdict { device, incarnation: watch.incarnation, dead: false })
+        let (silence, beat) = (self.silence, self.beat);
+        let late = |w: &&mut Watch| awake && !w.lost && w.is_silent(now, silence, beat);
+        let watch = self.watched.get_mut(&device).filter(late)?;
+        // It counts for what is believable of others.
+        (watch.lost, watch.silent_since) = (true, Some(now));
+        Some(Verdict { device, incarnation: watch.incarnation, dead: false })
     }
 
     /// Domains in which more servers are silent, or were declared lost for it just now, than is believable.
@@ -485,7 +488,7 @@ mod tests {
         for ms in (200..5000).step_by(200) {
             assert_eq!(d.silent(at(ms)), []);
             let late = d.overdue(at(ms), DEV);
-            assert_eq!(late.map(|v| v.dead), (ms >= 1000).then_some(false), "{ms}");
+            assert_eq!(late.map(|v| v.dead), (ms == 1000).then_some(false), "{ms}: told once");
         }
         d.heard(at(5000), DEV, LIFE);
         assert_eq!(d.overdue(at(5100), DEV), None, "it lives");
@@ -493,6 +496,19 @@ mod tests {
         d.unwatch(OTHER);
         assert_eq!(d.overdue(at(5100), OTHER), None, "told already");
         assert_eq!(d.overdue(at(5100), DeviceId(9)), None);
+    }
+
+    #[test]
+    fn who_is_lost_as_somebody_asks_for_its_place_counts_for_what_is_believable() {
+        let mut d = Detector::new(&Limits::SHIPPED);
+        d.silent(at(0));
+        (0..10).for_each(|i| d.watch(at(0), DeviceId(i), SdsId(i), LIFE));
+        for ms in (200..2000).step_by(200) {
+            d.heard(at(ms), DeviceId(9), LIFE);
+            assert_eq!(d.silent(at(ms)), [], "nine of ten");
+        }
+        assert!(d.overdue(at(1800), DeviceId(0)).is_some());
+        assert_eq!(d.silent(at(1900)), [], "and that makes the others no more believable");
     }
 
     #[test]

@@ -206,6 +206,14 @@ impl<'a> Round<'a> {
         if !list.is_empty() {
             commands.push(Command::Reshape(command::Reshape { list }));
         }
+        // One that has copies was admitted: a recovery began with a state of before that.
+        let waits = self.state.devices.iter().filter(|(_, d)| d.intent == Intent::Waiting);
+        let admitted = waits.filter(|(id, _)| !self.state.groups_of(**id).is_empty());
+        let devices: Vec<u32> = admitted.map(|(id, _)| id.0).collect();
+        if !devices.is_empty() {
+            let intent = Intent::Normal as i32;
+            commands.push(Command::Intend(command::Intend { devices, intent }));
+        }
         let empty = |id: &DeviceId| self.state.groups_of(*id).is_empty();
         let goes = self.state.devices.iter().filter(|(_, d)| d.intent == Intent::Remove);
         let devices: Vec<u32> = goes.filter(|(id, _)| empty(id)).map(|(id, _)| id.0).collect();

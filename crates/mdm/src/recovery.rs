@@ -35,7 +35,7 @@ use crate::group::{Doubt, Group};
 use crate::members::Member;
 use crate::publish::group_info;
 use crate::refused::{MAX_SDCS, MAX_VOLUMES};
-use crate::state::{IDS_END, State};
+use crate::state::{Device, IDS_END, State};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -49,6 +49,8 @@ use wire::control::{GroupInfo, Intent, RecoveryStatus, Report, VolumeInfo};
 pub const JUMP: u64 = 1 << 32;
 /// The latest time of an order that counts, in seconds since 1970: numbers that are made of it stay far below 2^63.
 const LATEST: u64 = 1 << 33;
+/// How often the lost MDMs may have taken leave to use a volume away, which nobody tells.
+const GENERATIONS: u32 = 1 << 16;
 /// How many ids of devices, servers and clients a recovery passes over.
 const IDS: u32 = 1000;
 /// The same for groups and volumes.
@@ -96,6 +98,12 @@ pub struct Recovery {
     pub left: Vec<u32>,
     /// The last order to delete data of such volumes.
     pub forgot: Option<Forget>,
+}
+
+/// The least generation of a volume after a recovery at this time (seconds since 1970, UTC): the same backup restored a
+/// second time must not lead to the same ones.
+pub(crate) fn first_generation(at: u64) -> u32 {
+    (at.min(LATEST) / 60 * 16) as u32
 }
 
 impl Recovery {
@@ -313,6 +321,11 @@ impl State {
         self.next_volume = next;
         self.members.last_id = self.members.last_id.max(id) + IDS;
         self.members.list = BTreeMap::from([(id, me)]);
+        // The lost MDMs may have raised these, and nobody tells what was taken away.
+        let generation = first_generation(at);
+        for volume in self.volumes.values_mut() {
+            volume.generation = generation.max(volume.generation.saturating_add(GENERATIONS));
+        }
         for group in self.groups.values_mut() {
             // What was lost in an earlier recovery is lost for this one, too.
             if group.doubt != Doubt::Gone {
@@ -358,10 +371,16 @@ impl State {
         }
         let told = words.values().flat_map(|w| w.groups.values()).filter_map(|s| s.config.as_ref());
         let named = told.flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
-        let removed =
-            |d: &DeviceId| self.devices.get(d).is_some_and(|entry| entry.intent == Intent::Removed);
-        let all = self.devices.keys().copied().chain(named);
-        let silent = all.filter(|d| !words.contains_key(d) && !removed(d)).collect();
+        let named: BTreeSet<DeviceId> = named.collect();
+        // One that waits has nothing, unless it was admitted since, and a server's map names it.
+        let counts = |(id, d): (&DeviceId, &Device)| match d.intent {
+            Intent::Removed => None,
+            Intent::Waiting if !named.contains(id) => None,
+            _ => Some(*id),
+        };
+        let unknown = named.iter().copied().filter(|d| !self.devices.contains_key(d));
+        let all = self.devices.iter().filter_map(counts).chain(unknown);
+        let silent = all.filter(|d| !words.contains_key(d)).collect();
         // A state without a device is of before everything: nobody can say that all have come.
         Heard { silent, patient: patient || self.recovery.open && self.devices.is_empty() }
     }

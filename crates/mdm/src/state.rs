@@ -26,7 +26,7 @@ use crate::mapping::Mapping;
 use crate::members::{Member, Members};
 use crate::objects::Objects;
 use crate::recovery::{Given, Recovery};
-use crate::refused::Refused;
+use crate::refused::{MAX_WAITING, Refused};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -401,6 +401,11 @@ impl State {
         self.devices.values().filter(|d| d.intent == Intent::Waiting).count()
     }
 
+    /// True when no further device may wait for an order to come into this pool.
+    pub(crate) fn is_full_of_strangers(&self, pool: PoolId) -> bool {
+        self.has_to_wait(pool) && self.waiting() >= MAX_WAITING
+    }
+
     /// True when devices that come into this pool for the first time wait for an order.
     pub(crate) fn has_to_wait(&self, pool: PoolId) -> bool {
         self.objects.pools.get(&pool).is_some_and(|p| p.by_order)
@@ -486,7 +491,8 @@ impl State {
     pub fn units_beside(&self, device: DeviceId) -> usize {
         let Some(device) = self.devices.get(&device) else { return 0 };
         let domain = self.domain_of(device.sds);
-        let counted = self.devices.values().filter(|d| d.intent != Intent::Waiting);
+        let counts = |d: &&Device| !matches!(d.intent, Intent::Waiting | Intent::Removed);
+        let counted = self.devices.values().filter(counts);
         let units = counted.filter(|d| self.domain_of(d.sds) == domain).map(|d| self.unit(d.sds));
         units.collect::<BTreeSet<SdsId>>().len()
     }

@@ -7,6 +7,8 @@ mod gone;
 mod ids;
 #[path = "recovery/late.rs"]
 mod late;
+#[path = "recovery/strangers.rs"]
+mod strangers;
 
 use base::{DeviceId, Epoch, GroupId, VolumeId};
 use common::*;

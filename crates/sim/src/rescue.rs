@@ -158,7 +158,9 @@ impl Stage {
         let log = log.unwrap_or_default();
         let other = (0..self.plan.sds).any(|i| self.is_content(i, &log) == Some(false));
         let lives = (0..self.plan.sds).map(life).collect();
-        (self.rescue.known, self.rescue.lives) = (Known::new(&ids, &servers, Some(&log)), lives);
+        let some_off = !(0..self.plan.sds).all(|i| running(&i));
+        let known = Known::new(&ids, &servers, Some(&log)).with_some_off(some_off);
+        (self.rescue.known, self.rescue.lives) = (known, lives);
         self.rescue.emptied |= other;
         self.rescue.stores = log.stores;
     }

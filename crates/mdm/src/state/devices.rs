@@ -67,7 +67,7 @@ impl State {
             up: true,
             dead: false,
             scrub: old.map_or(0, |d| d.scrub),
-            intent: old.map_or(self.first_intent(id, pool), |d| d.intent),
+            intent: old.map_or(self.first_intent(pool), |d| d.intent),
             pool,
             changed_at: old.map_or(MapVersion(0), |d| d.changed_at),
         };
@@ -85,10 +85,9 @@ impl State {
         Some(Edits { devices, server, groups, ..Edits::default() })
     }
 
-    /// What becomes of a device that the map doesn't have yet. One that an MDM knew whose log was lost has its copies.
-    fn first_intent(&self, id: DeviceId, pool: PoolId) -> Intent {
-        let lost = self.recovery.may_be_given(id.0, self.recovery.device);
-        if self.has_to_wait(pool) && !lost { Intent::Waiting } else { Intent::Normal }
+    /// What becomes of a device that the map doesn't have yet.
+    fn first_intent(&self, pool: PoolId) -> Intent {
+        if self.has_to_wait(pool) { Intent::Waiting } else { Intent::Normal }
     }
 
     /// Groups in doubt of which this device, which is empty now, may have had more than others.

@@ -5,7 +5,7 @@ use crate::command::{self, Command, Forget};
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::publish::gaps;
-use crate::recovery::Given;
+use crate::recovery::{Given, first_generation};
 use crate::refused::Refused;
 use crate::state::check_size;
 use alloc::collections::BTreeMap;
@@ -96,7 +96,8 @@ impl State {
             .retain(|g| self.may_be_client(SdcId(g.sdc)) && !mutant::on(Mutant::ForgetMapping));
         let mapping =
             info.mapping.as_ref().map_or_else(|| Mapping::everyone(1), |_| Mapping::of(Some(told)));
-        let generation = old.map_or(1, |v| v.generation).max(mapping.newest());
+        let first = || first_generation(self.recovery.at).max(mapping.newest()).max(1);
+        let generation = old.map_or_else(first, |v| v.generation.max(mapping.newest()));
         let volume = Volume {
             name: info.name.clone(),
             size: info.size,

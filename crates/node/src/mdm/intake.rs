@@ -322,7 +322,11 @@ impl Mdm {
         let mut silent = self.state.in_the_way(m);
         silent.retain(|device| !self.devices.contains_key(device));
         silent.iter().for_each(|device| self.probe(*device, out));
-        let late = silent.iter().filter_map(|device| self.detector.overdue(now, *device));
+        // Any other reason to refuse this one has nothing to do with who is there.
+        let known = self.state.devices.get(&DeviceId(m.device));
+        let right = known.is_some_and(|d| d.store == m.store && d.intent != Intent::Removed);
+        let late = silent.iter().filter(|_| right);
+        let late = late.filter_map(|device| self.detector.overdue(now, *device));
         let late: Vec<Verdict> = late.collect();
         if !late.is_empty() {
             self.push(Input::Verdicts(late));

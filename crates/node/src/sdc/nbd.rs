@@ -254,7 +254,7 @@ impl Sdc {
 
     /// Refuses what waits for a place of connections whose leave is over, and what their sessions ask for then.
     fn nbd_refuse(&mut self, now: Time, out: &mut Effects) {
-        let over = self.nbd_over();
+        let over = self.nbd_over(|old, new| old.generation != new.generation);
         while !over.is_empty() {
             let mut refused = Vec::new();
             for queue in &mut self.nbd.crowded {
@@ -273,19 +273,20 @@ impl Sdc {
         }
     }
 
-    /// Connections to volumes that this client may not use any more, or otherwise than it did.
-    fn nbd_over(&self) -> BTreeSet<LinkId> {
-        let other = |(link, (id, old)): (&LinkId, &(VolumeId, Grant))| {
-            let volume = self.map.volumes.get(id)?;
-            (self.map.my_grant(volume) != Some(*old)).then_some(*link)
+    /// Connections to volumes that are gone, that this client may not use any more, or in whose leave `other` is true of what it
+    /// was and what it is.
+    fn nbd_over(&self, other: impl Fn(&Grant, &Grant) -> bool) -> BTreeSet<LinkId> {
+        let over = |(link, (id, old)): (&LinkId, &(VolumeId, Grant))| {
+            let new = self.map.volumes.get(id).and_then(|volume| self.map.my_grant(volume));
+            new.is_none_or(|new| other(old, &new)).then_some(*link)
         };
-        self.nbd.leaves.iter().filter_map(other).collect()
+        self.nbd.leaves.iter().filter_map(over).collect()
     }
 
     /// Closes the connections to volumes that this client may not use any more, or otherwise than it did: who
     /// connects again is told what it may. What was asked is answered before.
     pub(super) fn nbd_review(&mut self, now: Time, out: &mut Effects) {
-        for link in self.nbd_over() {
+        for link in self.nbd_over(|old, new| old != new) {
             self.nbd_close(now, link, "its volume is mapped otherwise from now on", out);
         }
     }

@@ -1,7 +1,7 @@
 //! The protection domains, fault sets and storage pools of a topology: they are those that its hosts name.
 
 use super::topology::{Host, InPool, Text, Topology};
-use crate::objects::{MediaType, NewDevices, Settings};
+use crate::objects::{MediaType, Settings};
 use crate::spec::VolumeSpec;
 use anyhow::{Result, bail};
 use base::Policy;
@@ -29,9 +29,6 @@ pub struct PoolPlan {
     /// The same for copies that only move.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebalance: Option<Text<Policy>>,
-    /// What becomes of devices that come into it for the first time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub new_devices: Option<NewDevices>,
 }
 
 /// Fault sets or pools, and the hosts that are, or have devices, in them.
@@ -40,8 +37,8 @@ type Homes<'a> = BTreeMap<&'a str, Vec<&'a Host>>;
 impl PoolPlan {
     fn settings(&self) -> Settings {
         let (rebuild, rebalance) = (self.rebuild.map(|p| p.0), self.rebalance.map(|p| p.0));
-        let (spare, media, new_devices) = (self.spare_percent, self.media, self.new_devices);
-        Settings { spare, media, rebuild, rebalance, new_devices }
+        let (spare, media) = (self.spare_percent, self.media);
+        Settings { spare, media, rebuild, rebalance, new_devices: None }
     }
 }
 

@@ -72,7 +72,6 @@ devices = ["block:/dev/sdb"]
 # name = "fast"
 # media = "ssd"
 # spare_percent = 34
-# new_devices = "wait"
 # rebuild = "latency:20ms"
 # rebalance = "favour:10:4MiB"
 "#;

@@ -337,6 +337,7 @@ pub fn add(
         Size(device.capacity_bytes),
         match replaced {
             Some(_) => "It is filled from the other copies now: see `gabion status`.",
+            None if device.waiting => "It gets data when it is admitted: `gabion device admit`.",
             None => "It gets its share of the data now, bit by bit: see `gabion status`.",
         }
     );

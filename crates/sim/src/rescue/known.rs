@@ -18,8 +18,9 @@ pub(super) struct Known {
     by: BTreeMap<VolumeId, Vec<Life>>,
     /// For each volume, and each of its groups that the log doesn't have: servers whose maps have the group.
     groups: BTreeMap<VolumeId, Vec<Vec<Life>>>,
-    /// Servers whose devices hold data of a volume.
+    /// Servers whose devices hold data of a volume; of those that were off nobody knows.
     held: BTreeMap<VolumeId, Vec<Life>>,
+    some_off: bool,
     /// Volumes that are deleted, as somebody knows.
     deleted: BTreeSet<VolumeId>,
 }
@@ -61,6 +62,11 @@ impl Known {
         known
     }
 
+    /// Some servers were off at the loss: what they hold isn't known here.
+    pub fn with_some_off(self, some_off: bool) -> Known {
+        Known { some_off, ..self }
+    }
+
     /// What is wrong with that these volumes are not known any more. `ran`: the server is in this life yet; `kept`: it is
     /// known that nobody knows what became of the volume.
     pub fn judge(
@@ -79,7 +85,8 @@ impl Known {
                      not known any more"
                 ));
             }
-            let told = named || self.held.get(id).is_some_and(|by| !by.is_empty());
+            let held = self.held.get(id).is_some_and(|by| !by.is_empty());
+            let told = named || held || self.some_off;
             if told && !kept(*id) {
                 return Err(format!("nobody knows what became of {id}, and it counts as deleted"));
             }
