@@ -250,8 +250,6 @@ pub enum Mutant {
     NoFrameLimit,
     /// Links: any number of strangers may be there.
     EndlessStrangers,
-    /// Mdm: a copy that never was whole counts as an older one, which an operator may have served.
-    OfferPartial,
     /// R8: what waits at an NBD connection when the volume is mapped otherwise is asked for under the new leave.
     KeepLeave,
     /// R4: what a newer life of a server knows is taken for what the older one knows.
@@ -402,7 +400,6 @@ impl Mutant {
         Mutant::ClearUnlost,
         Mutant::NoFrameLimit,
         Mutant::EndlessStrangers,
-        Mutant::OfferPartial,
         Mutant::KeepLeave,
         Mutant::OneLife,
         Mutant::NewerIsDead,

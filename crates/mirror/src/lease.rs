@@ -245,8 +245,10 @@ impl Leases {
         if life < entry.incarnation {
             return false; // what a former life knows says nothing of the newer one
         }
-        if life > entry.incarnation && !mutant::on(Mutant::OneLife) {
-            *entry = unknown(until, entry.former.max(entry.until));
+        if life > entry.incarnation {
+            let one = mutant::on(Mutant::OneLife);
+            let former = if one { Time::ZERO } else { entry.former.max(entry.until) };
+            *entry = unknown(until, former);
         }
         entry.said = map;
         let news = map > entry.map && map <= mine;

@@ -21,6 +21,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::ForgetSilently,
         Mutant::ForgetEverywhere,
         Mutant::KeepLeave,
+        Mutant::OneLife,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;

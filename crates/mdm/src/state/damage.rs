@@ -10,7 +10,6 @@ use crate::status::Observed;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::mutant::{self, Mutant};
 use base::{DeviceId, Epoch, GroupId, UNIT, VolumeId};
 use wire::control::{self, AcceptedLoss, Intent, Unserved, UnservedGroup, VolumeDamage};
 
@@ -74,8 +73,7 @@ impl State {
         seen: &Observed,
     ) -> Vec<DeviceId> {
         if group.doubt != Doubt::None {
-            let partial = mutant::on(Mutant::OfferPartial);
-            return if partial { told.any.iter().copied().collect() } else { told.whole.clone() };
+            return told.whole.clone();
         }
         let old = |d: &DeviceId| {
             let old = !group.lost && !group.in_sync.contains(d);

@@ -41,3 +41,44 @@ fn written(history: &History) -> Written {
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Answer, Record};
+    use base::Time;
+
+    fn op(kind: IoKind, sector: u32, seen: Vec<u32>) -> Record {
+        let answer = Some(Answer { moment: 1, at: Time(1), result: Ok(()) });
+        Record {
+            client: 0,
+            life: 1,
+            volume: VolumeId(1),
+            kind,
+            sector,
+            sectors: 2,
+            invoked: 0,
+            at: Time(0),
+            clock: Time(0),
+            answer,
+            seen,
+            cut: None,
+            knew: None,
+            left: false,
+            gone: None,
+        }
+    }
+
+    #[test]
+    fn what_was_there_once_may_come_back_and_nothing_else() {
+        let judge = |seen: [u32; 2]| {
+            let read = op(IoKind::Read, 0, seen.to_vec());
+            let writes = [op(IoKind::Write, 0, Vec::new()), op(IoKind::Write, 8, Vec::new())];
+            let mut history = History::default();
+            history.ops.extend(writes.into_iter().chain([read]));
+            check(&history, 2).is_ok()
+        };
+        assert!(judge([1, 0]) && judge([0, 0]) && judge([1, SILENT]));
+        assert!(!judge([1, 2]), "the second write was somewhere else");
+    }
+}
