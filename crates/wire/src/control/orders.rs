@@ -13,7 +13,7 @@ pub struct AdminRequest {
     /// The question or order.
     #[prost(
         oneof = "Ask",
-        tags = "1, 2, 3, 4, 20, 30, 31, 40, 41, 42, 50, 51, 52, 53, 54, 55, 80, 81, 82, 83"
+        tags = "1, 2, 3, 4, 20, 30, 31, 32, 40, 41, 42, 50, 51, 52, 53, 54, 55, 80, 81, 82, 83"
     )]
     pub ask: Option<Ask>,
 }
