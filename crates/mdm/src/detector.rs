@@ -79,6 +79,21 @@ impl Watch {
         now.since(self.heard) >= self.patience(silence, beat)
     }
 
+    /// Declares it lost, once, if it has been silent for longer than that. It counts for what is believable of others.
+    fn give_up(
+        &mut self,
+        now: Time,
+        device: DeviceId,
+        silence: Duration,
+        beat: Duration,
+    ) -> Option<Verdict> {
+        if self.lost || !self.is_silent(now, silence, beat) {
+            return None;
+        }
+        (self.lost, self.silent_since) = (true, Some(now));
+        Some(Verdict { device, incarnation: self.incarnation, dead: false })
+    }
+
     /// Its address has refused a dial, and it was heard so much later that it can't have been dead: refusals say nothing
     /// about this life.
     fn refuses_alive(&self, beat: Duration) -> bool {
@@ -259,14 +274,7 @@ impl Detector {
             if held.contains(&domain) {
                 continue;
             }
-            if !watch.lost && watch.is_silent(now, self.silence, self.beat) {
-                (watch.lost, watch.silent_since) = (true, Some(now));
-                verdicts.push(Verdict {
-                    device: *device,
-                    incarnation: watch.incarnation,
-                    dead: false,
-                });
-            }
+            verdicts.extend(watch.give_up(now, *device, self.silence, self.beat));
         }
         verdicts
     }
@@ -288,12 +296,8 @@ impl Detector {
     pub fn overdue(&mut self, now: Time, device: DeviceId) -> Option<Verdict> {
         // As in `silent`: what this process missed while it stood still says nothing.
         let awake = now.since(self.awake) <= self.silence / 2;
-        let (silence, beat) = (self.silence, self.beat);
-        let late = |w: &&mut Watch| awake && !w.lost && w.is_silent(now, silence, beat);
-        let watch = self.watched.get_mut(&device).filter(late)?;
-        // It counts for what is believable of others.
-        (watch.lost, watch.silent_since) = (true, Some(now));
-        Some(Verdict { device, incarnation: watch.incarnation, dead: false })
+        let watch = self.watched.get_mut(&device).filter(|_| awake)?;
+        watch.give_up(now, device, self.silence, self.beat)
     }
 
     /// Domains in which more servers are silent, or were declared lost for it just now, than is believable.

@@ -129,8 +129,7 @@ impl Healer {
 
     /// Who is away or held out, since when; and whether it is believable that so many died.
     fn look(&mut self, now: Time, state: &State, seen: &Observed, limits: &Limits) {
-        let counts = |d: &Device| !matches!(d.intent, Intent::Removed | Intent::Waiting);
-        let there = |id: &DeviceId| state.devices.get(id).filter(|d| counts(d));
+        let there = |id: &DeviceId| state.devices.get(id).filter(|d| d.intent.counts());
         let worked_on =
             |d: &Device| d.intent == Intent::Maintain && !mutant::on(Mutant::RebuildMaintained);
         let held = |id: &DeviceId| seen.is_out(*id, now);
@@ -144,7 +143,7 @@ impl Healer {
         };
         // One accident may take a fault unit, and it is judged by the units of its domain.
         let mut units: BTreeMap<DomainId, BTreeMap<SdsId, bool>> = BTreeMap::new();
-        for (id, d) in state.devices.iter().filter(|(_, d)| counts(d)) {
+        for (id, d) in state.devices.iter().filter(|(_, d)| d.intent.counts()) {
             let Some(server) = state.servers.get(&d.sds) else { continue };
             let domain = units.entry(server.domain).or_default();
             *domain.entry(server.unit).or_insert(true) &= gone(id);

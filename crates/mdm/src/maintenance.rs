@@ -25,8 +25,7 @@ impl State {
     ) -> Result<Command, Refused> {
         let name = || String::from(&ask.server);
         let server = self.server_named(&ask.server).ok_or_else(|| Refused::NoServer(name()))?;
-        let there =
-            |d: &Device| d.sds == server && !matches!(d.intent, Intent::Removed | Intent::Waiting);
+        let there = |d: &Device| d.sds == server && d.intent.counts();
         let meant = || self.devices.iter().filter(|(_, d)| there(d));
         let all: BTreeSet<DeviceId> = meant().map(|(id, _)| *id).collect();
         if all.is_empty() {

@@ -158,8 +158,7 @@ fn can_do_without(devices: &BTreeSet<DeviceId>, now: Time, state: &State, seen: 
     let Some(unit) = devices.first().and_then(|d| state.unit_of(*d)) else { return false };
     let domain = state.domain_of(unit);
     let (mut all, mut out) = (BTreeSet::from([unit]), BTreeSet::new());
-    let counts = |d: &Device| !matches!(d.intent, Intent::Removed | Intent::Waiting);
-    for (id, d) in state.devices.iter().filter(|(_, d)| counts(d)) {
+    for (id, d) in state.devices.iter().filter(|(_, d)| d.intent.counts()) {
         if state.domain_of(d.sds) == domain && state.unit(d.sds) != unit {
             all.insert(state.unit(d.sds));
             if !d.up || seen.is_out(*id, now) {

@@ -491,8 +491,7 @@ impl State {
     pub fn units_beside(&self, device: DeviceId) -> usize {
         let Some(device) = self.devices.get(&device) else { return 0 };
         let domain = self.domain_of(device.sds);
-        let counts = |d: &&Device| !matches!(d.intent, Intent::Waiting | Intent::Removed);
-        let counted = self.devices.values().filter(counts);
+        let counted = self.devices.values().filter(|d| d.intent.counts());
         let units = counted.filter(|d| self.domain_of(d.sds) == domain).map(|d| self.unit(d.sds));
         units.collect::<BTreeSet<SdsId>>().len()
     }

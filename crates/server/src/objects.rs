@@ -193,8 +193,7 @@ impl Settings {
 }
 
 /// What becomes of devices that come into a pool for the first time.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewDevices {
     /// They get copies at once
     Join,

@@ -228,13 +228,9 @@ impl Admin {
             Order::Forget(id) => {
                 Ask::RecoverMdm(RecoverMdm { delete: vec![id.0], ..RecoverMdm::default() })
             }
-            Order::Accept(volumes) => Ask::AcceptLoss(AcceptLoss {
+            Order::Accept(volumes) | Order::UseStale(volumes) => Ask::AcceptLoss(AcceptLoss {
                 volumes: (0..8).filter(|v| volumes >> v & 1 == 1).map(name).collect(),
-                ..AcceptLoss::default()
-            }),
-            Order::UseStale(volumes) => Ask::AcceptLoss(AcceptLoss {
-                volumes: (0..8).filter(|v| volumes >> v & 1 == 1).map(name).collect(),
-                stale: true,
+                stale: matches!(order, Order::UseStale(_)),
                 ..AcceptLoss::default()
             }),
             Order::GiveUpSpare(pool) => Ask::SetPool(SetPool {

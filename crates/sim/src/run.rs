@@ -288,8 +288,8 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     let patience = limits.suspect_after * 6 + Duration::from_secs(2);
     become_whole(stage)?;
     // A device that hangs since the storm may do so for longer than clients wait for an answer.
-    let hangs = || Some("a device hangs since the storm".into());
-    wait(stage, "I8", CALM, |s| s.world.awaits_disk(now).then(hangs).flatten())?;
+    let hangs = || "a device hangs since the storm".into();
+    wait(stage, "I8", CALM, |s| s.world.awaits_disk(now).then(hangs))?;
     if !stage.doubtful().is_empty() {
         // Whoever reports late may know more.
         let until = stage.world.now() + patience;

@@ -87,6 +87,11 @@ impl Cluster {
         gabion(args.iter().copied().chain(["--dir", self.dir()]))
     }
 
+    /// The same, with the words of a line.
+    pub fn say(&self, line: &str) -> Result<Ran> {
+        self.gabion(&line.split(' ').collect::<Vec<_>>())
+    }
+
     /// What `status --json` says, whatever the state.
     pub fn status(&self) -> Result<Value> {
         let ran = self.gabion(&["status", "--json"])?;

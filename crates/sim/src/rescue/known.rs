@@ -18,8 +18,8 @@ pub(super) struct Known {
     by: BTreeMap<VolumeId, Vec<Life>>,
     /// For each volume, and each of its groups that the log doesn't have: servers whose maps have the group.
     groups: BTreeMap<VolumeId, Vec<Vec<Life>>>,
-    /// Servers whose devices hold data of a volume; of those that were off nobody knows.
-    held: BTreeMap<VolumeId, Vec<Life>>,
+    /// Volumes of which a device holds data; what those hold that were off nobody knows.
+    held: BTreeSet<VolumeId>,
     some_off: bool,
     /// Volumes that are deleted, as somebody knows.
     deleted: BTreeSet<VolumeId>,
@@ -43,14 +43,14 @@ pub(super) struct Has {
 impl Known {
     /// What is known of these volumes: by servers, and by what the recovery begins with.
     pub fn new(ids: &[VolumeId], servers: &[(Life, Has)], log: Option<&Has>) -> Known {
-        let mut known = Known::default();
+        let held = servers.iter().flat_map(|(_, has)| &has.held).copied().collect();
+        let mut known = Known { held, ..Known::default() };
         let maps = || servers.iter().map(|(_, has)| has);
         let all = |what: &dyn Fn(&Has) -> bool| {
             servers.iter().filter(|(_, has)| what(has)).map(|(life, _)| *life).collect()
         };
         for id in ids {
             known.by.insert(*id, all(&|has| has.volumes.contains_key(id)));
-            known.held.insert(*id, all(&|has| has.held.contains(id)));
             let groups: BTreeSet<_> = maps().filter_map(|m| m.volumes.get(id)).flatten().collect();
             let groups = groups.into_iter().filter(|g| log.is_none_or(|l| !l.groups.contains(g)));
             known.groups.insert(*id, groups.map(|g| all(&|has| has.groups.contains(g))).collect());
@@ -85,8 +85,7 @@ impl Known {
                      not known any more"
                 ));
             }
-            let held = self.held.get(id).is_some_and(|by| !by.is_empty());
-            let told = named || held || self.some_off;
+            let told = named || self.held.contains(id) || self.some_off;
             if told && !kept(*id) {
                 return Err(format!("nobody knows what became of {id}, and it counts as deleted"));
             }

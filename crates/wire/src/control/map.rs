@@ -31,6 +31,11 @@ impl Intent {
         matches!(self, Intent::Remove | Intent::Protect)
     }
 
+    /// True when it counts for what is judged of the cluster: it is neither removed, nor new and not admitted.
+    pub fn counts(self) -> bool {
+        !matches!(self, Intent::Removed | Intent::Waiting)
+    }
+
     /// True while its server is in maintenance.
     pub fn maintains(self) -> bool {
         matches!(self, Intent::Maintain | Intent::Protect)

@@ -197,7 +197,7 @@ fn a_backup_is_restored_after_all_processes_have_ended_and_new_volumes_are_not_d
         lose_logs()?;
         cluster.gabion(&["mdm", "restore", old, "--yes"])?.ok()?;
         for name in ["mdm start 1", "sds start 1", "sds start 2", "sds start 3"] {
-            cluster.gabion(&name.split(' ').collect::<Vec<_>>())?;
+            cluster.say(name)?;
         }
         let told = || -> Result<()> {
             wait("it is told that there is more than the backup has", secs(30), || {

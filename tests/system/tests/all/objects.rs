@@ -136,10 +136,7 @@ fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
         let options =
             Options { device: "ram:256MiB", volumes: &["old:64MiB"], ..Options::default() };
         let cluster = Cluster::start(&options)?;
-        let say = |line: &str| {
-            let args: Vec<&str> = line.split(' ').collect();
-            cluster.gabion(&args)
-        };
+        let say = |line: &str| cluster.say(line);
         let before = groups(&cluster, &["sds1", "sds2", "sds3"])?;
         say("pool create fast --media ssd --spare 20")?.ok()?;
         say("pool create fast")?.fails(1, &["storage pool `fast` already"])?;
@@ -211,22 +208,13 @@ fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
     });
 }
 
-/// Units of the volume that they write: one of each group.
-const UNITS: u64 = 384;
-/// Clients at a time, and how often others come: 30 were enough to make a device fail for good.
-const CLIENTS: u32 = 6;
-const TURNS: u32 = 6;
-
 #[test]
 fn a_new_server_waits_where_a_pool_says_so_and_gets_copies_when_it_is_admitted() {
     case(|| {
         let options =
             Options { device: "ram:256MiB", volumes: &["old:64MiB"], ..Options::default() };
         let cluster = Cluster::start(&options)?;
-        let say = |line: &str| {
-            let args: Vec<&str> = line.split(' ').collect();
-            cluster.gabion(&args)
-        };
+        let say = |line: &str| cluster.say(line);
         say("pool set default --new-devices wait")?.ok()?;
         let total = cluster.status()?["capacity"]["total_bytes"].clone();
         let _new = Extra::sds(&cluster, "new", "", "default")?;
@@ -244,6 +232,12 @@ fn a_new_server_waits_where_a_pool_says_so_and_gets_copies_when_it_is_admitted()
         })
     });
 }
+
+/// Units of the volume that they write: one of each group.
+const UNITS: u64 = 384;
+/// Clients at a time, and how often others come: 30 were enough to make a device fail for good.
+const CLIENTS: u32 = 6;
+const TURNS: u32 = 6;
 
 /// A client with a name of its own writes its block of each unit.
 fn write_as(cluster: &Cluster, name: u32) -> Result<()> {
