@@ -256,6 +256,10 @@ pub enum Mutant {
     OneLife,
     /// R4: a newer life of a server proves that the older one is dead, wherever it was started.
     NewerIsDead,
+    /// A recovery takes an older disk for the one that replaced it.
+    OldDisk,
+    /// After a recovery an older process takes the place of a newer one.
+    EarlierLife,
     /// Mirror: what is under way to a member has no bound.
     NoWindow,
     /// Mirror: operations of clients have no bound.
@@ -403,6 +407,8 @@ impl Mutant {
         Mutant::KeepLeave,
         Mutant::OneLife,
         Mutant::NewerIsDead,
+        Mutant::OldDisk,
+        Mutant::EarlierLife,
         Mutant::NoWindow,
         Mutant::EndlessLoad,
         Mutant::MdmBelieveDisk,

@@ -388,6 +388,10 @@ pub struct Reconcile {
     /// The same for clients.
     #[prost(uint32, tag = "11")]
     pub sdc: u32,
+    /// When the recovery ends: a device is there that was replaced, and the one that replaced it did not come. Groups that
+    /// stay in doubt may have been served by that one alone.
+    #[prost(bool, tag = "12")]
+    pub replaced: bool,
 }
 
 /// An order to delete data of volumes that nobody knows.

@@ -74,7 +74,9 @@ impl State {
         };
         let (device, incarnation) = match known {
             Some((id, d)) if d.nonce == m.nonce => (id, d.incarnation),
-            Some((_, d)) if older || d.past.contains(&m.nonce) => {
+            Some((_, d))
+                if older || d.past.contains(&m.nonce) || is_earlier(m.incarnation, d.incarnation) =>
+            {
                 return Registration::Superseded(superseded(&m.sds));
             }
             Some((id, d)) => (id, self.life_of(m.incarnation, d.incarnation)),
@@ -313,7 +315,9 @@ impl State {
         }
         let (sdc, incarnation) = match known {
             Some((id, s)) if s.nonce == m.nonce => (id, s.incarnation),
-            Some((_, s)) if older || s.past.contains(&m.nonce) => {
+            Some((_, s))
+                if older || s.past.contains(&m.nonce) || is_earlier(m.incarnation, s.incarnation) =>
+            {
                 return Registration::Superseded(superseded(&m.name));
             }
             Some((id, s)) => (id, self.life_of(m.incarnation, s.incarnation)),
@@ -647,6 +651,12 @@ impl State {
     pub fn servers_up(&self) -> usize {
         self.devices.values().filter(|d| d.up).map(|d| d.sds).collect::<BTreeSet<SdsId>>().len()
     }
+}
+
+/// Whether an MDM gave this life to a process before it gave another process the one that is known: the first process was
+/// superseded then, also if that decision is lost.
+fn is_earlier(told: u64, known: Incarnation) -> bool {
+    told != 0 && told < known.0 && !mutant::on(Mutant::EarlierLife)
 }
 
 fn whole_units(size: u64) -> Result<u64, Refused> {

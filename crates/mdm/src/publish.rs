@@ -86,6 +86,7 @@ pub fn device_info(id: DeviceId, d: &Device) -> DeviceInfo {
         scrub: d.scrub,
         intent: d.intent as i32,
         pool: d.pool.0,
+        store: d.store,
     }
 }
 

@@ -30,11 +30,15 @@
 //! The new epoch is above all that anybody can have seen: a recovery adds [`JUMP`]. docs/design/0005-mdm-cluster.md has
 //! the argument.
 
+mod word;
+
+pub use word::{Word, Words};
+
 use crate::command::{Command, Forget, Reconcile};
 use crate::group::{Doubt, Group};
 use crate::members::Member;
 use crate::publish::group_info;
-use crate::refused::{MAX_SDCS, MAX_VOLUMES};
+use crate::refused::MAX_VOLUMES;
 use crate::state::{Device, IDS_END, State};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -43,7 +47,8 @@ use base::{DeviceId, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant}
 use core::cmp::Reverse;
 use core::ops::Range;
 use prost::Message;
-use wire::control::{GroupInfo, Intent, RecoveryStatus, Report, VolumeInfo};
+use wire::control::{GroupInfo, Intent, RecoveryStatus, VolumeInfo};
+use word::Said;
 
 /// How far a recovery moves epochs, lives and versions of the map on. None of them rises so far by itself.
 pub const JUMP: u64 = 1 << 32;
@@ -55,10 +60,6 @@ const GENERATIONS: u32 = 1 << 16;
 const IDS: u32 = 1000;
 /// The same for groups and volumes.
 const MANY_IDS: u32 = 1 << 16;
-/// Groups that one device may tell of.
-const TOLD_GROUPS: usize = 1 << 17;
-/// Volumes of which one device may say that it holds data.
-const TOLD_HELD: usize = 1 << 17;
 /// Groups in one command.
 const GROUPS: usize = 2048;
 /// Volumes in one command.
@@ -146,101 +147,6 @@ impl Given {
     }
 }
 
-/// No group ever comes to this epoch: recoveries add [`JUMP`] each.
-const EPOCHS: u64 = 1 << 62;
-
-/// What one server's device has told.
-#[derive(Clone, Debug, Default)]
-pub struct Word {
-    version: MapVersion,
-    told: MapVersion,
-    groups: BTreeMap<GroupId, Said>,
-    volumes: BTreeMap<VolumeId, VolumeInfo>,
-    next_volume: u32,
-    held: BTreeSet<u32>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Said {
-    acted: u64,
-    /// In that epoch it was a joiner.
-    joiner: bool,
-    base: u64,
-    config: Option<GroupInfo>,
-}
-
-impl Word {
-    /// Takes in a part of a report; false, if no honest device can have so much to tell.
-    #[must_use]
-    pub fn add(&mut self, part: Report) -> bool {
-        let groups = self.groups.len() + part.groups.len();
-        let volumes = self.volumes.len() + part.volumes.len();
-        if groups > TOLD_GROUPS
-            || volumes > MAX_VOLUMES
-            || self.held.len() + part.held.len() > TOLD_HELD
-            || part.groups.iter().any(|g| g.acted.max(g.base) >= EPOCHS)
-            || part.groups.iter().filter_map(|g| g.config.as_ref()).any(|c| c.epoch >= EPOCHS)
-        {
-            return false;
-        }
-        (self.version, self.told) = (MapVersion(part.version), MapVersion(part.told));
-        self.next_volume = part.next_volume;
-        self.held.extend(part.held);
-        for g in part.groups {
-            let (acted, joiner, base) = (g.acted, g.joiner, g.base);
-            let said = Said { acted, joiner, base, config: g.config };
-            self.groups.insert(GroupId(g.group), said);
-        }
-        part.volumes.into_iter().all(|v| self.add_volume(v))
-    }
-
-    /// A volume that is mapped to many clients comes in several parts.
-    fn add_volume(&mut self, told: VolumeInfo) -> bool {
-        let Some(known) = self.volumes.get_mut(&VolumeId(told.id)) else {
-            self.volumes.insert(VolumeId(told.id), told);
-            return true;
-        };
-        let more = told.mapping.map_or_else(Vec::new, |m| m.sdcs);
-        let sdcs = &mut known.mapping.get_or_insert_default().sdcs;
-        sdcs.extend(more);
-        sdcs.len() <= MAX_SDCS
-    }
-
-    /// Groups with the newest epochs in which the device took part.
-    pub(crate) fn took_part(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
-        self.groups.iter().map(|(group, said)| (*group, said.acted))
-    }
-
-    fn acted(&self, group: GroupId) -> u64 {
-        self.groups.get(&group).map_or(0, |s| s.acted)
-    }
-
-    fn config(&self, group: GroupId) -> Option<&GroupInfo> {
-        self.groups.get(&group)?.config.as_ref()
-    }
-
-    /// The device took part in no epoch of this group, as far as it remembers; and no map of its process says that it
-    /// was in sync since. One of after the recovery says nothing of that.
-    fn is_blank(&self, group: GroupId, began: MapVersion) -> bool {
-        !self.has_map(began) && self.acted(group) == 0
-    }
-
-    /// Its process has a map that lost MDMs made.
-    fn has_map(&self, began: MapVersion) -> bool {
-        self.version.0 > 0 && self.version < began
-    }
-
-    /// If this device was emptied, it was so before this configuration of a group was made: it has taken part since, or
-    /// its map knows its present life and this very configuration.
-    fn is_witness(&self, group: GroupId, newest: &GroupInfo, began: MapVersion) -> bool {
-        let knows = || self.config(group).is_some_and(|c| c.epoch == newest.epoch);
-        self.acted(group) > 0 || self.has_map(began) && knows()
-    }
-}
-
-/// What devices have told, each in its present life.
-pub type Words = BTreeMap<DeviceId, Word>;
-
 /// Copies of a group in doubt, as devices have told.
 #[derive(Default)]
 pub(crate) struct Copies {
@@ -267,8 +173,11 @@ enum Verdict {
 
 /// Who can still tell something.
 struct Heard {
-    /// Devices that the state has or a server's map names, and that have not reported.
+    /// Devices that the state has or a server's map names, and that have not reported; or another one has, whose content
+    /// is older.
     silent: BTreeSet<DeviceId>,
+    /// These others.
+    older: BTreeSet<DeviceId>,
     /// Devices that nobody has named may still come, too.
     patient: bool,
 }
@@ -367,7 +276,7 @@ impl State {
 
     fn heard(&self, words: &Words, patient: bool) -> Heard {
         if mutant::on(Mutant::CloseUnheard) {
-            return Heard { silent: BTreeSet::new(), patient: false };
+            return Heard { silent: BTreeSet::new(), older: BTreeSet::new(), patient: false };
         }
         let told = words.values().flat_map(|w| w.groups.values()).filter_map(|s| s.config.as_ref());
         let named = told.flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
@@ -380,9 +289,40 @@ impl State {
         };
         let unknown = named.iter().copied().filter(|d| !self.devices.contains_key(d));
         let all = self.devices.iter().filter_map(counts).chain(unknown);
-        let silent = all.filter(|d| !words.contains_key(d)).collect();
+        let mut silent: BTreeSet<DeviceId> = all.filter(|d| !words.contains_key(d)).collect();
+        let older = self.older(words);
+        silent.extend(&older);
         // A state without a device is of before everything: nobody can say that all have come.
-        Heard { silent, patient: patient || self.recovery.open && self.devices.is_empty() }
+        Heard { silent, older, patient: patient || self.recovery.open && self.devices.is_empty() }
+    }
+
+    /// Devices that were replaced since the state was made, and are back: in the newest map that tells of such a device,
+    /// another content stands for it. What that one knows is missing. One that is empty is no older one: it has come
+    /// since.
+    fn older(&self, words: &Words) -> BTreeSet<DeviceId> {
+        let mut newest: BTreeMap<DeviceId, (MapVersion, u64)> = BTreeMap::new();
+        if mutant::on(Mutant::OldDisk) {
+            return BTreeSet::new();
+        }
+        for word in words.values() {
+            for (device, store) in word.stores(self.recovery.began) {
+                let entry = newest.entry(device).or_insert((word.version, store));
+                *entry = (*entry).max((word.version, store));
+            }
+        }
+        let is_old = |(d, (_, store)): (&DeviceId, &(MapVersion, u64))| {
+            let word = words.get(d).filter(|w| w.took_part().any(|(_, acted)| acted > 0));
+            word.is_some() && self.devices.get(d).is_some_and(|here| here.store != *store)
+        };
+        let old = newest.iter().filter(|entry| is_old(*entry)).map(|(d, _)| *d);
+        old.filter(|d| self.devices[d].intent != Intent::Removed).collect()
+    }
+
+    /// The content of a device that told is the one that this map knows.
+    fn is_content_of(&self, map: &Word, device: DeviceId) -> bool {
+        let here = self.devices.get(&device).map(|d| d.store);
+        let known = map.store_of(device).filter(|_| !mutant::on(Mutant::OldDisk));
+        known.is_none_or(|store| here == Some(store))
     }
 
     fn judge(&self, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
@@ -390,13 +330,14 @@ impl State {
         if group.in_sync.is_empty() && mutant::on(Mutant::SettleLost) {
             return Verdict::Known(group_info(id, group));
         }
-        let told = words.values().filter_map(|w| w.config(id));
-        let newest = match told.max_by_key(|g| g.epoch).filter(|g| g.epoch > group.epoch.0) {
-            Some(told) => told.clone(),
-            None => group_info(id, group),
-        };
+        let told = words.values().filter_map(|w| Some((w.config(id)?, w)));
+        let told = told.max_by_key(|(g, _)| g.epoch).filter(|(g, _)| g.epoch >= group.epoch.0);
+        let newer = told.filter(|(g, _)| g.epoch > group.epoch.0);
+        let newest = newer.map_or_else(|| group_info(id, group), |(g, _)| g.clone());
+        // What is on a device is what the newest configuration speaks of.
+        let same = |d: DeviceId| told.is_none_or(|(_, map)| self.is_content_of(map, d));
         if group.doubt == Doubt::Gone {
-            return self.judge_emptied(words, id, newest, heard);
+            return self.judge_emptied(words, id, newest, heard, &same);
         }
         // An earlier recovery left this doubt, and the backup of this one is older. A newer map may know more.
         if is_gone(&newest) {
@@ -406,7 +347,8 @@ impl State {
             };
         }
         let in_sync = || newest.in_sync.iter().map(|d| DeviceId(*d));
-        let missing: BTreeSet<DeviceId> = in_sync().filter(|d| !words.contains_key(d)).collect();
+        let is_here = |d: &DeviceId| words.contains_key(d) && !heard.older.contains(d) && same(*d);
+        let missing: BTreeSet<DeviceId> = in_sync().filter(|d| !is_here(d)).collect();
         let acted = words.values().map(|w| w.acted(id));
         let last = acted.max().filter(|_| !mutant::on(Mutant::IgnoreActed)).unwrap_or(0);
         let later = last > newest.epoch;
@@ -425,6 +367,11 @@ impl State {
         if !heard.is_complete() {
             let all = later || blank || missing.is_disjoint(&heard.silent);
             return Verdict::WaitsFor(if all { heard.silent.clone() } else { missing });
+        }
+        // What was there before may have taken part later.
+        let mut members = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
+        if members.any(|d| words.contains_key(&d) && !same(d)) {
+            return Verdict::Stuck;
         }
         let sealed = |(d, w): (&DeviceId, &Word)| {
             let said = w.groups.get(&id)?;
@@ -449,13 +396,17 @@ impl State {
         id: GroupId,
         newest: GroupInfo,
         heard: &Heard,
+        same: &dyn Fn(DeviceId) -> bool,
     ) -> Verdict {
         let state = &self.groups[&id];
         let ids = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
         let members: BTreeSet<DeviceId> = ids.chain(state.replicas.iter().copied()).collect();
-        let came = members.iter().filter_map(|d| words.get(d));
-        let witnesses = came.filter(|w| w.is_witness(id, &newest, self.recovery.began)).count();
-        let silent = members.iter().filter(|d| !words.contains_key(d)).count();
+        let is_silent = |d: &DeviceId| !words.contains_key(d) || heard.older.contains(d);
+        let (silent, came): (Vec<DeviceId>, Vec<_>) = members.iter().partition(|d| is_silent(d));
+        let is_witness = |d: &&DeviceId| {
+            same(**d) && words[*d].is_witness(id, &newest, self.recovery.began)
+        };
+        let (witnesses, silent) = (came.iter().filter(is_witness).count(), silent.len());
         let later = words.values().any(|w| w.acted(id) > newest.epoch);
         let newer = newest.epoch > state.epoch.0 && newest.primary != 0;
         let may = newer && !newest.in_sync.is_empty() && !later;
@@ -539,13 +490,15 @@ fn sealed_in(newest: &GroupInfo, epoch: u64, mut whole: Vec<DeviceId>) -> GroupI
 pub fn close(state: &State, words: &Words, patient: bool) -> Command {
     let mut closed = state.clone();
     closed.recovery.open = false;
+    // A map that knows of a newer content may be gone later; that there was one must not be forgotten.
+    let replaced = !state.heard(words, patient).older.is_empty();
     let known = match plan(&closed, words, patient) {
         Some(Command::Reconcile(known)) => known,
         _ => Reconcile::default(),
     };
     let mut left = strange(state, words);
     left.truncate(MAX_VOLUMES); // it is for people, and has to fit into an entry
-    Command::Reconcile(Reconcile { close: true, left, ..known })
+    Command::Reconcile(Reconcile { close: true, left, replaced, ..known })
 }
 
 /// The next thing that follows from what was told, if anything does. `patient`: devices may still come of which nobody

@@ -504,7 +504,6 @@ fn a_client_that_was_removed_is_known_to_be_gone_after_a_recovery_too() {
         name: name.into(),
         nonce: 77,
         id,
-        incarnation: 1,
         ..Default::default()
     };
     let known = |s: &State, m: &control::RegisterSdc| {

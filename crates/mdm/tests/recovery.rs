@@ -7,6 +7,8 @@ mod gone;
 mod ids;
 #[path = "recovery/late.rs"]
 mod late;
+#[path = "recovery/replaced.rs"]
+mod replaced;
 #[path = "recovery/strangers.rs"]
 mod strangers;
 
@@ -19,6 +21,7 @@ use mdm::recovery::{JUMP, Word, Words, close, plan};
 use mdm::{Outcome, State};
 use wire::control::DeviceKind::{Durable, Ram};
 use wire::control::{self, DeviceKind, GroupInfo, GroupReport, RecoverMdm, Report, VolumeInfo};
+use wire::control::StoreInfo;
 
 fn recovered(kind: DeviceKind) -> State {
     with_recovery(pair(kind))
@@ -352,6 +355,7 @@ fn a_volume_made_since_is_kept_where_one_of_its_groups_waits() {
             volume.clone()
         ],
         held: vec![1, 2],
+        ..Report::default()
     }));
     // Another volume lies on a device of which nobody knows anything.
     let mut two = one.clone();

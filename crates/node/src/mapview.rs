@@ -37,6 +37,8 @@ pub struct Device {
     pub scrub: u32,
     /// Its storage pool.
     pub pool: PoolId,
+    /// What is on it: drawn when its store was made.
+    pub store: u64,
 }
 
 /// What a storage pool says about copies; `None`: nothing, so as `Limits` say.
@@ -381,6 +383,7 @@ fn device(info: DeviceInfo) -> Device {
         kind: info.kind(),
         scrub: info.scrub,
         pool: PoolId(info.pool),
+        store: info.store,
     }
 }
 

@@ -80,6 +80,9 @@ impl Stage {
             Action::Thaw(client) => self.thaw(client),
             Action::Double(i) => self.double(i),
             Action::Wake(i) => self.wake(i),
+            Action::NewDisk(i) => self.new_disk(i),
+            Action::OlderDisk(i) => self.older_disk(i),
+            Action::NewerDisk(i) => self.newer_disk(i),
             Action::Drift(who, ppm) => self.world.drift(self.proc(who), ppm.into()),
             Action::Reset(a, b) => {
                 let (a, b) = (self.proc(a), self.proc(b));

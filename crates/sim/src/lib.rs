@@ -35,6 +35,7 @@ pub mod scale;
 pub mod shrink;
 pub mod stage;
 pub mod stamp;
+mod replaced;
 pub mod tamper;
 pub mod trace;
 mod twins;

@@ -208,6 +208,12 @@ pub enum Action {
     Double(u8),
     /// The process that was frozen at that goes on, beside the other one.
     Wake(u8),
+    /// A server's disk is exchanged for an empty one, if all copies are whole, and kept.
+    NewDisk(u8),
+    /// While all MDMs' logs are lost: that older disk stands in its place again.
+    OlderDisk(u8),
+    /// The disk that had replaced it does.
+    NewerDisk(u8),
 }
 
 impl Action {

@@ -306,6 +306,11 @@ impl Stage {
         }
     }
 
+    /// The recovery is over: other content of devices is relied on.
+    pub(crate) fn is_rescued(&self) -> bool {
+        self.rescue.phase == Phase::Over && self.doubtful().is_empty()
+    }
+
     /// Looks whether the recovery is over, and what came of it.
     pub(crate) fn look_at_rescue(&mut self) -> Result<(), Failure> {
         let Phase::Begun(chosen) = self.rescue.phase else { return Ok(()) };

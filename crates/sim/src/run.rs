@@ -283,6 +283,7 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     stage.world.trace().line(now, "PLAN", || "calm".into());
     mend(stage);
     end_maintenance(stage);
+    (0..stage.plan.sds).for_each(|i| stage.newer_disk(i));
     stage.end_rescue();
     let limits = &stage.plan.limits;
     let patience = limits.suspect_after * 6 + Duration::from_secs(2);

@@ -19,6 +19,7 @@ use crate::nbd::Outlet;
 use crate::plan::pools::pool_name;
 use crate::plan::{Action, Death, Plan, Who};
 use crate::rescue::Rescue;
+use crate::replaced::Replaced;
 use crate::tamper::{Harm, Snapshot};
 use crate::trace::Sink;
 use crate::twins::Twins;
@@ -120,6 +121,8 @@ pub struct Stage {
     pub(crate) tampered: BTreeMap<u8, Harm>,
     /// Copies of servers' devices that somebody keeps.
     pub(crate) snapshots: BTreeMap<u8, Snapshot>,
+    /// Servers whose disks were replaced.
+    pub(crate) replaced: BTreeMap<u8, Replaced>,
     /// Servers that have another one's device, and which one that is.
     pub(crate) written: BTreeMap<u8, DeviceId>,
     /// What damage strikes.
@@ -221,6 +224,7 @@ impl Stage {
             unread: BTreeSet::new(),
             tampered: BTreeMap::new(),
             snapshots: BTreeMap::new(),
+            replaced: BTreeMap::new(),
             written: BTreeMap::new(),
             damage_prng: Prng::new(plan.seed).fork("damage"),
             ambush: None,

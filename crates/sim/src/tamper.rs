@@ -130,7 +130,7 @@ impl Stage {
     }
 
     /// It has a device that keeps its content and is in use.
-    fn can_be_tampered(&self, i: u8) -> bool {
+    pub(crate) fn can_be_tampered(&self, i: u8) -> bool {
         let who = Who::Sds(i);
         let id = self.proc(who);
         let used = self.durable(i).is_some();
@@ -143,11 +143,11 @@ impl Stage {
         self.tampered.values().any(|harm| harm.how == Tamper::CopyOf(i))
     }
 
-    fn durable(&self, i: u8) -> Option<&Durable> {
+    pub(crate) fn durable(&self, i: u8) -> Option<&Durable> {
         self.sds(i).and_then(Sds::device).and_then(Device::durable)
     }
 
-    fn file(&mut self, i: u8) -> &mut Disk {
+    pub(crate) fn file(&mut self, i: u8) -> &mut Disk {
         let id = self.proc(Who::Sds(i));
         self.world.disk(id, DiskId(0))
     }

@@ -20,7 +20,7 @@ pub use orders::{
     AddMdm, AdminError, AdminReply, AdminRequest, AdmitAsk, Ask, CreateVolume, DeleteVolume,
     MaintainAsk, RemoveAsk, RemoveMdm, ResizeVolume, ScrubAsk, StatusAsk, SwitchMdm,
 };
-pub use recovery::{BackupAsk, GroupReport, RecoverMdm, RecoveryStatus, Report};
+pub use recovery::{BackupAsk, GroupReport, RecoverMdm, RecoveryStatus, Report, StoreInfo};
 pub use status::{
     DeviceStatus, FullStatus, MdmStatus, MovesStatus, SdcStatus, SlowDevice, StatusInfo,
     TurnedAway, VolumeStatus,

@@ -28,6 +28,13 @@ impl State {
             groups.insert(GroupId(info.id), group);
         }
         let open = self.recovery.open;
+        if open && c.close && c.replaced {
+            let doubtful = self.groups.iter().filter(|(_, g)| g.doubt == Doubt::Reports);
+            for (id, group) in doubtful {
+                let gone = || Group { doubt: Doubt::Gone, ..group.clone() };
+                groups.entry(*id).or_insert_with(gone);
+            }
+        }
         let mut volumes: Vec<(VolumeId, Option<Volume>)> = Vec::new();
         for info in c.volumes.iter().filter(|_| open) {
             volumes.extend(self.adopted(info).map(|v| (VolumeId(info.id), Some(v))));

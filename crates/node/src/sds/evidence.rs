@@ -2,13 +2,13 @@
 
 use super::Sds;
 use super::opening::Known;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use base::GroupId;
+use base::{DeviceId, GroupId};
 use mirror::Evidence;
 use prost::Message;
 use seam::Journal;
-use wire::control::{GroupReport, MappingInfo, Report, VolumeInfo};
+use wire::control::{GroupReport, MappingInfo, Report, StoreInfo, VolumeInfo};
 
 /// Bytes around one thing of a report: its tag and length.
 const AROUND: usize = 8;
@@ -48,8 +48,10 @@ impl Sds {
         for volume in device.volumes() {
             parts.part(AROUND).held.push(volume.0);
         }
+        let mut members = BTreeSet::new();
         for (group, known) in evidence {
             let config = self.map.group_info(group);
+            members.extend(config.iter().flat_map(|c| &c.replicas).map(|d| DeviceId(*d)));
             let said = GroupReport {
                 group: group.0,
                 acted: known.acted.0,
@@ -58,6 +60,11 @@ impl Sds {
                 config,
             };
             parts.part(said.encoded_len() + AROUND).groups.push(said);
+        }
+        for device in members.into_iter().filter(|_| self.named) {
+            let Some(known) = self.map.devices.get(&device) else { continue };
+            let info = StoreInfo { device: device.0, store: known.store };
+            parts.part(info.encoded_len() + AROUND).devices.push(info);
         }
         let volumes = self.map.volumes.iter().filter(|_| self.named);
         for (id, volume) in volumes {

@@ -31,6 +31,14 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
         let (at, i) = (r.range(backup, again), r.below(u64::from(plan.sds)) as u8);
         Story { plan, r: &mut r }.push(at, Action::Remove(i));
     }
+    let mut r = root.fork("rescue doubles");
+    if r.chance(0.25) {
+        Story { plan, r: &mut r }.double(backup, again);
+    }
+    let mut r = root.fork("rescue replaced");
+    if r.chance(0.25) {
+        Story { plan, r: &mut r }.exchange(backup, again);
+    }
     let mut r = root.fork("rescue again");
     if r.chance(0.3) {
         Story { plan, r: &mut r }.once_more(again);
@@ -111,6 +119,51 @@ impl Story<'_> {
             let clients = if self.r.chance(0.2) { ALL } else { some };
             let at = self.between(backup.saturating_sub(200_000), again + 1_000_000);
             self.push(at, Action::Map(v, clients));
+        }
+    }
+
+    /// A client is started elsewhere after the backup, and the process that it had before goes on after the loss.
+    fn double(&mut self, backup: u64, again: u64) {
+        let client = self.r.below(u64::from(self.plan.clients)) as u8;
+        let at = self.between(backup, again);
+        self.push(at, Action::Elsewhere(client));
+        let thaw = again + self.r.below(2_000_000);
+        self.push(thaw, Action::Thaw(client));
+    }
+
+    /// A disk is exchanged after the backup, and the older one is back after the loss. Mostly the newer one was alone at the
+    /// end: its partner was cut off.
+    fn exchange(&mut self, backup: u64, again: u64) {
+        let i = self.r.below(u64::from(self.plan.sds)) as u8;
+        let lost = |s: &Timed| matches!(s.action, Action::Lose(_)).then_some(s.at);
+        let loss = self.plan.steps.iter().find_map(lost).map_or(again, |at| at.as_micros() as u64);
+        let at = self.between(backup, backup.max(loss.saturating_sub(1_500_000)) + 1);
+        self.push(at, Action::NewDisk(i));
+        if self.r.chance(0.7) {
+            let cut = loss - self.r.range(50_000, 600_000).min(loss);
+            let other = (i + self.r.range(1, u64::from(self.plan.sds) - 1) as u8) % self.plan.sds;
+            self.cut_off(Who::Sds(other), cut, loss);
+        }
+        let at = self.between(loss + 1, again.max(loss + 2));
+        self.push(at, Action::OlderDisk(i));
+        if self.r.chance(0.5) {
+            let at = again + self.r.range(1_000, 3_000_000);
+            self.push(at, Action::NewerDisk(i));
+        }
+    }
+
+    /// Nobody reaches it.
+    fn cut_off(&mut self, who: Who, from: u64, until: u64) {
+        let servers = (0..self.plan.sds).map(Who::Sds);
+        let mdms = (0..self.plan.mdms).map(Who::Mdm);
+        let clients = (0..self.plan.clients).map(Who::Sdc);
+        let others: Vec<Who> =
+            servers.chain(mdms).chain(clients).filter(|other| *other != who).collect();
+        for other in others {
+            for (a, b) in [(who, other), (other, who)] {
+                self.push(from, Action::Block(a, b));
+                self.push(until, Action::Open(a, b));
+            }
         }
     }
 

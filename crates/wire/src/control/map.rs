@@ -78,6 +78,9 @@ pub struct DeviceInfo {
     /// Its storage pool.
     #[prost(uint32, tag = "50")]
     pub pool: u32,
+    /// What is on it: drawn when its store was made.
+    #[prost(fixed64, tag = "80")]
+    pub store: u64,
 }
 
 /// A group in the map. Room for three replicas from the first day.

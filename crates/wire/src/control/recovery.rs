@@ -25,6 +25,20 @@ pub struct Report {
     /// The version of the newest map that an MDM has told it itself: what is deleted is known from that.
     #[prost(uint64, tag = "6")]
     pub told: u64,
+    /// Devices of its map.
+    #[prost(message, repeated, tag = "7")]
+    pub devices: Vec<StoreInfo>,
+}
+
+/// What is on a device, as a map has it.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct StoreInfo {
+    /// The device.
+    #[prost(uint32, tag = "1")]
+    pub device: u32,
+    /// Drawn when its store was made.
+    #[prost(fixed64, tag = "2")]
+    pub store: u64,
 }
 
 /// What a device remembers of one group.

@@ -1,0 +1,67 @@
+//! A server's disk is replaced by an empty one, which is filled and may go on alone. When all MDMs' logs are lost, the older
+//! one stands in its place again: a backup of before knows it, and nothing that it has tells that it is not the newest one.
+//! Later somebody puts the newer one back.
+
+use crate::disk::Disk;
+use crate::plan::{Death, Who};
+use crate::stage::Stage;
+
+/// A disk that was replaced.
+#[derive(Debug)]
+pub(crate) struct Replaced {
+    /// The one that is not in its server.
+    aside: Disk,
+    /// Which content the older one has.
+    older: u64,
+    /// The older one is in the server.
+    back: bool,
+}
+
+/// It keeps what it has.
+const KEEPS: Death =
+    Death { keep: true, power: false, midway: false, careful: false, server: false };
+
+impl Stage {
+    pub(crate) fn new_disk(&mut self, i: u8) {
+        let who = Who::Sds(i);
+        let death = Death { careful: true, ..Death::default() };
+        let once = !self.replaced.contains_key(&i) && self.written.is_empty();
+        if !once || !self.can_be_tampered(i) || !self.may_empty(&[who], death) {
+            return;
+        }
+        let Some(older) = self.durable(i).map(|d| d.identity().uuid[0]) else { return };
+        self.marks.meet("sim: a disk was replaced");
+        let aside = self.file(i).copy();
+        self.kill(who, death);
+        self.replaced.insert(i, Replaced { aside, older, back: false });
+        self.start(who);
+    }
+
+    pub(crate) fn older_disk(&mut self, i: u8) {
+        let there = self.durable(i).map(|d| d.identity().uuid[0]);
+        let newer = |r: &Replaced| !r.back && there.is_some_and(|store| store != r.older);
+        if self.has_no_mdm() && self.replaced.get(&i).is_some_and(newer) {
+            self.marks.meet("sim: an older disk came back");
+            self.rescue.emptied = true;
+            self.exchange(i);
+        }
+    }
+
+    pub(crate) fn newer_disk(&mut self, i: u8) {
+        if self.replaced.get(&i).is_some_and(|r| r.back) && !self.is_rescued() {
+            self.marks.meet("sim: a newer disk came back");
+            self.exchange(i);
+        }
+    }
+
+    fn exchange(&mut self, i: u8) {
+        let who = Who::Sds(i);
+        self.spare(who);
+        self.kill(who, KEEPS);
+        let mut replaced = self.replaced.remove(&i).expect("it was looked up");
+        replaced.back = !replaced.back;
+        std::mem::swap(&mut replaced.aside, self.file(i));
+        self.replaced.insert(i, replaced);
+        self.start(who);
+    }
+}
