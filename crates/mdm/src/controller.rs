@@ -75,7 +75,8 @@ impl State {
         let (device, incarnation) = match known {
             Some((id, d)) if d.nonce == m.nonce => (id, d.incarnation),
             Some((_, d))
-                if older || d.past.contains(&m.nonce) || is_earlier(m.incarnation, d.incarnation) =>
+                if d.past.contains(&m.nonce)
+                    || self.is_superseded(older, m.incarnation, d.incarnation) =>
             {
                 return Registration::Superseded(superseded(&m.sds));
             }
@@ -130,6 +131,14 @@ impl State {
             true => Incarnation(told),
             false => self.next_incarnation,
         }
+    }
+
+    /// Whether a process that this MDM doesn't know was superseded by the one that it knows. The life that an MDM gave it says
+    /// so, if it has one: after a recovery that decision may be lost, and both may come in any order. Otherwise the order of
+    /// their connections does.
+    fn is_superseded(&self, older: bool, told: u64, known: Incarnation) -> bool {
+        let earlier = told != 0 && told < known.0 && !mutant::on(Mutant::EarlierLife);
+        earlier || older && !self.is_lost_life(told, known)
     }
 
     /// True for a life that the lost MDMs gave to a process, later than the one that this MDM knows.
@@ -316,7 +325,8 @@ impl State {
         let (sdc, incarnation) = match known {
             Some((id, s)) if s.nonce == m.nonce => (id, s.incarnation),
             Some((_, s))
-                if older || s.past.contains(&m.nonce) || is_earlier(m.incarnation, s.incarnation) =>
+                if s.past.contains(&m.nonce)
+                    || self.is_superseded(older, m.incarnation, s.incarnation) =>
             {
                 return Registration::Superseded(superseded(&m.name));
             }
@@ -651,12 +661,6 @@ impl State {
     pub fn servers_up(&self) -> usize {
         self.devices.values().filter(|d| d.up).map(|d| d.sds).collect::<BTreeSet<SdsId>>().len()
     }
-}
-
-/// Whether an MDM gave this life to a process before it gave another process the one that is known: the first process was
-/// superseded then, also if that decision is lost.
-fn is_earlier(told: u64, known: Incarnation) -> bool {
-    told != 0 && told < known.0 && !mutant::on(Mutant::EarlierLife)
 }
 
 fn whole_units(size: u64) -> Result<u64, Refused> {

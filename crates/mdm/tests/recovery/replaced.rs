@@ -91,3 +91,21 @@ fn a_process_that_was_superseded_before_the_loss_does_not_come_back() {
     assert_eq!(state.apply(state.index + 1, &third), Outcome::Changed);
     assert!(matches!(comes(&state, 71, 41), Superseded(_)));
 }
+
+#[test]
+fn the_newer_of_two_processes_takes_its_place_whatever_the_order_in_which_both_come() {
+    let mut state = recovered(Durable);
+    let process = |nonce: u64, incarnation: u64| control::Register {
+        nonce,
+        store: 11,
+        ..life(1, "sds1", incarnation)
+    };
+    let first = state.register(&process(71, 41), false, None);
+    let Registration::New(_, first) = first else { panic!("it is not taken in: {first:?}") };
+    assert_eq!(state.apply(state.index + 1, &first), Outcome::Changed);
+    // Its connection was there before the one on which the other one has registered.
+    let newer = state.register(&process(72, 42), true, None);
+    assert!(matches!(newer, Registration::New(..)), "{newer:?}");
+    let unnamed = state.register(&process(73, 0), true, None);
+    assert!(matches!(unnamed, Superseded(_)), "{unnamed:?}");
+}

@@ -122,11 +122,15 @@ impl Story<'_> {
         }
     }
 
-    /// A client is started elsewhere after the backup, and the process that it had before goes on after the loss.
+    /// A client is started again after the backup, and then elsewhere; the process that it had in between goes on after the
+    /// loss. The backup knows neither life.
     fn double(&mut self, backup: u64, again: u64) {
         let client = self.r.below(u64::from(self.plan.clients)) as u8;
-        let at = self.between(backup, again);
-        self.push(at, Action::Elsewhere(client));
+        let at = self.between(backup, backup.max(self.loss(again).saturating_sub(800_000)) + 1);
+        self.crash(at, Who::Sdc(client), false);
+        self.push(at + 1000, Action::Start(Who::Sdc(client)));
+        let moved = at + self.r.range(100_000, 600_000);
+        self.push(moved, Action::Elsewhere(client));
         let thaw = again + self.r.below(2_000_000);
         self.push(thaw, Action::Thaw(client));
     }
@@ -135,8 +139,7 @@ impl Story<'_> {
     /// end: its partner was cut off.
     fn exchange(&mut self, backup: u64, again: u64) {
         let i = self.r.below(u64::from(self.plan.sds)) as u8;
-        let lost = |s: &Timed| matches!(s.action, Action::Lose(_)).then_some(s.at);
-        let loss = self.plan.steps.iter().find_map(lost).map_or(again, |at| at.as_micros() as u64);
+        let loss = self.loss(again);
         let at = self.between(backup, backup.max(loss.saturating_sub(1_500_000)) + 1);
         self.push(at, Action::NewDisk(i));
         if self.r.chance(0.7) {
@@ -150,6 +153,12 @@ impl Story<'_> {
             let at = again + self.r.range(1_000, 3_000_000);
             self.push(at, Action::NewerDisk(i));
         }
+    }
+
+    /// When the logs are lost.
+    fn loss(&self, again: u64) -> u64 {
+        let lost = |s: &Timed| matches!(s.action, Action::Lose(_)).then_some(s.at);
+        self.plan.steps.iter().find_map(lost).map_or(again, |at| at.as_micros() as u64)
     }
 
     /// Nobody reaches it.
