@@ -73,7 +73,9 @@ impl State {
             Err(text) => return Registration::WrongPlace(text),
         };
         let (device, incarnation) = match known {
-            Some((id, d)) if d.nonce == m.nonce => (id, d.incarnation),
+            Some((id, d)) if d.nonce == m.nonce => {
+                (id, self.same_life(m.incarnation, d.incarnation))
+            }
             Some((_, d))
                 if d.past.contains(&m.nonce)
                     || self.is_superseded(older, m.incarnation, d.incarnation) =>
@@ -130,6 +132,15 @@ impl State {
         match self.is_lost_life(told, known) {
             true => Incarnation(told),
             false => self.next_incarnation,
+        }
+    }
+
+    /// The life of a process that this MDM knows. After a recovery that may be from a decision that was never made, and the
+    /// lost MDMs made another one.
+    fn same_life(&self, told: u64, known: Incarnation) -> Incarnation {
+        match self.is_lost_life(told, known) {
+            true => Incarnation(told),
+            false => known,
         }
     }
 
@@ -323,7 +334,9 @@ impl State {
             ));
         }
         let (sdc, incarnation) = match known {
-            Some((id, s)) if s.nonce == m.nonce => (id, s.incarnation),
+            Some((id, s)) if s.nonce == m.nonce => {
+                (id, self.same_life(m.incarnation, s.incarnation))
+            }
             Some((_, s))
                 if s.past.contains(&m.nonce)
                     || self.is_superseded(older, m.incarnation, s.incarnation) =>

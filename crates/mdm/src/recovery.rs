@@ -101,6 +101,13 @@ pub struct Recovery {
     pub forgot: Option<Forget>,
 }
 
+/// The least index, life and epoch that a recovery at this time (seconds since 1970, UTC) leads to. Each second has its own,
+/// so that two recoveries from one backup don't lead to the same numbers.
+pub(crate) fn first_number(at: u64) -> u64 {
+    let at = at.min(LATEST);
+    at / 60 * JUMP + at % 60 * (JUMP / 64)
+}
+
 /// The least generation of a volume after a recovery at this time (seconds since 1970, UTC): the same backup restored a
 /// second time must not lead to the same ones.
 pub(crate) fn first_generation(at: u64) -> u32 {
@@ -222,8 +229,7 @@ impl State {
             forgot: self.recovery.forgot.take(),
         };
         // The clock's part is for a backup that is restored a second time: both must not lead to the same numbers.
-        let at = at.min(LATEST);
-        let least = at / 60 * JUMP + at % 60 * (JUMP / 64);
+        let least = first_number(at);
         self.index = least.max(self.index + JUMP);
         self.recovery.began = earlier.unwrap_or(MapVersion(self.index));
         self.next_incarnation = Incarnation(least.max(self.next_incarnation.0 + JUMP));
@@ -403,9 +409,8 @@ impl State {
         let members: BTreeSet<DeviceId> = ids.chain(state.replicas.iter().copied()).collect();
         let is_silent = |d: &DeviceId| !words.contains_key(d) || heard.older.contains(d);
         let (silent, came): (Vec<DeviceId>, Vec<_>) = members.iter().partition(|d| is_silent(d));
-        let is_witness = |d: &&DeviceId| {
-            same(**d) && words[*d].is_witness(id, &newest, self.recovery.began)
-        };
+        let is_witness =
+            |d: &&DeviceId| same(**d) && words[*d].is_witness(id, &newest, self.recovery.began);
         let (witnesses, silent) = (came.iter().filter(is_witness).count(), silent.len());
         let later = words.values().any(|w| w.acted(id) > newest.epoch);
         let newer = newest.epoch > state.epoch.0 && newest.primary != 0;

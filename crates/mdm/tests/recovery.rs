@@ -20,8 +20,8 @@ use mdm::members::Member;
 use mdm::recovery::{JUMP, Word, Words, close, plan};
 use mdm::{Outcome, State};
 use wire::control::DeviceKind::{Durable, Ram};
-use wire::control::{self, DeviceKind, GroupInfo, GroupReport, RecoverMdm, Report, VolumeInfo};
 use wire::control::StoreInfo;
+use wire::control::{self, DeviceKind, GroupInfo, GroupReport, RecoverMdm, Report, VolumeInfo};
 
 fn recovered(kind: DeviceKind) -> State {
     with_recovery(pair(kind))

@@ -49,6 +49,11 @@ impl Stage {
             Err(_) => Vec::new(),
         };
         let result = result.map(|_| ());
+        // A recovery may bring back a volume that was deleted: that is empty, and is deleted again.
+        let op = &self.history.ops[index];
+        if op.answer.is_none() && self.rescue.deleted.contains(&op.volume) {
+            self.history.ops[index].left = true;
+        }
         if result.is_ok() {
             self.may_use(index)?;
         }

@@ -48,13 +48,19 @@ impl Stage {
     }
 
     pub(crate) fn newer_disk(&mut self, i: u8) {
-        if self.replaced.get(&i).is_some_and(|r| r.back) && !self.is_rescued() {
+        if self.has_older_disk(i) && !self.is_rescued() {
             self.marks.meet("sim: a newer disk came back");
             self.exchange(i);
         }
     }
 
-    fn exchange(&mut self, i: u8) {
+    /// Its disk was replaced, and is back: it may be refused.
+    pub(crate) fn has_older_disk(&self, i: u8) -> bool {
+        self.replaced.get(&i).is_some_and(|r| r.back)
+    }
+
+    /// The disk that is aside comes into the server, and the other one goes.
+    pub(crate) fn exchange(&mut self, i: u8) {
         let who = Who::Sds(i);
         self.spare(who);
         self.kill(who, KEEPS);

@@ -69,6 +69,8 @@ pub struct Rescue {
     pub emptied: bool,
     /// The last recovery whose mappings were judged.
     judged: u32,
+    /// Volumes that it didn't know.
+    lost: Vec<VolumeId>,
     /// Groups that were in doubt when the logs were lost again.
     doubted: BTreeSet<GroupId>,
     /// Volumes of which it was answered that they are deleted.
@@ -322,14 +324,15 @@ impl Stage {
         if self.rescue.judged < number {
             // Orders that have waited may change them by the time at which the end is decided.
             self.judge_mappings(state)?;
-            self.rescue.judged = number;
+            let lost = |id: &VolumeId| !state.volumes.contains_key(id);
+            let lost = self.volumes.iter().filter_map(|v| v.id).filter(lost).collect();
+            (self.rescue.judged, self.rescue.lost) = (number, lost);
             return Ok(());
         }
         if !mdm.is_decided() {
             return Ok(());
         }
-        let lost = |id: &VolumeId| !state.volumes.contains_key(id);
-        let lost: Vec<VolumeId> = self.volumes.iter().filter_map(|v| v.id).filter(lost).collect();
+        let lost = self.rescue.lost.clone();
         let kept = |id: VolumeId| state.recovery.is_unknown(id);
         let ran = |(i, life): &(u8, u32)| self.world.life(self.proc(Who::Sds(*i))) == *life;
         let judged = self.rescue.known.judge(&lost, ran, kept);

@@ -18,8 +18,8 @@ use crate::marks::Marks;
 use crate::nbd::Outlet;
 use crate::plan::pools::pool_name;
 use crate::plan::{Action, Death, Plan, Who};
-use crate::rescue::Rescue;
 use crate::replaced::Replaced;
+use crate::rescue::Rescue;
 use crate::tamper::{Harm, Snapshot};
 use crate::trace::Sink;
 use crate::twins::Twins;
@@ -565,6 +565,10 @@ impl Stage {
             (_, None | Some(Trouble::Device(Device { .. }))) => {}
             (Who::Sds(i), Some(Trouble::Refused(_))) if self.is_removed(i) => {
                 self.replace_removed(i);
+                return Ok(());
+            }
+            (Who::Sds(i), Some(Trouble::Refused(_))) if self.has_older_disk(i) => {
+                self.exchange(i);
                 return Ok(());
             }
             (Who::Sds(i), Some(Trouble::Refused(why))) if self.is_taken_for_older(i, &why) => {

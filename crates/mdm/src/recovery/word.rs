@@ -119,4 +119,3 @@ impl Word {
 
 /// What devices have told, each in its present life.
 pub type Words = BTreeMap<DeviceId, Word>;
-

@@ -22,7 +22,7 @@ impl State {
             return None;
         }
         let mut past = old.map_or_else(Vec::new, |s| s.past.clone());
-        if let Some(sdc) = old.filter(|s| s.incarnation.0 < c.incarnation) {
+        if let Some(sdc) = old.filter(|s| s.incarnation.0 < c.incarnation && s.nonce != c.nonce) {
             past.push(sdc.nonce);
             past.drain(..past.len().saturating_sub(PAST));
         }

@@ -49,7 +49,7 @@ impl State {
         }
         let new_life = old.is_none_or(|d| d.incarnation.0 < c.incarnation);
         let mut past = old.map_or_else(Vec::new, |d| d.past.clone());
-        if let Some(d) = old.filter(|_| new_life) {
+        if let Some(d) = old.filter(|d| new_life && d.nonce != c.nonce) {
             past.push(d.nonce);
             past.drain(..past.len().saturating_sub(PAST));
         }

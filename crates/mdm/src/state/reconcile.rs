@@ -5,13 +5,13 @@ use crate::command::{self, Command, Forget};
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::publish::gaps;
-use crate::recovery::{Given, first_generation};
+use crate::recovery::{Given, JUMP, first_generation, first_number};
 use crate::refused::Refused;
 use crate::state::check_size;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, GroupId, MapVersion, PoolId, SdcId, VolumeId};
+use base::{DeviceId, Epoch, GroupId, MapVersion, PoolId, SdcId, VolumeId};
 use wire::control::{GroupInfo, RecoverMdm, VolumeInfo};
 
 impl State {
@@ -65,6 +65,19 @@ impl State {
                 Ok(Command::Reconcile(command::Reconcile { forget, ..Default::default() }))
             }
         }
+    }
+
+    /// No volume uses this group in doubt any more: what it had matters to nobody, unless servers hold data of volumes that
+    /// this MDM doesn't know. It is lost then, in an epoch above all in which somebody may have taken part.
+    pub(super) fn end_unused_doubt(&self, group: &mut Group) -> bool {
+        let recovery = &self.recovery;
+        if recovery.open || !recovery.left.is_empty() {
+            return false;
+        }
+        group.epoch = Epoch((group.epoch.0 + JUMP).max(first_number(recovery.at)));
+        (group.doubt, group.lost) = (Doubt::None, true);
+        group.in_sync.clear();
+        true
     }
 
     /// Whether this is a group that the lost MDMs made, of which is known so far that it is there.

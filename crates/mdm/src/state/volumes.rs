@@ -2,7 +2,7 @@
 
 use super::{Device, Edits, State, Volume};
 use crate::command;
-use crate::group::Group;
+use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::refused::{MAX_VOLUMES, Refused, check_name};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -104,6 +104,9 @@ impl State {
         let mut groups = Vec::new();
         for id in slots.iter().filter(|g| self.users.get(g).is_some_and(|u| u.volumes == 1)) {
             let mut group = self.groups[id].clone();
+            if group.doubt != Doubt::None && !self.end_unused_doubt(&mut group) {
+                continue;
+            }
             group.form(&up);
             if group != self.groups[id] {
                 group.epoch = group.epoch.next();

@@ -121,3 +121,27 @@ fn a_doubt_that_no_report_ends_outlives_one_more_recovery_with_an_older_backup()
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 9).doubt, Doubt::Gone);
 }
+
+/// Its last volume is deleted while nobody knows who has everything of the group.
+#[test]
+fn a_group_in_doubt_begins_anew_in_an_epoch_that_nobody_has_seen_when_its_last_volume_goes() {
+    let mut state = recovered(Durable);
+    for id in [1, 2] {
+        let group = state.groups.get_mut(&GroupId(id)).unwrap();
+        (group.doubt, group.lost, group.in_sync) = (Doubt::Gone, true, Vec::new());
+    }
+    finish(&mut state);
+    let mut kept = state.clone();
+    let delete = Command::DeleteVolume(DeleteVolume { volume: 1 });
+    assert_eq!(state.apply(state.index + 1, &delete), Outcome::Changed);
+    state.check().unwrap();
+    let found = group(&state, 1);
+    assert!(found.doubt == Doubt::None && found.primary.is_some());
+    assert!(found.epoch.0 > JUMP, "lost MDMs may have given away {:?}", found.epoch);
+    // Servers hold data of a volume that nobody knows: it may be on this group.
+    kept.recovery.left = vec![9];
+    kept.apply(kept.index + 1, &delete);
+    kept.check().unwrap();
+    let found = group(&kept, 1);
+    assert!(found.doubt == Doubt::Gone && found.primary.is_none());
+}

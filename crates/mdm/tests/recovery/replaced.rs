@@ -73,7 +73,11 @@ fn a_disk_that_is_empty_is_waited_for_no_longer_and_proves_nothing() {
     let told = words(vec![(1, Word::default()), (2, partner)]);
     settle(&mut state, &told, false);
     assert!(!state.recovery.open, "{:?}", state.recovery_status(&told, false));
-    assert_eq!(group(&state, 3).doubt, Doubt::Reports, "dev1 may have been alone, and emptied then");
+    assert_eq!(
+        group(&state, 3).doubt,
+        Doubt::Reports,
+        "dev1 may have been alone, and emptied then"
+    );
 }
 
 #[test]
@@ -108,4 +112,26 @@ fn the_newer_of_two_processes_takes_its_place_whatever_the_order_in_which_both_c
     assert!(matches!(newer, Registration::New(..)), "{newer:?}");
     let unnamed = state.register(&process(73, 0), true, None);
     assert!(matches!(unnamed, Superseded(_)), "{unnamed:?}");
+}
+
+/// The one that goes on had proposed a life for it; its proposal was not decided, and the others gave it a later one.
+#[test]
+fn a_process_keeps_the_life_that_the_lost_ones_gave_it() {
+    let mut state = recovered(Durable);
+    let same = state.devices[&DeviceId(1)].nonce;
+    let process = |incarnation: u64| control::Register {
+        nonce: same,
+        store: 11,
+        ..life(1, "sds1", incarnation)
+    };
+    let known = state.devices[&DeviceId(1)].incarnation.0;
+    let Registration::New(DeviceId(1), up) = state.register(&process(known + 5), false, None)
+    else {
+        panic!("its life is not taken over")
+    };
+    assert_eq!(state.apply(state.index + 1, &up), Outcome::Changed);
+    state.check().unwrap();
+    assert_eq!(state.devices[&DeviceId(1)].incarnation.0, known + 5);
+    let again = state.register(&process(known + 5), false, None);
+    assert_eq!(again, Registration::Known(DeviceId(1)));
 }
