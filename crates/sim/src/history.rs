@@ -49,7 +49,8 @@ pub struct Record {
     pub knew: Option<MapVersion>,
     /// When its client could not use the volume any more, for sure: what was not done by then never is.
     pub cut: Option<u64>,
-    /// It was asked over an NBD connection that is gone: no answer will come.
+    /// It was asked over an NBD connection that is gone: no answer will come. Or its volume was deleted before the answer,
+    /// and is there again after a recovery: nothing is promised of what it saw.
     pub left: bool,
     /// When its client knew that, for sure: it comes before whatever is asked there later.
     pub gone: Option<u64>,

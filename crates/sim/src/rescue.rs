@@ -413,6 +413,13 @@ impl Stage {
         }
     }
 
+    /// The MDMs don't hand out maps again yet.
+    pub(crate) fn rescue_unmet(&self) -> Option<String> {
+        let phase = self.rescue.phase;
+        let over = matches!(phase, Phase::Whole | Phase::Over);
+        (!over).then(|| format!("the recovery is not over: {phase:?}"))
+    }
+
     /// While everything runs: a recovery that stays open for long is ended by a person.
     pub(crate) fn be_patient(&mut self) {
         let open = matches!(self.rescue.phase, Phase::Begun(_))

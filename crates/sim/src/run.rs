@@ -287,6 +287,7 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     stage.end_rescue();
     let limits = &stage.plan.limits;
     let patience = limits.suspect_after * 6 + Duration::from_secs(2);
+    wait(stage, "recovery", CALM, Stage::rescue_unmet)?;
     become_whole(stage)?;
     // A device that hangs since the storm may do so for longer than clients wait for an answer.
     let hangs = || "a device hangs since the storm".into();

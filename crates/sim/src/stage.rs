@@ -24,7 +24,7 @@ use crate::tamper::{Harm, Snapshot};
 use crate::trace::Sink;
 use crate::twins::Twins;
 use crate::world::{ProcId, ProcState, Step, World};
-use base::{DeviceId, GroupId, MIB, Prng, TIB, Time, UnitKey, VolumeId};
+use base::{DeviceId, GroupId, Limits, MIB, Prng, TIB, Time, UnitKey, VolumeId};
 use node::mdm::Mdm;
 use node::sdc::{Sdc, SdcConfig};
 use node::sds::{DeviceConfig, DurableConfig, Home, Sds, SdsConfig, Trouble};
@@ -317,6 +317,11 @@ impl Stage {
                 self.world.boot(id, Box::new(Sds::new(config)));
             }
             Who::Sdc(i) => {
+                // Whoever reads everything at the end waits for every answer.
+                let limits = match self.scanning {
+                    true => Limits { answer_within: Duration::ZERO, ..limits },
+                    false => limits,
+                };
                 let name = format!("sdc{i}");
                 let nbd_uris = Vec::new();
                 let config = SdcConfig { name, mdm: known, nbd_uris, nonce, pid: 1, limits };

@@ -33,7 +33,9 @@ fn fences(history: &History) -> Fences {
 }
 
 fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
-    if op.is_refused() {
+    // Nothing is promised of a volume that was deleted and is there again after a recovery.
+    let undone = op.left && !op.is_write();
+    if op.is_refused() || undone {
         return None;
     }
     let access = match op.kind {
