@@ -331,6 +331,13 @@ impl State {
         known.is_none_or(|store| here == Some(store))
     }
 
+    /// A map of lost MDMs says what is on a device, and that is there.
+    fn has_content_of(&self, map: &Word, device: DeviceId) -> bool {
+        let here = self.devices.get(&device).map(|d| d.store);
+        let mut stores = map.stores(self.recovery.began);
+        stores.any(|(id, store)| id == device && here == Some(store))
+    }
+
     fn judge(&self, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
         let Some(group) = self.groups.get(&id) else { return Verdict::Stuck };
         if group.in_sync.is_empty() && mutant::on(Mutant::SettleLost) {
@@ -358,11 +365,14 @@ impl State {
         let acted = words.values().map(|w| w.acted(id));
         let last = acted.max().filter(|_| !mutant::on(Mutant::IgnoreActed)).unwrap_or(0);
         let later = last > newest.epoch;
-        // Who remembers nothing of a group of which others do may have been emptied after it went on alone.
+        // Who remembers nothing of a group of which others do may have been emptied after it went on alone. It was not if the
+        // map that tells of the group knows what is on it now.
         let touched = words.values().any(|w| w.groups.contains_key(&id));
-        let blank = touched
-            && in_sync()
-                .any(|d| words.get(&d).is_some_and(|w| w.is_blank(id, self.recovery.began)));
+        let kept = |d: DeviceId| told.is_some_and(|(_, map)| self.has_content_of(map, d));
+        let is_blank = |d: DeviceId| {
+            words.get(&d).is_some_and(|w| w.is_blank(id, self.recovery.began)) && !kept(d)
+        };
+        let blank = touched && in_sync().any(is_blank);
         if missing.is_empty() && !later && !blank {
             let waits = self.recovery.open || newest.in_sync.is_empty();
             return match waits && !heard.is_complete() {

@@ -75,6 +75,33 @@ pub struct Rescue {
     doubted: BTreeSet<GroupId>,
     /// Volumes of which it was answered that they are deleted.
     pub deleted: BTreeSet<VolumeId>,
+    /// Groups of which older copies may be served, and the devices that had all of each once.
+    older: BTreeMap<GroupId, BTreeSet<DeviceId>>,
+    /// Those that were served from them.
+    served: BTreeSet<GroupId>,
+}
+
+impl Rescue {
+    /// An MDM has taken in an entry: a group that is served from an older copy from now on has one that was whole once.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn judge_older(&mut self, state: &State) -> Result<(), Failure> {
+        let is_served = |id: &GroupId| {
+            let group = state.groups.get(id);
+            group.filter(|g| g.doubt == Doubt::None && !g.in_sync.is_empty())
+        };
+        let served = self.older.iter().filter_map(|(id, had)| Some((*id, is_served(id)?, had)));
+        for (id, group, had) in served {
+            if !group.in_sync.iter().any(|d| had.contains(d)) {
+                let text = format!("{id} is served, and only {had:?} had all of it: {group:?}");
+                return Err(Failure::new("older copies", text));
+            }
+            self.served.insert(id);
+        }
+        self.older.retain(|id, _| !self.served.contains(id));
+        Ok(())
+    }
 }
 
 /// Who writes zeros when a loss is accepted: no client.
@@ -503,36 +530,21 @@ impl Stage {
         copies.collect()
     }
 
-    /// Somebody has groups that wait for devices served from older copies. Gives the devices that had all of each once.
-    pub(crate) fn use_older(&mut self) -> BTreeMap<GroupId, BTreeSet<DeviceId>> {
+    /// Somebody has groups that wait for devices served from older copies.
+    pub(crate) fn use_older(&mut self) {
         let whole = |id: &GroupId| {
             let copies = self.copies(*id).into_iter().filter(|c| c.base > 0);
             copies.map(|c| DeviceId(c.device)).collect()
         };
-        let older = self.doubtful().iter().map(|id| (*id, whole(id))).collect();
+        self.rescue.older = self.doubtful().iter().map(|id| (*id, whole(id))).collect();
         let there = (0..self.volumes.len().min(8)).filter(|v| self.volumes[*v].id.is_some());
         let volumes = there.fold(0, |bits, v| bits | 1 << v);
         self.order(Order::UseStale(volumes));
-        older
     }
 
-    /// The groups that are served from older copies now: those of which one was there.
-    pub(crate) fn served_from(
-        &self,
-        older: &BTreeMap<GroupId, BTreeSet<DeviceId>>,
-    ) -> Result<BTreeSet<GroupId>, Failure> {
-        let doubtful = self.doubtful();
-        let served: BTreeSet<_> = older.keys().filter(|id| !doubtful.contains(id)).collect();
-        let Some(state) = self.mdm().map(Mdm::state) else { return Ok(BTreeSet::new()) };
-        for id in &served {
-            let group = &state.groups[*id];
-            if !group.in_sync.iter().any(|d| older[*id].contains(d)) {
-                let text =
-                    format!("{id} is served, and only {:?} had all of it: {group:?}", older[*id]);
-                return Err(Failure::new("older copies", text));
-            }
-        }
-        Ok(served.into_iter().copied().collect())
+    /// The groups that were served from older copies since that order.
+    pub(crate) fn served_from_older(&self) -> BTreeSet<GroupId> {
+        self.rescue.served.clone()
     }
 
     /// A group may be in doubt when a server was down since the loss: its map is forgotten, and its memory.

@@ -675,10 +675,10 @@ fn older_copies(stage: &mut Stage) -> Result<(), Failure> {
     if stage.doubtful().is_empty() || stage.plan.allow_loss {
         return Ok(());
     }
-    let older = stage.use_older();
+    stage.use_older();
     let open = |s: &Stage| !s.desk.borrow().orders.is_empty();
     wait(stage, "older copies", CALM, |s| open(s).then(|| "the order is not done".into()))?;
-    let served = stage.served_from(&older)?;
+    let served = stage.served_from_older();
     if served.is_empty() {
         return Ok(());
     }

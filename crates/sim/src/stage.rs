@@ -313,7 +313,7 @@ impl Stage {
                     pid: 1,
                     limits,
                 };
-                self.losses.starts(self.ids[usize::from(i)], self.world.steps());
+                self.losses.starts(self.ids[usize::from(i)], nonce);
                 self.world.boot(id, Box::new(Sds::new(config)));
             }
             Who::Sdc(i) => {
@@ -473,6 +473,11 @@ impl Stage {
                 let at = |mdm: &&Mdm| mdm.consensus().is_some_and(|c| c.applied() == index);
                 if let Some(mdm) = mdm.filter(at) {
                     self.upkeep.look(index, mdm.state())?;
+                    self.rescue.judge_older(mdm.state())?;
+                    let moment = self.world.steps();
+                    for (id, device) in &mdm.state().devices {
+                        self.losses.registered(*id, device.nonce, moment);
+                    }
                     if mdm.is_decided() {
                         let gone = |d: &mdm::state::Device| d.intent == Intent::Removed;
                         let gone = mdm.state().devices.iter().filter(|(_, d)| gone(d));
@@ -531,6 +536,10 @@ impl Stage {
     fn cut_from_mdm(&mut self, mdm: ProcId, device: DeviceId) {
         let is_it = |i: &u8| self.sds(*i).is_some_and(|s| s.id() == device);
         let Some(i) = (0..self.plan.sds).find(is_it) else { return };
+        // If it takes dials again before the link breaks, and then refuses them once more, nobody can tell that it lives.
+        if !self.world.refuses_for(self.proc(Who::Sds(i)), Duration::from_secs(2)) {
+            return;
+        }
         self.marks.meet("sim: a server that refuses dials was cut from an MDM");
         self.world.reset(mdm, self.proc(Who::Sds(i)));
     }

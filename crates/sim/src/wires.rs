@@ -102,6 +102,11 @@ impl World {
         self.procs[id.0].refuses_until = until;
     }
 
+    /// True if the host's address refuses dials for as long as this.
+    pub fn refuses_for(&self, id: ProcId, time: Duration) -> bool {
+        self.procs[id.0].refuses_until >= self.now + time
+    }
+
     /// Breaks every connection between two hosts.
     pub fn reset(&mut self, a: ProcId, b: ProcId) {
         for index in 0..self.conns.len() {

@@ -61,23 +61,33 @@ fn a_map_that_knows_what_is_there_holds_nothing_up() {
     assert!(!state.recovery.open && group(&state, 1).doubt == Doubt::None);
 }
 
-#[test]
-fn a_disk_that_is_empty_is_waited_for_no_longer_and_proves_nothing() {
+/// Nobody has told the state that group 3 is there. dev2 led it in epoch 4, with dev1 in sync, of which it says what is on
+/// it; dev1 remembers nothing of the group.
+fn told_of_a_blank(store: u64) -> State {
     let mut state = recovered(Durable);
-    // Nobody has told the state that group 3 is there, and dev1 is empty since.
-    let made = GroupInfo { id: 3, ..config(3, &[1, 2]) };
+    let made = GroupInfo { id: 3, ..config(4, &[2, 1]) };
     let group_3 = GroupReport { group: 3, acted: 4, base: 4, config: Some(made), joiner: false };
-    let mut partner = knows(Word::default(), &[(1, NEWER)]);
+    let mut partner = knows(Word::default(), &[(1, store)]);
     let groups = vec![group_3];
     assert!(partner.add(Report { version: 1, groups, next_volume: 2, ..Report::default() }));
     let told = words(vec![(1, Word::default()), (2, partner)]);
     settle(&mut state, &told, false);
     assert!(!state.recovery.open, "{:?}", state.recovery_status(&told, false));
-    assert_eq!(
-        group(&state, 3).doubt,
-        Doubt::Reports,
-        "dev1 may have been alone, and emptied then"
-    );
+    state
+}
+
+#[test]
+fn a_disk_that_is_empty_is_waited_for_no_longer_and_proves_nothing() {
+    let state = told_of_a_blank(NEWER);
+    assert_eq!(group(&state, 3).doubt, Doubt::Reports, "dev1 may have been alone, and emptied");
+}
+
+/// It was down when the group was formed, and was up again for too short a time to hear of it.
+#[test]
+fn a_disk_that_nobody_replaced_and_that_remembers_nothing_never_took_part() {
+    let state = told_of_a_blank(11);
+    let found = group(&state, 3);
+    assert_eq!((found.doubt, &found.in_sync[..]), (Doubt::None, &[DeviceId(2), DeviceId(1)][..]));
 }
 
 #[test]

@@ -21,12 +21,12 @@ struct Copies {
 }
 
 /// What was really lost.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Losses {
     /// When a device lost what it held, the last time.
     emptied: BTreeMap<DeviceId, u64>,
-    /// Those whose next life has not begun: they hold nothing.
-    dead: BTreeSet<DeviceId>,
+    /// Those whose next life no MDM knows yet, and the nonce of its process once that has begun: they hold nothing.
+    dead: BTreeMap<DeviceId, Option<u64>>,
     groups: BTreeMap<GroupId, Copies>,
     /// Groups that were lost, now or once.
     lost: BTreeSet<GroupId>,
@@ -36,13 +36,21 @@ impl Losses {
     /// This device has lost everything that it held.
     pub fn emptied(&mut self, device: DeviceId, now: u64) {
         self.emptied.insert(device, now);
-        self.dead.insert(device);
+        self.dead.insert(device, None);
     }
 
-    /// The device's next life begins. It held nothing until now, also where it was in sync: a group may
-    /// be formed on a device of whose death the MDM has not heard.
-    pub fn starts(&mut self, device: DeviceId, now: u64) {
-        if self.dead.remove(&device) {
+    /// The device's next life begins, with this nonce.
+    pub fn starts(&mut self, device: DeviceId, nonce: u64) {
+        if let Some(next) = self.dead.get_mut(&device) {
+            *next = Some(nonce);
+        }
+    }
+
+    /// An MDM knows the device's process with this nonce. If that is its next life, it held nothing until now, also where
+    /// it was in sync: a group may be formed on a device of whose death the MDM has not heard.
+    pub fn registered(&mut self, device: DeviceId, nonce: u64, now: u64) {
+        if self.dead.get(&device) == Some(&Some(nonce)) {
+            self.dead.remove(&device);
             self.emptied.insert(device, now);
         }
     }
@@ -172,12 +180,19 @@ mod tests {
         losses.emptied(B, 16);
         losses.group(&config(2, &[]), 20).unwrap();
         losses.group(&config(3, &[A]), 30).unwrap();
-        losses.starts(A, 40);
-        losses.group(&config(4, &[]), 41).unwrap();
-        losses.group(&config(5, &[A]), 50).unwrap();
-        losses.starts(A, 60); // its content was kept
+        losses.starts(A, 7);
+        losses.group(&config(4, &[B]), 31).unwrap();
+        losses.group(&config(5, &[B, A]), 32).unwrap();
+        losses.group(&config(6, &[A]), 33).unwrap();
+        losses.registered(A, 6, 34); // an earlier life
+        assert!(losses.clone().group(&config(7, &[]), 35).is_err(), "no MDM knows of a new life");
+        losses.registered(A, 7, 40);
+        losses.group(&config(7, &[]), 41).unwrap();
+        losses.group(&config(8, &[A]), 50).unwrap();
+        losses.starts(A, 9); // its content was kept
+        losses.registered(A, 9, 60);
         assert!(
-            losses.group(&config(6, &[]), 61).is_err(),
+            losses.group(&config(9, &[]), 61).is_err(),
             "A was alive, and was not emptied since"
         );
     }
