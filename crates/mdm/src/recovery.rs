@@ -24,6 +24,11 @@
 //! What this can't see: a device that was let in after the state was made, went on alone, and was emptied then. Nothing
 //! tells its store from that of a new device. docs/design/0005-mdm-cluster.md says what follows.
 //!
+//! A device that was replaced since the state was made may come back with its older disk. Each map names what is on the
+//! devices that share groups with its own, so the newest map tells which content a configuration speaks of
+//! ([`State::older`]). An older disk stands for nobody: the recovery waits for the newer one, and if a person ends it, what
+//! is in doubt stays so. The other way round, a device that a map knows as it is was not emptied since.
+//!
 //! Who took part is known when all devices have reported: those that the state has, and those that a map of a server
 //! names ([`Heard`]). Devices that neither knows get some time to come. Only a person can end the waiting sooner.
 //!

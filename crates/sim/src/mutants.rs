@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
-const PLANS: [(Mutant, &str, &str); 16] = [
+const PLANS: [(Mutant, &str, &str); 17] = [
     (Mutant::HoldForEver, "held-out-for-long", include_str!("../plans/held-out-for-long.plan")),
     (
         Mutant::PartAtOnce,
@@ -63,6 +63,11 @@ const PLANS: [(Mutant, &str, &str); 16] = [
         Mutant::OldLife,
         "client-started-elsewhere",
         include_str!("../plans/client-started-elsewhere.plan"),
+    ),
+    (
+        Mutant::OldDisk,
+        "older-disk-after-the-backup",
+        include_str!("../plans/older-disk-after-the-backup.plan"),
     ),
     (Mutant::OneLife, "two-lives-of-a-server", include_str!("../plans/two-lives-of-a-server.plan")),
     (

@@ -82,6 +82,11 @@ pub struct Rescue {
 }
 
 impl Rescue {
+    /// No log is lost, or the MDMs hand out maps again.
+    fn is_whole(&self) -> bool {
+        matches!(self.phase, Phase::Whole | Phase::Over)
+    }
+
     /// An MDM has taken in an entry: a group that is served from an older copy from now on has one that was whole once.
     ///
     /// # Errors
@@ -115,7 +120,8 @@ impl Stage {
         let backed_up = has(mdm.state());
         let knows_all = (0..self.plan.sds).all(|i| self.is_content(i, &backed_up) == Some(true));
         self.rescue.backup = Some(backup);
-        self.rescue.emptied &= !knows_all;
+        // What an open recovery waits for is of before.
+        self.rescue.emptied &= !knows_all || !self.rescue.is_whole();
         self.rescue.backed_up = backed_up;
     }
 
@@ -126,8 +132,7 @@ impl Stage {
             self.plan.mdms > 1 && consensus.is_some_and(|c| c.last() > 0)
         };
         let possible = survivor.map_or(self.rescue.backup.is_some(), has_log);
-        let whole = matches!(self.rescue.phase, Phase::Whole | Phase::Over);
-        if !whole || !possible {
+        if !self.rescue.is_whole() || !possible {
             return;
         }
         self.marks.meet(match self.rescue.phase {
@@ -443,8 +448,7 @@ impl Stage {
     /// The MDMs don't hand out maps again yet.
     pub(crate) fn rescue_unmet(&self) -> Option<String> {
         let phase = self.rescue.phase;
-        let over = matches!(phase, Phase::Whole | Phase::Over);
-        (!over).then(|| format!("the recovery is not over: {phase:?}"))
+        (!self.rescue.is_whole()).then(|| format!("the recovery is not over: {phase:?}"))
     }
 
     /// While everything runs: a recovery that stays open for long is ended by a person.

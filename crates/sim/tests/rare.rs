@@ -22,6 +22,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::ForgetEverywhere,
         Mutant::KeepLeave,
         Mutant::OneLife,
+        Mutant::OldDisk,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;
