@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
-const PLANS: [(Mutant, &str, &str); 17] = [
+const PLANS: [(Mutant, &str, &str); 18] = [
     (Mutant::HoldForEver, "held-out-for-long", include_str!("../plans/held-out-for-long.plan")),
     (
         Mutant::PartAtOnce,
@@ -68,6 +68,11 @@ const PLANS: [(Mutant, &str, &str); 17] = [
         Mutant::OldDisk,
         "older-disk-after-the-backup",
         include_str!("../plans/older-disk-after-the-backup.plan"),
+    ),
+    (
+        Mutant::EarlierLife,
+        "older-process-comes-first",
+        include_str!("../plans/older-process-comes-first.plan"),
     ),
     (Mutant::OneLife, "two-lives-of-a-server", include_str!("../plans/two-lives-of-a-server.plan")),
     (

@@ -18,6 +18,7 @@ use crate::world::{ProcId, ProcState};
 use base::{DeviceId, GroupId, SECTOR, Time, UNIT, UnitKey, VolumeId};
 use mdm::State;
 use mdm::group::{Doubt, Group};
+use mdm::recovery::JUMP;
 use node::backup::{Backup, pack};
 use node::mdm::Mdm;
 use node::sds::Sds;
@@ -25,7 +26,7 @@ use seam::{DiskId, Journal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use store::durable::Identity;
-use wire::control::Intent;
+use wire::control::{GroupInfo, Intent};
 
 /// What the orders say of the time, at least: seconds since 1970.
 const SECONDS: u64 = 60_000;
@@ -55,8 +56,8 @@ pub struct Rescue {
     backed_up: Has,
     /// What was known of volumes at the loss.
     known: Known,
-    /// The servers' lives at the loss.
-    lives: Vec<u32>,
+    /// The servers' lives at the loss, if they had a map.
+    lives: Vec<Option<u32>>,
     /// Volumes that nobody knows any more.
     unknown: Vec<VolumeId>,
     /// Since when everything runs, and the recovery is open.
@@ -65,6 +66,8 @@ pub struct Rescue {
     accepting: Vec<usize>,
     /// Which content devices have by the log that goes on.
     stores: BTreeMap<DeviceId, u64>,
+    /// Groups that are lost by the log that goes on.
+    lost_groups: BTreeSet<GroupId>,
     /// A server was emptied since what the backup knows, or the log that goes on.
     pub emptied: bool,
     /// The last recovery whose mappings were judged.
@@ -191,12 +194,13 @@ impl Stage {
         };
         let log = log.unwrap_or_default();
         let other = (0..self.plan.sds).any(|i| self.is_content(i, &log) == Some(false));
-        let lives = (0..self.plan.sds).map(life).collect();
+        let mapped = |i: &u8| self.sds(*i).is_some_and(|sds| sds.map().version.0 > 0);
+        let lives = (0..self.plan.sds).map(|i| Some(life(i)).filter(|_| mapped(&i))).collect();
         let some_off = !(0..self.plan.sds).all(|i| running(&i));
         let known = Known::new(&ids, &servers, Some(&log)).with_some_off(some_off);
         (self.rescue.known, self.rescue.lives) = (known, lives);
         self.rescue.emptied |= other;
-        self.rescue.stores = log.stores;
+        (self.rescue.stores, self.rescue.lost_groups) = (log.stores, log.lost);
     }
 
     /// What is written on a server's device of which one it is; nothing if nobody can read it now.
@@ -495,7 +499,8 @@ impl Stage {
                 }
                 () => continue,
             };
-            let text = format!("{what}, and {id} is in doubt: {group:?}");
+            let copies = self.copies(*id);
+            let text = format!("{what}, and {id} is in doubt: {group:?}. Devices have {copies:?}");
             return Err(Failure::new("recovery", text));
         }
         Ok(())
@@ -516,6 +521,16 @@ impl Stage {
         let in_sync = group.in_sync.iter().map(|d| d.0).chain(published.iter().copied());
         let in_sync = in_sync.collect::<Vec<u32>>();
         doubt::is_known(&copies, &in_sync)
+    }
+
+    /// A recovery ends with a group as lost that its log has as lost. What was decided since is as if it had never been, if
+    /// no device took part in it.
+    pub(crate) fn is_lost_again(&self, info: &GroupInfo) -> bool {
+        let id = GroupId(info.id);
+        let Some(epoch) = info.epoch.checked_sub(JUMP) else { return false };
+        info.lost
+            && self.rescue.lost_groups.contains(&id)
+            && self.copies(id).iter().all(|c| c.acted <= epoch)
     }
 
     /// What devices remember of this group.
@@ -551,10 +566,12 @@ impl Stage {
         self.rescue.served.clone()
     }
 
-    /// A group may be in doubt when a server was down since the loss: its map is forgotten, and its memory.
+    /// A group may be in doubt when a server was down since the loss, or had just started then: its map is forgotten, and its
+    /// memory.
     fn may_doubt(&self) -> bool {
-        let same =
-            |(i, life): (usize, &u32)| self.world.life(self.proc(Who::Sds(i as u8))) == *life;
+        let same = |(i, life): (usize, &Option<u32>)| {
+            *life == Some(self.world.life(self.proc(Who::Sds(i as u8))))
+        };
         self.rescue.emptied || !self.rescue.lives.iter().enumerate().all(same)
     }
 
@@ -583,8 +600,9 @@ impl Stage {
 fn has(state: &State) -> Has {
     let volumes = state.volumes.iter().map(|(id, v)| (*id, v.slots.clone())).collect();
     let groups = state.groups.keys().copied().collect();
+    let lost = state.groups.iter().filter(|(_, g)| g.lost).map(|(id, _)| *id).collect();
     let stores = state.devices.iter().map(|(id, d)| (*id, d.store)).collect();
-    Has { volumes, next: state.next_volume, groups, stores, ..Has::default() }
+    Has { volumes, next: state.next_volume, groups, lost, stores, ..Has::default() }
 }
 
 /// The same of its log, with entries that may not be decided.

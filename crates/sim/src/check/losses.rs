@@ -60,6 +60,13 @@ impl Losses {
         self.lost.contains(&group)
     }
 
+    /// The group is as lost as it was before the last configurations.
+    pub fn stays_lost(&mut self, group: GroupId) {
+        if let Some(copies) = self.groups.get_mut(&group) {
+            copies.lost = true;
+        }
+    }
+
     /// Takes in a configuration that the MDM sent.
     pub fn group(&mut self, new: &GroupInfo, now: u64) -> Result<(), Failure> {
         let (id, epoch) = (GroupId(new.id), Epoch(new.epoch));

@@ -34,6 +34,8 @@ pub(super) struct Has {
     pub next: VolumeId,
     /// Groups of which the members are known.
     pub groups: BTreeSet<GroupId>,
+    /// Those that are lost.
+    pub lost: BTreeSet<GroupId>,
     /// Volumes of which the server's device holds data.
     pub held: BTreeSet<VolumeId>,
     /// A log: which content each device has.

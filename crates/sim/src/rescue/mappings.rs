@@ -17,7 +17,7 @@ impl Stage {
     pub(super) fn judge_mappings(&self, state: &State) -> Result<(), Failure> {
         let same = |i: &u8| {
             let life = self.rescue.lives.get(usize::from(*i));
-            life == Some(&self.world.life(self.proc(Who::Sds(*i))))
+            life == Some(&Some(self.world.life(self.proc(Who::Sds(*i)))))
         };
         // A map that doesn't know this life of its server is not told.
         let named = |s: &&Sds| {
