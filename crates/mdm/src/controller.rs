@@ -277,9 +277,16 @@ impl State {
             return Err(format!("it is {id}, which was removed from this cluster: add it anew"));
         }
         if d.store != m.store && (elsewhere || !self.may_have_replaced((id, d), m, told)) {
-            return Err(format!(
-                "it is an {id} that was replaced since: its data is of no use any more. Add it anew"
-            ));
+            // Its copies may be the newest ones that are left of a group in doubt.
+            return Err(match self.wants_reports() {
+                true => format!(
+                    "it is an {id} that was replaced since. Put the newer one into its place, and keep this one until \
+                     `gabion status` shows no group in doubt. Then add it anew"
+                ),
+                false => format!(
+                    "it is an {id} that was replaced since: its data is of no use any more. Add it anew"
+                ),
+            });
         }
         if elsewhere && d.up {
             return Err(format!(

@@ -430,9 +430,10 @@ impl State {
         let later = words.values().any(|w| w.acted(id) > newest.epoch);
         let newer = newest.epoch > state.epoch.0 && newest.primary != 0;
         let may = newer && !newest.in_sync.is_empty() && !later;
+        let waits = self.recovery.open && !heard.is_complete();
         match may && witnesses + silent == members.len() {
             false => Verdict::Stuck,
-            true if silent > 0 || !heard.is_complete() => Verdict::WaitsFor(heard.silent.clone()),
+            true if silent > 0 || waits => Verdict::WaitsFor(heard.silent.clone()),
             true => Verdict::Known(newest),
         }
     }
@@ -479,8 +480,9 @@ impl State {
             }
         }
         if recovery.open {
-            waits.extend(heard.silent);
+            waits.extend(&heard.silent);
         }
+        status.older = waits.intersection(&heard.older).map(|d| d.0).collect();
         status.waits_for = waits.into_iter().map(|d| d.0).collect();
         status.strange = match recovery.open {
             true => strange(self, words),

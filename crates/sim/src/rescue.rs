@@ -523,14 +523,15 @@ impl Stage {
         doubt::is_known(&copies, &in_sync)
     }
 
-    /// A recovery ends with a group as lost that its log has as lost. What was decided since is as if it had never been, if
-    /// no device took part in it.
-    pub(crate) fn is_lost_again(&self, info: &GroupInfo) -> bool {
+    /// A group is lost after a recovery, and nothing with it. Its log has it as lost, and what was decided since is as if it
+    /// had never been, if no device took part in it. Or it was in doubt, and its last volume was deleted.
+    pub(crate) fn loses_nothing(&self, info: &GroupInfo) -> bool {
         let id = GroupId(info.id);
-        let Some(epoch) = info.epoch.checked_sub(JUMP) else { return false };
-        info.lost
-            && self.rescue.lost_groups.contains(&id)
-            && self.copies(id).iter().all(|c| c.acted <= epoch)
+        let (true, Some(epoch)) = (info.lost, info.epoch.checked_sub(JUMP)) else { return false };
+        let volumes = self.mdm().into_iter().flat_map(|m| m.state().volumes.values());
+        let again = self.rescue.lost_groups.contains(&id);
+        again && self.copies(id).iter().all(|c| c.acted <= epoch)
+            || !volumes.flat_map(|v| &v.slots).any(|g| *g == id)
     }
 
     /// What devices remember of this group.

@@ -446,9 +446,9 @@ impl Stage {
     /// What is given up as lost is lost. Who is whose, if devices change their places, is not known here.
     fn losses(&mut self, page: &MapPage) -> Result<(), Failure> {
         let moment = self.world.steps();
-        let again: Vec<GroupId> =
-            page.groups.iter().filter(|g| self.is_lost_again(g)).map(|g| GroupId(g.id)).collect();
-        again.into_iter().for_each(|g| self.losses.stays_lost(g));
+        let nothing = page.groups.iter().filter(|g| self.loses_nothing(g));
+        let nothing: Vec<GroupId> = nothing.map(|g| GroupId(g.id)).collect();
+        nothing.into_iter().for_each(|g| self.losses.stays_lost(g));
         let result = page.groups.iter().try_for_each(|g| self.losses.group(g, moment));
         if self.plan.swaps() { Ok(()) } else { result }
     }

@@ -32,6 +32,14 @@ fn a_newer_map_of_those_who_run_counts_though_one_of_them_was_emptied_before() {
     let kept =
         words(vec![(1, word(8, 8, None)), (2, running(word(8, 8, Some(moved(8, &[1, 2])))))]);
     assert_eq!(found(emptied(), &kept), Some(vec![1, 2]));
+    // A person doesn't wait for dev3. All in sync have come, and nobody took part later.
+    let mut state = pair(Ram);
+    apply(&mut state, &up(3, 3, 13, Ram));
+    let mut state = with_recovery(state);
+    state.apply(state.index + 1, &up(1, 90, 99, Ram));
+    settle(&mut state, &kept, false);
+    assert_eq!((state.recovery.open, group(&state, 1).doubt), (true, Doubt::Gone));
+    assert_eq!(found(state, &kept), Some(vec![1, 2]));
 }
 
 #[test]

@@ -28,6 +28,7 @@ fn an_older_disk_does_not_stand_for_the_one_that_replaced_it() {
         settle(&mut state, &told, false);
         assert!(state.recovery.open && group(&state, 1).doubt == Doubt::Reports);
         assert_eq!(waits_for(&state, &told), [1], "the newer disk may come");
+        assert_eq!(state.recovery_status(&told, false).unwrap().older, [1]);
         // A person doesn't wait for it. Then dev2 starts again, and nobody tells of it any more.
         let end = close(&state, &told, false);
         assert_eq!(state.apply(state.index + 1, &end), Outcome::Changed);

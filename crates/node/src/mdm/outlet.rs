@@ -8,6 +8,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{DeviceId, LinkId, MapVersion, Mutant, Time, VolumeId, mutant};
+use mdm::group::Doubt;
+use mdm::state::Device;
 use prost::Message;
 use seam::{Buf, Effects, Head, Note};
 use wire::control::{AdminError, AdminReply, Intent, MapPage, Refusal};
@@ -181,15 +183,19 @@ impl Mdm {
         dead || link.is_some_and(|l| l.have >= fence.map)
     }
 
-    /// A device that may serve by an older map, and let others do so: it is in sync in a group of the volume.
+    /// A device that may serve by an older map, and let others do so: it is in sync in a group of the volume. Of a group in
+    /// doubt nobody knows who that is.
     fn unfenced(&self, fence: &Fence) -> Option<DeviceId> {
         if mutant::on(Mutant::UnmapBlindly) {
             return None;
         }
         let volume = self.state.volumes.get(&fence.volume)?;
-        let groups = volume.slots.iter().filter_map(|g| self.state.groups.get(g));
-        let mut serve = groups.flat_map(|g| &g.in_sync);
-        serve.find(|device| !self.confirms(**device, fence)).copied()
+        let groups = || volume.slots.iter().filter_map(|g| self.state.groups.get(g));
+        let doubt = groups().any(|g| g.doubt != Doubt::None);
+        let any = |d: &Device| doubt && d.intent != Intent::Removed;
+        let all = self.state.devices.iter().filter(|(_, d)| any(d)).map(|(id, _)| *id);
+        let mut serve = groups().flat_map(|g| g.in_sync.iter().copied()).chain(all);
+        serve.find(|device| !self.confirms(*device, fence))
     }
 
     fn answer_late(&self, link: LinkId, op: u64, device: DeviceId, out: &mut Effects) {

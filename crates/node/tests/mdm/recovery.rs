@@ -28,10 +28,15 @@ impl Bench {
 
     /// A server reports, and registers.
     fn tells(&mut self, name: &str, store: u64, held: &[u32]) -> LinkId {
+        self.took_part(name, store, held, 1)
+    }
+
+    /// The same of one that took part in this epoch of all groups.
+    fn took_part(&mut self, name: &str, store: u64, held: &[u32], acted: u64) -> LinkId {
         let link = self.say_hello(Role::Sds);
         assert!(self.take::<Welcome>(link, Kind::Welcome).remove(0).recovers);
         let ids: Vec<u32> = self.mdm.state().groups.keys().map(|g| g.0).collect();
-        let group = |group| GroupReport { group, acted: 1, base: 1, ..Default::default() };
+        let group = |group| GroupReport { group, acted, base: 1, ..Default::default() };
         let groups = ids.into_iter().map(group).collect();
         let report = Report { groups, held: held.to_vec(), ..Report::default() };
         self.send(link, Header::new(Kind::Report), &report);
@@ -189,4 +194,34 @@ fn a_pool_that_was_made_since_the_backup_is_made_again_and_its_volumes_come_back
     let state = b.mdm.state();
     assert!(state.volumes.values().any(|v| v.name == "db"), "{:?}", state.volumes);
     assert_eq!(state.groups[&base::GroupId(900)].in_sync.len(), 2);
+}
+
+/// The state has one device in sync, and another one took part later: nobody knows who leads by an older map.
+#[test]
+fn a_volume_with_a_group_in_doubt_is_unmapped_when_all_devices_know() {
+    let (mut b, _, two) = Bench::with_volume(DeviceKind::Durable);
+    b.drop_link(two);
+    b.dial_failed(DialError::Refused);
+    let stores: Vec<u64> = b.mdm.state().devices.values().map(|d| d.store).collect();
+    let mut b = restored(&b);
+    let one = b.tells("a", stores[0], &[1]);
+    let two = b.took_part("bb", stores[1], &[1], 9);
+    let finish = RecoverMdm { finish: true, ..RecoverMdm::default() };
+    assert_eq!(b.ask(Ask::RecoverMdm(finish)).error(), AdminError::None);
+    let volume = |b: &Bench| b.mdm.state().volumes.values().next().unwrap().slots.clone();
+    let groups: Vec<_> = volume(&b).iter().map(|g| b.mdm.state().groups[g].clone()).collect();
+    let alone = |g: &mdm::group::Group| g.doubt != Doubt::None && g.in_sync.len() == 1;
+    assert!(groups.iter().any(alone), "{groups:?}");
+    let admin = b.say_hello(Role::Admin);
+    let (volume, sdcs) = ("v".into(), Vec::new());
+    b.order(admin, Ask::Unmap(UnmapAsk { volume, sdcs, all: true }));
+    let version = b.mdm.state().version;
+    b.pull(one, version, true);
+    b.pass(6000, &[one, two]);
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
+    assert_eq!(reply.error(), AdminError::Unconfirmed, "dev2 may lead");
+    b.pull(two, version, true);
+    let (volume, sdcs) = ("v".into(), Vec::new());
+    b.order(admin, Ask::Unmap(UnmapAsk { volume, sdcs, all: true }));
+    assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
 }

@@ -154,7 +154,12 @@ fn wait_closed(at: SocketAddr) -> Result<Exit> {
 
 /// How a recovery stands, and what to do.
 pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
-    let waits: Vec<String> = status.waits_for.iter().map(|id| device_name(info, *id)).collect();
+    let names = |ids: Vec<u32>| -> Vec<String> {
+        ids.into_iter().map(|id| device_name(info, id)).collect()
+    };
+    let (older, waits): (Vec<u32>, Vec<u32>) =
+        status.waits_for.iter().partition(|id| status.older.contains(id));
+    let (older, waits) = (names(older), names(waits));
     let mut text = match status.open {
         true => String::from(
             "The MDM still collects what servers know. I/O goes on, as without an MDM.",
@@ -174,6 +179,12 @@ pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
     }
     if !waits.is_empty() {
         text += &format!(" It waits for {}: start them.", waits.join(", "));
+    }
+    if !older.is_empty() {
+        text += &format!(
+            " In the place of {} an older disk came back, which was replaced since: put the newer one into its place.",
+            older.join(", ")
+        );
     }
     if status.alone > 0 {
         text += &format!(

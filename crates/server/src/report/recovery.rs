@@ -21,6 +21,8 @@ pub struct Recovery {
     pub unconfirmed_groups: u32,
     /// Devices whose reports are missing.
     pub waits_for: Vec<u32>,
+    /// Of these, those in whose place an older disk came back.
+    pub older_disks: Vec<u32>,
     /// Volumes of which there is data, or which a server's map has, and that the MDM can't take over.
     pub unknown_volumes: Vec<u32>,
     /// For people.
@@ -40,6 +42,7 @@ impl Recovery {
             undecidable_groups: r.stuck,
             unconfirmed_groups: r.alone,
             waits_for: r.waits_for.clone(),
+            older_disks: r.older.clone(),
             unknown_volumes: r.strange.clone(),
             text: crate::mdm::recovery::summary(info, r),
         }

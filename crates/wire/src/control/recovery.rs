@@ -115,4 +115,7 @@ pub struct RecoveryStatus {
     /// nobody knows.
     #[prost(uint32, tag = "9")]
     pub alone: u32,
+    /// Of the devices that it waits for, those in whose place a disk is that was replaced since.
+    #[prost(uint32, repeated, tag = "10")]
+    pub older: Vec<u32>,
 }
