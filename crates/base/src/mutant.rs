@@ -260,6 +260,8 @@ pub enum Mutant {
     OldDisk,
     /// After a recovery an older process takes the place of a newer one.
     EarlierLife,
+    /// Links: a far end that takes a connection and never answers is waited for for ever.
+    AwaitMute,
     /// Mirror: what is under way to a member has no bound.
     NoWindow,
     /// Mirror: operations of clients have no bound.
@@ -409,6 +411,7 @@ impl Mutant {
         Mutant::NewerIsDead,
         Mutant::OldDisk,
         Mutant::EarlierLife,
+        Mutant::AwaitMute,
         Mutant::NoWindow,
         Mutant::EndlessLoad,
         Mutant::MdmBelieveDisk,

@@ -25,7 +25,7 @@ impl Finder {
     /// Begins with these addresses, of which there is at least one.
     pub fn new(given: &[SocketAddr], limits: &Limits) -> Finder {
         assert!(!given.is_empty(), "at least one MDM address");
-        let dialers = given.iter().map(|to| Dialer::new(*to, limits)).collect();
+        let dialers = given.iter().map(|to| Dialer::to_mdm(*to, limits)).collect();
         Finder { given: given.to_vec(), dialers, current: 0, hint: None, limits: limits.clone() }
     }
 
@@ -61,7 +61,7 @@ impl Finder {
         let mut old = core::mem::take(&mut self.dialers);
         for to in &all {
             let known = old.iter().position(|d| d.address() == *to);
-            let new = || Dialer::new(*to, &self.limits);
+            let new = || Dialer::to_mdm(*to, &self.limits);
             self.dialers.push(known.map_or_else(new, |i| old.swap_remove(i)));
         }
         self.current = all.iter().position(|to| *to == present).expect("it is among them");
@@ -83,7 +83,7 @@ impl Finder {
         }
         self.hint = None;
         self.turn_to(to);
-        self.dialer_mut().greeted(link);
+        self.dialer_mut().greeted(now, link);
     }
 
     /// Somebody says that this one leads. It is dialled now, or when the dial that is under way comes to nothing:
@@ -100,7 +100,7 @@ impl Finder {
     fn turn_to(&mut self, to: SocketAddr) {
         let known = self.dialers.iter().position(|d| d.address() == to);
         self.current = known.unwrap_or_else(|| {
-            self.dialers.push(Dialer::new(to, &self.limits));
+            self.dialers.push(Dialer::to_mdm(to, &self.limits));
             self.dialers.len() - 1
         });
     }

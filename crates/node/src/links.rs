@@ -26,6 +26,9 @@ pub fn session_after(own: u64, told: u64) -> u64 {
     told.min(own.saturating_add(SESSION_LEAP))
 }
 
+/// Why a link is closed whose far end doesn't answer.
+pub const MUTE: &str = "it does not answer: its process hangs, or its host was restarted";
+
 /// Where a wanted connection stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -44,6 +47,9 @@ enum State {
 pub struct Dialer {
     to: SocketAddr,
     state: State,
+    /// When the far end has to have answered what it was asked last.
+    answer_by: Option<Time>,
+    patience: Duration,
     delay: Duration,
     min: Duration,
     max: Duration,
@@ -53,7 +59,15 @@ impl Dialer {
     /// A connection to `to`, to be dialled at once.
     pub fn new(to: SocketAddr, limits: &Limits) -> Dialer {
         let (min, max) = (limits.redial_min, limits.redial_max);
-        Dialer { to, state: State::Down { retry_at: Time::ZERO }, delay: min, min, max }
+        // A server may take the first half to wait for a map that knows us.
+        let patience = limits.hello_within * 2;
+        let state = State::Down { retry_at: Time::ZERO };
+        Dialer { to, state, answer_by: None, patience, delay: min, min, max }
+    }
+
+    /// The same to an MDM: that has no reason to wait, and there are others.
+    pub fn to_mdm(to: SocketAddr, limits: &Limits) -> Dialer {
+        Dialer { patience: limits.hello_within, ..Dialer::new(to, limits) }
     }
 
     /// Where it goes.
@@ -74,23 +88,36 @@ impl Dialer {
         }
     }
 
-    /// When `poll` has something to do; `None` while it is up or on the way.
+    /// When `poll` or [`Dialer::mute`] has something to say; `None` while it is on the way, or up and nothing is asked.
     pub fn wake_at(&self) -> Option<Time> {
         match self.state {
             State::Down { retry_at } => Some(retry_at),
-            _ => None,
+            _ => self.answer_by.filter(|_| !mutant::on(Mutant::AwaitMute)),
         }
     }
 
+    /// The link whose far end takes too long to answer: close it, and call [`Dialer::lost`]. Its host acknowledges what
+    /// comes, but its process hangs; or it was restarted, and knows nothing of this connection.
+    pub fn mute(&self, now: Time) -> Option<LinkId> {
+        let late = self.answer_by.is_some_and(|by| by <= now) && !mutant::on(Mutant::AwaitMute);
+        self.link().filter(|_| late)
+    }
+
     /// The dial ended in this link: greets.
-    pub fn link_up(&mut self, link: LinkId, hello: &Hello, out: &mut Effects) {
-        self.greeted(link);
+    pub fn link_up(&mut self, now: Time, link: LinkId, hello: &Hello, out: &mut Effects) {
+        self.greeted(now, link);
         send_control(link, Header::new(Kind::Hello), hello, out);
     }
 
     /// This link is it, and our hello is out.
-    pub fn greeted(&mut self, link: LinkId) {
+    pub fn greeted(&mut self, now: Time, link: LinkId) {
         self.state = State::Greeting(link);
+        self.asked(now);
+    }
+
+    /// Something was asked that the far end answers at once.
+    pub fn asked(&mut self, now: Time) {
+        self.answer_by = Some(now + self.patience);
     }
 
     /// The other side answered `Welcome`, and all is well.
@@ -103,12 +130,13 @@ impl Dialer {
     pub fn admitted(&mut self) {
         if let State::Greeting(link) = self.state {
             self.state = State::Up(link);
+            self.answer_by = None;
         }
     }
 
     /// Nothing was refused: when this link is lost, it is tried again soon.
     pub fn settled(&mut self) {
-        self.delay = self.min;
+        (self.delay, self.answer_by) = (self.min, None);
     }
 
     /// The dial failed, or the link is down: tries again later. The delay doubles each time and is
@@ -116,6 +144,7 @@ impl Dialer {
     pub fn lost(&mut self, now: Time, prng: &mut Prng) {
         let spread = prng.below(self.delay.as_nanos() as u64 / 2 + 1);
         self.state = State::Down { retry_at: now + self.delay + Duration::from_nanos(spread) };
+        self.answer_by = None;
         self.delay = (self.delay * 2).min(self.max);
     }
 

@@ -308,7 +308,7 @@ impl Mdm {
         if dial.is_some_and(|d| self.asks_by(d)) {
             self.ask_whether_it_serves(link, out);
         } else if let Some(member) = dial.and_then(|d| self.peers.dialled(d)) {
-            self.greet_member(link, member, out);
+            self.greet_member(now, link, member, out);
         } else if let Some(dial) = dial {
             // Somebody listens; that was the question.
             self.detector.answered(now, dial.0);

@@ -254,9 +254,9 @@ impl Sdc {
     ) {
         match (port, dial.and_then(|dial| Some((dial, self.dials.remove(&dial)?)))) {
             (Port::Nbd, None) if dial.is_none() => self.nbd_open(now, link, out),
-            (Port::Peer, Some((_, Peer::Mdm))) => self.greet_mdm(link, out),
+            (Port::Peer, Some((_, Peer::Mdm))) => self.greet_mdm(now, link, out),
             (Port::Peer, Some((dial, Peer::Server(device)))) => {
-                self.greet_server(device, dial, link, out)
+                self.greet_server(now, device, dial, link, out)
             }
             _ => out.push(Effect::Close { link }),
         }

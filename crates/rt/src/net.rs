@@ -6,7 +6,7 @@
 use crate::config::ListenAddr;
 use crate::error::RtError;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
@@ -119,10 +119,18 @@ pub(crate) fn dialing(to: std::net::SocketAddr, nonblocking: bool) -> io::Result
     Ok(socket.into())
 }
 
+/// How long nothing may come from a far end before it is asked whether it is there, and how often it is asked then. A
+/// host that went without a word is noticed after eleven seconds, also where nobody has anything to send.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(5))
+    .with_interval(Duration::from_secs(2))
+    .with_retries(3);
+
 /// Sets a new TCP connection up. A unix socket has nothing to set.
 pub(crate) fn set_up(socket: &OwnedFd) {
     // Fails on a unix socket, and on a connection that is gone already: told by its first read.
     let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
+    let _ = socket2::SockRef::from(socket).set_tcp_keepalive(&KEEPALIVE);
 }
 
 /// True when a dial to a port of this host where nobody listens has connected to itself.
@@ -146,4 +154,22 @@ pub(crate) fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_far_end_that_says_nothing_is_asked_whether_it_is_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        for socket in [OwnedFd::from(dialled), listener.accept().unwrap().0.into()] {
+            set_up(&socket);
+            let socket = socket2::SockRef::from(&socket);
+            assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(5));
+        }
+    }
 }

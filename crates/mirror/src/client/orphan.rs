@@ -10,7 +10,8 @@
 //!   begun before it; at another leader, as the frame names an epoch that is over, and the new leader
 //!   has settled what was begun in it (rules R2, R6, R8).
 //! - A primary that doesn't answer an orphan for [`PATIENCE`] loses the session. A client that is cut
-//!   off does so, too, long before its path heals.
+//!   off does so, too, long before its path heals. Of one that only reads nothing appears later, but it has
+//!   a place here and in the server: that may take [`READS_PATIENCE`].
 
 use super::op::Place;
 use super::request::Request;
@@ -24,6 +25,8 @@ use seam::{BlockError, Buf};
 
 /// How long a primary may keep an orphan without an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same of one that only reads: all others lose the session, too.
+const READS_PATIENCE: Duration = Duration::from_secs(10);
 
 impl<T: Copy> Client<T> {
     /// A newer process has this client's name, says the MDM: nothing is asked any more, and what was is over.
@@ -88,6 +91,7 @@ impl<T: Copy> Client<T> {
             request.gone = Some(turn.now);
             request.error.get_or_insert(why);
             request.request.body = Buf::EMPTY; // A frame that is out has its own share of it.
+            request.data = Buf::EMPTY;
         }
         // Of these alone: an operation of an earlier one may be on its way to its end.
         let over: BTreeSet<u64> = over.iter().copied().collect();
@@ -97,14 +101,15 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Ends the sessions in which a write was left without an answer for too long.
+    /// Ends the sessions in which an orphan was left without an answer for too long.
     pub(super) fn end_orphans<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
-        let late = |gone: Time| turn.now.since(gone) >= PATIENCE;
+        let patience = |writes: bool| if writes { PATIENCE } else { READS_PATIENCE };
+        let late = |gone: Time, writes: bool| turn.now.since(gone) >= patience(writes);
         let mut devices: Vec<DeviceId> = Vec::new();
-        for (_, op) in self.ops.iter().filter(|(_, op)| op.writes) {
+        for (_, op) in self.ops.iter() {
             let gone = self.requests.get(op.request).and_then(|r| r.gone);
             if let Place::Sent(device) = op.place
-                && gone.is_some_and(late)
+                && gone.is_some_and(|gone| late(gone, op.writes))
                 && !devices.contains(&device)
             {
                 devices.push(device);

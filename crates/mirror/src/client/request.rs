@@ -20,7 +20,7 @@ pub(super) struct Request<T> {
     /// Operations under way.
     pub(super) live: u32,
     /// What was read so far, when there are several pieces; else the one piece.
-    data: Buf,
+    pub(super) data: Buf,
     /// It has failed, and waits for the rest of its operations.
     pub(super) error: Option<BlockError>,
     /// The owner was told that it waits for space.
@@ -134,6 +134,9 @@ impl<T> Request<T> {
     /// Takes in an operation's good answer, whose length has been checked.
     pub(super) fn gather(&mut self, op: &Op, body: Buf, pool: &BufPool) {
         self.done += op.len;
+        if self.gone.is_some() {
+            return; // Nobody wants it.
+        }
         if op.len == self.request.len {
             self.data = body;
             return;

@@ -14,7 +14,7 @@
 //!   consensus.
 
 use super::{Mdm, Peer};
-use crate::links::{Dialer, hello, refusal, send_control, welcome};
+use crate::links::{Dialer, MUTE, hello, refusal, send_control, welcome};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::ToString;
@@ -24,7 +24,7 @@ use consensus::{Image, Message, Wrong};
 use core::net::SocketAddr;
 use mdm::members::MAX_MEMBERS;
 use prost::Message as _;
-use seam::{DialId, Effect, Effects};
+use seam::{DialId, Effect, Effects, Note};
 use wire::control::{Hello, MdmInfo, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, frame};
 
@@ -117,6 +117,14 @@ impl Mdm {
     /// Keeps a contact for each member, where the state says that it is.
     pub(super) fn keep_contacts(&mut self, now: Time, out: &mut Effects) {
         let me = self.me();
+        let mute = self.peers.contacts.values().filter_map(|c| c.dialer.mute(now));
+        for link in mute.collect::<Vec<_>>() {
+            out.note(Note::Refused { link, why: MUTE });
+            out.push(Effect::Close { link });
+            if let Some(member) = self.peers.lost(link) {
+                self.member_lost(now, member, out);
+            }
+        }
         let Some(consensus) = &self.consensus else { return };
         let (list, empty) = (&self.state.members, consensus.last() == 0);
         // Who was removed is needed until it does not count any more.
@@ -145,7 +153,7 @@ impl Mdm {
         for (id, to) in wanted {
             let limits = &self.config.limits;
             let new = || Contact {
-                dialer: Dialer::new(to, limits),
+                dialer: Dialer::to_mdm(to, limits),
                 sent: 0,
                 secret: out.prng().next_u64(),
             };
@@ -159,22 +167,23 @@ impl Mdm {
     }
 
     /// A dial to a member came through.
-    pub(super) fn greet_member(&mut self, link: LinkId, member: u32, out: &mut Effects) {
+    pub(super) fn greet_member(&mut self, now: Time, link: LinkId, member: u32, out: &mut Effects) {
         let Some(consensus) = &self.consensus else { return out.push(Effect::Close { link }) };
         let (last, term) = (consensus.last(), consensus.role().term);
         let mut hello = hello(self.state.cluster, Role::Mdm, &self.config.name);
         (hello.id, hello.to) = (self.me(), member);
         (hello.last, hello.term) = (last, term);
         hello.address = self.config.address.to_string();
-        let now = consensus.membership();
-        let votes = [&now.voters, &now.outgoing].iter().any(|v| v.contains(&u64::from(member)));
+        let config = consensus.membership();
+        let votes =
+            [&config.voters, &config.outgoing].iter().any(|v| v.contains(&u64::from(member)));
         let listed = self.state.members.list.contains_key(&member);
         hello.newcomer = self.ready && self.proposed().is_none() && listed && !votes;
         match self.peers.contacts.get_mut(&member) {
             Some(contact) => {
                 contact.sent = 0;
                 hello.secret = contact.secret;
-                contact.dialer.link_up(link, &hello, out);
+                contact.dialer.link_up(now, link, &hello, out);
                 self.peers.links.insert(link, member);
             }
             None => out.push(Effect::Close { link }),

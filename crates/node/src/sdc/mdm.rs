@@ -94,6 +94,9 @@ impl MdmLink {
 
 impl Sdc {
     pub(super) fn mdm_tick(&mut self, now: Time, out: &mut Effects) {
+        if let Some(link) = self.mdm.finder.dialer().mute(now) {
+            self.refuse(now, link, links::MUTE, out);
+        }
         let due = self.mdm.finder.dialer().wake_at();
         if due.is_some_and(|at| at <= now) {
             let dial = self.dial_id(Peer::Mdm);
@@ -114,14 +117,14 @@ impl Sdc {
         }
     }
 
-    pub(super) fn greet_mdm(&mut self, link: LinkId, out: &mut Effects) {
+    pub(super) fn greet_mdm(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         let mut hello = links::hello(self.cluster, Role::Sdc, &self.config.name);
         if let Some((sdc, incarnation)) = self.me {
             (hello.id, hello.incarnation) = (sdc.0, incarnation.0);
         }
         self.session += 1;
         (hello.session, hello.map) = (self.session, self.map.version.0);
-        self.mdm.finder.dialer_mut().link_up(link, &hello, out);
+        self.mdm.finder.dialer_mut().link_up(now, link, &hello, out);
         self.links.insert(link, Peer::Mdm);
     }
 
@@ -193,6 +196,7 @@ impl Sdc {
             incarnation: self.me.map_or(0, |(_, life)| life.0),
         };
         send_control(link, self.mdm_header(Kind::RegisterSdc), &register, out);
+        self.mdm.finder.dialer_mut().asked(now);
     }
 
     fn registered(&mut self, now: Time, link: LinkId, registered: &Registered, out: &mut Effects) {
@@ -226,7 +230,8 @@ impl Sdc {
             self.client(now, out, |client, turn| client.map_changed(turn));
             self.nbd.review = true;
         }
-        if last && self.mdm.answered(op) {
+        // Who has asked since then wants to know what there is later.
+        if last && self.mdm.answered(op) && !self.mdm.ask {
             self.mdm.refreshed += 1;
             self.nbd_refreshed(now, out);
         }

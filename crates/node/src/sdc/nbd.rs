@@ -68,8 +68,10 @@ impl Sessions {
     }
 
     pub(super) fn remove(&mut self, link: LinkId) {
-        self.sessions.remove(&link);
-        self.crowded.iter_mut().for_each(|queue| queue.retain(|(of, ..)| *of != link));
+        // Many may go at once.
+        if self.sessions.remove(&link).is_some_and(|session| session.in_flight() > 0) {
+            self.crowded.iter_mut().for_each(|queue| queue.retain(|(of, ..)| *of != link));
+        }
         if self.leaves.remove(&link).is_some() {
             self.share();
         }
@@ -210,8 +212,12 @@ impl Sdc {
         if self.nbd.sessions.get(&link).is_none_or(|session| session.knows_wait(tag)) {
             return;
         }
-        let all: u64 = self.nbd.sessions.values().map(Session::waiting_bytes).sum();
-        let most = WAITING_BYTES.saturating_sub(all);
+        let sessions = || self.nbd.sessions.values();
+        let all: u64 = sessions().map(Session::waiting_bytes).sum();
+        let writes: usize = sessions().map(Session::waiting).sum();
+        // Other volumes have space yet: their writes need places, too.
+        let room = writes < (self.config.limits.sdc_requests / 2) as usize;
+        let most = if room { WAITING_BYTES.saturating_sub(all) } else { 0 };
         self.nbd_session(now, link, out, |session, out, actions| {
             session.waits(tag, most, out.pool(), actions);
         });

@@ -45,6 +45,15 @@ impl Servers {
         }
     }
 
+    /// Links to those that don't answer.
+    fn mute(&self, now: Time) -> Vec<LinkId> {
+        let mute = |server: &Server| server.dialer.as_ref()?.mute(now);
+        match self.dial_at.is_some_and(|at| at <= now) {
+            true => self.servers.iter().filter_map(|(_, server)| mute(server)).collect(),
+            false => Vec::new(),
+        }
+    }
+
     /// Those that refuse this client.
     pub(super) fn refusing(&self) -> Vec<u32> {
         self.servers.iter().filter(|(_, s)| s.refused).map(|(device, _)| device.0).collect()
@@ -96,6 +105,9 @@ impl Sdc {
 
     /// Dials whoever is due.
     pub(super) fn dial_servers(&mut self, now: Time, out: &mut Effects) {
+        for link in self.servers.mute(now) {
+            self.refuse(now, link, links::MUTE, out);
+        }
         self.servers.dial_at = None;
         if self.me.is_none() {
             return; // Nobody to say hello as. Registration calls again.
@@ -114,6 +126,7 @@ impl Sdc {
 
     pub(super) fn greet_server(
         &mut self,
+        now: Time,
         device: DeviceId,
         dial: DialId,
         link: LinkId,
@@ -129,7 +142,8 @@ impl Sdc {
         (hello.id, hello.incarnation) = (sdc.0, incarnation.0);
         (hello.session, hello.map) = (server.session, self.map.version.0);
         hello.to = device.0;
-        dialer.link_up(link, &hello, out);
+        dialer.link_up(now, link, &hello, out);
+        self.servers.dial_at = Time::earliest(self.servers.dial_at, dialer.wake_at());
         self.links.insert(link, Peer::Server(device));
     }
 

@@ -28,10 +28,10 @@ const FULL_FOR: Duration = Duration::from_secs(5);
 
 impl Sds {
     /// Greets the MDM on a link that was dialled to it.
-    pub(super) fn greet_mdm(&mut self, link: LinkId, out: &mut Effects) {
+    pub(super) fn greet_mdm(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         self.links.insert(link, Who::Mdm);
         let hello = self.hello_to_mdm();
-        self.mdm.dialer_mut().link_up(link, &hello, out);
+        self.mdm.dialer_mut().link_up(now, link, &hello, out);
     }
 
     pub(super) fn hello_to_mdm(&self) -> Hello {
@@ -125,6 +125,7 @@ impl Sds {
             report.iter().for_each(|p| send_control(link, Header::new(Kind::Report), p, out));
         }
         send_control(link, Header::new(Kind::Register), &register, out);
+        self.mdm.dialer_mut().asked(now);
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
     }
 

@@ -5,7 +5,8 @@
 
 use crate::links::Dialer;
 use alloc::collections::BTreeMap;
-use base::{DeviceId, Limits, Time};
+use alloc::vec::Vec;
+use base::{DeviceId, Limits, LinkId, Time};
 use core::net::SocketAddr;
 
 /// A device that is dialled.
@@ -68,6 +69,14 @@ impl Followers {
         self.dial_at = Some(Time::ZERO);
     }
 
+    /// Links to those that don't answer.
+    pub(super) fn mute(&self, now: Time) -> Vec<LinkId> {
+        match self.dial_at.is_none_or(|at| at > now) {
+            true => Vec::new(),
+            false => self.followers.values().filter_map(|f| f.dialer.mute(now)).collect(),
+        }
+    }
+
     /// Calls `dial` for each device that is due, and `there`: up, at this address. One that lives elsewhere now and
     /// that nobody wants is let be: whoever has its place took the greeting for a new session, and ended the true one.
     pub(super) fn due(
@@ -94,7 +103,6 @@ impl Followers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
     use base::Prng;
     use core::net::Ipv4Addr;
     use seam::{BufPool, DialId, Effects};

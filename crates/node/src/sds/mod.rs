@@ -361,6 +361,11 @@ impl Sds {
 
     /// Dials what is wanted and due.
     fn dial(&mut self, now: Time, out: &mut Effects) {
+        let mute = self.followers.mute(now).into_iter().chain(self.mdm.dialer().mute(now));
+        for link in mute.collect::<Vec<_>>() {
+            out.note(Note::Refused { link, why: crate::links::MUTE });
+            self.drop_link(now, link, out);
+        }
         if self.may_register() && self.mdm.dialer().wake_at().is_some_and(|at| at <= now) {
             self.next_dial += 1;
             let dial = DialId(self.next_dial);

@@ -44,7 +44,7 @@ impl Sds {
         }
         match dial.map(|dial| self.dials.remove(&dial)) {
             None => drop(self.links.insert(link, Who::Stranger)),
-            Some(Some(None)) => self.greet_mdm(link, out),
+            Some(Some(None)) => self.greet_mdm(now, link, out),
             Some(Some(Some(device))) if self.followers.get(device).is_some() => {
                 self.links.insert(link, Who::Follower(device));
                 let mut hello = hello(self.cluster, Role::Sds, &self.config.name);
@@ -54,7 +54,7 @@ impl Sds {
                 follower.session = follower.session.saturating_add(1);
                 (hello.session, hello.map) = (follower.session, self.map.version.0);
                 hello.to = device.0;
-                follower.dialer.link_up(link, &hello, out);
+                follower.dialer.link_up(now, link, &hello, out);
             }
             Some(_) => self.drop_link(now, link, out),
         }

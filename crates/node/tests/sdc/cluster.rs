@@ -68,6 +68,8 @@ pub struct Cluster {
     pub refusing: BTreeSet<u32>,
     /// Servers hold their I/O back while this is set.
     pub hold: bool,
+    /// So does this one.
+    pub holds: Option<u32>,
     held: VecDeque<(LinkId, Header, Buf)>,
     /// The next I/O is answered with this.
     pub next_status: Option<Status>,
@@ -127,6 +129,7 @@ impl Cluster {
             written: BTreeSet::new(),
             refusing: BTreeSet::new(),
             hold: false,
+            holds: None,
             held: VecDeque::new(),
             next_status: None,
             every_status: None,
@@ -302,8 +305,13 @@ impl Cluster {
 
     /// Servers answer what they have held back.
     pub fn release(&mut self) {
+        let mut kept = VecDeque::new();
         while let Some((link, header, body)) = self.held.pop_front() {
             let device = match self.links[&link] {
+                Who::Server(n) if self.holds == Some(n) => {
+                    kept.push_back((link, header, body));
+                    continue;
+                }
                 Who::Server(n) => self.devices[&n].0,
                 other => panic!("{other:?}"),
             };
@@ -325,6 +333,7 @@ impl Cluster {
             }
             self.on(Event::Frame { link, head: head.as_slice(), body });
         }
+        self.held.extend(kept);
     }
 
     fn io(&mut self, h: &Header, body: &[u8]) -> Vec<u8> {

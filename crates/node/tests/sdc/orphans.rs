@@ -200,3 +200,24 @@ fn who_waits_for_the_place_of_what_took_too_long_gets_it() {
     assert_eq!(nbd.reply(&mut c, 4).0, 0);
     assert_eq!((c.data[0], c.sdc.outstanding()), (0xbb, 0));
 }
+
+/// One of two servers has answered its part of a read, and the other one doesn't.
+#[test]
+fn a_read_for_a_connection_that_is_gone_keeps_no_data_and_ends_in_the_end() {
+    let mut c = Cluster::ready();
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    for (i, holder) in [1, 2].into_iter().enumerate() {
+        c.holds = Some(holder);
+        nbd.request(&mut c, NBD_CMD_READ, 1 + i as u64, 0, 2 << 20, &[]);
+        assert!(
+            c.pool.used() >= 2 << 20,
+            "server {holder} has answered nothing: {}",
+            c.pool.used()
+        );
+    }
+    c.cut_link(nbd.link);
+    c.pass(ms(100));
+    assert!(c.pool.used() < 1 << 20, "{} bytes are kept for nobody", c.pool.used());
+    c.pass(Duration::from_secs(12));
+    assert_eq!((c.sdc.outstanding(), c.pool.used()), (0, 0));
+}

@@ -34,7 +34,7 @@ const OPTIONS_FRAMES: usize = 64;
 const OPTIONS_BYTES: u64 = 4 * super::framer::OPTION_MAX as u64;
 
 /// Writes of one connection that may wait for space beside what is in flight.
-pub const WAITING: usize = 4096;
+pub const WAITING: usize = 1024;
 
 /// What the session asks of its owner. To be done in the order given.
 #[derive(Debug)]
@@ -240,6 +240,11 @@ impl Session {
     /// True when this request is known to wait for space, or isn't in flight.
     pub fn knows_wait(&self, tag: u64) -> bool {
         self.flying.get(tag).is_none_or(|op| op.waits)
+    }
+
+    /// Writes that wait for space.
+    pub fn waiting(&self) -> usize {
+        self.waiting
     }
 
     /// Bytes of writes that wait for space.
