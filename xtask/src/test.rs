@@ -83,15 +83,18 @@ fn unit(steps: &mut Steps) -> Result<()> {
         ]),
     )?;
     // Apart from the others: these switches must not get into what they build.
-    let mutants = ["test", "--profile", "ci", "--package", "gabion-store", "--features", "mutants"];
-    let mut command = cargo(&mutants);
-    command.args(["--test", "mutants"]);
-    steps.command("mutants of the durable store", &mut command)?;
-    let mutants =
-        ["test", "--profile", "ci", "--package", "gabion-mirror", "--features", "mutants"];
-    let mut command = cargo(&mutants);
-    command.args(["--test", "pair", "--", "--exact", "mutants::every_mutant_is_caught"]);
-    steps.command("mutants of the mirrors", &mut command)?;
+    mutants(steps, "the durable store", "gabion-store", &["--test", "mutants"])?;
+    let exactly = ["--test", "pair", "--", "--exact", "mutants::every_mutant_is_caught"];
+    mutants(steps, "the mirrors", "gabion-mirror", &exactly)?;
+    mutants(steps, "the MDM", "gabion-mdm", &["--test", "mutants", "--test", "balance"])?;
+    Ok(())
+}
+
+/// Runs the tests in which a crate's rules are switched off one by one.
+fn mutants(steps: &mut Steps, whose: &str, package: &str, tests: &[&str]) -> Result<()> {
+    let mut command = cargo(&["test", "--profile", "ci", "--features", "mutants"]);
+    command.args(["--package", package]).args(tests);
+    steps.command(&format!("mutants of {whose}"), &mut command)?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use super::{Peer, Sdc, decode, links, refusal_note};
 use crate::links::Dialer;
 use alloc::vec::Vec;
-use base::{ClusterId, DeviceId, IdMap, Incarnation, LinkId, Time};
+use base::{ClusterId, DeviceId, IdMap, Incarnation, LinkId, MapVersion, Time};
 use seam::{Buf, DialId, Effect, Effects};
 use wire::control::{Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind};
@@ -196,17 +196,26 @@ impl Sdc {
                 None => self.refuse(now, link, "a welcome that can't be read", out),
             },
             Some(Kind::Refusal) if !up => {
-                if let Some(refusal) = decode::<Refusal>(&header, &body) {
-                    let told = refusal.code() == RefusalCode::Superseded;
-                    if let Some(server) = self.servers.servers.get_mut(device).filter(|_| told) {
-                        server.session = links::session_after(server.session, refusal.session);
+                match decode::<Refusal>(&header, &body).map(|r| (r.code(), r.session)) {
+                    Some((RefusalCode::Superseded, session)) => {
+                        if let Some(server) = self.servers.servers.get_mut(device) {
+                            server.session = links::session_after(server.session, session);
+                        }
                     }
+                    Some((RefusalCode::NotMe, _)) => self.want_newer_map(),
+                    _ => {}
                 }
                 self.servers.refused(device, true);
                 self.refuse(now, link, refusal_note(&header, &body), out)
             }
             _ => self.refuse(now, link, "a frame that no server sends to a client", out),
         }
+    }
+
+    /// Another process listens at a device's address, so the device has moved, and a newer map
+    /// says where to. An idle client asks for it, too: the MDM may be away when it has work.
+    fn want_newer_map(&mut self) {
+        self.mdm.want(MapVersion(self.map.version.0 + 1));
     }
 
     fn server_welcome(
@@ -219,6 +228,7 @@ impl Sdc {
     ) {
         let meant = welcome.role() == Role::Sds && welcome.id == device.0;
         if !meant || (welcome.cluster != 0 && ClusterId(welcome.cluster) != self.cluster) {
+            self.want_newer_map();
             return self.refuse(now, link, "welcomed by somebody else than was dialled", out);
         }
         let Some(server) = self.servers.servers.get_mut(device) else { return };

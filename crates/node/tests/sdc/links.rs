@@ -166,6 +166,19 @@ fn a_stranger_at_a_servers_address_gets_no_io() {
 }
 
 #[test]
+fn another_process_at_a_servers_address_makes_an_idle_client_ask_for_a_newer_map() {
+    let mut c = Cluster::ready();
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    assert_eq!((c.log.replies.len(), c.log.pulls.len()), (1, 1));
+    c.kill(Who::Server(1));
+    c.devices.insert(1, (9, 1));
+    c.alive.insert(101);
+    c.pass(ms(500));
+    let asked: Vec<_> = c.log.pulls[1..].iter().map(|h| (h.map.get(), h.flags)).collect();
+    assert_eq!(asked, [(5, flag::WAIT)], "one pull, which waits for a newer map");
+}
+
+#[test]
 fn a_refused_hello_is_tried_again_later() {
     let mut c = Cluster::ready();
     c.ask(1, BlockKind::Read, 0, 512, &[]);
