@@ -50,7 +50,7 @@ fn a_write_of_data_that_hangs_keeps_little_in_memory_at_the_next_mount() {
     assert!(records > 50, "work goes on for a while: {records}");
     world.crash(Fate::Kept);
     world.mount(None).unwrap();
-    let most = 8 * OVERLAY + (2 << 20); // and what is being read
+    let most = 8 * OVERLAY + (2 << 20); // and the data that is being read
     assert!(world.most_used < most, "{} KiB", world.most_used >> 10);
     world.compare();
 }
@@ -119,7 +119,7 @@ fn a_block_behind_a_stream_keeps_little_in_memory_at_the_next_mount() {
     let overlay = 1 << 20;
     let (mut world, unit) = filled(4 << 30, overlay, 50);
     let second = UnitKey { index: 2, ..unit };
-    overwrite_every_second_block(&mut world, second, 256, false); // so the stream goes home
+    overwrite_every_second_block(&mut world, second, 256, false); // the next are destaged
     world.write(World::group(unit), unit, 0, BLOCK, false);
     overwrite_every_second_block(&mut world, UnitKey { index: 4, ..unit }, 45 * 128, false);
     world.crash(Fate::Kept);

@@ -2,8 +2,8 @@
 //!
 //! Positions only rise; modulo the ring's length they are offsets. Batches are written one at a
 //! time, each one only after the previous one is durable. So at every moment, the log on the device
-//! is a prefix of what was or may have been acknowledged, followed by at most one batch that may be
-//! torn. A valid batch *behind* an invalid one therefore shows damage and not a torn tail.
+//! has every acknowledged batch, followed by at most one more, which may be torn. A valid batch
+//! *behind* an invalid one therefore shows damage and not a torn tail.
 //!
 //! A record is *settled* when its job has completed: record and data are durable. For a checkpoint,
 //! the log begins with the batch of the first unsettled record. Each batch says which records were

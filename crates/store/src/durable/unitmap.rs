@@ -507,7 +507,7 @@ impl UnitMap {
                 }
                 let (owner, unit) = self.key((value & low) - 1);
                 let home = self.hash(owner, unit).0;
-                // It may move to the hole unless its home lies behind the hole.
+                // The entry may move to the hole unless its home lies behind the hole.
                 if (next + len - home) % len >= (next + len - hole) % len {
                     self.places[hole] = value;
                     hole = next;

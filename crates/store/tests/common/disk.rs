@@ -107,7 +107,7 @@ impl Disk {
         });
     }
 
-    /// Fails the power. `open` are writes that had not completed.
+    /// Cuts the power. `open` are writes that had not completed.
     pub fn crash(&mut self, open: Vec<(u64, Vec<u8>)>, fate: Fate, prng: &mut Prng) {
         let ended = std::mem::take(&mut self.unflushed).into_iter();
         let ended = ended.map(|(_, at, data, durable)| (at, data, durable));

@@ -380,7 +380,7 @@ impl World {
         assert!(self.pending.is_empty(), "jobs hang: {:?}", self.pending);
     }
 
-    /// Fails the power.
+    /// Cuts the power.
     pub fn crash(&mut self, fate: Fate) {
         self.collect();
         self.store = None;
