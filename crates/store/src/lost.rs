@@ -1,5 +1,5 @@
-//! Blocks of a device in memory that hold data which nobody has: jobs that need them fail as if they were
-//! damaged, until they are written or zeroed whole. There are hardly ever any.
+//! Blocks of a memory device whose data is lost. Jobs that need them fail as if the blocks were
+//! damaged, until the blocks are written or zeroed whole. There are hardly ever any.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -10,11 +10,11 @@ use seam::{DiskError, Finished, Job};
 #[derive(Debug, Default)]
 struct State {
     blocks: BTreeMap<(GroupId, UnitKey), BlockSet>,
-    /// Jobs that met some, until somebody asks.
+    /// Jobs that failed because of such blocks, until the caller asks for them.
     refused: Vec<Finished>,
 }
 
-/// All such blocks. Cloning it leaves out the jobs.
+/// All lost blocks of a device. A clone leaves out the jobs.
 #[derive(Debug, Default)]
 pub struct Lost(Option<Box<State>>);
 
@@ -26,39 +26,39 @@ impl Clone for Lost {
 }
 
 impl Lost {
-    /// These blocks are lost.
+    /// Marks blocks as lost.
     pub fn insert(&mut self, group: GroupId, unit: UnitKey, blocks: BlockSet) {
         let state = self.0.get_or_insert_default();
         state.blocks.entry((group, unit)).or_default().insert(blocks);
     }
 
-    /// True for such a block.
+    /// True when the block is lost.
     pub fn has(&self, group: GroupId, unit: UnitKey, block: u32) -> bool {
         let blocks = self.0.as_deref().and_then(|state| state.blocks.get(&(group, unit)));
         blocks.is_some_and(|blocks| blocks.contains(block))
     }
 
-    /// True when a job needs such blocks: it ends then with an error. Those that another job covers are lost
-    /// no more.
+    /// Checks a job. True: it needs lost blocks, and fails because of them. Otherwise, blocks that
+    /// it writes or zeros whole are no longer lost.
     #[inline]
     pub fn stops(&mut self, token: u64, group: GroupId, unit: UnitKey, job: &Job) -> bool {
         self.0.as_deref_mut().is_some_and(|state| state.stops(token, group, unit, job))
     }
 
-    /// The next job that was stopped.
+    /// Returns the next failed job.
     #[inline]
     pub fn refused(&mut self) -> Option<Finished> {
         self.0.as_deref_mut()?.refused.pop()
     }
 
-    /// The group's content goes.
+    /// Forgets the lost blocks of a wiped group.
     pub fn wipe(&mut self, group: GroupId) {
         if let Some(state) = &mut self.0 {
             state.blocks.retain(|(g, _), _| *g != group);
         }
     }
 
-    /// The volume's content goes.
+    /// Forgets the lost blocks of a dropped volume.
     pub fn drop_volume(&mut self, volume: VolumeId) {
         if let Some(state) = &mut self.0 {
             state.blocks.retain(|(_, unit), _| unit.volume != volume);

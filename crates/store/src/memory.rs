@@ -1,5 +1,5 @@
-//! A device in memory: units, and the jobs that run on them. Everything is gone with the process, so it
-//! keeps no records for the replication.
+//! A device in memory: units, and the jobs that run on them. Everything is lost with the process,
+//! so the device keeps no records for replication.
 
 use crate::lost::Lost;
 use crate::space::Space;
@@ -16,14 +16,14 @@ struct Unit {
     valid: BlockSet,
     /// Jobs and reservations that need the slot.
     pins: u32,
-    /// Of a volume that is gone: goes with the last pin.
+    /// The volume was dropped: the unit goes with its last pin.
     doomed: bool,
 }
 
-/// What a job has to know of its unit.
+/// What a job must know about its unit.
 #[derive(Clone, Copy, Debug)]
 struct Pinned {
-    /// Where on the device it begins.
+    /// Where the unit begins on the device, in bytes.
     start: u64,
     valid: BlockSet,
 }
@@ -40,16 +40,16 @@ struct Running {
     token: u64,
     group: GroupId,
     unit: UnitKey,
-    /// Device operations that have not ended.
+    /// Number of device operations in flight.
     left: u32,
     result: Result<Buf, DiskError>,
     change: Blocks,
 }
 
-/// What the end of a job does to the valid blocks.
+/// What a job changes in the valid blocks when it completes.
 #[derive(Clone, Copy, Debug)]
 enum Blocks {
-    /// A read: nothing; these blocks of the answer, which starts at this byte, are zeros.
+    /// A read: nothing. The answer starts at byte `at`, and its blocks in `invalid` are zeros.
     None {
         at: u32,
         invalid: BlockSet,
@@ -58,8 +58,8 @@ enum Blocks {
     Clear(BlockSet),
 }
 
-/// Everything that one device holds. Cloning it is what a crash of a process that keeps its memory
-/// would leave (the simulator does that); jobs in flight are not cloned.
+/// Everything that one device holds. A clone is what the crash of a process that keeps its memory
+/// would leave (the simulator does that). It leaves out jobs in flight.
 #[derive(Debug)]
 pub struct Memory {
     disk: DiskId,
@@ -68,7 +68,7 @@ pub struct Memory {
     groups: IdMap<GroupId, Map<UnitKey, Unit>>,
     lost: Lost,
     running: Slab<Running>,
-    /// The job that ended last, until somebody asks.
+    /// The job that completed last, until the caller asks for it.
     finished: Option<Finished>,
 }
 
@@ -88,12 +88,12 @@ impl Clone for Memory {
     }
 }
 
-/// Jobs in flight; the callers bound theirs far below.
+/// Upper bound of jobs in flight. The callers stay far below.
 const JOBS: usize = 1 << 20;
 
 impl Memory {
-    /// An empty device of `capacity` bytes. One that doesn't keep data (NULL) has no metadata either:
-    /// every block counts as valid, and takes no space.
+    /// Makes an empty device of `capacity` bytes. One that doesn't keep data (NULL) has no metadata
+    /// either: every block counts as valid, and takes no space.
     pub fn new(disk: DiskId, capacity: u64, keeps: bool) -> Memory {
         Memory {
             disk,
@@ -106,22 +106,22 @@ impl Memory {
         }
     }
 
-    /// Bytes of slots in use.
+    /// Returns the number of bytes in slots that are in use.
     pub fn used(&self) -> u64 {
         self.space.used() * u64::from(UNIT)
     }
 
-    /// Bytes of all slots.
+    /// Returns the number of bytes in all slots.
     pub fn capacity(&self) -> u64 {
         self.space.slots() * u64::from(UNIT)
     }
 
-    /// True for a block that can't be read until it is written whole, as nobody has its data.
+    /// True for a lost block, which can't be read until it is written or zeroed whole.
     pub fn is_lost(&self, group: GroupId, unit: UnitKey, block: u32) -> bool {
         self.lost.has(group, unit, block)
     }
 
-    /// Where the unit's bytes are on the device.
+    /// Returns where the unit's bytes are on the device.
     pub fn place(&self, group: GroupId, unit: UnitKey) -> Option<u64> {
         self.unit(group, unit).map(|u| u.slot * u64::from(UNIT))
     }
@@ -150,7 +150,7 @@ impl Memory {
         Started::Pending
     }
 
-    /// An edge block that is not valid yet is written whole, its rest as zeros.
+    /// Writes a range. An edge block that is not valid yet is written whole, padded with zeros.
     fn write(
         &mut self,
         token: u64,
@@ -188,7 +188,8 @@ impl Memory {
         Started::Pending
     }
 
-    /// Whole blocks lose their valid bit; parts of valid blocks at the edges are overwritten.
+    /// Zeros a range. Whole blocks lose their valid bit; parts of valid blocks at the edges are
+    /// overwritten.
     fn zero(
         &mut self,
         token: u64,
@@ -233,7 +234,7 @@ impl Memory {
         Started::Done(Buf::EMPTY)
     }
 
-    /// Forgets jobs and reservations of a process that is gone.
+    /// Forgets the jobs and reservations of a dead process.
     fn forget_jobs(&mut self) {
         let space = &mut self.space;
         for units in self.groups.values_mut() {
@@ -251,7 +252,7 @@ impl Memory {
         }
     }
 
-    /// Somebody asks for the end of each job at once, so one place is enough.
+    /// Keeps a completed job. The caller asks for each one at once, so one place is enough.
     #[inline]
     fn end(&mut self, finished: Finished) {
         let before = self.finished.replace(finished);
@@ -283,8 +284,8 @@ impl Memory {
         DiskOp(self.running.insert(running).expect("callers bound their jobs"))
     }
 
-    /// Keeps the unit's slot; with `make`, takes one if there is none. `None` when there is none.
-    /// A NULL device has no slots: all its units lie at its start, and all their blocks are valid.
+    /// Pins the unit's slot. With `make`, takes a slot if the unit has none. `None`: there is no
+    /// slot. A NULL device has no slots: all its units lie at its start, and all blocks are valid.
     fn pin(&mut self, group: GroupId, key: UnitKey, make: bool) -> Option<Pinned> {
         if !self.keeps {
             return Some(Pinned { start: 0, valid: BlockSet::FULL });
@@ -463,7 +464,7 @@ impl Journal for Memory {
     }
 }
 
-/// The parts of blocks at the ends of a range that does not cover them whole.
+/// Returns the parts of blocks at the ends of a range that does not cover them whole.
 fn edges(at: u32, end: u32) -> [Option<(u32, u32)>; 2] {
     let head = (!at.is_multiple_of(BLOCK)).then(|| (at, end.min(at.next_multiple_of(BLOCK))));
     let tail_from = end - end % BLOCK;
@@ -472,7 +473,7 @@ fn edges(at: u32, end: u32) -> [Option<(u32, u32)>; 2] {
     [head, tail]
 }
 
-/// Zeros the parts of `data`, which starts at byte `at` of its unit, that lie in these blocks.
+/// Zeros those parts of `data` that lie in these blocks. `data` starts at byte `at` of its unit.
 fn blank(data: &mut Buf, at: u32, invalid: BlockSet) {
     let mut rest = invalid;
     let end = at + data.len() as u32;
@@ -490,7 +491,7 @@ mod tests {
     use base::Prng;
     use seam::BufPool;
 
-    /// A device in memory that ends its operations in random order.
+    /// A device in memory that completes its operations in random order.
     struct Rig {
         store: Memory,
         out: Effects,

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-/// Hands out slots `0..slots`; the lowest never used one when none was given back.
+/// Hands out slots `0..slots`: one that was given back, else the lowest one that was never used.
 #[derive(Clone, Debug)]
 pub struct Space {
     slots: u64,
@@ -11,7 +11,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// All of `slots` free.
+    /// Starts with all `slots` free.
     pub fn new(slots: u64) -> Space {
         Space { slots, fresh: 0, returned: Vec::new() }
     }
@@ -36,12 +36,12 @@ impl Space {
         self.returned.push(slot);
     }
 
-    /// All slots.
+    /// Returns the number of all slots.
     pub fn slots(&self) -> u64 {
         self.slots
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     pub fn used(&self) -> u64 {
         self.fresh - self.returned.len() as u64
     }

@@ -1,4 +1,4 @@
-//! Crashes: at every operation of a scripted run, and anywhere in random ones.
+//! Crashes at every operation of a scripted run, and anywhere in random runs.
 
 mod common;
 
@@ -20,7 +20,8 @@ fn what_was_acknowledged_survives_random_crashes() {
     assert!(ended > seeds * 20);
 }
 
-/// Jobs that meet each way and a checkpoint, in the same order every time.
+/// Runs jobs that use each way to write, and a checkpoint, in the same order every time. Returns
+/// false when `until` operations were reached before the end.
 fn script(world: &mut World, until: u64) -> bool {
     world.fifo = true;
     let start = world.ops;

@@ -1,4 +1,4 @@
-//! Devices that return something else than what was written, and devices that should not be mounted.
+//! Devices that return other data than was written, and devices that must not be mounted.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn unit(index: u32) -> UnitKey {
     UnitKey { volume: VolumeId(1), index }
 }
 
-/// A device with two whole units, all of it in its place, not mounted.
+/// Makes a device with two whole units, all of it in its slots, not mounted.
 fn written() -> World {
     let mut world = World::new(1, true);
     world.mount(None).unwrap();
@@ -67,14 +67,14 @@ fn a_write_that_the_device_lost_is_found() {
     world.settle();
     world.store.as_mut().unwrap().request_checkpoint();
     world.settle();
-    world.disk.write(place, &old, false); // as if the write from the log to the slot had never happened
+    world.disk.write(place, &old, false); // undoes the write from the log to the slot
     world.may_be_damaged = true;
     world.read(group, unit(1), 0, 8 * BLOCK);
     world.settle();
     assert_eq!(world.corrupt, [(unit(1), 3, 1)]);
 }
 
-/// The last write is told from one that a crash cut short as soon as the device has rested.
+/// After the device has rested, damage of the last write does not look like a torn write.
 #[test]
 fn damage_of_the_last_write_is_found_after_a_rest() {
     for log in [false, true] {
@@ -95,7 +95,7 @@ fn damage_of_the_last_write_is_found_after_a_rest() {
         let place = world.store.as_ref().unwrap().place(group, u, 2).unwrap();
         world.crash(Fate::Kept);
         if log {
-            // A mount and another crash: the log is empty then, and there is nothing to tell.
+            // After a mount and another crash, the log is empty, and there is nothing to log.
             world.mount(None).unwrap();
             assert_eq!([(); 3].map(|()| rest(&mut world)), [0; 3]);
             world.crash(Fate::Kept);
@@ -115,10 +115,10 @@ fn lost_blocks_fail_through_every_mount_until_they_are_written_whole() {
         let mut world = written();
         world.mount(None).unwrap();
         let group = World::group(unit(1));
-        world.write(group, unit(1), 14 * BLOCK, BLOCK, false); // newer than its slot
+        world.write(group, unit(1), 14 * BLOCK, BLOCK, false); // in memory, not in its slot yet
         world.settle();
-        world.lose(group, unit(1), 14 * BLOCK, 4 * BLOCK); // over the end of a slot
-        world.lose(group, unit(5), 2 * BLOCK, BLOCK); // where nothing was
+        world.lose(group, unit(1), 14 * BLOCK, 4 * BLOCK); // across the end of a slot
+        world.lose(group, unit(5), 2 * BLOCK, BLOCK); // where there was no data
         world.settle();
         if saved {
             world.store.as_mut().unwrap().request_checkpoint();
@@ -158,13 +158,13 @@ fn any_single_damage_of_metadata_is_repaired_or_refused() {
         (0..layout.extents[0].slots.at).step_by(4096).chain([SIZE / 2, SIZE - 65536]).enumerate()
     {
         if (layout.log.at..layout.extents[0].map.at).contains(&at) {
-            continue; // free, after the checkpoint
+            continue; // free after the checkpoint
         }
         let mut world = written();
         world.disk.rot(at + (i as u64 * 7) % 16);
         match world.mount(None) {
             Ok(_) => {
-                world.may_be_damaged = true; // lost checksums: each block of theirs says so
+                world.may_be_damaged = true; // with lost checksums, each of their blocks is damaged
                 for u in [unit(1), unit(3)] {
                     world.read(World::group(u), u, 0, UNIT);
                 }
@@ -190,7 +190,7 @@ fn damage_in_the_middle_of_the_log_is_no_torn_tail() {
         world.settle();
     }
     world.crash(common::Fate::Kept);
-    // The life began where the ring does: batch 3 of 8 has a byte that rots.
+    // The log of this mount begins at the start of the ring: a byte of batch 3 of 8 rots.
     world.disk.rot(layout.log.at + 3 * 4096 + 40);
     let error = why(&mut world, expected(), SIZE);
     assert_eq!(error, MountError::Damaged { what: "the log", at: layout.log.at + 3 * 4096 });
@@ -224,7 +224,7 @@ fn what_is_not_this_device_is_refused_with_a_reason() {
     assert_eq!(error, MountError::Shrunk { was: SIZE, is: SIZE - 65536 });
     let error = why(&mut world, expected(), 1 << 20);
     assert_eq!(error, MountError::TooSmall { bytes: 1 << 20, needed: SMALLEST });
-    // Each says what to do.
+    // Each error says what to do.
     assert!(error.to_string().contains("use one of at least"));
     world.mount_as(Expected { cluster: None, device: None }, SIZE, None).unwrap();
     world.compare_content();
@@ -280,7 +280,7 @@ fn what_the_device_fails_to_read_counts_as_damaged_and_nothing_more_fails() {
     assert!(store.is_idle());
 }
 
-/// Writes a block of the first unit, has the page of checksums loaded and saved, and mounts again.
+/// Writes a block of the first unit, lets its page of checksums be loaded and saved, mounts again.
 fn save_checksums(world: &mut World) {
     world.mount(None).unwrap();
     world.write(World::group(unit(1)), unit(1), 5 * BLOCK, BLOCK, false);
@@ -338,7 +338,7 @@ fn data_at_the_logs_end_that_cannot_be_read_is_damage_and_no_reason_to_refuse() 
     world.read(group, unit(9), 0, 4 * BLOCK);
     world.settle();
     assert!(!world.corrupt.is_empty(), "somebody was told that it is there");
-    // Written anew it is as good as before.
+    // After it is written again, it is as good as before.
     world.unreadable.1 = 0;
     world.corrupt.clear();
     world.write(group, unit(9), 2 * BLOCK, BLOCK, false);

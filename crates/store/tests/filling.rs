@@ -1,9 +1,9 @@
-//! Makes every slot of a device belong to somebody, without writing the data: what a server needs in memory
-//! for a full device of 1 TiB can then be measured on a real process, with a sparse file of some MiB.
+//! Gives every slot of a device an owner without writing the data. So the memory that a server
+//! needs for a full device of 1 TiB can be measured on a real process, with a small sparse file.
 //!
-//! Run by hand, on a device whose server was stopped in order (`docs/internals/measuring.md` has the lines).
-//! What was on the device stays; what is added is owned by the unit of its first slot in use, and reads as
-//! damaged.
+//! Run it by hand, on a device whose server was stopped in order (`docs/internals/measuring.md` has
+//! the commands). The content of the device stays. Added slots belong to the owner of the first
+//! slot in use, and read as damaged.
 
 use base::crc::crc32c;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use store::durable::layout::{Layout, MAP_ENTRIES, PAGE, UNIT_CHUNKS};
 use store::durable::survey::{CopyState, look};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Units that are added have numbers from here on.
+/// Number of the first unit that is added.
 const FIRST_UNIT: u32 = 1 << 16;
 
 fn read(file: &File, at: u64, len: usize) -> Vec<u8> {
@@ -45,7 +45,7 @@ impl Device {
         Device { root: root.collect(), uuid: sb.uuid.map(|w| w.get()), file, layout, root_at }
     }
 
-    /// The entries of a page of the map.
+    /// Returns the entries of a page of the map.
     fn page(&self, page: u32) -> Vec<MapEntry> {
         let (at, wanted) = (self.layout.map_page(page), self.root[page as usize]);
         if wanted == 0 {
@@ -57,7 +57,7 @@ impl Device {
         whole.chunks_exact(16).map(|b| MapEntry::read_from_bytes(b).unwrap()).collect()
     }
 
-    /// Writes a page over the first of its copies, and no other one counts.
+    /// Writes a page over the first of its copies. From now on only this one counts.
     fn save(&mut self, page: u32, entries: &[MapEntry]) {
         let at = self.layout.map_page(page);
         self.file.write_all_at(entries.as_bytes(), at).unwrap();

@@ -1,5 +1,5 @@
-//! Bits that flip in memory, between the arrival of a write and the checksums that are kept, and between
-//! those and the answer to a read.
+//! Bits that flip in memory: between the arrival of a write and the checksums that are kept, and
+//! between those and the answer to a read.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn mounted() -> World {
     world
 }
 
-/// Runs a job; its end.
+/// Runs a job to its completion.
 fn run(world: &mut World, job: Job) -> Result<Finished, Started> {
     let store = world.store.as_mut().unwrap();
     match store.start(7, G, U, job, Marks::default(), &mut world.out) {
@@ -56,8 +56,8 @@ fn random(prng: &mut Prng, len: u32) -> Vec<u8> {
 #[test]
 fn a_bit_that_flips_between_arrival_and_media_refuses_the_write_and_changes_nothing() {
     let (mut world, mut prng) = (mounted(), Prng::new(3));
-    // Inline over old data, direct to fresh space, redirected, over slots' borders, and parts of blocks:
-    // over old ones, which are read first, and in fresh ones.
+    // Inline over old data, direct to fresh space, redirected, across slots, and parts of blocks:
+    // over old blocks, which are read first, and in fresh ones.
     let (slot, half) = (16 * BLOCK, UNIT / 2);
     let old = random(&mut prng, half);
     write(&mut world, 0, &old, crc32c(&old)).unwrap();

@@ -1,5 +1,6 @@
-//! The bytes on the device are format 1's: golden bytes, field by field as `docs/internals/on-disk.md`
-//! draws them. When this test fails, devices in use can't be read any more: it takes a new format.
+//! The bytes on the device are those of format 1: golden bytes, field by field as
+//! `docs/internals/on-disk.md` draws them. If this test fails, devices in use can't be read any
+//! more: a new format is needed.
 
 mod common;
 
@@ -9,7 +10,7 @@ use seam::{ClientWrite, Job, Journal, Marks, Origin, Started};
 use std::fmt::Write;
 use store::durable::layout::Layout;
 
-/// A device with two writes in its log: one to fresh space with marks, and one inline.
+/// Makes a device with two writes in its log: one with metadata to fresh space, and one inline.
 fn device() -> World {
     let mut world = World::new(1, true);
     world.fifo = true;
@@ -84,7 +85,7 @@ fn bytes_are_those_of_format_1() {
     let mut world = device();
     let layout = Layout::new(SIZE).unwrap();
     assert_eq!(hex(&world, 0, 248), SUPERBLOCK);
-    // Head, record, part, two checksums, one executed entry; then the inline one without its payload.
+    // Head, record, part, two checksums, one executed entry; then the inline write without payload.
     assert_eq!(hex(&world, layout.log.at, 64 + 32 + 16 + 8 + 72), BATCHES[0]);
     assert_eq!(hex(&world, layout.log.at + 4096, 64 + 32 + 16 + 4), BATCHES[1]);
     world.store.as_mut().unwrap().request_checkpoint();
@@ -98,7 +99,7 @@ fn bytes_are_those_of_format_1() {
     assert_eq!(hex(&world, layout.extents[0].map.at + 4096, 16), MAP_ENTRY);
 }
 
-/// Grown twice, to 33 and to 64 MiB: 504 bytes, and 8 zeros.
+/// A superblock that grew twice, to 33 and to 64 MiB: 504 bytes, and 8 zeros.
 const GROWN: &str = "\
 4741424e444556310100000050dae92301000000000000004d00000000000000
 03000000000000000b000000000000000c000000000000000000000400000000

@@ -1,11 +1,13 @@
-//! Golden devices: what an earlier build left on a device is what this one reads, and what this one writes.
+//! Golden devices: this build reads what an earlier build left on a device, and writes the same.
 //!
-//! Three images, made by a fixed run: one of 16 MiB as a crash leaves it, with most of it in the log, one after a
-//! checkpoint, and one that grew to 33 MiB on the way, and is used beyond what it was. They are stored as pages
-//! that are not zero, each as runs of equal words. When a run leaves other bytes, slots may have been chosen in
-//! another way; when an image can't be read, the format has changed: devices in use could not be read any more,
-//! and it takes a new format with a number of its own. `GOLDEN=write cargo test -p gabion-store --test golden
-//! same_run` makes new images.
+//! There are three images of a fixed run: a device of 16 MiB as a crash leaves it, with most of its
+//! content in the log; one after a checkpoint; and one that grew to 33 MiB on the way, and uses the
+//! new space. A fourth image, of an earlier build, is only read. The images are stored as pages
+//! that are not zero, each as runs of equal words.
+//!
+//! If a run leaves other bytes, slots may have been chosen differently. If an image can't be read,
+//! the format has changed: devices in use could not be read any more, and the format needs a new
+//! number. `GOLDEN=write cargo test -p gabion-store --test golden same_run` makes new images.
 
 use base::{
     BLOCK, BlockSet, ClusterId, DeviceId, Epoch, GroupId, Incarnation, Prng, SdcId, UNIT, UnitKey,
@@ -28,7 +30,7 @@ const IDENTITY: Identity =
 
 type Pages = BTreeMap<u32, Vec<u8>>;
 
-/// A device that ends operations in order, and what should be on it.
+/// A device that completes operations in order, and what should be on it.
 struct Device {
     size: u64,
     pages: Pages,
@@ -108,7 +110,7 @@ impl Device {
         })
     }
 
-    /// Runs until the device has nothing to do.
+    /// Runs until no operation is in flight.
     fn settle(&mut self) {
         loop {
             let store = self.store.as_mut().expect("mounted");
@@ -156,7 +158,7 @@ impl Device {
         self.settle();
     }
 
-    /// What the device went through.
+    /// The first part of the fixed run.
     fn first_half(&mut self) {
         for (i, at) in (0..8).zip([0, 65536, 131_072, 4096, 200_704, 8192, 0, 69632]) {
             self.write(unit(1, i % 5), at, (i + 1) * 4 * BLOCK, 0x1000 + i);
@@ -171,7 +173,7 @@ impl Device {
         self.change(2, vec![Change::Dirty(vec![(unit(1, 1), blocks)]), Change::Acted(Epoch(6))]);
     }
 
-    /// The device becomes larger, and nothing of what it was is free any more.
+    /// Grows the device, and uses more than its old size has room for.
     fn grow(&mut self) {
         self.size = GROWN;
         self.mount();
@@ -192,7 +194,7 @@ impl Device {
         self.zero(unit(1, 2), 131_072 + 512, 512);
     }
 
-    /// The content is what was written, and the records are those of the run.
+    /// Checks that the content is what was written, and that the records are those of the run.
     fn check(&mut self) {
         let mut units: Vec<UnitKey> = self.content.keys().map(|(unit, _)| *unit).collect();
         units.dedup();
@@ -232,12 +234,12 @@ impl Device {
     }
 }
 
-/// What is done in the fixed run.
+/// A variant of the fixed run.
 #[derive(Clone, Copy)]
 struct Run {
     name: &'static str,
     grow: bool,
-    /// At its end.
+    /// At the end of the run.
     checkpoint: bool,
 }
 
@@ -247,7 +249,7 @@ const RUNS: [Run; 3] = [
     Run { name: "format1-grown.rle", grow: true, checkpoint: true },
 ];
 
-/// The fixed run.
+/// Does the fixed run.
 fn run(how: Run) -> Device {
     let mut device = Device::with(Pages::new());
     device.format();
@@ -276,7 +278,7 @@ fn words(page: &[u8]) -> impl Iterator<Item = u32> + '_ {
     page.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
 }
 
-/// Per page that is not zero: its number, then runs (how many words, the word) until it is full.
+/// Encodes each page that is not zero: its number, then runs (count, word) until it is full.
 fn encode(pages: &Pages) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (number, page) in pages.iter().filter(|(_, p)| p.iter().any(|b| *b != 0)) {
@@ -337,7 +339,7 @@ fn the_same_run_leaves_the_same_bytes() {
 
 #[test]
 fn what_an_earlier_build_left_is_read() {
-    // Builds that kept each client's floor in each group have left this one.
+    // A build that kept each client's floor in each group has left this image.
     let floors = ("format1-floors.rle", RUNS[1]);
     for (name, how) in RUNS.map(|how| (how.name, how)).into_iter().chain([floors]) {
         let mut device = Device::with(decode(&std::fs::read(file(name)).unwrap()));
@@ -347,17 +349,17 @@ fn what_an_earlier_build_left_is_read() {
         let replayed = device.store.as_ref().unwrap().replayed();
         assert_eq!(replayed.batches > 0, !how.checkpoint, "{replayed:?}");
         device.check();
-        device.mount(); // and again, as that one left it
+        device.mount(); // again, on what this mount left
         device.check();
     }
 }
 
 // ---- a device that an earlier build has filled up ----
 
-/// Groups of that device, and writes of client 9 that its area of records lists.
+/// Number of groups of that device, and of the writes of client 9 that its records area lists.
 const GROUPS: u32 = 10;
 const LISTED: u64 = 4000;
-/// Writes of client 8 that its log lists, in a group of their own.
+/// Number of writes of client 8 that its log lists, in a group of their own.
 const LOGGED: u64 = 2000;
 const LAST: u32 = GROUPS + 1;
 
@@ -366,8 +368,8 @@ fn executed(sdc: u32, seq: u64, floor: u64, blocks: BlockSet) -> ExecutedBlocks 
     ExecutedBlocks { write, unit: unit(1, (seq % 16) as u32), blocks }
 }
 
-/// An area of records as builds up to 4680bb2 left it, full to its last entry: what was executed, and beside it each
-/// client's floor in each group, without a bound.
+/// Returns a records area as builds up to 4680bb2 left it, full to its last entry: executed writes,
+/// and each client's floor in each group, without a bound.
 fn full_area(len: usize) -> Vec<u8> {
     let entry = |bytes: &mut Vec<u8>, e: &ExecutedBlocks| {
         bytes.extend([e.write.sdc.0, 0].map(u32::to_le_bytes).concat());
@@ -395,7 +397,7 @@ fn full_area(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Puts other records into the area that counts, and their length and crc into all superblocks.
+/// Replaces the records in the area that counts, and their length and crc in all superblocks.
 fn replace_records(pages: &mut Pages, records: &[u8]) {
     let field = |page: &[u8], at: usize| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
     let first = pages[&0].clone();

@@ -9,7 +9,7 @@ use store::durable::MountError;
 use store::durable::layout::{GROWTHS, Layout, NotGrown, SMALLEST_GROWTH};
 use store::durable::survey::Growth;
 
-/// A device that is full, at rest, not mounted.
+/// Makes a device that is full and at rest, not mounted.
 fn full(seed: u64, write_through: bool) -> World {
     let mut world = World::new(seed, write_through);
     world.mount(None).unwrap();
@@ -84,7 +84,8 @@ fn what_a_device_holds_survives_crashes_while_it_grows() {
     (1..=150).for_each(lives::grown);
 }
 
-/// Grows a full device, with a crash after so many operations of mount and jobs; true: there was none.
+/// Grows a full device, with a crash after `after` operations of mount and jobs. Returns true when
+/// there was none.
 fn grow_with_a_crash(world: &mut World, after: u64, fate: Fate) -> bool {
     world.fifo = true;
     world.disk.size = 2 * SIZE + 5 * MIB;
@@ -108,7 +109,7 @@ fn grow_with_a_crash(world: &mut World, after: u64, fate: Fate) -> bool {
 #[test]
 fn what_was_acknowledged_survives_a_crash_at_every_operation_of_a_growth() {
     lives::crash_everywhere(50, |write_through, after, fate, left| {
-        // With something to replay.
+        // There is something to replay.
         let mut world = full(5, write_through);
         world.mount(None).unwrap();
         lives::busy(&mut world, 4);
@@ -169,7 +170,7 @@ fn the_superblocks_of_a_grown_device_are_found_when_others_rot() {
         rotten.for_each(|i| world.disk.rot(places[i] + 100));
         match world.mount(None) {
             Ok(_) => world.compare(),
-            // Only the one in the middle is left, and nothing tells where that is.
+            // Only the copy in the middle is left, and nothing says where that is.
             Err(error) => {
                 assert_eq!(error, MountError::Damaged { what: "every superblock", at: 0 });
                 assert!(kept & 0b1011 == 0, "{kept:04b}");

@@ -1,17 +1,17 @@
-//! One operation that takes long holds what comes behind it: in the log, and in the memory of the next mount.
+//! One slow operation holds back later ones: in the log, and in the memory of the next mount.
 
 mod common;
 
 use base::{BLOCK, UNIT, UnitKey, VolumeId};
 use common::{Fate, World};
 
-/// Bytes that may wait in memory for their slots, here.
+/// Bytes that may wait in memory for their slots, in these tests.
 const OVERLAY: usize = 64 << 10;
 
-/// A device with a log of 16 MiB.
+/// Size of a device with a log of 16 MiB.
 const SIZE: u64 = 512 << 20;
 
-/// A device, and units full of data on it.
+/// Makes a device with units that are full of data.
 fn filled(size: u64, overlay: usize, units: u32) -> (World, UnitKey) {
     let mut world = World::sized(1, false, size);
     world.tuning.overlay_bytes = overlay;
@@ -25,7 +25,7 @@ fn filled(size: u64, overlay: usize, units: u32) -> (World, UnitKey) {
     (world, unit(1))
 }
 
-/// A write of fresh data hangs while old data is overwritten, so many times.
+/// Overwrites old data `times` times while a write of fresh data hangs.
 fn overwrite_beside_one_that_hangs(world: &mut World, unit: UnitKey, times: u32) {
     let fresh = UnitKey { index: 2, ..unit };
     world.write(World::group(fresh), fresh, 0, 16 * BLOCK, false);
@@ -50,7 +50,7 @@ fn a_write_of_data_that_hangs_keeps_little_in_memory_at_the_next_mount() {
     assert!(records > 50, "work goes on for a while: {records}");
     world.crash(Fate::Kept);
     world.mount(None).unwrap();
-    let most = 8 * OVERLAY + (2 << 20); // and what is being read
+    let most = 8 * OVERLAY + (2 << 20); // and the data that is being read
     assert!(world.most_used < most, "{} KiB", world.most_used >> 10);
     world.compare();
 }
@@ -66,8 +66,8 @@ fn what_waits_behind_a_write_that_hangs_goes_on_when_it_has_ended() {
     world.compare_content();
 }
 
-/// Old data is overwritten: so many blocks of units from this one on, each second block. The write home
-/// of the first block may hang.
+/// Overwrites old data: every second block of the units from `first` on, `blocks` in all. With
+/// `hangs`, the write of the first block to its slot hangs.
 fn overwrite_every_second_block(world: &mut World, first: UnitKey, blocks: u32, hangs: bool) {
     let place = world.store.as_ref().unwrap().place(World::group(first), first, 0).unwrap();
     for n in 0..blocks {
@@ -85,9 +85,9 @@ fn overwrite_every_second_block(world: &mut World, first: UnitKey, blocks: u32, 
     }
 }
 
-/// Bytes that may wait in memory for their slots, where many go there at the same time.
+/// Bytes that may wait in memory for their slots when many go there at the same time.
 const WIDE: usize = 256 << 10;
-/// What a mount may have in memory then, with what it is reading.
+/// Upper bound of a mount's memory then, with the data that it is reading.
 const WIDE_MOST: usize = 10 * WIDE + (2 << 20);
 
 #[test]
@@ -119,12 +119,12 @@ fn a_block_behind_a_stream_keeps_little_in_memory_at_the_next_mount() {
     let overlay = 1 << 20;
     let (mut world, unit) = filled(4 << 30, overlay, 50);
     let second = UnitKey { index: 2, ..unit };
-    overwrite_every_second_block(&mut world, second, 256, false); // so the stream goes home
+    overwrite_every_second_block(&mut world, second, 256, false); // the next are destaged
     world.write(World::group(unit), unit, 0, BLOCK, false);
     overwrite_every_second_block(&mut world, UnitKey { index: 4, ..unit }, 45 * 128, false);
     world.crash(Fate::Kept);
     world.mount(None).unwrap();
     let most = 10 * overlay + (2 << 20);
     assert!(world.most_used < most, "{} KiB", world.most_used >> 10);
-    world.compare_content(); // the list of executed writes is too short for so many
+    world.compare_content(); // the list of executed writes is too short for all of them
 }

@@ -1,4 +1,4 @@
-//! A device of 1 TiB: the arithmetic holds at its full size.
+//! A device of 1 TiB: the arithmetic is correct at full size.
 
 mod common;
 

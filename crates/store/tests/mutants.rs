@@ -1,7 +1,7 @@
-//! Each rule of the store's own order, taken out, is noticed
+//! Removes each rule of the store's order of writes, one at a time, and checks that a test notices
 //! (`cargo test -p gabion-store --features mutants --test mutants`).
 //!
-//! A mutant is switched on for the whole process, so one test hunts them one after the other.
+//! A mutant is switched on for the whole process, so a single test hunts all of them, one by one.
 #![cfg(feature = "mutants")]
 
 mod common;
@@ -11,30 +11,30 @@ use base::mutant::choose;
 use common::lives::{self, Lives};
 use std::panic::catch_unwind;
 
-/// Seeds within which each is caught.
+/// Number of seeds within which each mutant is caught.
 const SEEDS: u64 = 300;
 
-/// The test that a mutant has to fear.
+/// Runs the test that should catch the mutant.
 fn life(mutant: Mutant, seed: u64) {
     match mutant {
-        // Only a device that returns something else than what was written can show this one.
+        // Only a device that returns other data than was written shows this one.
         Mutant::NoSumCheck => lives::rot_is_found(seed),
-        // Only memory that changes.
+        // Only memory that changes shows this one.
         Mutant::BlessBody => lives::flips(seed),
-        // Only a log that is full uses its oldest part again.
+        // Only a full log reuses its oldest part.
         Mutant::EagerTail | Mutant::NoHurry => lives::log_wraps(seed),
-        // Only what is wiped and written again between two checkpoints.
+        // Only a group that is wiped and written again between two checkpoints shows this one.
         Mutant::MidSweep => lives::wiped(seed),
-        // Only a device without other free slots uses one again at once.
+        // Only a device without other free slots reuses a slot at once.
         Mutant::EagerReuse => lives::reuse(seed),
-        // Only a device that grows.
+        // Only a device that grows shows these.
         Mutant::GrownGap => lives::grown(seed),
         Mutant::PresentSize => lives::imitated(seed),
         _ => drop(lives::random(seed, Lives::default())),
     }
 }
 
-/// The first seed that notices, and what it says.
+/// Returns the first seed that catches the mutant, and the message.
 fn caught_by(mutant: Mutant) -> Option<(u64, String)> {
     choose(Some(mutant));
     let fails = |seed: u64| {

@@ -1,4 +1,4 @@
-//! What replication remembers has room on every device, whatever clients and time bring.
+//! The records of replication fit on every device, whatever clients do and however long it runs.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn store(world: &mut World) -> &mut Durable {
     world.store.as_mut().unwrap()
 }
 
-/// Ends everything that runs.
+/// Completes everything that runs.
 fn drain(world: &mut World) {
     loop {
         world.store.as_mut().unwrap().flush(&mut world.out);
@@ -47,7 +47,7 @@ fn named(sdc: u32, seq: u64, floor: u64) -> ClientWrite {
     ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(u64::from(sdc)), seq, floor }
 }
 
-/// One block, written by a client.
+/// Starts a client's write of one block.
 fn write(world: &mut World, group: u32, write: ClientWrite) {
     let body = world.out.copy(&[write.seq as u8; 4096]);
     let marks = Marks { dirty: false, origin: Origin::Client(write) };
@@ -114,7 +114,7 @@ fn one_client_whose_floor_stands_fills_no_device() {
     assert!((8000..=9000).all(|seq| listed.contains_key(&(SdcId(1), seq))), "the newest");
 }
 
-/// The longest list that replication may hand over is taken by the smallest device.
+/// The smallest device takes the longest list that replication may hand over.
 #[test]
 fn a_list_as_long_as_the_device_takes_is_one_change_of_the_smallest_device() {
     let mut world = mounted(16 * MIB);
@@ -136,7 +136,8 @@ fn a_list_as_long_as_the_device_takes_is_one_change_of_the_smallest_device() {
     assert_eq!(store(&mut world).forgotten().unwrap().len(), seam::Forgotten::MOST);
 }
 
-/// More groups than a device of this size has room for at all: it fails, and says so, with jobs in its queue.
+/// A device of this size has no room for so many groups. The checkpoint fails and reports it, with
+/// jobs in the queue.
 #[test]
 fn a_checkpoint_that_can_not_be_made_ends_all_jobs_and_panics_nowhere() {
     let mut world = mounted(16 * MIB);

@@ -1,4 +1,4 @@
-//! Space, group commit, and what happens to jobs when a volume goes or the device fails.
+//! Space, group commit, and jobs whose volume is dropped or whose device fails.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn a_full_device_refuses_overwrites_and_drains() {
     }
     assert_eq!(store(&mut world).used(), capacity);
     assert!(!store(&mut world).reserve(G, unit(1), SLOT, UNIT - SLOT));
-    // What has its slot is written, whole or in part; there is no other slot to go to.
+    // Data that has a slot can be overwritten, whole or in part; there is no other slot to use.
     for i in (1..41).step_by(2) {
         world.write(G, unit(i), (i / 2 % 16) * SLOT, SLOT, false);
         world.write(G, unit(i + 40), ((i + 40) / 2 % 16) * SLOT + 512, 1024, false);
@@ -79,7 +79,7 @@ fn a_reservation_is_worth_a_write() {
     assert_eq!((store(&mut world).used(), store(&mut world).capacity()), (0, free));
 }
 
-/// Starts a write whose end is the test's business, not the model's.
+/// Starts a write that the test follows instead of the model.
 fn start(world: &mut World, token: u64, at: u32, len: usize) {
     let body = world.out.copy(&vec![1; len]);
     let (store, out) = (world.store.as_mut().unwrap(), &mut world.out);
@@ -88,7 +88,7 @@ fn start(world: &mut World, token: u64, at: u32, len: usize) {
     assert!(matches!(started, Started::Pending));
 }
 
-/// Ends all operations, or fails them; tells what ended.
+/// Completes all operations, or fails them. Returns the jobs that completed.
 fn drain(world: &mut World, error: Option<DiskError>) -> Vec<Finished> {
     let mut ended = Vec::new();
     loop {
@@ -118,7 +118,7 @@ fn jobs_of_a_volume_that_goes_end_and_leave_nothing() {
         }
         store(&mut world).drop_volume(VolumeId(1));
         ended += drain(&mut world, None).len();
-        (0..40).for_each(|_| world.flush()); // frees slots in steps
+        (0..40).for_each(|_| world.flush()); // frees the slots in steps
         assert_eq!((ended, store(&mut world).used()), (4, 0), "after {steps} operations");
         assert!(store(&mut world).units(G).is_empty());
         store(&mut world).request_checkpoint();

@@ -1,4 +1,4 @@
-//! Reads of units whose blocks hold data here and there: few operations, and nothing of what lies between.
+//! Reads of units with data in scattered blocks take few operations and return only their data.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::world::World;
 
 const UNIT_1: UnitKey = UnitKey { volume: VolumeId(1), index: 1 };
 
-/// Every second block of a unit holds data; its checksums are in memory.
+/// Makes a unit in which every second block holds data, with the checksums in memory.
 fn sparse() -> (World, GroupId) {
     let mut world = World::new(1, false);
     world.mount(None).unwrap();
@@ -26,7 +26,7 @@ fn a_read_costs_at_most_one_operation_per_slot() {
     world.flush();
     assert_eq!(world.open_len(), 16);
     world.settle();
-    // Also where some blocks wait in memory for their slot, and where nothing but these is wanted.
+    // The same where some blocks wait in memory for their slots, and where only these are read.
     world.write(group, UNIT_1, 0, 7 * BLOCK, false);
     world.settle();
     world.read(group, UNIT_1, 0, UNIT);

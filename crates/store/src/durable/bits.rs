@@ -12,22 +12,22 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// All clear.
+    /// Makes a set of `len` bits, all clear.
     pub fn new(len: u32) -> Bits {
         Bits { words: vec![0; len.div_ceil(64) as usize], len, count: 0 }
     }
 
-    /// How many are set.
+    /// Returns the number of bits that are set.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether this one is set.
+    /// True when bit `i` is set.
     pub fn get(&self, i: u32) -> bool {
         self.words[i as usize / 64] >> (i % 64) & 1 == 1
     }
 
-    /// Sets or clears one; tells whether that changed it.
+    /// Sets or clears bit `i`. Returns true when that changed it.
     pub fn put(&mut self, i: u32, to: bool) -> bool {
         assert!(i < self.len, "bit {i} of {}", self.len);
         if self.get(i) == to {
@@ -42,12 +42,12 @@ impl Bits {
         true
     }
 
-    /// The first one that is set, from `from` on.
+    /// Returns the first bit at or after `from` that is set.
     pub fn next_set(&self, from: u32) -> Option<u32> {
         self.find(from, |w| w)
     }
 
-    /// The first one that is clear, from `from` on.
+    /// Returns the first bit at or after `from` that is clear.
     pub fn next_clear(&self, from: u32) -> Option<u32> {
         self.find(from, |w| !w)
     }

@@ -1,21 +1,24 @@
-//! Checkpoints: what the log says goes into the map, so that the log can be used again.
+//! Checkpoints: they save in the map what the log says, so that the log can be reused.
 //!
-//! In this order, each step durable before the next one where it says so:
+//! The steps, in order. Each one is durable before the next one begins where the list says so:
 //! 1. *Home*: payloads of records before the new start of the log are durable in their slots.
-//! 2. *Pages*: changed pages of map and checksums go to their other copy.
-//! 3. *Root*: so do root and records. All of 2 and 3 is made durable.
-//! 4. *First*: superblocks 0 and 2; durable. From here on the new checkpoint counts.
-//! 5. *Second*: superblocks 1 and 3, and those where 3 was before the device grew; durable. Now the log before
-//!    the start is free.
+//! 2. *Pages*: changed pages of map and checksums are written to their other copy.
+//! 3. *Root*: root and records are written to their other copy. All of 2 and 3 is made durable.
+//! 4. *First*: superblocks 0 and 2 are written and made durable. Now the new checkpoint counts.
+//! 5. *Second*: superblocks 1 and 3, and the places where 3 was before the device grew, are written
+//!    and made durable. Now the log before the new start is free.
 //!
-//! Home and pages are paced by the log: for each byte that jobs add to it, a part of the work is done, so that it has ended
-//! a quarter of what made it due later. All at once, it would keep jobs from a slow device for as long as it takes.
-//! When somebody waits for it, or the log has half more, it is done as fast as it goes.
+//! The log sets the pace of Home and Pages. For each byte that jobs add to the log, a part of the
+//! work is done, so that it is complete when the log has grown by a quarter of the size that made
+//! the checkpoint due. If it were done all at once, it would keep jobs from a slow device for as
+//! long as it takes. It runs at full speed when a caller waits for it, when the log exceeds that
+//! size by half, or when half as many checksums as make a checkpoint due have changed again.
 //!
-//! It is fuzzy: jobs go on, and pages may say more than the log's new start. Replay forgives that. They must not say less:
-//! so none begins while a sweep has to free what an older record gave back. It waits for the sweep's steps until the log
-//! has a quarter more than made it due; then the sweep ends at once.
-//! No step needs room in the log.
+//! A checkpoint is fuzzy: jobs go on, and pages may be ahead of the log's new start. Replay
+//! tolerates that. Pages must not be behind it, so no checkpoint begins while a sweep still has to
+//! free slots that an older record gave back. The checkpoint waits for the steps of the sweep until
+//! the log exceeds the size that makes a checkpoint due by a quarter; then the sweep is completed
+//! at once. No step needs room in the log.
 
 use super::bits::Bits;
 use super::fetch::empty_page;
@@ -32,9 +35,10 @@ use base::{Mutant, mutant};
 use seam::{DiskError, Effects};
 use zerocopy::IntoBytes;
 
-/// Pages on their way at the same time.
+/// Number of pages that are written at the same time.
 const PAGES: u32 = 32;
-/// What is done ahead of the pace, in blocks and pages: a batch, as one by one would cost a system call each.
+/// How far the work may be ahead of the pace, in blocks and pages. It comes in batches, because one
+/// block or page at a time would cost a system call each.
 const AHEAD: u64 = 32;
 /// The longest write of root and records, in bytes.
 const PIECE: usize = 1 << 20;
@@ -48,54 +52,54 @@ enum Step {
     Second,
 }
 
-/// A checkpoint that runs.
+/// A running checkpoint.
 #[derive(Debug)]
 pub struct Checkpoint {
     step: Step,
     start: LogStart,
-    /// Pages of the map to save, and where to go on.
+    /// Pages of the map to save. `next_map` and `next_sum` say where to continue.
     pages: Bits,
     next_map: u32,
     next_sum: u32,
     busy: u32,
     anchor: Anchor,
-    /// Superblocks to be written next.
+    /// Superblocks to write next.
     next: Option<Step>,
     pace: Pace,
 }
 
-/// How far home and pages are, in blocks and pages.
+/// Progress of Home and Pages, in blocks and pages.
 #[derive(Debug)]
 struct Pace {
-    /// Somebody waits for it.
+    /// A caller waits for the checkpoint.
     hurried: bool,
-    /// What there is to do, about.
+    /// Estimate of the whole work.
     work: u64,
     done: u64,
-    /// What the log had been given when it began.
+    /// Bytes ever written to the log when the checkpoint began.
     written: u64,
 }
 
 impl Durable {
-    /// True when blocks have to go to their slots for the checkpoint to go on.
+    /// True when the checkpoint can't go on before blocks are in their slots.
     pub(super) fn checkpoint_wants_home(&self) -> bool {
         let Some(c) = &self.checkpoint else { return false };
         c.step == Step::Home && self.overlay.oldest().is_some_and(|r| r < c.start.record)
     }
 
-    /// Bytes in the log beyond which a checkpoint is due.
+    /// Returns the size of the log in bytes beyond which a checkpoint is due.
     fn due_at(&self) -> u64 {
         (self.log.ring() / 2).min(self.tuning.replay_bytes)
     }
 
-    /// The checkpoint that runs keeps no pace any more.
+    /// Makes the running checkpoint go on at full speed.
     pub fn hurry_checkpoint(&mut self) {
         if let Some(c) = &mut self.checkpoint {
             c.pace.hurried = true;
         }
     }
 
-    /// True when the checkpoint may take one more block home, or save a page.
+    /// True when the checkpoint may send one more block to its slot, or save one more page.
     pub(super) fn checkpoint_may_go_on(&self) -> bool {
         let Some(Checkpoint { pace, .. }) = &self.checkpoint else { return false };
         let due = self.due_at();
@@ -109,14 +113,14 @@ impl Durable {
         hurried || pace.done < AHEAD + pace.work * log / span
     }
 
-    /// These blocks are on their way home. Only those that the checkpoint waits for are its work.
+    /// Counts blocks on their way to slots as work, if the checkpoint waits for them.
     pub(super) fn checkpoint_takes_home(&mut self, run: &Run) {
         let Some(c) = self.checkpoint.as_mut().filter(|c| c.step == Step::Home) else { return };
         let waited = run.blocks.iter().filter(|(_, record)| *record < c.start.record);
         c.pace.done += waited.count() as u64;
     }
 
-    /// Begins a checkpoint if one is due; goes on with the one that runs.
+    /// Begins a checkpoint if one is due, and continues the running one.
     pub(super) fn run_checkpoint(&mut self, out: &mut Effects) {
         let due = self.checkpoint_due
             || self.log.used() > self.due_at()
@@ -139,8 +143,9 @@ impl Durable {
         }
     }
 
-    /// True when the map has freed what a wipe or drop before the log's start gave back: replay won't see these, so
-    /// pages must. A sweep goes on in its steps first, and at once where a checkpoint can't wait for that.
+    /// True when the map has freed the slots that a wipe or drop before the log's start gave back.
+    /// Replay won't see that wipe or drop, so the pages must. Usually the sweep goes on in its
+    /// steps; it is completed at once when a checkpoint can't wait for that.
     fn is_swept(&mut self) -> bool {
         if mutant::on(Mutant::MidSweep) {
             return true;
@@ -208,7 +213,7 @@ impl Durable {
         }
     }
 
-    /// Where the copy of a page that doesn't count is.
+    /// Returns the place of the copy of a page that doesn't count. `both` is the place of the pair.
     fn other_copy(&self, index: u32, both: u64) -> u64 {
         if self.copies.get(index) { both } else { both + PAGE }
     }
@@ -238,7 +243,8 @@ impl Durable {
         self.write(at, body, Op::SaveSums { page, sum, sums }, out);
     }
 
-    /// A page is in its other copy, which counts from now on: in memory, until the root says so.
+    /// Notes that a page was written to its other copy. That copy counts from now on: in memory at
+    /// once, on the device when the root says so.
     pub(super) fn page_saved(&mut self, index: u32, sum: u32) {
         self.root[index as usize] = sum;
         let other = !self.copies.get(index);
@@ -299,7 +305,7 @@ impl Durable {
         places.into_iter().for_each(|at| self.write(at, body.clone(), Op::Anchor, out));
     }
 
-    /// A piece of root or records, or a superblock, is written.
+    /// Notes that a piece of root or records, or a superblock, was written.
     pub(super) fn anchor_written(&mut self) {
         let c = self.checkpoint.as_mut().expect("it is a checkpoint's");
         c.busy -= 1;
@@ -308,7 +314,7 @@ impl Durable {
         }
     }
 
-    /// A step is durable.
+    /// Continues after a step has become durable.
     pub(super) fn checkpoint_durable(&mut self) {
         let c = self.checkpoint.as_mut().expect("it waits");
         match c.step {

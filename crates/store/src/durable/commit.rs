@@ -1,9 +1,11 @@
-//! Group commit: the records of many jobs in one write to the log; and flushes for what nobody waits for.
+//! Group commit: one write to the log carries the records of many jobs. Also the flushes for writes
+//! that no answer waits for.
 //!
-//! What an answer waits for, log and fresh data, is *written through*: such a write is durable when it ends, so
-//! a job has ended with the last of its writes. The next batch is written when the last one is durable (why: see
-//! `log`); what comes meanwhile is gathered. Data on its way home and checkpoints wait for flushes, many at a
-//! time, beside all this.
+//! Writes that an answer waits for, to the log and to fresh space, are *written through*: they are
+//! durable when they complete, so a job completes with the last of its writes. The next batch is
+//! written when the last one is durable (`log` explains why); records that come meanwhile are
+//! gathered. Destaged data and checkpoints wait for flushes, many writes per flush, in parallel
+//! with all this.
 
 use super::format::BatchHead;
 use super::job::{Fetch, Kind, Op, Waiter};
@@ -16,42 +18,43 @@ use alloc::vec::Vec;
 use base::UnitKey;
 use seam::{Buf, DiskOp, Effect, Effects};
 
-/// So many that wait for a flush are worth one, although more are on their way.
+/// Number of waiters that are worth a flush although more writes are in flight.
 const MANY: usize = 16;
 
-/// How much one operation that takes long may hold, in `Tuning::overlay_bytes`: log behind the first
-/// record that has not ended, and payload that went home before an older one did. The next mount has
-/// to keep both in memory. More of it waits, as for a ring that is full.
+/// Limit for what one slow operation may hold back, in multiples of `Tuning::overlay_bytes`. It
+/// applies to the log behind the first unsettled record, and to payload that went to its slots
+/// before an older one did. The next mount has to keep both in memory. Beyond the limit, jobs wait
+/// as they do for a full ring.
 pub(super) const HELD: u64 = 8;
 
-/// What is on its way to being durable.
+/// Records and writes that are becoming durable.
 #[derive(Debug, Default)]
 pub struct Commit {
     /// Jobs whose record goes into a later batch, in order.
     queue: VecDeque<u64>,
-    /// Jobs of the batch that is being written, and writes of it that have not ended.
+    /// Jobs of the batch that is being written, and the number of its writes in flight.
     batch: Vec<u64>,
     writing: u32,
-    /// Who waits for the next flush.
+    /// Waiters for the next flush.
     waiting: Vec<Waiter>,
-    /// Who waits for the flush that runs; there is one if this is `Some`.
+    /// Waiters for the running flush. `None`: no flush is running.
     flushing: Option<Vec<Waiter>>,
-    /// A volume was dropped since the last moment without a job.
+    /// A volume was dropped since the store last had no jobs.
     pub(super) dropping: bool,
     /// Payload bytes of records that are not applied yet.
     pub(super) payload: usize,
-    /// Batches that were written when it was last asked whether the device rests.
+    /// Number of batches that had been written at the last call of `rest`.
     rested: u64,
 }
 
 impl Durable {
-    /// A job's record goes into the next batch that has room; the job waits for that.
+    /// Queues a job's record for the next batch that has room. The job waits for that batch.
     pub(super) fn enqueue(&mut self, key: u64) {
         self.jobs.get_mut(key).expect("a job lives until it ends").left += 1;
         self.commit.queue.push_back(key);
     }
 
-    /// A job that is nothing but a record.
+    /// Starts a job that consists of a record only.
     pub(super) fn enqueue_small(&mut self, token: Option<u64>, kind: Kind) {
         let fetch = Fetch::new(UnitKey::default(), Vec::new());
         let key = self.insert(token, kind, fetch, Vec::new());
@@ -62,7 +65,7 @@ impl Durable {
         self.enqueue(key);
     }
 
-    /// Goes on: writes a batch, flushes, when that is possible and of use.
+    /// Writes a batch and flushes, when that is possible and useful.
     pub(super) fn run_commit(&mut self, out: &mut Effects) {
         if self.commit.writing == 0 && !self.commit.queue.is_empty() {
             self.write_batch(out);
@@ -75,7 +78,7 @@ impl Durable {
         }
     }
 
-    /// Data on its way home can wait until there is more of it.
+    /// True when a flush is due. Destaged data can wait until there is more of it.
     fn wants_flush(&self) -> bool {
         let waiting = &self.commit.waiting;
         let hurry = |w: &Waiter| matches!(w, Waiter::Checkpoint);
@@ -92,8 +95,9 @@ impl Durable {
         }
     }
 
-    /// How many jobs of the queue go into the next batch, and its bytes. None when there is no room, or when one job
-    /// takes long: then what makes room is asked for, and jobs wait.
+    /// Returns how many queued jobs go into the next batch, and its length in bytes. There are none
+    /// when there is no room, or when one operation is too slow. Then the jobs wait, and this
+    /// function requests what makes room.
     fn next_batch(&mut self) -> (usize, usize) {
         let (mut count, mut len) = (0, size_of::<BatchHead>());
         let held = HELD * self.tuning.overlay_bytes as u64;
@@ -113,7 +117,7 @@ impl Durable {
                 self.checkpoint_due |= count == 0;
                 break;
             }
-            // One that is too long for the bound goes when it is alone.
+            // A payload beyond the limit goes when no other payload waits.
             let full = payload > 0 && payload + inline > self.tuning.overlay_bytes;
             if inline > 0 && (full || behind) {
                 self.destage.wanted = true;
@@ -164,8 +168,8 @@ impl Durable {
         self.write_ring(position, body, out);
     }
 
-    /// If nothing was written since the last call, and the log doesn't tell that its last records are settled, a batch
-    /// without records does.
+    /// Writes a batch without records if nothing was written since the last call, and the log does
+    /// not say yet that its last records are settled.
     pub(super) fn tell_settled(&mut self, out: &mut Effects) {
         let rests = core::mem::replace(&mut self.commit.rested, self.stats.batches);
         let idle = self.commit.writing == 0 && self.commit.queue.is_empty();
@@ -193,7 +197,7 @@ impl Durable {
         }
     }
 
-    /// What was written to a volume that is gone meanwhile has no effect, and no record.
+    /// Removes queued writes to volumes that were dropped meanwhile: they have no effect.
     fn skip_dropped(&mut self) {
         if !self.commit.dropping {
             return;
@@ -214,7 +218,7 @@ impl Durable {
         self.commit.queue = queue;
     }
 
-    /// A write of the batch ended.
+    /// Notes that a write of the batch completed.
     pub(super) fn log_written(&mut self, out: &mut Effects) {
         self.commit.writing -= 1;
         if self.commit.writing > 0 {
@@ -225,7 +229,7 @@ impl Durable {
         self.commit.batch = batch;
     }
 
-    /// Record and data of a job are durable.
+    /// Completes a job whose record and data are durable.
     pub(super) fn written(&mut self, key: u64) {
         if self.jobs.get(key).is_some_and(|j| j.record.is_some()) {
             self.commit.payload -= self.payload_of(key);
@@ -234,7 +238,7 @@ impl Durable {
         self.end(key, Ok(Buf::EMPTY));
     }
 
-    /// Somebody's writes have ended, and are to be durable.
+    /// Makes completed writes durable, then lets their waiter continue.
     pub(super) fn await_flush(&mut self, waiter: Waiter) {
         match self.tuning.durability {
             Durability::Flush => self.commit.waiting.push(waiter),
@@ -242,7 +246,7 @@ impl Durable {
         }
     }
 
-    /// A flush ended.
+    /// Takes the completion of a flush.
     pub(super) fn flushed(&mut self) {
         let waiters = self.commit.flushing.take().expect("one flush at a time");
         waiters.into_iter().for_each(|w| self.durable(w));

@@ -1,8 +1,9 @@
-//! Destaging: blocks that the log holds go to their slots, neighbours together, many at a time; as fast as new ones come, when
-//! as many wait as should, and not in long bursts, which would keep jobs from the device.
+//! Destaging: blocks that are in the log go to their slots, neighbours together, many at a time.
+//! Once enough blocks wait, they go as fast as new ones come, and not in long bursts, which would
+//! keep jobs from the device.
 //!
-//! They go in the order of their places. When that has left one behind for so long that much went home
-//! before it, it is next.
+//! Blocks go in the order of their places. When a block has been left behind for so long that much
+//! newer data was destaged before it, it goes next.
 
 use super::commit::HELD;
 use super::job::{Op, Waiter};
@@ -12,30 +13,30 @@ use alloc::vec::Vec;
 use base::BLOCK;
 use seam::Effects;
 
-/// Runs on their way at the same time, and how many may be left before more are sent: one at a time
-/// would cost a system call, and a wake-up of the device, each.
+/// Number of runs in flight, and how many may be left before more are sent. One run at a time would
+/// cost a system call and a wake-up of the device each.
 const RUNS: u32 = 32;
 const FEW: u32 = RUNS / 2;
 
-/// How far it is.
+/// Progress of destaging.
 #[derive(Debug, Default)]
 pub struct Destage {
-    /// The queue waits for room.
+    /// The queue of records waits for room.
     pub(super) wanted: bool,
-    /// The last block that was taken, or where to begin.
+    /// Slot and block from which the next run is searched.
     cursor: (u32, u32),
     busy: u32,
 }
 
 impl Destage {
-    /// Runs are on their way.
+    /// True while runs are in flight.
     pub(super) fn is_busy(&self) -> bool {
         self.busy > 0
     }
 }
 
 impl Durable {
-    /// Sends runs to their slots, if it is time.
+    /// Sends runs to their slots, if destaging is due.
     pub(super) fn run_destage(&mut self, out: &mut Effects) {
         let (bytes, most) = (self.overlay.bytes(), self.tuning.overlay_bytes);
         let due = core::mem::take(&mut self.destage.wanted) || bytes > most / 2;
@@ -67,7 +68,7 @@ impl Durable {
         }
     }
 
-    /// A run is in its slot.
+    /// Notes that a run was written to its slot.
     pub(super) fn home_written(&mut self, blocks: Vec<(u32, u32, u64)>) {
         self.destage.busy -= 1;
         blocks.iter().for_each(|(slot, block, record)| self.overlay.wrote(*slot, *block, *record));
@@ -75,7 +76,7 @@ impl Durable {
         self.await_flush(Waiter::Home(blocks));
     }
 
-    /// A run is in its slot durably.
+    /// Notes that a run is durable in its slot.
     pub(super) fn home_durable(&mut self, blocks: Vec<(u32, u32, u64)>) {
         self.stats.destaged += blocks.len() as u64;
         for (slot, block, record) in blocks {

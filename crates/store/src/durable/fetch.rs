@@ -12,11 +12,11 @@ use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
 use seam::{Buf, DiskError, Effects};
 
-/// How often the copies of a page are read one by one, in turn, when the device failed to read both.
+/// Number of reads of single copies of a page, in turn, after the device failed to read both.
 const TRIES: u32 = 6;
 
 impl Durable {
-    /// Where these blocks of a unit are, as far as they hold data; in order.
+    /// Returns the pieces for those of these blocks that hold data, in order.
     pub(super) fn pieces(&self, group: GroupId, unit: UnitKey, blocks: BlockSet) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut rest = blocks;
@@ -54,8 +54,8 @@ impl Durable {
         pieces.push(Piece { first: block, count: 1, slot, ready: false, data: Buf::EMPTY });
     }
 
-    /// Reads a job's pieces, and the checksums that they need. The job waits for something, or it is
-    /// all in memory: then this is false.
+    /// Reads a job's pieces and the checksums that they need. Returns false when all of it is in
+    /// memory, so that the job waits for nothing.
     pub(super) fn fetch(&mut self, key: u64, out: &mut Effects) -> bool {
         let mut waits = self.fetch_sums(key, out);
         let mut next = 0;
@@ -68,8 +68,8 @@ impl Durable {
         waits
     }
 
-    /// What one operation reads of a job's pieces from `from` on. A read may have a hundred of them; of what a write
-    /// completes there are two at most, and nothing between them is read.
+    /// Returns what one operation reads of a job's pieces from `from` on. A read may have a hundred
+    /// pieces. A write has two blocks to complete at most, and nothing between them is read.
     fn next_span(&self, key: u64, from: usize) -> Option<Span> {
         let job = self.jobs.get(key)?;
         let first = from + job.fetch.pieces.get(from..)?.iter().position(|p| !p.ready)?;
@@ -87,8 +87,9 @@ impl Durable {
         self.read(at, len, Op::Fetch { job: key, span }, out);
     }
 
-    /// Pieces of a job came. What can't be read is as good as damaged: written anew, it can be read again. If it was
-    /// more than one piece, each is tried for itself: the bad place may hold no data, and is nobody's damage then.
+    /// Takes pieces of a job that were read. Unreadable data counts as damaged: after it is written
+    /// again, it can be read again. If several pieces were read together, each one is tried alone.
+    /// The bad place may hold no data, and then no block is damaged.
     pub(super) fn fetched(
         &mut self,
         key: u64,
@@ -116,7 +117,8 @@ impl Durable {
         self.arrived(key, None, out);
     }
 
-    /// Asks for the pages of checksums that a job needs and that are not in memory; false: none.
+    /// Requests the pages of checksums that a job needs and that are not in memory. Returns false
+    /// if there are none.
     fn fetch_sums(&mut self, key: u64, out: &mut Effects) -> bool {
         let pages = self.resolve(key);
         for page in &pages {
@@ -126,7 +128,7 @@ impl Durable {
         !pages.is_empty()
     }
 
-    /// Notes the checksums of a job's blocks that are in memory; tells the pages of the others.
+    /// Notes the checksums of a job's blocks that are in memory. Returns the pages of the others.
     fn resolve(&mut self, key: u64) -> Vec<u32> {
         let mut missing: Vec<u32> = Vec::new();
         let Some(job) = self.jobs.get_mut(key) else { return missing };
@@ -143,7 +145,7 @@ impl Durable {
         missing
     }
 
-    /// Compares what was fetched for a job; tells the first blocks that are not what was written.
+    /// Compares a job's fetched blocks with their checksums. The error names the first bad run.
     pub(super) fn check(&self, key: u64) -> Result<(), DiskError> {
         let job = self.jobs.get(key).expect("a job lives until it ends");
         let Fetch { unit, pieces, sums } = &job.fetch;
@@ -167,7 +169,7 @@ impl Durable {
 
     // ---- pages of checksums ----
 
-    /// Reads a page of checksums, for somebody who waits.
+    /// Reads a page of checksums for a waiting reader.
     pub(super) fn load_page(&mut self, page: u32, reader: Reader, out: &mut Effects) {
         let readers = self.loading.entry(page).or_default();
         readers.push(reader);
@@ -176,7 +178,7 @@ impl Durable {
         }
     }
 
-    /// Reads both copies of a page; again, one of them.
+    /// Reads both copies of a page, or one of them on a retry.
     fn read_page(&mut self, page: u32, tries: u32, out: &mut Effects) {
         let wanted = self.root[(self.layout.map_pages() + page) as usize];
         let (first, count) = copies_of(tries);
@@ -185,9 +187,10 @@ impl Durable {
         self.read(at, count * PAGE as u32, op, out);
     }
 
-    /// Copies of a page came. If the device fails to read them, each is tried for itself, and again: the
-    /// next checkpoint would save what is taken for lost. If neither is the one that the root names,
-    /// nothing is known of its blocks: they will fail their checks, and be repaired one by one.
+    /// Takes the copies of a page that were read. If the device failed to read them, each copy is
+    /// tried alone, several times, because the next checkpoint would save a page that counts as
+    /// lost. If neither copy is the one that the root names, the checksums of its blocks are
+    /// unknown. These blocks will fail their checks, and be repaired one by one.
     pub(super) fn page_read(
         &mut self,
         page: u32,
@@ -200,7 +203,7 @@ impl Durable {
         let wanted = self.root[index as usize];
         if self.sums.page(page).is_none() {
             if wanted != asked {
-                return self.read_page(page, 0, out); // saved and gone again while it was read
+                return self.read_page(page, 0, out); // saved and evicted while it was read
             }
             let found = self.find_page(page, wanted, tries, result.as_deref().unwrap_or(&[]));
             let again = found.is_none() && (result.is_err() || tries > 0) && tries < TRIES;
@@ -223,7 +226,7 @@ impl Durable {
 }
 
 impl Durable {
-    /// The copy that counts, if it is among those that were read.
+    /// Returns the copy that counts, if it was among those that were read.
     fn find_page(&mut self, page: u32, wanted: u32, tries: u32, read: &[u8]) -> Option<SumPage> {
         let mut sums = empty_page();
         if wanted == 0 {
@@ -241,7 +244,7 @@ impl Durable {
     }
 }
 
-/// The copies of a page that are read at this try: the first, and how many.
+/// Returns the copies of a page that this try reads: the first one, and how many.
 fn copies_of(tries: u32) -> (usize, u32) {
     match tries {
         0 => (0, 2),
@@ -249,18 +252,18 @@ fn copies_of(tries: u32) -> (usize, u32) {
     }
 }
 
-/// A page of which nothing was ever written.
+/// Returns a page that was never written.
 pub fn empty_page() -> SumPage {
     let page: Box<[u32]> = vec![0; (SUM_ENTRIES * SLOT_BLOCKS) as usize].into_boxed_slice();
     page.try_into().expect("as long as a page")
 }
 
-/// Which of two copies, side by side at `at`, has this checksum.
+/// Returns which of two copies, side by side at `at`, has this checksum.
 pub fn whole_copy(both: &[u8], wanted: u32, uuid: [u64; 2], at: u64) -> Option<usize> {
     both.chunks_exact(PAGE as usize).position(|copy| page_sum(copy, uuid, at) == wanted)
 }
 
-/// Gives each piece its part of what was read from the first one's beginning to the last one's end.
+/// Gives each piece its part of the data, which reaches from the first piece to the last one.
 fn share(pieces: &mut [Piece], data: &Buf) {
     let start = pieces[0].first;
     for p in pieces.iter_mut().filter(|p| !p.ready) {
@@ -269,7 +272,7 @@ fn share(pieces: &mut [Piece], data: &Buf) {
     }
 }
 
-/// Slot, and block in the slot, of each block of a piece.
+/// Iterates over the blocks of a piece: the slot, and the block in the slot.
 fn blocks(piece: &Piece) -> impl Iterator<Item = (u32, u32)> + use<> {
     let (first, slot) = (piece.first, piece.slot);
     let home = first / SLOT_BLOCKS;

@@ -1,7 +1,7 @@
-//! The bytes on the device, format 1: fixed little-endian structs, and how each is sealed.
+//! The bytes on the device, format 1: fixed little-endian structs, and their checksums.
 //!
-//! `docs/internals/on-disk.md` draws them. A change of anything here is a new format: the golden bytes
-//! in `tests/format.rs` notice.
+//! `docs/internals/on-disk.md` draws them. Any change here makes a new format: the golden bytes in
+//! `tests/format.rs` catch it.
 
 use super::layout::GROWTHS;
 use base::UnitKey;
@@ -10,17 +10,17 @@ use base::prng::mix;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The format that this build writes, and the newest that it reads.
+/// The format that this build writes, and the newest one that it reads.
 pub const FORMAT: u32 = 1;
-/// The features that this build knows: a device with others is refused.
+/// Features that this build knows. A device with any other feature is refused.
 pub const FEATURES: u64 = GROWN;
-/// The feature of a device that has grown since it was formatted.
+/// Feature bit of a device that has grown since it was formatted.
 pub const GROWN: u64 = 1;
-/// First bytes of a superblock.
+/// Magic of a superblock: its first 8 bytes.
 pub const MAGIC: [u8; 8] = *b"GABNDEV1";
-/// First bytes of a batch of the log.
+/// Magic of a log batch: its first 4 bytes.
 pub const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"GLB1");
-/// "No slot" in a part of a write.
+/// Means "no slot" in a part of a write.
 pub const NO_SLOT: u32 = u32::MAX;
 
 /// A range of the device: 16 bytes.
@@ -39,14 +39,14 @@ pub const NO_SLOT: u32 = u32::MAX;
 )]
 #[repr(C)]
 pub struct DiskArea {
-    /// Where it begins, in bytes.
+    /// Start, in bytes from the start of the device.
     pub at: U64,
-    /// Its bytes.
+    /// Length in bytes.
     pub len: U64,
 }
 
-/// What a device is, and where to begin to read it: 504 bytes, the rest of 512 is zero. All of it lies
-/// in one sector, so a torn superblock is an old or a new one.
+/// Identity of a device, and where to start reading it: 504 bytes; the rest of the 512 bytes is
+/// zero. All of it lies in one sector, so a torn superblock is either the old or the new one.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Superblock {
@@ -54,86 +54,87 @@ pub struct Superblock {
     pub magic: [u8; 8],
     /// [`FORMAT`].
     pub format: U32,
-    /// Of the 512 bytes with this field as zero.
+    /// CRC-32C of the 512 bytes, with this field as zero.
     pub crc: U32,
-    /// What a reader must know to read it.
+    /// Features that a reader must know.
     pub features: U64,
-    /// The cluster.
+    /// Id of the cluster.
     pub cluster: U64,
-    /// The device's id in it.
+    /// Id of the device in the cluster.
     pub device: U32,
     /// Zero.
     pub reserved: U32,
-    /// Drawn at random by each format: nothing older on the device counts.
+    /// Drawn at random by each format. Nothing of an earlier format on the device counts.
     pub uuid: [U64; 2],
-    /// Bytes of the device, rounded down to 64 KiB.
+    /// Size of the device when it was formatted or last grew, in bytes, rounded down to 64 KiB.
     pub size: U64,
-    /// Rises by one with every checkpoint; its lowest bit says which copy of root and records counts.
+    /// Rises by one with every checkpoint. Its lowest bit says which root and records count.
     pub sequence: U64,
-    /// Rises by one with every mount; batches of other lives are not this log's.
+    /// Number of the mount: rises by one with every mount. A batch with another number does not
+    /// belong to this log.
     pub life: U64,
-    /// Where the log begins: a position that only rises; modulo the ring's length it is an offset.
+    /// Where the log begins. Positions only rise; modulo the ring's length they are offsets.
     pub log_position: U64,
-    /// The number of the first record there.
+    /// Number of the first record there.
     pub log_record: U64,
-    /// The crc of the batch before.
+    /// CRC of the batch before that position.
     pub log_chain: U32,
-    /// Of the root.
+    /// CRC-32C of the root.
     pub root_crc: U32,
-    /// Bytes of the records.
+    /// Length of the records in bytes.
     pub records_len: U64,
-    /// Of these bytes.
+    /// CRC-32C of the records.
     pub records_crc: U32,
     /// Zero.
     pub reserved2: U32,
     /// Root 0, root 1, records 0, records 1, log; map, sums and slots of the first extent.
     pub areas: [DiskArea; 8],
-    /// What each growth has added, up to the first empty one.
+    /// Range that each growth added. The first empty entry ends the list.
     pub growths: [DiskArea; GROWTHS],
 }
 
-/// Bytes that a superblock's crc covers.
+/// Number of bytes that a superblock's CRC covers.
 pub const SUPERBLOCK_BYTES: usize = 512;
 
-/// The head of a batch of the log: 64 bytes.
+/// Head of a log batch: 64 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct BatchHead {
     /// [`BATCH_MAGIC`].
     pub magic: U32,
-    /// Of all that follows in the batch, this head's rest included; seeded by the device's uuid.
+    /// CRC of everything after this field, up to `len`, mixed with the device's uuid.
     pub crc: U32,
-    /// Bytes of head and records; the batch is padded to 4 KiB.
+    /// Length of head and records in bytes. On the device, a batch is padded to 4 KiB.
     pub len: U32,
-    /// The crc of the batch before: chains them.
+    /// CRC of the previous batch: it chains the batches.
     pub chain: U32,
-    /// Where it begins, as in the superblock.
+    /// Position of this batch, counted as in the superblock.
     pub position: U64,
-    /// The number of its first record; the others follow without gaps.
+    /// Number of its first record. The others follow without gaps.
     pub record: U64,
-    /// The device's life, as in the superblock.
+    /// Number of the mount, as in the superblock.
     pub life: U64,
-    /// Every record below has its data durable.
+    /// Every record with a lower number has its data durable.
     pub settled: U64,
-    /// Every payload of a record below is durable in its slot.
+    /// Every payload of a record with a lower number is durable in its slot.
     pub destaged: U64,
-    /// Records in it.
+    /// Number of records in the batch.
     pub count: U32,
     /// Zero.
     pub reserved: U32,
 }
 
-/// The head of a record: 32 bytes.
+/// Head of a record: 32 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RecordHead {
-    /// Bytes of the whole record.
+    /// Length of the whole record in bytes.
     pub len: U32,
-    /// See [`super::record`].
+    /// Kind of the record; see [`super::record`].
     pub kind: u8,
     /// See [`super::record`].
     pub flags: u8,
-    /// Parts of a write; changes of a change.
+    /// Number of parts of a write, or of changes of a change.
     pub parts: U16,
     /// The group.
     pub group: U32,
@@ -141,17 +142,18 @@ pub struct RecordHead {
     pub volume: U32,
     /// The unit in the volume.
     pub unit: U32,
-    /// Executed entries that follow the parts.
+    /// Number of executed entries that follow the parts.
     pub executed: U32,
-    /// The blocks that it touches: from this one,
+    /// First block that the write touches.
     pub first: U16,
-    /// to before this one.
+    /// The block after the last one.
     pub end: U16,
     /// Zero.
     pub reserved: U32,
 }
 
-/// One slot's share of a write: 16 bytes; its checksums follow, then its payload, if it has one.
+/// One slot's share of a write: 16 bytes. A checksum per block follows (none for
+/// [`super::record::Way::Clear`]), then the payload, if the record carries it.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct PartHead {
@@ -159,11 +161,11 @@ pub struct PartHead {
     pub slot: U32,
     /// The slot that it replaces, or [`NO_SLOT`].
     pub old: U32,
-    /// Which 64 KiB of the unit.
+    /// Index of the 64 KiB in the unit.
     pub chunk: u8,
-    /// See [`super::record::Way`].
+    /// How the data gets to the slot; see [`super::record::Way`].
     pub way: u8,
-    /// Which blocks of the slot, lowest bit first.
+    /// Blocks of the slot, lowest bit first.
     pub blocks: U16,
     /// Zero.
     pub reserved: U32,
@@ -173,9 +175,9 @@ pub struct PartHead {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ChangeHead {
-    /// See [`super::record`].
+    /// Kind of the change; see [`super::record`].
     pub kind: U32,
-    /// How many entries follow.
+    /// Number of entries that follow. Kind 1 has none: here, 1 means that the replica is a joiner.
     pub entries: U32,
     /// An epoch, or zero.
     pub epoch: U64,
@@ -193,7 +195,7 @@ pub struct DiskBlocks {
     pub blocks: [U64; 4],
 }
 
-/// A client's write and the blocks that include it: 72 bytes.
+/// A client's write, and blocks whose content includes it: 72 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskExecuted {
@@ -201,36 +203,36 @@ pub struct DiskExecuted {
     pub sdc: U32,
     /// Zero.
     pub reserved: U32,
-    /// Its life.
+    /// Incarnation of the client.
     pub incarnation: U64,
-    /// Its number of the write.
+    /// The client's number of the write.
     pub seq: U64,
-    /// Its lowest unanswered number.
+    /// The client's lowest unanswered number in this group.
     pub floor: U64,
-    /// Where.
+    /// The unit and the blocks.
     pub blocks: DiskBlocks,
 }
 
-/// The head of what one group remembers, in the area of records: 32 bytes; its dirty blocks follow,
-/// then its executed entries.
+/// Head of one group's record in the records area: 32 bytes. Its dirty blocks follow, then its
+/// executed entries.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct GroupHead {
     /// The group.
     pub group: U32,
-    /// 1: all blocks are dirty. 2: in `acted` it was a joiner.
+    /// 1: all blocks are dirty. 2: the replica was a joiner in `acted`.
     pub flags: U32,
-    /// The highest epoch in which it took part.
+    /// Highest epoch in which the replica took part.
     pub acted: U64,
-    /// The last epoch at whose seal it was equal to another.
+    /// Last epoch at whose seal the replica was equal to another one in sync.
     pub base: U64,
-    /// Dirty units.
+    /// Number of dirty units that follow.
     pub dirty: U32,
-    /// Executed entries.
+    /// Number of executed entries that follow.
     pub executed: U32,
 }
 
-/// Whose a slot is: 16 bytes. All zero: nobody's.
+/// Owner of a slot: 16 bytes. All zeros: the slot has no owner.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct MapEntry {
@@ -240,27 +242,27 @@ pub struct MapEntry {
     pub volume: U32,
     /// The unit in the volume.
     pub unit: U32,
-    /// Which blocks hold data.
+    /// Blocks that hold data, lowest bit first.
     pub valid: U16,
-    /// Which 64 KiB of the unit.
+    /// Index of the 64 KiB in the unit.
     pub chunk: u8,
     /// Zero.
     pub reserved: u8,
 }
 
-/// The checksum of a block: CRC-32C of its 4 KiB, mixed with its address, so that the right data in the
-/// wrong place fails.
+/// Returns the checksum of a block: the CRC-32C of its 4 KiB, mixed with its address, so that the
+/// right data in the wrong place fails the check.
 pub fn block_sum(data: &[u8], unit: UnitKey, block: u32) -> u32 {
     crc32c(data) ^ address(unit, block)
 }
 
-/// The CRC-32C of a block's data, from its checksum.
+/// Returns the CRC-32C of a block's data, given its checksum.
 pub fn data_crc(sum: u32, unit: UnitKey, block: u32) -> u32 {
     sum ^ address(unit, block)
 }
 
-/// The checksum of a block whose data nobody has: what the slot happens to hold fails it, as surely as
-/// damage fails any checksum.
+/// Returns the checksum of a block whose data is lost. The content of the slot fails it, as surely
+/// as damaged data fails any checksum.
 pub fn lost_sum(unit: UnitKey, block: u32) -> u32 {
     !(ZERO_BLOCK ^ address(unit, block))
 }
@@ -270,17 +272,18 @@ fn address(unit: UnitKey, block: u32) -> u32 {
     mix(mix(at) ^ u64::from(block)) as u32
 }
 
-/// The checksum of a page in the root: never 0, which stands for a page that was never written.
+/// Returns the checksum of a page for the root. `at` is the position of the page's first copy. The
+/// result is never 0, which stands for a page that was never written.
 pub fn page_sum(page: &[u8], uuid: [u64; 2], at: u64) -> u32 {
     (crc32c(page) ^ mix(uuid[0] ^ mix(at)) as u32).max(1)
 }
 
-/// The crc of a batch: of everything behind its `crc` field, tied to the device.
+/// Returns the CRC of a batch: of everything after its `crc` field, mixed with the device's uuid.
 pub fn batch_crc(batch: &[u8], uuid: [u64; 2]) -> u32 {
     crc32c(&batch[8..]) ^ mix(uuid[0]) as u32
 }
 
-/// The crc of a superblock's 512 bytes.
+/// Returns the CRC of a superblock's 512 bytes, with the `crc` field as zero.
 pub fn superblock_crc(bytes: &[u8]) -> u32 {
     let mut copy = [0; SUPERBLOCK_BYTES];
     copy.copy_from_slice(&bytes[..SUPERBLOCK_BYTES]);

@@ -1,4 +1,4 @@
-//! Making a device: superblocks last, so that one that was not finished is none.
+//! Formatting a device. The superblocks are written last, so an unfinished format leaves no device.
 
 use super::layout::{Layout, PAGE};
 use super::mount::MountError;
@@ -7,14 +7,14 @@ use alloc::vec::Vec;
 use base::crc::crc32c;
 use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects};
 
-/// What came of an operation's end.
+/// State of a format after an operation has completed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Formatting {
     /// There is more to do.
     Running,
     /// The device can be mounted.
     Done,
-    /// It can't be formatted, or it failed.
+    /// The device can't be formatted, or an operation failed.
     Failed(MountError),
 }
 
@@ -26,11 +26,11 @@ enum Step {
     Superblocks,
 }
 
-/// The first checkpoint's number.
+/// Number of the first checkpoint.
 const FIRST: u64 = 2;
 const PIECE: u64 = 1 << 20;
 
-/// A device that is being formatted.
+/// A format in progress.
 #[derive(Debug)]
 pub struct Format {
     disk: DiskId,
@@ -45,8 +45,8 @@ pub struct Format {
 }
 
 impl Format {
-    /// A device of `bytes` is to become `identity`. One that is formatted already is left alone, unless
-    /// `force`. Fails with [`MountError::TooSmall`].
+    /// Prepares the format of a device of `bytes` with this identity. A device that is formatted
+    /// already is left alone, unless `force` is set. Fails with [`MountError::TooSmall`].
     pub fn new(
         disk: DiskId,
         bytes: u64,
@@ -72,7 +72,7 @@ impl Format {
         }
     }
 
-    /// An operation ended.
+    /// Takes a completed operation, and emits the next ones.
     pub fn disk_done(
         &mut self,
         op: DiskOp,

@@ -1,12 +1,12 @@
-//! What replication must remember per group (rules R2, R5, R8): epochs, the dirty set, executed writes.
+//! What replication must remember per group (rules R2, R5, R8): epochs, dirty set, executed writes.
 //!
-//! Invariants: applying a history whose first part is in the state already gives the same state as
-//! applying its rest; the dirty set never lacks a block that a durable record added and none took out.
-//! When it has no room any more it becomes "all of the group", never less. Executed writes for which there
-//! is no room are forgotten, the oldest first, and [`Forgotten`] covers them: by numbers of single groups, as
-//! far as there is room for these.
+//! Invariants: replaying a history over a state that already contains its first part gives the same
+//! state as replaying the rest alone; the dirty set never lacks a block that a durable record added
+//! and none removed. When a dirty set has no room any more, it becomes "all of the group", never
+//! less. Executed writes for which there is no room are forgotten, the oldest first, and
+//! [`Forgotten`] covers them: with numbers of single groups, as far as there is room for these.
 //!
-//! All of it always fits into the area of records: see [`Room`] and `docs/internals/limits.md`.
+//! All of it always fits into the records area: see [`Room`] and `docs/internals/limits.md`.
 
 use super::format::{DiskBlocks, DiskExecuted, GroupHead};
 use super::record::{Reader, Write, Writer, blocks_of, disk_blocks, disk_executed, executed_of};
@@ -15,21 +15,21 @@ use alloc::vec::Vec;
 use base::{BlockSet, Epoch, GroupId, Incarnation, Mutant, SdcId, UnitKey, VolumeId, mutant};
 use seam::{Change, ClientWrite, ExecutedBlocks, Forgotten, GroupRecord, Origin};
 
-/// How the area of records is divided: half of it is for dirty sets, a 32nd for the groups themselves, as
-/// much as it takes for clients whose writes were forgotten in all groups. The rest is for executed writes, and
-/// what these leave for clients whose writes were forgotten in single groups.
+/// How the records area is divided: half of it is for dirty sets, a 32nd for the groups themselves,
+/// and a fixed part for clients whose writes were forgotten in all groups. The rest is for executed
+/// writes, and what these leave is for clients whose writes were forgotten in single groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Units that dirty sets may name.
+    /// Number of units that dirty sets may name.
     pub units: usize,
-    /// Executed writes that are listed.
+    /// Number of executed writes that may be listed.
     pub executed: usize,
-    /// Numbers that cover forgotten writes of single groups.
+    /// Number of entries that may cover forgotten writes of single groups.
     pub single: usize,
 }
 
 impl Room {
-    /// What an area of so many bytes allows, and at most so many units and executed writes.
+    /// Returns the room in an area of `area` bytes, for at most `units` and `executed`.
     pub fn of(area: u64, units: usize, executed: usize) -> Room {
         let area = area as usize;
         let forgotten = (Forgotten::MOST + 1) * size_of::<DiskExecuted>();
@@ -43,14 +43,14 @@ impl Room {
     }
 }
 
-/// Blocks that include a write, and when that was noted: the oldest are forgotten first.
+/// Blocks that include a write, and when that was noted. The oldest entries are forgotten first.
 #[derive(Clone, Copy, Debug)]
 struct Listed {
     blocks: BlockSet,
     noted: u64,
 }
 
-/// The executed writes of one client's newest life; there is at least one.
+/// Executed writes of one client's newest incarnation. There is at least one.
 #[derive(Clone, Debug, Default)]
 struct Client {
     incarnation: Incarnation,
@@ -72,7 +72,7 @@ struct Group {
 #[derive(Clone, Debug)]
 pub struct Groups {
     groups: BTreeMap<GroupId, Group>,
-    /// Units in dirty sets.
+    /// Number of units in all dirty sets.
     units: usize,
     room: Room,
     tally: Tally,
@@ -117,7 +117,7 @@ impl Group {
         }
     }
 
-    /// Keeps these entries; tells how many go.
+    /// Keeps the entries that `keep` accepts. Returns how many were removed.
     fn retain(
         &mut self,
         mut keep: impl FnMut(SdcId, &Client, u64, UnitKey, &mut Listed) -> bool,
@@ -134,7 +134,7 @@ impl Group {
         gone
     }
 
-    /// These blocks now have the content of a replica whose list is `theirs`.
+    /// Notes that these blocks now have the content of a replica whose list is `theirs`.
     fn copied(
         &mut self,
         unit: UnitKey,
@@ -158,7 +158,7 @@ impl Group {
         self.clients.clear();
     }
 
-    /// Nothing is remembered but the epoch: what was here of the group has gone.
+    /// True when only the epoch is left in the record: the group's content here is gone.
     fn is_vacant(&self) -> bool {
         self.base == Epoch(0) && self.dirty.is_empty() && !self.all_dirty && self.clients.is_empty()
     }
@@ -181,28 +181,28 @@ impl Group {
 }
 
 impl Groups {
-    /// No group; what is remembered stays within `room`.
+    /// Makes an empty set of records that stays within `room`.
     pub fn new(room: Room) -> Groups {
         let (groups, tally) = (BTreeMap::new(), Tally::default());
         Groups { groups, units: 0, room, tally, forgotten: Forgotten::new(room.single) }
     }
 
-    /// Executed writes that are listed, in all groups.
+    /// Returns the number of executed writes that are listed, in all groups.
     pub fn executed_len(&self) -> usize {
         self.tally.listed
     }
 
-    /// The same, at most.
+    /// Returns the upper bound of [`Groups::executed_len`].
     pub fn executed_most(&self) -> usize {
         self.room.executed
     }
 
-    /// Executed writes that are not listed any more.
+    /// Returns what covers executed writes that are no longer listed.
     pub fn forgotten(&self) -> &Forgotten {
         &self.forgotten
     }
 
-    /// A write became durable.
+    /// Applies a write that became durable.
     pub fn wrote(&mut self, w: &Write) {
         if !w.is_marked() {
             return;
@@ -219,7 +219,7 @@ impl Groups {
         self.bound();
     }
 
-    /// A change became durable; the content is the caller's business.
+    /// Applies a change that became durable. The caller takes care of the content.
     pub fn change(&mut self, id: GroupId, change: &Change) {
         let group = self.groups.entry(id).or_default();
         match change {
@@ -249,7 +249,8 @@ impl Groups {
         }
     }
 
-    /// Forgets executed writes until there is room for them: a quarter at once, as it looks at all of them.
+    /// Forgets executed writes if there is no room for all of them: a quarter at once, because it
+    /// has to look at all of them.
     fn bound(&mut self) {
         if self.tally.listed > self.room.executed && !mutant::on(Mutant::EndlessList) {
             self.forget_oldest(self.tally.listed - self.room.executed * 3 / 4);
@@ -274,7 +275,7 @@ impl Groups {
         }
     }
 
-    /// A volume is gone.
+    /// Removes a dropped volume from the dirty sets.
     pub fn drop_volume(&mut self, volume: VolumeId) {
         for group in self.groups.values_mut() {
             let before = group.dirty.len();
@@ -317,7 +318,7 @@ impl Groups {
         group.all_dirty = false;
     }
 
-    /// All of it, for the replication.
+    /// Returns all records, for replication.
     pub fn records(&self) -> Vec<(GroupId, GroupRecord)> {
         let record = |(id, g): (&GroupId, &Group)| {
             let record = GroupRecord {
@@ -333,15 +334,16 @@ impl Groups {
         self.groups.iter().map(record).collect()
     }
 
-    /// All of it, as bytes for an area of records of `area` bytes.
+    /// Encodes all records for a records area of `area` bytes.
     ///
-    /// Longer only if there are more groups than fit beside nothing else: more than twice [`base::MAX_REPLICAS`].
+    /// The result is longer only if the groups alone don't fit, which takes more than twice
+    /// [`base::MAX_REPLICAS`] of them.
     pub fn encode(&mut self, area: u64) -> Vec<u8> {
         self.fit(area as usize);
         let mut bytes = Vec::with_capacity(self.encoded_len());
         let mut everywhere: Vec<ExecutedBlocks> = self.forgotten.everywhere().collect();
         for (id, group) in &self.groups {
-            // What holds for all groups lies with the first one.
+            // Entries that hold for all groups lie with the first group.
             let mut executed = core::mem::take(&mut everywhere);
             executed.extend(self.forgotten.here(*id));
             executed.extend(group.list());
@@ -371,11 +373,12 @@ impl Groups {
             + (self.tally.listed + self.forgotten.len()) * size_of::<DiskExecuted>()
     }
 
-    /// Makes room when there are more groups than their share of the area has room for.
+    /// Makes room when there are more groups than their share of the area holds.
     ///
-    /// First what was forgotten in single groups counts for all of them. Then groups go of which nothing is here any
-    /// more: their epoch is not needed, as the MDM raises it in every group that it gives to a life of this device.
-    /// Then executed writes are forgotten, dirty sets become "all", and all clients of before are covered by one number.
+    /// First, entries of single groups become entries of all groups. Then groups without content
+    /// here are removed: their epoch is not needed, because the MDM raises it in every group that
+    /// it gives to an incarnation of this device. Then executed writes are forgotten, dirty sets
+    /// become "all", and in the end one entry covers all earlier clients.
     fn fit(&mut self, area: usize) {
         self.forgotten.set_room(if self.encoded_len() > area { 0 } else { self.room.single });
         let excess = |all: &Groups| all.encoded_len().saturating_sub(area);
@@ -404,7 +407,7 @@ impl Groups {
         }
     }
 
-    /// What [`Groups::encode`] wrote; `None` when these bytes are something else.
+    /// Decodes the result of [`Groups::encode`]. `None`: these bytes are something else.
     pub fn decode(bytes: &[u8], room: Room) -> Option<Groups> {
         let mut all = Groups::new(room);
         let mut executed = Vec::new();
@@ -430,8 +433,8 @@ impl Groups {
                 all.groups.entry(id).or_default().all_dirty = true;
             }
         }
-        // When each was noted is not kept: lives that began first are taken for the oldest. An area of an
-        // earlier build may list more than there is room for.
+        // The order in which they were noted is not stored, so writes of the earliest incarnations
+        // count as the oldest. An area of an earlier build may list more than there is room for.
         executed.sort_unstable_by_key(|(_, e)| (e.write.incarnation, e.write.seq));
         for (id, e) in executed {
             let group = all.groups.entry(id).or_default();
@@ -460,13 +463,13 @@ mod tests {
         Change::Dirty(vec![(unit(index), BlockSet::from_range(range))])
     }
 
-    /// A history of one group at random, and the state that it leaves.
+    /// Returns a random history of one group.
     fn history(prng: &mut base::Prng) -> Vec<Step> {
         let blocks = |prng: &mut base::Prng| {
             let first = prng.below(8) as u32;
             BlockSet::from_range(first..first + 1 + prng.below(4) as u32)
         };
-        // Lives and floors rise, as those of clients do.
+        // Incarnations and floors rise, like those of clients.
         let write = |prng: &mut base::Prng, at: u64| {
             let (floor, incarnation) = (at / 4, Incarnation(1 + at / 15));
             let seq = floor + prng.below(9);
@@ -555,7 +558,7 @@ mod tests {
                 let known = |seq| list.contains(&(SdcId(1), seq)) || forgotten(group(seq), seq);
                 assert!((1..=100).all(known) && !forgotten(group(100), 101));
                 assert!(groups.forgotten().len() <= single + 1);
-                // Nothing of this group was forgotten.
+                // No write of this group itself was forgotten.
                 let elsewhere = (1..=100).filter(|seq| forgotten(G, *seq)).count();
                 assert!(if single < 200 { elsewhere > 60 } else { elsewhere == 0 });
                 groups = Groups::decode(&groups.encode(AREA), room).unwrap();
@@ -563,7 +566,7 @@ mod tests {
         }
     }
 
-    /// What builds have written that knew one number per client, for all groups.
+    /// Builds that kept one number per client, for all groups, wrote such entries.
     #[test]
     fn a_number_of_an_earlier_build_holds_for_all_groups() {
         let marker = |seq| ExecutedBlocks {
@@ -580,7 +583,7 @@ mod tests {
         }
     }
 
-    /// A client is refused with it today, but a log of an earlier build may have it.
+    /// A client that uses this number is refused today, but an earlier build may have logged it.
     #[test]
     fn the_highest_number_there_is_can_be_forgotten_and_replayed() {
         let room = Room { units: 10, executed: 8, single: 0 };
@@ -657,7 +660,7 @@ mod tests {
         let again = Groups::decode(&groups.encode(AREA), room).unwrap();
         assert_eq!(again.records().len() as u64, most);
         assert_eq!(again.forgotten().len() as u32, clients, "by name");
-        // Far more still fit: then one number covers all clients.
+        // Almost twice as many still fit. Then one entry covers all clients.
         add(&mut groups, most + 1..2 * most - 8);
         assert!(groups.encode(AREA).len() <= AREA as usize);
         assert!(

@@ -1,4 +1,4 @@
-//! Jobs in flight, and what a device operation is for.
+//! Jobs in flight, and the purpose of each device operation.
 
 use super::layout::SLOT_BLOCKS;
 use super::record::Write;
@@ -8,18 +8,18 @@ use alloc::vec::Vec;
 use base::{GroupId, UnitKey, VolumeId};
 use seam::{Buf, Change, DiskError};
 
-/// Neighbouring blocks on the device, or one block from memory.
+/// Blocks that are neighbours on the device, or one block in memory.
 #[derive(Debug)]
 pub struct Piece {
     /// The first block in the unit.
     pub first: u32,
-    /// How many.
+    /// Number of blocks.
     pub count: u32,
     /// The slot of the first one; the next slots follow on the device.
     pub slot: u32,
-    /// In memory: nothing is read or compared.
+    /// The data is in memory already: nothing is read.
     pub ready: bool,
-    /// What was found.
+    /// The data that was found.
     pub data: Buf,
 }
 
@@ -30,19 +30,19 @@ impl Piece {
     }
 }
 
-/// Pieces that are read together. Those that are in memory are passed over.
+/// Pieces that one operation reads. It skips those in between that are in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// The first piece.
     pub first: u16,
     /// The last one.
     pub last: u16,
-    /// It could not be read as one: the first piece is read for itself, then the next one.
+    /// The read of all of them failed, so the pieces are read one by one.
     pub singly: bool,
 }
 
 impl Span {
-    /// The piece that is read now.
+    /// Returns the pieces that are read now.
     pub fn now(self) -> core::ops::RangeInclusive<usize> {
         let last = if self.singly { self.first } else { self.last };
         self.first.into()..=last.into()
@@ -56,13 +56,13 @@ pub struct Fetch {
     pub unit: UnitKey,
     /// Where they are.
     pub pieces: Vec<Piece>,
-    /// Their checksums, as far as they are known: of the blocks of all pieces that are read, in order.
-    /// They can't change meanwhile: nobody else writes these blocks.
+    /// Checksums of the blocks of all pieces that are read, in order, as far as they are known.
+    /// They can't change meanwhile, because no other job writes these blocks.
     pub sums: Vec<Option<u32>>,
 }
 
 impl Fetch {
-    /// These pieces of a unit.
+    /// Makes a fetch of these pieces of a unit.
     pub fn new(unit: UnitKey, pieces: Vec<Piece>) -> Fetch {
         let read = pieces.iter().filter(|p| !p.ready);
         let blocks = read.map(|p| p.count as usize).sum();
@@ -71,7 +71,8 @@ impl Fetch {
 }
 
 impl Fetch {
-    /// The pieces from this one on that one operation reads: in each slot all, whatever lies between them.
+    /// Returns the pieces from `first` on that one operation reads: all pieces in a slot, whatever
+    /// lies between them.
     pub fn span(&self, first: usize) -> Span {
         let mut last = first;
         for (i, piece) in self.pieces.iter().enumerate().skip(first + 1) {
@@ -86,19 +87,19 @@ impl Fetch {
     }
 }
 
-/// What a job is to do.
+/// What a job has to do.
 #[derive(Debug)]
 pub enum Kind {
-    /// Answer with a range.
+    /// Answer with the data of a range.
     Read {
         /// From this byte of the unit.
         at: u32,
         /// Bytes.
         len: u32,
     },
-    /// Read what is left of the blocks at the ends; then write.
+    /// Read the rest of the blocks that the range covers in part, then write.
     Edges {
-        /// The record, without parts yet.
+        /// The record, still without parts.
         write: Write,
         /// From this byte of the unit.
         at: u32,
@@ -106,74 +107,74 @@ pub enum Kind {
         len: u32,
         /// The data; `None` for zeros.
         body: Option<Buf>,
-        /// The CRC-32C that came with it.
+        /// CRC-32C that came with the data.
         crc: Option<u32>,
     },
-    /// In the log's queue, or being written.
+    /// A write whose record is in the log's queue, or is being written.
     Write(Write),
     /// A change of a group's record.
     Change(GroupId, Vec<Change>),
-    /// A volume goes.
+    /// The drop of a volume.
     Drop(VolumeId),
 }
 
 /// A job in flight.
 #[derive(Debug)]
 pub struct Job {
-    /// The caller's name for it, if it wants to know of the end.
+    /// The caller's name for the job. `None`: the caller does not want to know when it completes.
     pub token: Option<u64>,
     /// What to do.
     pub kind: Kind,
-    /// What has to be read for it.
+    /// Blocks that have to be read for it.
     pub fetch: Fetch,
-    /// What it waits for.
+    /// Number of operations and records that it still waits for.
     pub left: u32,
-    /// What went wrong.
+    /// The first error.
     pub error: Option<DiskError>,
-    /// Its number in the log.
+    /// Number of its record in the log.
     pub record: Option<u64>,
-    /// Slots that it keeps.
+    /// Slots that it pins.
     pub pins: Vec<u32>,
 }
 
-/// What a device operation is for.
+/// Purpose of a device operation.
 #[derive(Debug)]
 pub enum Op {
     /// Pieces of a job's fetch.
     Fetch {
-        /// Whose.
+        /// The job.
         job: u64,
-        /// Which.
+        /// The pieces.
         span: Span,
     },
-    /// Data of a job on its way to fresh space.
+    /// Data of a job that goes to fresh space.
     Data {
-        /// Whose.
+        /// The job.
         job: u64,
     },
-    /// Both copies of a page of checksums.
+    /// A page of checksums: both copies, or one of them when the read of both failed.
     SumPage {
         /// Which page.
         page: u32,
-        /// Its entry in the root when it was asked for.
+        /// Its entry in the root when the read started.
         wanted: u32,
-        /// How often it was read in vain.
+        /// Number of failed reads so far.
         tries: u32,
     },
     /// A batch of the log, or a part of it.
     Log,
     /// A flush.
     Flush,
-    /// A run on its way to its slot: slot, block, record.
+    /// A run of blocks that goes to its slot: per block, the slot, the block and the record.
     Home(Vec<(u32, u32, u64)>),
-    /// A page of the map, of a checkpoint.
+    /// A page of the map, for a checkpoint.
     SaveMap {
         /// Which page.
         page: u32,
         /// Its entry in the root.
         sum: u32,
     },
-    /// A page of checksums, of a checkpoint.
+    /// A page of checksums, for a checkpoint.
     SaveSums {
         /// Which page.
         page: u32,
@@ -182,11 +183,11 @@ pub enum Op {
         /// Its content.
         sums: SumPage,
     },
-    /// Root, records or superblock, of a checkpoint.
+    /// Root, records or superblock, for a checkpoint.
     Anchor,
 }
 
-/// Who waits for a page of checksums.
+/// What waits for a page of checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     /// A job.
@@ -195,10 +196,10 @@ pub enum Reader {
     Checkpoint,
 }
 
-/// Who waits for a flush.
+/// What waits for a flush.
 #[derive(Debug)]
 pub enum Waiter {
-    /// Blocks that are in their slots: slot, block, record.
+    /// Blocks that were written to their slots: per block, the slot, the block and the record.
     Home(Vec<(u32, u32, u64)>),
     /// The checkpoint.
     Checkpoint,

@@ -1,5 +1,5 @@
-//! Where everything lies on a device, as a function of its size when it was formatted, and of each size that
-//! it has grown to since.
+//! Where everything lies on a device. It follows from the size at its format, and from each size
+//! that it has grown to since.
 //!
 //! ```text
 //! 0          superblock 0              middle     superblock 2 (in the place of a slot)
@@ -8,67 +8,67 @@
 //!            root 0, root 1, records 0, records 1, log, map, sums, slots
 //! ```
 //!
-//! That is the first *extent*. Each growth appends one, from the old end to the new one:
+//! That is the first *extent*. Each growth appends another one, from the old end to the new end:
 //! ```text
 //! root 0, root 1, map, sums, slots, superblock 3 (the last 64 KiB)
 //! ```
-//! The root is the newest extent's and tells about all of them; log and records stay where they are. Numbers
-//! of slots go on: an extent begins at a multiple of [`MAP_ENTRIES`], so that no page tells about two of
-//! them, and before it at least one number is nobody's, so that neighbours by number are neighbours on the
-//! device.
+//! The newest extent has the root, which covers all extents. Log and records stay where they are.
+//! Slot numbers continue: the first slot of an extent has a multiple of [`MAP_ENTRIES`] as its
+//! number, so that no page covers two extents. At least one number before it stays unused, so that
+//! slots with neighbouring numbers are always neighbours on the device.
 
 use super::mount::MountError;
 use alloc::vec;
 use alloc::vec::Vec;
 use base::{GIB, MIB};
 
-/// What a device is written in: the size of log blocks and of pages.
+/// Size of pages and of log blocks, in bytes.
 pub const PAGE: u64 = 4096;
-/// Bytes of a slot, the piece that is allocated.
+/// Bytes of a slot, the smallest piece that is allocated.
 pub const SLOT: u64 = 64 << 10;
-/// Blocks in a slot.
+/// Number of blocks in a slot.
 pub const SLOT_BLOCKS: u32 = 16;
-/// Slots that a whole unit takes.
+/// Number of slots that a whole unit takes.
 pub const UNIT_CHUNKS: u32 = 16;
-/// Slots that one page of the map tells about, 16 bytes each.
+/// Number of slots that one page of the map covers, at 16 bytes each.
 pub const MAP_ENTRIES: u32 = 256;
-/// Slots whose checksums are in one page, 64 bytes each.
+/// Number of slots that one page of checksums covers, at 64 bytes each.
 pub const SUM_ENTRIES: u32 = 64;
-/// The smallest device.
+/// Size of the smallest device, in bytes.
 pub const SMALLEST: u64 = 16 * MIB;
 /// The smallest growth, in bytes.
 pub const SMALLEST_GROWTH: u64 = 16 * MIB;
-/// How often a device can grow: the superblock has room for so many.
+/// Number of times that a device can grow: the superblock has no room for more.
 pub const GROWTHS: usize = 16;
-/// Numbers of slots are below this.
+/// Upper bound of slot numbers, exclusive.
 const MOST_SLOTS: u32 = u32::MAX / 2;
-/// Places of superblocks from the start.
+/// Place of superblock 1, in bytes from the start.
 const SECOND: u64 = MIB;
 
 /// A range of the device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Area {
-    /// Where it begins.
+    /// Start, in bytes from the start of the device.
     pub at: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl Area {
-    /// The byte behind it.
+    /// Returns the position of the byte after the area.
     pub fn end(&self) -> u64 {
         self.at + self.len
     }
 }
 
-/// What a device got when it was formatted, or by one growth.
+/// The part of a device that its format, or one growth, laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Its first slot's number.
+    /// Number of its first slot.
     pub first: u32,
-    /// The byte behind it, in bytes from the device's start.
+    /// End, in bytes from the start of the device.
     pub end: u64,
-    /// Which unit each slot belongs to; two copies of each page, side by side.
+    /// The unit that each slot belongs to; two copies of each page, side by side.
     pub map: Area,
     /// Checksums of blocks; two copies of each page, side by side.
     pub sums: Area,
@@ -77,7 +77,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The number behind its last slot's.
+    /// Returns the number after the last slot's.
     fn slot_end(&self) -> u32 {
         self.first + (self.slots.len / SLOT) as u32
     }
@@ -86,7 +86,7 @@ impl Extent {
 /// Where everything lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The device, rounded down to 64 KiB.
+    /// Size of the device in bytes, rounded down to 64 KiB.
     pub size: u64,
     /// One checksum per page of map and sums; two copies.
     pub root: [Area; 2],
@@ -94,23 +94,23 @@ pub struct Layout {
     pub records: [Area; 2],
     /// The log ring.
     pub log: Area,
-    /// In the order of the device; one, if it never grew.
+    /// The extents, in their order on the device. A device that never grew has one.
     pub extents: Vec<Extent>,
 }
 
-/// Why a device that has become larger is used as it was.
+/// Why a larger device is used with its earlier size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotGrown {
-    /// It is not worth it, or nothing has changed.
+    /// The growth is too small to be worth an extent, or the size has not changed.
     TooLittle,
-    /// There is no room for another one in the superblock.
+    /// The superblock has no room for another growth.
     TooOften,
     /// There are no numbers for more slots.
     TooLarge,
 }
 
 impl NotGrown {
-    /// For people.
+    /// Explains the reason to the operator.
     pub fn why(self) -> &'static str {
         match self {
             NotGrown::TooLittle => {
@@ -122,7 +122,7 @@ impl NotGrown {
     }
 }
 
-/// Areas one behind the other, each rounded up to 64 KiB.
+/// Lays out areas one after another, each rounded up to 64 KiB.
 struct Areas {
     next: u64,
 }
@@ -134,7 +134,7 @@ impl Areas {
         area
     }
 
-    /// What is left before `end` becomes slots, `most` of them; its last 64 KiB are a superblock's.
+    /// Turns the rest before `end` into at most `most` slots. Superblock 3 takes the last 64 KiB.
     fn slots(&self, end: u64, most: u64) -> Area {
         let end = end.saturating_sub(SLOT).min(self.next + most * SLOT);
         Area { at: self.next, len: end.saturating_sub(self.next) }
@@ -142,7 +142,7 @@ impl Areas {
 }
 
 impl Layout {
-    /// The layout of a device of `bytes` that is formatted.
+    /// Returns the layout of a device of `bytes` when it is formatted.
     pub fn new(bytes: u64) -> Result<Layout, MountError> {
         let size = bytes / SLOT * SLOT;
         if size < SMALLEST {
@@ -164,7 +164,7 @@ impl Layout {
         Ok(Layout { size, root, records, log, extents })
     }
 
-    /// The layout when the device has grown to `bytes`.
+    /// Returns the layout after the device has grown to `bytes`.
     pub fn grown(&self, bytes: u64) -> Result<Layout, NotGrown> {
         let end = bytes / SLOT * SLOT;
         let more = end.saturating_sub(self.size);
@@ -183,7 +183,8 @@ impl Layout {
         if slots >= more / 2 || all { Ok(grown) } else { Err(NotGrown::TooLittle) }
     }
 
-    /// With one more extent, to `end`, whether it is worth it or not; `None`: it would have no slots.
+    /// Adds an extent that reaches to `end`, whether it is worth it or not. `None`: it would have
+    /// no slots.
     pub(super) fn extended(&self, end: u64) -> Option<Layout> {
         let more = end.checked_sub(self.size).filter(|more| more % SLOT == 0)?;
         let first = (self.slot_count() + 1).next_multiple_of(MAP_ENTRIES);
@@ -204,20 +205,20 @@ impl Layout {
 
     // ---- superblocks ----
 
-    /// Where the superblocks of a device of `bytes` are that never grew.
+    /// Returns the places of the superblocks on a device of `bytes` that never grew.
     pub fn superblocks(bytes: u64) -> [u64; 4] {
         let slots = bytes / SLOT;
         [0, SECOND, slots / 2 * SLOT, slots.max(1) * SLOT - SLOT]
     }
 
-    /// Where the superblocks are: the last one is at the end of the newest extent.
+    /// Returns the places of the superblocks. The last one is at the end of the newest extent.
     pub fn places(&self) -> [u64; 4] {
         let [first, second, middle, _] = Layout::superblocks(self.extents[0].end);
         [first, second, middle, self.size - SLOT]
     }
 
-    /// Where the last superblock was before each growth: it is written there, too, so that what is there never
-    /// is an old one.
+    /// Returns the places that the last superblock had before each growth. It is written there as
+    /// well, so that these places never hold an old one.
     pub fn earlier_ends(&self) -> impl Iterator<Item = u64> + '_ {
         let earlier = &self.extents[..self.extents.len() - 1];
         earlier.iter().map(|extent| extent.end - SLOT)
@@ -225,42 +226,43 @@ impl Layout {
 
     // ---- slots ----
 
-    /// Numbers of slots are below this; some are nobody's, see [`Layout::unused`].
+    /// Returns the upper bound of slot numbers. Some below it are no slots; see [`Layout::unused`].
     pub fn slot_count(&self) -> u32 {
         self.extents.last().map_or(0, Extent::slot_end)
     }
 
-    /// Bytes for data.
+    /// Returns the number of bytes for data.
     pub fn capacity(&self) -> u64 {
         let slots: u64 = self.extents.iter().map(|e| e.slots.len).sum();
         slots - u64::from(self.hole().is_some()) * SLOT
     }
 
-    /// The slot in whose place a superblock lies.
+    /// Returns the slot in whose place superblock 2 lies.
     pub fn hole(&self) -> Option<u32> {
         let (middle, slots) = (self.places()[2], self.extents[0].slots);
         let inside = middle >= slots.at && middle < slots.end();
         inside.then(|| ((middle - slots.at) / SLOT) as u32)
     }
 
-    /// The numbers that are no slots: the one in whose place a superblock lies, and those between two extents.
+    /// Returns the numbers that are no usable slots: the one in whose place superblock 2 lies, and
+    /// those between two extents.
     pub fn unused(&self) -> impl Iterator<Item = u32> + '_ {
         let gaps = self.extents.windows(2).flat_map(|e| e[0].slot_end()..e[1].first);
         self.hole().into_iter().chain(gaps)
     }
 
-    /// True for the number of a slot, also of the one whose place a superblock has.
+    /// True for the number of a slot, including the one in whose place superblock 2 lies.
     pub fn has_slot(&self, slot: u32) -> bool {
         slot < self.extent(slot).slot_end()
     }
 
-    /// The extent of a slot, or of a page that begins with it.
+    /// Returns the extent of a slot, or of the page that begins with that slot.
     fn extent(&self, slot: u32) -> &Extent {
         let later = self.extents[1..].iter().rev().find(|e| e.first <= slot);
         later.unwrap_or(&self.extents[0])
     }
 
-    /// Where a slot's byte 0 is.
+    /// Returns the position of a slot's first byte.
     #[inline]
     pub fn slot(&self, slot: u32) -> u64 {
         let extent = self.extent(slot);
@@ -269,34 +271,35 @@ impl Layout {
 
     // ---- pages ----
 
-    /// Pages of the map.
+    /// Returns the number of pages of the map.
     pub fn map_pages(&self) -> u32 {
         self.slot_count().div_ceil(MAP_ENTRIES)
     }
 
-    /// Pages of checksums.
+    /// Returns the number of pages of checksums.
     pub fn sum_pages(&self) -> u32 {
         self.slot_count().div_ceil(SUM_ENTRIES)
     }
 
-    /// Bytes of the root.
+    /// Returns the length of the root in bytes.
     pub fn root_len(&self) -> usize {
         (self.map_pages() + self.sum_pages()) as usize * 4
     }
 
-    /// Where the two copies of a page of the map are: `2 * PAGE` bytes.
+    /// Returns the position of the two copies of a map page: `2 * PAGE` bytes.
     pub fn map_page(&self, page: u32) -> u64 {
         let extent = self.extent(page * MAP_ENTRIES);
         extent.map.at + u64::from(page - extent.first / MAP_ENTRIES) * 2 * PAGE
     }
 
-    /// The page of the map behind those that lie one behind the other from this one on.
+    /// Returns the first map page after `page` that does not lie directly behind its predecessor on
+    /// the device.
     pub fn map_run_end(&self, page: u32) -> u32 {
         let next = self.extents.iter().map(|e| e.first / MAP_ENTRIES).find(|first| *first > page);
         next.unwrap_or(self.map_pages())
     }
 
-    /// Where the two copies of a page of checksums are: `2 * PAGE` bytes.
+    /// Returns the position of the two copies of a page of checksums: `2 * PAGE` bytes.
     pub fn sum_page(&self, page: u32) -> u64 {
         let extent = self.extent(page * SUM_ENTRIES);
         extent.sums.at + u64::from(page - extent.first / SUM_ENTRIES) * 2 * PAGE
@@ -331,7 +334,7 @@ mod tests {
         assert!((l.extents[0].slots.at as f64) < 0.02 * (1u64 << 40) as f64, "{l:?}");
     }
 
-    /// Sizes that a device has one after the other.
+    /// Sizes that a device has, one after another.
     const LIVES: [&[u64]; 5] = [
         &[16 * MIB, 32 * MIB, 64 * MIB],
         &[17 * MIB + 4711, 33 * MIB + 4712, GIB, GIB + 17 * MIB],
@@ -370,7 +373,7 @@ mod tests {
                 let last = e.slot_end() - 1;
                 assert_eq!((l.slot(e.first), l.slot(last) + SLOT), (e.slots.at, e.slots.end()));
                 assert!(l.has_slot(last) && !l.has_slot(last + 1));
-                let (map, sum) = (last + 1, last + 1); // the number behind is nobody's, and has a page
+                let (map, sum) = (last + 1, last + 1); // an unused number, which has a page
                 assert!(l.map_page(e.first / MAP_ENTRIES) == e.map.at);
                 assert!(l.map_page(map / MAP_ENTRIES) + 2 * PAGE <= e.map.end());
                 assert!(l.sum_page(e.first / SUM_ENTRIES) == e.sums.at);

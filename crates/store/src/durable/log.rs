@@ -1,14 +1,15 @@
-//! The log ring: where the next batch goes, what may be overwritten, what recovery has to look at.
+//! The log ring: where the next batch goes, what may be overwritten, and where recovery starts.
 //!
-//! Positions only rise; modulo the ring's length they are offsets. Batches are written one at a time,
-//! and the next one only when the last one is durable. So the log on the device is at every moment a
-//! prefix of what was acknowledged or might be, and at most one batch behind it that may be torn. And a
-//! valid batch *behind* one that isn't shows damage, not a torn tail.
+//! Positions only rise; modulo the ring's length they are offsets. Batches are written one at a
+//! time, each one only after the previous one is durable. So at every moment, the log on the device
+//! has every acknowledged batch, followed by at most one more, which may be torn. A valid batch
+//! *behind* an invalid one therefore shows damage and not a torn tail.
 //!
-//! A record is *settled* when its job has ended: record and data are durable. The log begins, for a
-//! checkpoint, with the batch of the first record that isn't. Each batch tells what was settled when it was written.
-//! One without records tells nothing else: it is written when the device rests, so that the last records don't look
-//! torn when a sector of them, or of their data, is damaged later.
+//! A record is *settled* when its job has completed: record and data are durable. For a checkpoint,
+//! the log begins with the batch of the first unsettled record. Each batch says which records were
+//! settled when it was written. A batch without records says nothing else. It is written when the
+//! device rests, so that the last records don't look torn when a sector of them, or of their data,
+//! is damaged later.
 
 use super::format::{BATCH_MAGIC, BatchHead, batch_crc};
 use super::layout::{Area, PAGE};
@@ -16,7 +17,7 @@ use super::superblock::LogStart;
 use alloc::collections::VecDeque;
 use zerocopy::IntoBytes;
 
-/// Bytes beyond which a batch takes no more records. A single record may be longer.
+/// Size in bytes beyond which a batch takes no more records. A single record may be longer.
 pub const BATCH_BYTES: usize = 1 << 20;
 
 /// The ring.
@@ -27,76 +28,76 @@ pub struct Log {
     life: u64,
     /// Where the next batch goes.
     head: LogStart,
-    /// Up to here the ring may be overwritten.
+    /// Start of the part that may not be overwritten yet.
     tail: u64,
-    /// Records from the first that is not settled: whether they are.
+    /// Per record, from the first unsettled one on: whether it is settled.
     window: VecDeque<bool>,
-    /// Batches from the one with the first record that is not settled.
+    /// Starts of the batches, from the one with the first unsettled record on.
     batches: VecDeque<LogStart>,
-    /// The first record that is not settled, as the last batch tells.
+    /// The first unsettled record, as the last batch says.
     told: u64,
 }
 
 impl Log {
-    /// A log that is empty and goes on at `head`.
+    /// Makes an empty log that continues at `head`.
     pub fn new(area: Area, uuid: [u64; 2], life: u64, head: LogStart) -> Log {
         let (window, batches) = (VecDeque::new(), VecDeque::new());
         let (tail, told) = (head.position, head.record);
         Log { area, uuid, life, head, tail, window, batches, told }
     }
 
-    /// The life that batches carry.
+    /// Returns the number of the mount, which batches carry.
     pub fn life(&self) -> u64 {
         self.life
     }
 
-    /// Bytes that can't be overwritten yet.
+    /// Returns the number of bytes that can't be overwritten yet.
     pub fn used(&self) -> u64 {
         self.head.position - self.tail
     }
 
-    /// Bytes of the ring.
+    /// Returns the size of the ring in bytes.
     pub fn ring(&self) -> u64 {
         self.area.len
     }
 
-    /// Bytes that were ever written to it.
+    /// Returns the number of bytes that were ever written to the log.
     pub fn written(&self) -> u64 {
         self.head.position
     }
 
-    /// True when a batch of `len` bytes finds room.
+    /// True when the ring has room for a batch of `len` bytes.
     pub fn has_room(&self, len: usize) -> bool {
         self.used() + (len as u64).next_multiple_of(PAGE) <= self.area.len
     }
 
-    /// The longest record that the ring takes.
+    /// Returns the length in bytes of the longest record that the ring takes.
     pub fn longest(&self) -> usize {
         (self.area.len / 2) as usize - size_of::<BatchHead>()
     }
 
-    /// The number of the next record.
+    /// Returns the number of the next record.
     pub fn next_record(&self) -> u64 {
         self.head.record
     }
 
-    /// The first record that is not settled.
+    /// Returns the number of the first unsettled record.
     pub fn settled(&self) -> u64 {
         self.head.record - self.window.len() as u64
     }
 
-    /// All records are settled, and no batch tells so.
+    /// True when all records are settled and no batch says so yet.
     pub fn rests_untold(&self) -> bool {
         self.window.is_empty() && !self.has_told_all()
     }
 
-    /// The last batch tells that all records are settled.
+    /// True when the last batch says that all records are settled.
     pub fn has_told_all(&self) -> bool {
         self.told == self.head.record
     }
 
-    /// Seals a batch that begins with room for its head, is `len` bytes long and holds `count` records;
-    /// tells its position.
+    /// Seals a batch and returns its position. The batch begins with room for its head, is `len`
+    /// bytes long and holds `count` records.
     pub fn seal(&mut self, batch: &mut [u8], len: usize, count: u32, destaged: u64) -> u64 {
         let start = self.head;
         if count > 0 {
@@ -129,12 +130,12 @@ impl Log {
         start.position
     }
 
-    /// Where a position is on the device, and how many bytes there are until the ring's end.
+    /// Returns the place of a position on the device, and the number of bytes up to the ring's end.
     pub fn place(&self, position: u64) -> (u64, u64) {
         place(self.area, position)
     }
 
-    /// A record's job has ended.
+    /// Marks a record as settled: its job has completed.
     pub fn settle(&mut self, record: u64) {
         let first = self.settled();
         self.window[(record - first) as usize] = true;
@@ -150,23 +151,24 @@ impl Log {
         }
     }
 
-    /// Where a checkpoint's log begins: every record before has ended.
+    /// Returns where the log of a checkpoint begins. All records before that are settled.
     pub fn start(&self) -> LogStart {
         self.batches.front().copied().unwrap_or(self.head)
     }
 
-    /// Bytes from the batch of the first record that has not ended: a mount keeps their records in memory.
+    /// Returns the number of bytes from the batch of the first unsettled record on. A mount keeps
+    /// their records in memory.
     pub fn unsettled(&self) -> u64 {
         self.head.position - self.start().position
     }
 
-    /// A checkpoint is durable whose log begins here: what is before may be overwritten.
+    /// Frees the log before `position`: a checkpoint whose log begins there is durable.
     pub fn free(&mut self, position: u64) {
         self.tail = self.tail.max(position);
     }
 }
 
-/// Where a position of the ring is on the device, and how many bytes there are until the ring's end.
+/// Returns the place of a position on the device, and the number of bytes up to the ring's end.
 pub fn place(area: Area, position: u64) -> (u64, u64) {
     let offset = position % area.len;
     (area.at + offset, area.len - offset)

@@ -1,15 +1,17 @@
 //! The layout for devices that outlive their process: files and block devices.
 //!
-//! A sans-I/O core like the one for memory, with a log: [`Durable`] implements [`seam::Journal`].
-//! [`Format`] makes a device, [`Mount`] opens it. What lies where, and why a crash at any byte loses
-//! nothing that was acknowledged, is drawn and argued in `docs/internals/on-disk.md`.
+//! Like the layout for memory, this is a sans-I/O core, but it has a log. [`Durable`] implements
+//! [`seam::Journal`], [`Format`] formats a device, and [`Mount`] opens it.
+//! `docs/internals/on-disk.md` draws what lies where, and argues why a crash at any byte loses
+//! nothing that was acknowledged.
 //!
-//! Invariants: a job ends only when a crash can't undo it; what is read was compared with its checksum;
-//! a block that was never written, or was zeroed, reads as zeros; a slot belongs to one unit at most;
-//! after a mount the state is a prefix of the log without records that nobody was told of.
+//! Invariants: a job completes only when a crash can't undo it; data that is read has been compared
+//! with its checksum; a block that was never written, or was zeroed, reads as zeros; a slot belongs
+//! to at most one unit; after a mount, the state is a prefix of the log, without records that were
+//! never acknowledged.
 //!
-//! Not done here: order between overlapping jobs (the caller's range locks), retries, repair (the
-//! caller has the other copy), and anything about a cluster.
+//! Not done here: ordering of overlapping jobs (the caller's range locks do that), retries, repair
+//! (the caller has the other copy), and anything about a cluster.
 
 mod bits;
 mod checkpoint;

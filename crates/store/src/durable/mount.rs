@@ -1,16 +1,18 @@
-//! Opening a device: superblock, root, records, map, log; then a checkpoint, so that the next life begins
-//! with an empty log.
+//! Mounting a device. A mount reads superblock, root, records, map and log. Then it makes a
+//! checkpoint, so that the device comes into use with an empty log.
 //!
-//! A device that has become larger grows here: in memory as soon as its root is there, on the device with that
-//! checkpoint. Before that nothing is in what it got, so a crash leads back to what it was.
+//! A device that has become larger grows here: in memory as soon as its root was read, on the
+//! device with that checkpoint. Until then nothing is in the new extent, so a crash leads back to
+//! the old size.
 //!
-//! First a flush: a life that was killed may have left a superblock in the device's cache. If that one were
-//! taken for the last and the copies that it no longer names were overwritten, a power loss would bring its
-//! predecessor back, and nothing of what that names.
+//! The first step is a flush: a process that was killed may have left a superblock in the device's
+//! cache. Suppose that the mount took that superblock as the last one, and overwrote the copies
+//! that it no longer names. A power loss would then bring the previous superblock back, but not
+//! what that one names.
 //!
-//! One operation at a time until the checkpoint. Nothing is written before the log was read to its end,
-//! and what is written then destroys nothing that a second mount would need: a crash while mounting
-//! leads to the same state.
+//! There is one operation at a time until the checkpoint. Apart from copies of the superblock,
+//! nothing is written before the log was read to its end. What is written then destroys nothing
+//! that a second mount would need, so a crash while mounting leads to the same state.
 
 use super::bits::Bits;
 use super::fetch::whole_copy;
@@ -34,7 +36,7 @@ use zerocopy::FromBytes;
 /// Why a device can't be mounted or formatted, and what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MountError {
-    /// There is no room for anything.
+    /// It is too small to hold anything.
     #[error("the device has {bytes} bytes: use one of at least {needed}")]
     TooSmall {
         /// Its size in bytes.
@@ -42,7 +44,7 @@ pub enum MountError {
         /// The smallest size in bytes.
         needed: u64,
     },
-    /// Nothing of ours is on it, or a format was not finished.
+    /// It holds nothing of ours, or its format was not finished.
     #[error("the device is not formatted, or formatting was not finished: add it as a new device")]
     Unformatted,
     /// It is formatted already.
@@ -50,20 +52,20 @@ pub enum MountError {
         "the device holds data of a cluster: import it, or force the format, which destroys it"
     )]
     InUse,
-    /// Of another cluster.
+    /// It belongs to another cluster.
     #[error("the device belongs to {found}, this is {wanted}: use it there, or format it")]
     OtherCluster {
-        /// Its cluster.
+        /// The cluster that it belongs to.
         found: ClusterId,
-        /// The one that mounts it.
+        /// The cluster that mounts it.
         wanted: ClusterId,
     },
-    /// Another device of this cluster.
+    /// It is another device of this cluster.
     #[error("the device is {found}, not {wanted}: were devices swapped? Correct the paths")]
     OtherDevice {
         /// Its id.
         found: DeviceId,
-        /// The one that was expected.
+        /// The id that was expected.
         wanted: DeviceId,
     },
     /// A newer build wrote it.
@@ -72,39 +74,39 @@ pub enum MountError {
         /// Its format.
         format: u32,
     },
-    /// A newer build wrote it, and uses what this one does not know.
+    /// A newer build wrote it, with features that this build doesn't know.
     #[error("the device uses unknown features ({unknown:#x}): update this server")]
     Features {
-        /// Those.
+        /// The unknown features.
         unknown: u64,
     },
-    /// It was larger.
+    /// It has become smaller.
     #[error("the device had {was} bytes and has {is}: give it back its size, or replace it")]
     Shrunk {
         /// Its size when it was formatted or grew, in bytes.
         was: u64,
-        /// Its size in bytes.
+        /// Its present size in bytes.
         is: u64,
     },
-    /// What is needed to find the data does not match its checksum.
+    /// Metadata that is needed to find the data does not match its checksum.
     #[error("{what} of the device is damaged (at byte {at}): replace it, and let it be rebuilt")]
     Damaged {
-        /// What.
+        /// The damaged metadata.
         what: &'static str,
-        /// Where, in bytes.
+        /// Its place in bytes.
         at: u64,
     },
-    /// There is data of more volumes, in more groups, than a map takes: fewer than 2^28 pairs of both.
+    /// It has data of more pairs of group and volume than a map takes: 2^28 or more.
     #[error(
         "the device has data of too many volumes and groups: replace it, and let it be rebuilt"
     )]
     TooManyOwners,
-    /// The device does not read or write.
+    /// It failed a read, a write or a flush.
     #[error("{what} failed ({error:?}): check the device")]
     Device {
-        /// What was being done.
+        /// What the mount was doing.
         what: &'static str,
-        /// How.
+        /// The error.
         error: DiskError,
     },
 }
@@ -118,27 +120,28 @@ impl From<TooManyOwners> for MountError {
 /// What the caller knows about the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
-    /// Its cluster; `None`: any (an offline tool).
+    /// Cluster of the device. `None`: any (for an offline tool).
     pub cluster: Option<ClusterId>,
-    /// Its id; `None`: any.
+    /// Id of the device. `None`: any.
     pub device: Option<DeviceId>,
 }
 
-/// What came of an operation's end.
+/// State of a mount after an operation has completed.
 #[derive(Debug)]
 pub enum Mounting {
     /// There is more to do.
     Running,
-    /// It can be used.
+    /// The device can be used.
     Done(Box<Durable>),
-    /// It can't be mounted.
+    /// The device can't be mounted.
     Failed(MountError),
 }
 
 enum Step {
     Flush,
     Superblocks(Box<Search>),
-    /// The superblock that counts, and where it is to be written besides; then a flush.
+    /// The superblock that counts, the other places that it has to be written to, and whether the
+    /// flush after that is running.
     Mend(Content, Vec<u64>, bool),
     Root(Content),
     Records,
@@ -148,7 +151,7 @@ enum Step {
     Over,
 }
 
-/// The parts of the state that were read.
+/// The state that was read so far.
 pub(super) struct Parts {
     pub disk: DiskId,
     pub tuning: Tuning,
@@ -161,7 +164,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// What follows from superblock and root, if the device has `bytes`.
+    /// Makes the state that follows from superblock and root on a device of `bytes`.
     fn new(
         disk: DiskId,
         bytes: u64,
@@ -189,7 +192,7 @@ impl Parts {
     }
 }
 
-/// The root of a device that may have grown: the new pages were never written.
+/// Returns the root of a device that may have grown. Its new pages were never written.
 fn root_of(root: &[u32], before: &Layout, layout: &Layout) -> Vec<u32> {
     let (map, sums) = root.split_at(before.map_pages() as usize);
     let mut all = map.to_vec();
@@ -199,7 +202,7 @@ fn root_of(root: &[u32], before: &Layout, layout: &Layout) -> Vec<u32> {
     all
 }
 
-/// A device that is being mounted.
+/// A mount in progress.
 pub struct Mount {
     disk: DiskId,
     bytes: u64,
@@ -207,18 +210,18 @@ pub struct Mount {
     tuning: Tuning,
     step: Step,
     parts: Option<Parts>,
-    /// A range that is being read in pieces, and what came.
+    /// A range that is being read in pieces, and the bytes read so far.
     range: (u64, u64),
     got: Vec<u8>,
 }
 
-/// The longest read.
+/// The longest read, in bytes.
 const PIECE: u64 = 1 << 20;
-/// A device that can't hold even the second superblock.
+/// A shorter device does not even have room for superblock 1.
 const SHORTEST: u64 = 2 << 20;
 
 impl Mount {
-    /// A device of `bytes` is to be mounted.
+    /// Prepares the mount of a device of `bytes`.
     pub fn new(disk: DiskId, bytes: u64, expected: Expected, tuning: Tuning) -> Mount {
         let (range, got) = ((0, 0), Vec::new());
         let step = Step::Flush;
@@ -234,7 +237,7 @@ impl Mount {
         Mounting::Running
     }
 
-    /// An operation ended.
+    /// Takes a completed operation, and emits the next one.
     pub fn disk_done(
         &mut self,
         op: DiskOp,
@@ -260,7 +263,7 @@ impl Mount {
         out.push(Effect::Read { op: DiskOp(0), disk: self.disk, at, len: len as u32 });
     }
 
-    /// Reads a range, whose bytes are in `got` when `more` is false.
+    /// Starts to read a range into `got`. Returns false when there is nothing to read.
     fn read_range(&mut self, at: u64, len: u64, out: &mut Effects) -> bool {
         self.range = (at, len);
         self.got.clear();
@@ -294,7 +297,7 @@ impl Mount {
             }
             Step::Superblocks(_) => self.superblock(result, out).map(|()| false),
             Step::Mend(_, _, flushing) => {
-                // A place that can't be written: the others have to do.
+                // If a place can't be written, the other copies have to do.
                 let what = "flushing the device";
                 let done = result.map_err(|error| MountError::Device { what, error });
                 done.map(drop).or_else(|error| if *flushing { Err(error) } else { Ok(()) })?;
@@ -320,7 +323,7 @@ impl Mount {
         }
     }
 
-    /// A superblock came, or can't be read: then the others have to do.
+    /// Takes a superblock. If it can't be read, the other copies have to do.
     fn superblock(
         &mut self,
         result: Result<Buf, DiskError>,
@@ -345,8 +348,8 @@ impl Mount {
         if let Some(wanted) = self.expected.device.filter(|d| *d != identity.device) {
             return Err(MountError::OtherDevice { found: identity.device, wanted });
         }
-        // An older one names a root that the next checkpoint writes over; and two are written at a time, so both may
-        // be torn. So all of them say the same before there is a next checkpoint.
+        // An older copy names a root that the next checkpoint overwrites, and a checkpoint writes
+        // two copies at a time, so both may be torn. So all copies are made equal first.
         let (sequence, search) = (anchor.sequence, &*search);
         let same = |state: &CopyState| matches!(state, CopyState::Valid(c) if c.anchor.sequence == sequence);
         let others: Vec<u64> =
@@ -362,7 +365,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Writes the superblock that counts to the next place, and makes that durable at last.
+    /// Writes the superblock that counts to the next place, and flushes after the last one.
     fn mend(&mut self, out: &mut Effects) {
         let (op, disk) = (DiskOp(0), self.disk);
         match core::mem::replace(&mut self.step, Step::Over) {
@@ -427,7 +430,7 @@ impl Mount {
         }
     }
 
-    /// Reads the pages of the map from `first` on, leaving out stretches that were never written.
+    /// Reads map pages from `first` on, and skips those that were never written.
     fn next_map(&mut self, first: u32, out: &mut Effects) -> Result<bool, MountError> {
         let parts = self.parts.as_ref().expect("the root was read");
         let layout = &parts.content.layout;
@@ -477,12 +480,12 @@ impl Mount {
     }
 }
 
-/// What the groups may remember: what memory and the area of records allow.
+/// Returns the room for records that memory and the records area allow.
 fn room(layout: &Layout, tuning: Tuning) -> Room {
     Room::of(layout.records[0].len, tuning.dirty_units, tuning.executed)
 }
 
-/// Takes over pages of the map, both copies of each; tells the page behind them.
+/// Takes over pages of the map; `bytes` has both copies of each. Returns the page after them.
 fn take_map(parts: &mut Parts, first: u32, bytes: &[u8]) -> Result<u32, MountError> {
     let uuid = parts.content.identity.uuid;
     let mut page = first;

@@ -1,13 +1,13 @@
-//! Blocks whose newest data is in the log and not yet in their slot.
+//! Blocks whose newest data is in the log and not yet in their slots.
 //!
-//! A small overwrite is acknowledged when the log has it; its data stays here, is what reads see, and
-//! goes to its slot later, many at a time. It leaves when its slot has it durably.
+//! A small overwrite is acknowledged when it is in the log. Its data stays here, where reads find
+//! it, and goes to its slot later, many blocks at a time. It leaves when it is durable in its slot.
 //!
-//! Invariants: a block is never written to its slot twice at the same time, or the older data could
-//! land last; what leaves is exactly what was written and flushed, never something newer.
+//! Invariants: a block is never written to its slot twice at the same time, because the older data
+//! could land last; data leaves only after exactly this data was written and flushed.
 //!
-//! A mount puts all payload into memory again from the oldest record on that has a block here, so
-//! what went home since then is counted.
+//! A mount loads all payload from the oldest record on that has a block here. So this module counts
+//! what was destaged since that record came.
 
 use super::layout::SLOT_BLOCKS;
 use alloc::collections::BTreeMap;
@@ -17,78 +17,78 @@ use seam::Buf;
 
 #[derive(Debug)]
 struct Entry {
-    /// `None`: the block holds nothing any more, only a write of it is still on its way.
+    /// `None`: the block holds nothing any more, but a write of it is still in flight.
     data: Option<Buf>,
-    /// The record that brought it.
+    /// The record that contains the data.
     record: u64,
-    /// The record whose data is on its way to the slot.
+    /// The record whose data is being written to the slot.
     writing: Option<u64>,
     /// The data is in the slot, and waits for a flush.
     written: bool,
 }
 
 impl Entry {
-    /// It can be sent to its slot.
+    /// True when the block can be sent to its slot.
     fn is_ready(&self) -> bool {
         self.data.is_some() && self.writing.is_none() && !self.written
     }
 }
 
-/// Neighbouring blocks of one slot on their way there.
+/// Neighbouring blocks of one slot that are being written there.
 #[derive(Debug)]
 pub struct Run {
     /// The slot.
     pub slot: u32,
     /// The first block.
     pub first: u32,
-    /// By block: the data, and the record that brought it.
+    /// By block: the data, and the record that contains it.
     pub blocks: Vec<(Buf, u64)>,
 }
 
-/// All such blocks of a device.
+/// All blocks of a device that wait for their slots.
 #[derive(Debug, Default)]
 pub struct Overlay {
     /// By slot and block.
     entries: BTreeMap<(u32, u32), Entry>,
-    /// By record: how many blocks here came with it, and what `home` was when the first came.
+    /// By record: how many of its blocks are here, and the value of `home` when the first one came.
     records: BTreeMap<u64, (u32, u64)>,
     blocks: usize,
-    /// Blocks that are in their slots durably, since the mount.
+    /// Number of blocks that became durable in their slots since the mount.
     home: u64,
-    /// How many can be sent to their slots.
+    /// Number of blocks that can be sent to their slots.
     ready: usize,
 }
 
 impl Overlay {
-    /// Bytes of data in it.
+    /// Returns the bytes of data that wait.
     pub fn bytes(&self) -> usize {
         self.blocks * BLOCK as usize
     }
 
-    /// The oldest record that something here came with.
+    /// Returns the oldest record with a block that waits.
     pub fn oldest(&self) -> Option<u64> {
         self.records.keys().next().copied()
     }
 
-    /// Bytes that went home since the oldest record came, and which a mount reads all the same.
+    /// Returns the bytes that were destaged since the oldest record came. A mount still reads them.
     pub fn bytes_behind(&self) -> u64 {
         let oldest = self.records.values().next();
         oldest.map_or(0, |(_, home)| (self.home - home) * u64::from(BLOCK))
     }
 
-    /// Where the oldest record has a block that can be sent to its slot.
+    /// Returns the place of a block of the oldest record that can be sent to its slot.
     pub fn oldest_ready(&self) -> Option<(u32, u32)> {
         let oldest = self.oldest()?;
         let ready = |e: &Entry| e.record == oldest && e.is_ready();
         self.entries.iter().find(|(_, e)| ready(e)).map(|(at, _)| *at)
     }
 
-    /// A block's newest data.
+    /// Returns the newest data of a block.
     pub fn get(&self, slot: u32, block: u32) -> Option<&Buf> {
         self.entries.get(&(slot, block)).and_then(|e| e.data.as_ref())
     }
 
-    /// True when one of these blocks is on its way to the slot.
+    /// True when one of these blocks is being written to the slot.
     pub fn is_writing(&self, slot: u32, blocks: u16) -> bool {
         self.of_slot(slot).any(|(b, e)| blocks >> b & 1 == 1 && e.writing.is_some())
     }
@@ -97,7 +97,7 @@ impl Overlay {
         self.entries.range((slot, 0)..(slot, SLOT_BLOCKS)).map(|((_, b), e)| (*b, e))
     }
 
-    /// A block has new data, brought by this record.
+    /// Stores the new data of a block, and the record that contains it.
     pub fn put(&mut self, slot: u32, block: u32, record: u64, data: Buf) {
         self.forget(slot, block);
         let entry = self.entries.entry((slot, block)).or_insert(Entry {
@@ -112,14 +112,14 @@ impl Overlay {
         self.blocks += 1;
     }
 
-    /// These blocks hold nothing any more, or their newest data is elsewhere.
+    /// Removes blocks that hold nothing any more, or whose newest data is elsewhere.
     pub fn clear(&mut self, slot: u32, blocks: u16) {
         for block in (0..SLOT_BLOCKS).filter(|b| blocks >> b & 1 == 1) {
             self.forget(slot, block);
         }
     }
 
-    /// Takes the data out; what is on its way stays known.
+    /// Removes the data of a block. A write in flight stays known.
     fn forget(&mut self, slot: u32, block: u32) {
         let Some(entry) = self.entries.get_mut(&(slot, block)) else { return };
         self.ready -= usize::from(entry.is_ready());
@@ -136,7 +136,7 @@ impl Overlay {
         }
     }
 
-    /// Recovery: everything that came with records before this one is in its slot.
+    /// Recovery: removes the data of all records before `record`, because it is in its slots.
     pub fn forget_before(&mut self, record: u64) {
         if self.oldest().is_none_or(|oldest| oldest >= record) {
             return;
@@ -153,7 +153,7 @@ impl Overlay {
         gone.into_iter().for_each(|(slot, block)| self.forget(slot, block));
     }
 
-    /// The first run from `from` on that can go to its slot; it counts as on its way.
+    /// Returns the first run from `from` on that can go to its slot, and marks it as in flight.
     pub fn next_run(&mut self, from: (u32, u32)) -> Option<Run> {
         if self.ready == 0 {
             return None;
@@ -179,7 +179,7 @@ impl Overlay {
         run
     }
 
-    /// A block of a run, which this record brought, is in its slot.
+    /// Notes that a block of a run is in its slot, with the data of `record`.
     pub fn wrote(&mut self, slot: u32, block: u32, record: u64) {
         let entry = self.entries.get_mut(&(slot, block)).expect("what is on its way is known");
         entry.writing = None;
@@ -191,7 +191,7 @@ impl Overlay {
         }
     }
 
-    /// A block that this record brought is in its slot durably.
+    /// Notes that a block is durable in its slot, with the data of `record`.
     pub fn flushed(&mut self, slot: u32, block: u32, record: u64) {
         let entry = self.entries.get(&(slot, block));
         if entry.is_some_and(|e| e.written && e.record == record) {

@@ -1,4 +1,4 @@
-//! Reads: from the device, from what waits for its slot, and zeros.
+//! Reads: from the device, from blocks that wait in memory for their slots, and zeros.
 
 use super::format::{block_sum, data_crc};
 use super::job::{Fetch, Kind, Piece};
@@ -30,10 +30,11 @@ impl Durable {
         Started::Pending
     }
 
-    /// All pieces of a read came.
+    /// Answers a read whose pieces are all there.
     ///
-    /// The answer's checksum is made from those of the blocks, or, where it has parts of blocks, before the
-    /// blocks are compared: a bit that flips in memory at any time shows here or at the reader.
+    /// The CRC of the answer is derived from the checksums of its blocks. If it covers blocks in
+    /// part, it is computed before the blocks are compared. So a bit that flips in memory at any
+    /// time is found here or by the reader.
     pub(super) fn read_fetched(&mut self, key: u64, out: &mut Effects) {
         let job = self.jobs.get(key).expect("a job lives until it ends");
         let Kind::Read { at, len } = job.kind else { unreachable!("it is a read") };
@@ -46,8 +47,9 @@ impl Durable {
         }
     }
 
-    /// The CRC-32C of the blocks that a read touches, from their checksums, which blocks that wait in memory for
-    /// their slot are compared with first. `None` when one of these is not at hand.
+    /// Returns the CRC-32C of the blocks that a read touches, derived from their checksums. Blocks
+    /// that wait in memory for their slots are compared with their checksums first. `None`: a
+    /// checksum is not at hand.
     fn answer_crc(&mut self, key: u64, at: u32, len: u32) -> Result<Option<u32>, DiskError> {
         let Fetch { unit, pieces, sums } = &self.jobs.get(key).expect("it is being read").fetch;
         let mut fetched = sums.iter().copied();
@@ -75,7 +77,7 @@ impl Durable {
     }
 }
 
-/// The range `at..at + len`: what the pieces hold, and zeros where there is none.
+/// Returns the range `at..at + len`: the data of the pieces, and zeros between them.
 fn assemble(pieces: &[Piece], at: u32, len: u32, out: &mut Effects) -> Buf {
     let end = at + len;
     if let [p] = pieces

@@ -1,13 +1,13 @@
 //! Records of the log, in memory and as bytes.
 //!
 //! ```text
-//! write    RecordHead, then per part: PartHead, one crc per block, payload if inline;
-//!          then the executed entries of its marks
+//! write    RecordHead, then per part: PartHead, one crc per block unless they are cleared,
+//!          payload if inline; then the executed entries of its metadata
 //! drop     RecordHead: the volume
 //! change   RecordHead, then per change: ChangeHead, entries
 //! ```
-//! Every record is a delta whose last writer wins: see [`seam::journal`]. A write names for each slot its
-//! owner *and* the blocks that become valid, so none depends on the one before it.
+//! Every record is a delta whose last writer wins: see [`seam::journal`]. A write names for each
+//! slot its owner *and* the blocks that become valid, so no record depends on the one before it.
 
 use super::format::{ChangeHead, DiskBlocks, DiskExecuted, NO_SLOT, PartHead, RecordHead};
 use super::layout::{SLOT_BLOCKS, UNIT_CHUNKS};
@@ -29,13 +29,14 @@ const FLAG_COPIED: u8 = 4;
 /// How a part of a write gets to its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Straight to blocks that hold nothing, beside the record.
+    /// Straight to blocks that hold nothing, while the record goes to the log.
     Direct = 0,
-    /// In the record; to the slot later.
+    /// In the record. The data goes to the slot later.
     Inline = 1,
-    /// Nothing is written: the blocks hold nothing from now on.
+    /// Nothing is written to the slot: the blocks hold no data from now on.
     Clear = 2,
-    /// Nothing is written: the blocks hold data that nobody has, and get checksums that nothing fits.
+    /// Nothing is written to the slot: the data of the blocks is lost, and their new checksums
+    /// match nothing.
     Lost = 3,
 }
 
@@ -46,15 +47,15 @@ pub struct Part {
     pub slot: u32,
     /// The slot that it replaces, or `NO_SLOT`.
     pub old: u32,
-    /// Which 64 KiB of the unit.
+    /// Index of the 64 KiB in the unit.
     pub chunk: u8,
-    /// How it gets there.
+    /// How the data gets to the slot.
     pub way: Way,
-    /// Which blocks.
+    /// Blocks of the slot, lowest bit first.
     pub blocks: u16,
-    /// By block of the slot; only those in `blocks` mean something.
+    /// Checksums, by block of the slot. Only those of `blocks` mean something.
     pub sums: [u32; SLOT_BLOCKS as usize],
-    /// The blocks' data, one after the other.
+    /// Data of the blocks, one after another.
     pub data: Buf,
 }
 
@@ -69,20 +70,20 @@ impl Part {
         size_of::<PartHead>() + n * per_block
     }
 
-    /// The data of the block that is `each`'s number `i`.
+    /// Returns the data of the `i`th block of [`Part::each`].
     pub fn block(&self, i: usize) -> Buf {
         let len = BLOCK as usize;
         self.data.slice(i * len..(i + 1) * len)
     }
 
-    /// Its blocks, lowest first.
+    /// Iterates over the blocks, lowest first.
     pub fn each(&self) -> impl Iterator<Item = u32> + use<> {
         let blocks = self.blocks;
         (0..SLOT_BLOCKS).filter(move |b| blocks >> b & 1 == 1)
     }
 }
 
-/// A write or zero to a unit.
+/// A write, zero or loss of blocks in one unit.
 #[derive(Clone, Debug)]
 pub struct Write {
     /// The group.
@@ -91,26 +92,26 @@ pub struct Write {
     pub unit: UnitKey,
     /// The first block that it touches.
     pub first: u32,
-    /// The block behind the last one.
+    /// The block after the last one.
     pub end: u32,
-    /// What it says about itself.
+    /// Its metadata.
     pub marks: Marks,
-    /// What it does to slots.
+    /// What it does to each slot.
     pub parts: Vec<Part>,
 }
 
 impl Write {
-    /// The blocks that it touches.
+    /// Returns the blocks that it touches.
     pub fn touched(&self) -> BlockSet {
         BlockSet::from_range(self.first..self.end)
     }
 
-    /// True when it says something about the blocks.
+    /// True when its metadata says anything about the blocks.
     pub fn is_marked(&self) -> bool {
         self.marks.dirty || !matches!(self.marks.origin, Origin::Unnamed)
     }
 
-    /// Bytes of payload.
+    /// Returns the number of payload bytes.
     pub fn inline_bytes(&self) -> usize {
         let inline = self.parts.iter().filter(|p| p.way == Way::Inline);
         inline.map(|p| p.blocks.count_ones() as usize * BLOCK as usize).sum()
@@ -122,13 +123,13 @@ impl Write {
 pub enum Record {
     /// See [`Write`].
     Write(Write),
-    /// A volume is gone.
+    /// A volume was dropped.
     Drop(VolumeId),
     /// A group's record changes.
     Change(GroupId, Vec<Change>),
 }
 
-/// Bytes of a write as a record.
+/// Returns the length of a write as a record, in bytes.
 pub fn write_len(w: &Write) -> usize {
     let executed = match &w.marks.origin {
         Origin::Unnamed => 0,
@@ -139,7 +140,7 @@ pub fn write_len(w: &Write) -> usize {
     size_of::<RecordHead>() + parts + executed * size_of::<DiskExecuted>()
 }
 
-/// Bytes of changes as a record.
+/// Returns the length of changes as a record, in bytes.
 pub fn change_len(changes: &[Change]) -> usize {
     let len = |c: &Change| match c {
         Change::Dirty(list) | Change::Clean(list) => list.len() * size_of::<DiskBlocks>(),
@@ -150,18 +151,18 @@ pub fn change_len(changes: &[Change]) -> usize {
     size_of::<RecordHead>() + changes.sum::<usize>()
 }
 
-/// Bytes of a drop as a record.
+/// Length of a drop as a record, in bytes.
 pub const DROP_LEN: usize = size_of::<RecordHead>();
 
-/// Where bytes go.
+/// A cursor for encoding.
 pub struct Writer<'a> {
     bytes: &'a mut [u8],
-    /// How many were written.
+    /// Number of bytes written so far.
     pub at: usize,
 }
 
 impl<'a> Writer<'a> {
-    /// Writes to the start of `bytes`.
+    /// Starts to write at the beginning of `bytes`.
     pub fn new(bytes: &'a mut [u8]) -> Writer<'a> {
         Writer { bytes, at: 0 }
     }
@@ -178,7 +179,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A blocks entry as it is on the device.
+/// Encodes blocks of a unit.
 pub fn disk_blocks(unit: UnitKey, blocks: BlockSet) -> DiskBlocks {
     DiskBlocks {
         volume: unit.volume.0.into(),
@@ -187,7 +188,7 @@ pub fn disk_blocks(unit: UnitKey, blocks: BlockSet) -> DiskBlocks {
     }
 }
 
-/// An executed entry as it is on the device.
+/// Encodes an executed entry.
 pub fn disk_executed(e: &ExecutedBlocks) -> DiskExecuted {
     DiskExecuted {
         sdc: e.write.sdc.0.into(),
@@ -285,11 +286,11 @@ pub fn put_changes(group: GroupId, changes: &[Change], to: &mut Writer<'_>) {
     }
 }
 
-/// Where bytes come from. Everything is checked: `None` is "this is no record".
+/// A cursor for decoding. It checks everything: `None` means that the bytes are no record.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next struct.
+    /// Takes the next struct.
     pub fn take<T: FromBytes + Immutable + KnownLayout + Unaligned>(&mut self) -> Option<&'a T> {
         let (value, rest) = T::ref_from_prefix(self.0).ok()?;
         self.0 = rest;
@@ -303,13 +304,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A blocks entry as it is in memory.
+/// Decodes blocks of a unit.
 pub fn blocks_of(b: &DiskBlocks) -> (UnitKey, BlockSet) {
     let unit = UnitKey { volume: VolumeId(b.volume.get()), index: b.unit.get() };
     (unit, BlockSet(b.blocks.map(|w| w.get())))
 }
 
-/// An executed entry as it is in memory.
+/// Decodes an executed entry.
 pub fn executed_of(e: &DiskExecuted) -> ExecutedBlocks {
     let (unit, blocks) = blocks_of(&e.blocks);
     let write = ClientWrite {
@@ -331,7 +332,7 @@ where
     (0..n).map(|_| from.take::<D>().map(&make)).collect()
 }
 
-/// The next record, if there is a whole one.
+/// Reads the next record. `None`: there is no whole one.
 pub fn read(from: &mut Reader<'_>, slots: u32, pool: &BufPool) -> Option<Record> {
     let len = RecordHead::ref_from_prefix(from.0).ok()?.0.len.get() as usize;
     let mut body = Reader(from.bytes(len)?);

@@ -1,12 +1,14 @@
-//! Reading the log after a crash: which records count, and what they leave.
+//! Replaying the log after a crash: which records count, and what state they leave.
 //!
-//! The log ends where no valid batch follows. If a later batch of this life is valid, the one before was
-//! durable once and is damaged: refused, as going on would take promises back.
+//! The log ends where no valid batch follows. If a later batch of the same mount is valid, the
+//! batch before it was durable once and is damaged. The device is refused then, because going on
+//! would lose acknowledged writes.
 //!
-//! A record counts when it is settled (a later batch says so), when a later record shows that its job
-//! had ended (the caller starts nothing on the same blocks before), or when the data that it put into
-//! fresh space is there. Others are dropped: nobody was told of them. Data that can't be read may be there, and somebody
-//! may have been told: it counts, and whoever reads it finds damage.
+//! A record counts when it is settled (a later batch says so), when a later record shows that its
+//! job had completed (the caller starts nothing on the same blocks before that), or when the data
+//! that it put into fresh space is there. Other records are dropped: they were never acknowledged.
+//! Data that can't be read may be there, and may have been acknowledged. Its record counts, and
+//! reads of it find damage.
 
 use super::format::{BATCH_MAGIC, BatchHead, NO_SLOT, batch_crc, block_sum};
 use super::layout::{PAGE, SLOT_BLOCKS};
@@ -27,8 +29,8 @@ use zerocopy::FromBytes;
 
 /// The longest read, in bytes.
 const PIECE: u64 = 1 << 20;
-/// How far behind the log's end a valid batch is looked for: as far as the batch that is missing can
-/// have reached, and the next one.
+/// How far behind the log's end to look for a valid batch: as far as the missing batch can reach,
+/// and the next one.
 const BEHIND: u64 = 2 * (BATCH_BYTES as u64 + (2 << 20));
 
 /// The replay of one log.
@@ -40,9 +42,9 @@ pub struct Replay {
     bytes: Vec<u8>,
     ended: bool,
     destaged: u64,
-    /// Records that may not count.
+    /// Records that are not known to be settled, and may not count.
     open: VecDeque<(u64, Record)>,
-    /// Parts to be compared with their data: index in `open`, part.
+    /// Parts to compare with their data: index in `open`, index of the part.
     checks: VecDeque<(usize, usize)>,
     bad: BTreeSet<usize>,
     checking: bool,
@@ -54,7 +56,7 @@ pub struct Replay {
 
 impl Replay {
     pub fn new(mut parts: Parts) -> Replay {
-        parts.map.take_dirty(); // it is as the device has it
+        parts.map.take_dirty(); // the map equals the one on the device
         let next = parts.content.anchor.log;
         Replay {
             start: next.position,
@@ -74,7 +76,7 @@ impl Replay {
         }
     }
 
-    /// Goes on with what was read last; tells what to read next, as offset and length in bytes. `None`:
+    /// Takes what was read last. Returns what to read next, as offset and length in bytes. `None`:
     /// everything was read.
     pub fn go_on(
         &mut self,
@@ -103,7 +105,7 @@ impl Replay {
         Ok(self.next_check())
     }
 
-    /// What to read so that `wanted` bytes are there; `None`: they are, or the ring ends before.
+    /// Returns what to read until `wanted` bytes are there. `None`: they are, or the ring ends.
     fn more(&self, wanted: usize) -> Option<(u64, u64)> {
         let area = self.parts.content.layout.log;
         let at = self.next.position + self.bytes.len() as u64;
@@ -115,7 +117,7 @@ impl Replay {
         Some((place, room.min(left).min(PIECE)))
     }
 
-    /// Takes batches from `bytes`; tells what to read if the next one is not there whole. `None`: the
+    /// Takes batches from `bytes`. Returns what to read if the next one is incomplete. `None`: the
     /// log ends here.
     fn take_batches(&mut self, out: &mut Effects) -> Result<Option<(u64, u64)>, MountError> {
         let longest = self.parts.content.layout.log.len as usize / 2 + PAGE as usize;
@@ -180,7 +182,7 @@ impl Replay {
         Ok(())
     }
 
-    /// A valid batch behind the end shows that the log did not end here.
+    /// Fails when a valid batch behind the end shows that the log did not end here.
     fn look_behind(&self) -> Result<(), MountError> {
         let anchor = self.parts.content.anchor;
         for at in (0..self.bytes.len()).step_by(PAGE as usize).skip(1) {
@@ -221,7 +223,7 @@ impl Replay {
         (write, &write.parts[part])
     }
 
-    /// The data of the next part to be compared.
+    /// Returns the place of the data of the next part to compare.
     fn next_check(&self) -> Option<(u64, u64)> {
         let (_, part) = self.part(*self.checks.front()?);
         let (first, end) = (part.blocks.trailing_zeros(), 16 - part.blocks.leading_zeros());
@@ -244,7 +246,7 @@ impl Replay {
         }
     }
 
-    // ---- what records leave ----
+    // ---- effects of records ----
 
     fn apply(&mut self, number: u64, record: Record) -> Result<(), MountError> {
         match record {
@@ -297,7 +299,7 @@ impl Replay {
         Ok(())
     }
 
-    /// The state that the log leaves.
+    /// Returns the state that the log leaves.
     pub fn finish(mut self) -> Result<Recovered, MountError> {
         let open = core::mem::take(&mut self.open);
         for (i, (number, record)) in open.into_iter().enumerate() {
@@ -348,7 +350,7 @@ impl Replay {
     }
 }
 
-/// What the writes behind one touch.
+/// What later writes touch.
 #[derive(Default)]
 struct Later {
     blocks: BTreeMap<(GroupId, UnitKey), BlockSet>,
@@ -356,8 +358,8 @@ struct Later {
 }
 
 impl Later {
-    /// True when a later record shows that this one's job had ended: it touches the same blocks, or uses a slot that this
-    /// one gave back.
+    /// True when a later record shows that this write's job had completed: it touches the same
+    /// blocks, or uses a slot that this write gave back.
     fn show_end(&self, write: &Write) -> bool {
         let touched = |set: &BlockSet| !set.and(write.touched()).is_empty();
         self.blocks.get(&(write.group, write.unit)).is_some_and(touched)

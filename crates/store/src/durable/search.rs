@@ -1,12 +1,13 @@
-//! Finding the superblocks of a device, and which of them counts.
+//! The search for the superblocks of a device, and the choice of the one that counts.
 //!
-//! Copies 0 and 1 are where they are on every device. If one of them is whole, it tells where the other two
-//! are: what is at any other place may be a slot, and a volume may hold what looks like a superblock. If
-//! neither is, they are looked for where they would be if the device had the size that it has, and count only
-//! if they say that it has.
+//! Copies 0 and 1 have the same places on every device. If one of them is whole, it says where the
+//! other two are: any other place may be a slot, and a volume may hold what looks like a
+//! superblock. If neither is whole, copies 2 and 3 are looked for where a device of the present
+//! size has them, and they count only if they name that very size.
 //!
-//! Invariants: a copy counts only where its own layout has one, and beside others only with the same uuid and
-//! the same extents, as far as both have them; of these, the highest sequence. Not done here: reading.
+//! Invariants: a copy counts only where its own layout has one; beside other copies, it counts only
+//! with the same uuid and the same extents, as far as both list them; of these copies, the one with
+//! the highest sequence counts. This module does not read from the device.
 
 use super::layout::{Layout, PAGE, SLOT};
 use super::mount::MountError;
@@ -17,28 +18,28 @@ use seam::DiskError;
 /// A search, page by page.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// The device.
+    /// Size of the device in bytes.
     bytes: u64,
-    /// What was found, and where, in bytes.
+    /// Per copy: its place in bytes, and what was found there.
     copies: [Option<(u64, CopyState)>; 4],
-    /// How a read failed.
+    /// The error of a read.
     error: Option<DiskError>,
 }
 
 impl Search {
-    /// On a device of `bytes`.
+    /// Starts the search on a device of `bytes`.
     pub fn new(bytes: u64) -> Search {
         let mut search = Search { bytes, copies: [const { None }; 4], error: None };
         search.skip();
         search
     }
 
-    /// Where the next page of 4 KiB is to be read, in bytes; `None`: all four were looked for.
+    /// Returns where to read the next page of 4 KiB, in bytes. `None`: all four were looked for.
     pub fn next(&self) -> Option<u64> {
         Some(self.place(self.missing()?))
     }
 
-    /// The page that [`Search::next`] named, or why it can't be read.
+    /// Takes the page that [`Search::next`] named, or the reason why it can't be read.
     pub fn take(&mut self, page: Result<&[u8], DiskError>) {
         let Some(copy) = self.missing() else { return };
         let at = self.place(copy);
@@ -57,7 +58,7 @@ impl Search {
         self.skip();
     }
 
-    /// What would be behind the device's end is not there.
+    /// Skips copies that would be beyond the end of the device.
     fn skip(&mut self) {
         while let Some(copy) = self.missing()
             && self.place(copy).saturating_add(PAGE) > self.bytes
@@ -66,8 +67,8 @@ impl Search {
         }
     }
 
-    /// The copy to be looked at next. The last one comes before the middle one when it has to tell where that
-    /// one is: that of a device that grew is not in the middle of what it has become.
+    /// Returns the next copy to look at. Copy 3 comes before copy 2 when it has to say where copy 2
+    /// is: on a device that grew, copy 2 is not in the middle of the present size.
     fn missing(&self) -> Option<usize> {
         let order = if self.newest().is_some() { [0, 1, 2, 3] } else { [0, 1, 3, 2] };
         order.into_iter().find(|copy| self.copies[*copy].is_none())
@@ -80,7 +81,7 @@ impl Search {
         }
     }
 
-    /// What the newest of those says that were found so far.
+    /// Returns the newest content found so far.
     pub fn newest(&self) -> Option<&Content> {
         self.valid().max_by_key(|c| c.anchor.sequence)
     }
@@ -92,7 +93,7 @@ impl Search {
         })
     }
 
-    /// Whether a whole copy at this place is one of this device.
+    /// True when a whole copy at this place belongs to this device.
     fn believes(&self, copy: usize, at: u64, content: &Content) -> bool {
         let here = content.layout.places()[copy] == at
             || copy == 3 && content.layout.earlier_ends().any(|end| end == at);
@@ -106,12 +107,13 @@ impl Search {
         here && same || mutant::on(Mutant::PresentSize)
     }
 
-    /// Those that were looked for, all four at the end: where each should be, and what is there.
+    /// Iterates over the copies that were looked for, in the end all four: their places, and what
+    /// is there.
     pub fn copies(&self) -> impl Iterator<Item = (u64, &CopyState)> {
         self.copies.iter().flatten().map(|(at, state)| (*at, state))
     }
 
-    /// The content that counts.
+    /// Returns the content that counts.
     pub fn choose(&self) -> Result<Content, MountError> {
         let misfit = |(_, state): &(u64, CopyState)| *state == CopyState::Misfit;
         if self.copies[..2].iter().flatten().any(misfit) {
@@ -126,7 +128,7 @@ impl Search {
         }
     }
 
-    /// Why none counts.
+    /// Returns why no copy counts.
     fn explain(&self) -> MountError {
         let mut error = self.error.map_or(MountError::Unformatted, |error| {
             let what = "reading the superblocks";

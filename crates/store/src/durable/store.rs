@@ -1,7 +1,7 @@
 //! A mounted device: its state, and the calls of [`Journal`].
 //!
-//! The work is in `read`, `write`, `commit` (the log), `destage` and `checkpoint`; this file starts jobs,
-//! hands the ends of device operations to whom they concern, and ends jobs.
+//! This file starts jobs, dispatches completed device operations, and completes jobs. The work
+//! itself is in `read`, `write`, `commit` (the log), `destage` and `checkpoint`.
 
 use super::bits::Bits;
 use super::checkpoint::Checkpoint;
@@ -28,36 +28,37 @@ use seam::{
 /// When a write is durable on this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// After a later flush: it has a volatile cache.
+    /// After a later flush: the device has a volatile cache.
     Flush,
-    /// When it ends.
+    /// As soon as the write completes.
     WriteThrough,
 }
 
-/// What a mounted device may use.
+/// Limits for a mounted device.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
     /// When writes are durable.
     pub durability: Durability,
     /// Bytes of data that may wait in memory for their slots.
     pub overlay_bytes: usize,
-    /// Bytes of log after which a checkpoint is due, if half of the ring is not less: what a mount reads.
+    /// Bytes of log after which a checkpoint is due, unless half of the ring is less. A mount reads
+    /// that much.
     pub replay_bytes: u64,
-    /// Slots whose checksums may have changed since the last checkpoint; 73 bytes per place of a hash table, of
-    /// which seven in eight are used.
+    /// Number of slots whose checksums may have changed since the last checkpoint. They are in a
+    /// hash table with 73 bytes per place, of which seven in eight are used.
     pub fresh_sums: usize,
-    /// Pages of checksums to cache, 4 KiB each; one tells about 4 MiB of data.
+    /// Number of pages of checksums to cache, 4 KiB each. One covers 4 MiB of data.
     pub cached_pages: usize,
-    /// Units that dirty sets may name before they become "all"; 60 bytes each.
+    /// Number of units that dirty sets may name before they become "all"; 60 bytes each.
     pub dirty_units: usize,
-    /// Executed writes of clients that are listed before the oldest are forgotten; 150 bytes each.
+    /// Number of executed client writes to list before the oldest are forgotten; 150 bytes each.
     pub executed: usize,
-    /// Slots that one call of `flush` looks at for those of a volume or group that went.
+    /// Number of slots that the sweep after a drop or wipe checks per call of `flush`.
     pub sweep: u32,
 }
 
 impl Tuning {
-    /// What ships: see the sum in `docs/internals/on-disk.md`.
+    /// The shipped values. `docs/internals/on-disk.md` adds up the memory.
     pub const SHIPPED: Tuning = Tuning {
         durability: Durability::Flush,
         overlay_bytes: 16 << 20,
@@ -70,7 +71,7 @@ impl Tuning {
     };
 }
 
-/// What happened on a device since it was mounted.
+/// Counters of a device since its mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Batches written to the log.
@@ -83,11 +84,11 @@ pub struct Stats {
     pub checkpoints: u64,
     /// Blocks that went from the log to their slots.
     pub destaged: u64,
-    /// Jobs that met a wrong checksum.
+    /// Jobs that failed with [`DiskError::Corrupt`].
     pub corrupt: u64,
-    /// Pages of checksums of which no copy was whole.
+    /// Pages of checksums without a whole copy.
     pub lost_pages: u64,
-    /// Records that the mount dropped: their data was not durable, and nobody had been told.
+    /// Records that the mount dropped: their data was not durable, so none was acknowledged.
     pub dropped: u64,
 }
 
@@ -104,14 +105,14 @@ pub struct Durable {
     pub(super) sums: Sums,
     pub(super) groups: Groups,
     pub(super) log: Log,
-    /// Checksums of the pages of the map, then of those of the checksums; 0 = never written.
+    /// Checksums of the pages of the map, then of the pages of checksums. 0: never written.
     pub(super) root: Vec<u32>,
-    /// By page, as in the root: which of the two copies counts.
+    /// By page, as in the root: the copy that counts.
     pub(super) copies: Bits,
     pub(super) jobs: Slab<Job>,
     pub(super) ops: Slab<Op>,
     pub(super) loading: BTreeMap<u32, Vec<Reader>>,
-    /// Slots that reservations keep.
+    /// Slots that reservations pin.
     reserved: BTreeMap<(GroupId, UnitKey, u32, u32), Vec<Vec<u32>>>,
     pub(super) commit: Commit,
     pub(super) destage: Destage,
@@ -124,11 +125,12 @@ pub struct Durable {
     pub(super) growth: Growth,
 }
 
-/// Jobs and operations in flight. The callers bound their jobs far below: 2^14 as a leader, as many for each of 2^11
-/// leaders; a job has at most 16 operations for slots and 16 for pages of checksums.
+/// Upper bound of jobs and operations in flight. The callers stay far below: 2^14 as a primary, and
+/// as many for each of 2^11 other primaries. A job has at most 16 operations for slots and 16 for
+/// pages of checksums.
 const IN_FLIGHT: usize = 1 << 30;
 
-/// What a mount has put together.
+/// The state that a mount has put together.
 pub(super) struct Recovered {
     pub disk: DiskId,
     pub identity: Identity,
@@ -148,7 +150,7 @@ pub(super) struct Recovered {
 }
 
 impl Durable {
-    /// A device as recovery found it. A checkpoint is due before it may be used.
+    /// Makes a device from what recovery found. A checkpoint is due before the device may be used.
     pub(super) fn new(r: Recovered) -> Durable {
         Durable {
             disk: r.disk,
@@ -179,52 +181,52 @@ impl Durable {
         }
     }
 
-    /// Which device it is.
+    /// Returns the identity of the device.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Bytes of slots in use.
+    /// Returns the number of bytes in slots that are in use.
     pub fn used(&self) -> u64 {
         u64::from(self.map.used()) * super::layout::SLOT
     }
 
-    /// Bytes of all slots.
+    /// Returns the number of bytes in all slots.
     pub fn capacity(&self) -> u64 {
         self.used() + u64::from(self.map.free()) * super::layout::SLOT
     }
 
-    /// Why the device can't go on, if it can't: a write or a flush failed, and nobody knows what is on
-    /// it. Jobs get this error. Mount it again.
+    /// Returns why the device can't go on, if it can't: a write or a flush failed, so its content
+    /// is unknown. Jobs get this error. The device has to be mounted again.
     pub fn failed(&self) -> Option<DiskError> {
         self.failed
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Where a block lies on the device, in bytes, if it holds data. For tools and tests.
+    /// Returns where a block lies on the device, in bytes, if it holds data. For tools and tests.
     pub fn place(&self, group: GroupId, unit: UnitKey, block: u32) -> Option<u64> {
         let slot = self.map.slot(Chunk { group, unit, chunk: (block / 16) as u8 })?;
         let holds = self.map.valid(slot) >> (block % 16) & 1 == 1;
         holds.then(|| self.layout.slot(slot) + u64::from(block % 16) * u64::from(base::BLOCK))
     }
 
-    /// A block's data, if it waits in memory for its slot. For tools and tests.
+    /// Returns a block's data, if it waits in memory for its slot. For tools and tests.
     pub fn waiting(&self, group: GroupId, unit: UnitKey, block: u32) -> Option<&Buf> {
         let slot = self.map.slot(Chunk { group, unit, chunk: (block / 16) as u8 })?;
         self.overlay.get(slot, block % 16)
     }
 
-    /// Bytes that wait in memory for their slots.
+    /// Returns the number of bytes that wait in memory for their slots.
     pub fn waiting_bytes(&self) -> usize {
         self.overlay.bytes()
     }
 
-    /// Puts all data in its place and the log's content into the map, at the next `flush`: after that a
-    /// mount has nothing to replay.
+    /// Requests a checkpoint, which begins at the next `flush`. It puts all data into its slots and
+    /// the log's content into the map, so that a mount has nothing to replay.
     pub fn request_checkpoint(&mut self) {
         self.checkpoint_due = true;
     }
@@ -234,12 +236,12 @@ impl Durable {
         self.checkpoint_due || self.checkpoint.is_some()
     }
 
-    /// Executed writes of clients that are listed, in all groups.
+    /// Returns the number of executed client writes that are listed, in all groups.
     pub fn executed_len(&self) -> usize {
         self.groups.executed_len()
     }
 
-    /// The same, at most.
+    /// Returns the upper bound of [`Durable::executed_len`].
     pub fn executed_most(&self) -> usize {
         self.groups.executed_most()
     }
@@ -249,13 +251,13 @@ impl Durable {
         !self.jobs.is_empty()
     }
 
-    /// How many records the log has had in all lives of the device.
+    /// Returns how many records the log has had over all mounts of the device.
     pub fn records_written(&self) -> u64 {
         self.log.next_record()
     }
 
-    /// How many of them, from the first one on, are durable, with their data: no later life has
-    /// fewer.
+    /// Returns how many of these records, from the first one on, are durable with their data. No
+    /// later mount has fewer.
     pub fn records_settled(&self) -> u64 {
         self.log.settled()
     }
@@ -265,30 +267,30 @@ impl Durable {
         self.log.used() == 0
     }
 
-    /// True when the log on the device tells that all of its records are settled: whatever is damaged from now on is
-    /// told from a write that was cut short.
+    /// True when the log on the device says that all of its records are settled. From then on,
+    /// damage can't be mistaken for a write that a crash cut short.
     pub fn has_told_all(&self) -> bool {
         self.log.has_told_all() && self.is_idle()
     }
 
-    /// True when no job runs and nothing is on its way to the device.
+    /// True when no job runs and no device operation is in flight.
     pub fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.ops.is_empty()
     }
 
-    // ---- operations and ends ----
+    // ---- operations and completions ----
 
     pub(super) fn read(&mut self, at: u64, len: u32, op: Op, out: &mut Effects) {
         let op = DiskOp(self.ops.insert(op).expect("callers bound their jobs"));
         out.push(Effect::Read { op, disk: self.disk, at, len });
     }
 
-    /// A write that a later flush makes durable: what nobody waits for.
+    /// Writes data that no answer waits for. A later flush makes it durable.
     pub(super) fn write(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
         self.begin_write(at, body, op, false, out);
     }
 
-    /// A write that is durable when it ends: what an answer waits for.
+    /// Writes data that an answer waits for. It is durable when the write completes.
     pub(super) fn write_through(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
         let durable = match op {
             Op::Log => !mutant::on(Mutant::LogUnflushed),
@@ -302,7 +304,7 @@ impl Durable {
         out.push(Effect::Write { op, disk: self.disk, at, body, durable });
     }
 
-    /// A job, of which nothing was begun.
+    /// Adds a job that has not begun anything yet.
     pub(super) fn insert(
         &mut self,
         token: Option<u64>,
@@ -314,7 +316,7 @@ impl Durable {
         self.jobs.insert(job).expect("callers bound their jobs")
     }
 
-    /// One thing that a job waited for is there.
+    /// Notes that one thing that a job waited for has arrived. After the last one, the job goes on.
     pub(super) fn arrived(&mut self, key: u64, error: Option<DiskError>, out: &mut Effects) {
         let Some(job) = self.jobs.get_mut(key) else { return };
         job.left -= 1;
@@ -330,12 +332,12 @@ impl Durable {
         }
     }
 
-    /// Ends a job.
+    /// Completes a job.
     pub(super) fn end(&mut self, key: u64, result: Result<Buf, DiskError>) {
         self.end_read(key, result, None);
     }
 
-    /// Ends a job; this is the CRC-32C of its answer.
+    /// Completes a job. `crc` is the CRC-32C of its answer.
     pub(super) fn end_read(&mut self, key: u64, result: Result<Buf, DiskError>, crc: Option<u32>) {
         let Some(job) = self.jobs.remove(key) else { return };
         self.commit.dropping &= !self.jobs.is_empty();
@@ -348,7 +350,7 @@ impl Durable {
         }
     }
 
-    /// Goes on with all that runs, unless that fails: then all jobs have ended.
+    /// Continues everything that runs. If one step fails the device, all jobs have completed.
     fn go_on(&mut self, out: &mut Effects) {
         let steps = [Durable::run_checkpoint, Durable::run_destage, Durable::run_commit];
         for step in steps {
@@ -358,7 +360,7 @@ impl Durable {
         }
     }
 
-    /// A write or flush failed: nobody knows what is on the device.
+    /// Fails the device, because a write or flush failed: its content is unknown from now on.
     pub(super) fn fail(&mut self, error: DiskError) {
         self.failed = Some(error);
         let keys: Vec<u64> = self.jobs.iter().map(|(key, _)| key).collect();
@@ -366,7 +368,7 @@ impl Durable {
         self.ops = Slab::new(IN_FLIGHT);
     }
 
-    /// A job's record and data are durable: its effects are what is from now on.
+    /// Applies the effects of a job whose record and data are durable.
     pub(super) fn apply(&mut self, key: u64) {
         let job = self.jobs.get_mut(key).expect("a job lives until it ends");
         let Some(record) = job.record else { return };
@@ -392,7 +394,7 @@ impl Durable {
 
     fn apply_write(&mut self, record: u64, write: &Write) {
         if write.parts.iter().any(|p| self.map.is_swept(p.slot)) {
-            return; // the volume went while the job ran
+            return; // the volume was dropped while the job ran
         }
         for part in &write.parts {
             if part.way == Way::Clear {
@@ -432,12 +434,13 @@ impl Durable {
         range.map(move |c| Chunk { group, unit, chunk: c as u8 })
     }
 
-    /// Goes on with freeing the slots of what was wiped or dropped, over at most so many.
+    /// Continues to free the slots of wiped and dropped data, over at most `most` slots.
     pub(super) fn sweep(&mut self, most: u32) {
         self.map.sweep(most, |slot| self.overlay.clear(slot, u16::MAX));
     }
 
-    /// Pins the slots of a range, and takes those that are missing. Nothing, when there are too few.
+    /// Pins the slots of a range, and takes those that are missing. `None`: there are too few, and
+    /// nothing has changed.
     pub(super) fn pin_range(
         &mut self,
         group: GroupId,
@@ -454,11 +457,11 @@ impl Durable {
             return None;
         }
         let chunks = Self::chunks(group, unit, at, len);
-        // Fails at the first or not at all: all of a unit have one owner, and slots were counted.
+        // Fails at the first chunk or not at all: a unit has one owner, and slots were counted.
         chunks.map(|c| self.map.pin(c)).collect()
     }
 
-    /// Pins the slots of a range that are there.
+    /// Pins those slots of a range that exist.
     pub(super) fn pin_present(
         &mut self,
         group: GroupId,
@@ -541,7 +544,7 @@ impl Journal for Durable {
         self.sweep(self.tuning.sweep);
         self.go_on(out);
         if self.failed.is_none() && (self.destage.wanted || self.checkpoint_due) {
-            // A batch found no room, and perhaps nothing is on its way that would bring another call.
+            // A batch found no room, and perhaps no operation in flight will cause another call.
             self.run_checkpoint(out);
             if self.failed.is_none() {
                 self.run_destage(out);

@@ -1,15 +1,15 @@
-//! Checksums of blocks: the newest in memory, the others on the device, some of those in a cache.
+//! Checksums of blocks: the newest in memory, the others on the device, some of those cached.
 //!
-//! *Fresh* are those that changed since the last checkpoint began, *saving* those that the running
-//! checkpoint takes to the device, *cached* are pages as the device has them. A value is looked for in
-//! this order. All are bounded: fresh by the checkpoint that is due when there are many.
+//! *Fresh* checksums have changed since the last checkpoint began. The running checkpoint writes
+//! *saving* checksums to the device. *Cached* pages are equal to those on the device. A lookup goes
+//! in this order. All three are bounded: many fresh checksums make a checkpoint due.
 
 use super::layout::{SLOT_BLOCKS, SUM_ENTRIES};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use base::Map;
 
-/// A page of checksums: 16 of each of 64 slots.
+/// A page of checksums: the 16 checksums of each of 64 slots.
 pub type SumPage = Box<[u32; (SUM_ENTRIES * SLOT_BLOCKS) as usize]>;
 
 /// Some checksums of one slot.
@@ -28,7 +28,7 @@ impl Fresh {
 #[derive(Debug)]
 struct Cached {
     sums: SumPage,
-    /// Looked at since the hand last passed.
+    /// The page was used since the clock hand last passed it.
     used: bool,
 }
 
@@ -37,16 +37,16 @@ struct Cached {
 pub struct Sums {
     fresh: Map<u32, Fresh>,
     saving: Map<u32, Fresh>,
-    /// Pages with something to save.
+    /// Pages with checksums to save.
     to_save: BTreeSet<u32>,
     cached: Map<u32, Cached>,
-    /// Cached pages in the order in which the hand passes them.
+    /// Cached pages, in the order in which the clock hand passes them.
     hand: VecDeque<u32>,
     most: usize,
 }
 
 impl Sums {
-    /// None yet; at most `most` pages of 4 KiB will be cached.
+    /// Makes an empty set that will cache at most `most` pages of 4 KiB.
     pub fn new(most: usize) -> Sums {
         Sums {
             fresh: Map::default(),
@@ -58,12 +58,12 @@ impl Sums {
         }
     }
 
-    /// Slots with fresh checksums.
+    /// Returns the number of slots with fresh checksums.
     pub fn fresh(&self) -> usize {
         self.fresh.len()
     }
 
-    /// The checksum of a block; `None`: its page has to be read.
+    /// Returns the checksum of a block. `None`: its page has to be read first.
     pub fn get(&mut self, slot: u32, block: u32) -> Option<u32> {
         let newer = |of: &Map<u32, Fresh>| of.get(&slot).and_then(|f| f.get(block));
         newer(&self.fresh).or_else(|| newer(&self.saving)).or_else(|| {
@@ -73,7 +73,7 @@ impl Sums {
         })
     }
 
-    /// These blocks of a slot have new checksums; what stands for the other blocks means nothing.
+    /// Sets the checksums of these blocks of a slot. The entries of other blocks mean nothing.
     pub fn put(&mut self, slot: u32, blocks: u16, sums: &[u32; SLOT_BLOCKS as usize]) {
         let fresh = self.fresh.entry(slot).or_default();
         fresh.blocks |= blocks;
@@ -84,12 +84,12 @@ impl Sums {
         }
     }
 
-    /// A page as the device has it.
+    /// Returns a cached page.
     pub fn page(&self, page: u32) -> Option<&SumPage> {
         self.cached.get(&page).map(|c| &c.sums)
     }
 
-    /// A page was read, or is about to be what the device has.
+    /// Caches a page that was read, or that the device is about to have.
     pub fn insert(&mut self, page: u32, sums: SumPage) {
         if self.cached.insert(page, Cached { sums, used: true }).is_none() {
             self.hand.push_back(page);
@@ -106,24 +106,24 @@ impl Sums {
         }
     }
 
-    /// A checkpoint begins: what was fresh is to be saved.
+    /// Begins a checkpoint: fresh checksums are now to be saved.
     pub fn begin_saving(&mut self) {
         assert!(self.saving.is_empty(), "one checkpoint at a time");
         core::mem::swap(&mut self.saving, &mut self.fresh);
         self.to_save.extend(self.saving.keys().map(|slot| slot / SUM_ENTRIES));
     }
 
-    /// The first page from `from` on with something to save.
+    /// Returns the first page from `from` on with checksums to save.
     pub fn next_to_save(&self, from: u32) -> Option<u32> {
         self.to_save.range(from..).next().copied()
     }
 
-    /// Pages with something to save.
+    /// Returns the number of pages with checksums to save.
     pub fn pages_to_save(&self) -> usize {
         self.to_save.len()
     }
 
-    /// Puts what is to be saved into a page.
+    /// Puts the checksums to save into a page.
     pub fn merge(&self, page: u32, into: &mut SumPage) {
         let slots = into.chunks_exact_mut(SLOT_BLOCKS as usize);
         for (slot, into) in (page * SUM_ENTRIES..).zip(slots) {
@@ -134,7 +134,7 @@ impl Sums {
         }
     }
 
-    /// A page was saved: this is what the device has now.
+    /// Notes that a page was saved, and that the device has this content now.
     pub fn saved(&mut self, page: u32, sums: SumPage) {
         let first = page * SUM_ENTRIES;
         for slot in first..first + SUM_ENTRIES {

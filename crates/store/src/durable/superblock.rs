@@ -1,7 +1,7 @@
-//! What a superblock says.
+//! Content of a superblock, and its encoding.
 //!
-//! A checkpoint writes copies 0 and 2, flushes, writes 1 and 3, and flushes: at every moment two are
-//! whole. Where they are looked for, and which one counts: `search`.
+//! A checkpoint writes copies 0 and 2, flushes, writes copies 1 and 3, and flushes again, so two
+//! copies are whole at every moment. `search` knows where the copies are, and which one counts.
 
 use super::format::{
     DiskArea, FEATURES, FORMAT, GROWN, MAGIC, SUPERBLOCK_BYTES, Superblock, superblock_crc,
@@ -10,57 +10,57 @@ use super::layout::{Area, GROWTHS, Layout, PAGE};
 use base::{ClusterId, DeviceId, Mutant, mutant};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Which device it is.
+/// Identity of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The cluster that it belongs to.
+    /// The cluster that the device belongs to.
     pub cluster: ClusterId,
-    /// Its id there.
+    /// Its id in the cluster.
     pub device: DeviceId,
-    /// Drawn at random when it is formatted.
+    /// Drawn at random when the device is formatted.
     pub uuid: [u64; 2],
 }
 
-/// What a checkpoint points to.
+/// What a checkpoint writes into the superblock: which root and records count, and the log's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anchor {
-    /// The checkpoint's number; its lowest bit says which copy of root and records counts.
+    /// Number of the checkpoint. Its lowest bit says which copy of root and records counts.
     pub sequence: u64,
-    /// The mount's number.
+    /// Number of the mount.
     pub life: u64,
     /// Where the log begins.
     pub log: LogStart,
-    /// The root's crc.
+    /// CRC-32C of the root.
     pub root_crc: u32,
-    /// The records' bytes.
+    /// Length of the records in bytes.
     pub records_len: u64,
-    /// Their crc.
+    /// CRC-32C of the records.
     pub records_crc: u32,
 }
 
-/// A place in the log between two batches.
+/// A position in the log between two batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogStart {
-    /// A position that only rises.
+    /// The position. Positions only rise.
     pub position: u64,
-    /// The number of the record there.
+    /// Number of the first record after it.
     pub record: u64,
-    /// The crc of the batch before.
+    /// CRC of the batch before it.
     pub chain: u32,
 }
 
 /// The content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Which device.
+    /// Which device this is.
     pub identity: Identity,
-    /// Where what lies.
+    /// Where everything lies.
     pub layout: Layout,
     /// The last checkpoint.
     pub anchor: Anchor,
 }
 
-/// The layout as a superblock has it: areas, and what each growth has added.
+/// Returns the layout as a superblock stores it: the areas, and the range that each growth added.
 fn table(l: &Layout) -> ([DiskArea; 8], [DiskArea; GROWTHS]) {
     let disk = |a: Area| DiskArea { at: a.at.into(), len: a.len.into() };
     let first = &l.extents[0];
@@ -74,7 +74,7 @@ fn table(l: &Layout) -> ([DiskArea; 8], [DiskArea; GROWTHS]) {
     (core::array::from_fn(|i| disk(areas[i])), growths)
 }
 
-/// The layout that a superblock tells of; `None`: this build would have laid it out in another way.
+/// Returns the layout that a superblock describes. `None`: this build would lay it out differently.
 fn layout(sb: &Superblock) -> Option<Layout> {
     let grown = || sb.growths.iter().take_while(|a| a.len.get() != 0);
     let first = grown().next().map_or(sb.size.get(), |a| a.at.get());
@@ -87,7 +87,7 @@ fn layout(sb: &Superblock) -> Option<Layout> {
 }
 
 impl Content {
-    /// Writes a superblock into a page.
+    /// Writes the superblock into a page.
     pub fn encode(&self, page: &mut [u8]) {
         let Content { identity, layout, anchor } = self;
         let mut sb = Superblock::new_zeroed();
@@ -138,29 +138,29 @@ impl Content {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // four of them, on the stack
 pub enum CopyState {
-    /// It is whole.
+    /// The copy is whole.
     Valid(Content),
     /// A newer build wrote it, in this format.
     Newer(u32),
-    /// A newer build wrote it, with features that this one doesn't know.
+    /// A newer build wrote it, with these features that this build doesn't know.
     Unknown(u64),
-    /// It is whole, and its table of areas is none that this build makes.
+    /// The copy is whole, but this build would not make its table of areas.
     Misfit,
-    /// It is ours, and its checksum is wrong.
+    /// The copy has our magic, but its checksum is wrong.
     Damaged,
-    /// The device fails to read it.
+    /// The device failed to read it.
     Unreadable,
-    /// There is none here, or not this device's.
+    /// There is no superblock here, or not one of this device.
     Nothing,
 }
 
-/// What a page is, if it is where a copy of the superblock should be.
+/// Classifies a page that lies where a copy of the superblock should be.
 pub fn look(page: &[u8]) -> CopyState {
     let Ok((sb, _)) = Superblock::ref_from_prefix(page) else { return CopyState::Nothing };
     if sb.magic != MAGIC || page.len() < SUPERBLOCK_BYTES {
         return CopyState::Nothing;
     }
-    // A later format may sum its superblock in another way: so this is looked at first.
+    // A later format may compute its checksum differently, so the format is looked at first.
     if sb.format.get() > FORMAT {
         return CopyState::Newer(sb.format.get());
     }

@@ -1,7 +1,7 @@
-//! What a device says about itself, for tools that look at one without a cluster.
+//! What a device says about itself, for tools that look at a device without a cluster.
 //!
-//! Nothing here changes anything. What a mount leaves in memory is a [`Durable`]; the calls that only tools
-//! need are here, too.
+//! Nothing here changes anything. A mount leaves a [`Durable`] in memory; this module also has
+//! those of its calls that only tools need.
 
 use super::layout::{Layout, NotGrown, SLOT_BLOCKS, SMALLEST_GROWTH};
 use super::store::Durable;
@@ -23,12 +23,12 @@ pub struct HeldSlot {
     pub unit: UnitKey,
     /// The slot's first block in the unit: a multiple of 16.
     pub first: u32,
-    /// Which of its 16 blocks hold data, lowest bit first.
+    /// Blocks that hold data, of 16, lowest bit first.
     pub valid: u16,
 }
 
 impl HeldSlot {
-    /// The runs of blocks that hold data: first block in the unit, and how many.
+    /// Iterates over the runs of blocks that hold data: first block in the unit, number of blocks.
     pub fn runs(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
         let (first, mut left) = (self.first, u32::from(self.valid));
         core::iter::from_fn(move || {
@@ -42,12 +42,12 @@ impl HeldSlot {
         })
     }
 
-    /// Where a block of the unit that this slot holds is on the device, in bytes.
+    /// Returns where a block of the unit that this slot holds is on the device, in bytes.
     pub fn place(&self, block: u32) -> u64 {
         self.at + u64::from(block - self.first) * u64::from(BLOCK)
     }
 
-    /// Where a block of the unit is in the volume, in bytes.
+    /// Returns where a block of the unit is in the volume, in bytes.
     pub fn place_in_volume(&self, block: u32) -> u64 {
         u64::from(self.unit.index) * u64::from(UNIT) + u64::from(block * BLOCK)
     }
@@ -56,58 +56,59 @@ impl HeldSlot {
 /// What a mount found in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// The position where it began: behind it is what the last checkpoint doesn't have.
+    /// Position where the log began. The last checkpoint does not have what lies behind it.
     pub tail: u64,
-    /// The position where it ended.
+    /// Position where the log ended.
     pub head: u64,
-    /// Batches.
+    /// Number of batches.
     pub batches: u64,
-    /// Records in them.
+    /// Number of records in them.
     pub records: u64,
-    /// Bytes of data that had not gone to its slot.
+    /// Bytes of data that were not in their slots yet.
     pub waiting: u64,
 }
 
-/// What a mount made of a device that is larger than what was used of it.
+/// What a mount did about the size of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
-    /// Bytes that were used before.
+    /// Bytes that were used before the mount.
     pub from: u64,
-    /// Bytes that the device has.
+    /// Size of the device in bytes.
     pub bytes: u64,
-    /// Why it is used as it was; `None`: it has grown.
+    /// Why the device is used with its earlier size. `None`: it has grown.
     pub refused: Option<NotGrown>,
 }
 
 impl Growth {
-    /// True when people should hear of it: the device has grown, or is so much larger that it could have.
+    /// True when the operator should hear of it: the device has grown, or is larger by so much that
+    /// it could have grown.
     pub fn is_news(&self) -> bool {
         self.refused.is_none() || self.bytes.saturating_sub(self.from) >= SMALLEST_GROWTH
     }
 }
 
 impl Durable {
-    /// Where everything lies.
+    /// Returns where everything lies.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// What the mount found in the log.
+    /// Returns what the mount found in the log.
     pub fn replayed(&self) -> Replayed {
         self.replayed
     }
 
-    /// What the mount made of the device's size.
+    /// Returns what the mount did about the device's size.
     pub fn growth(&self) -> Growth {
         self.growth
     }
 
-    /// The slots that hold data, in the order of the device.
+    /// Iterates over the slots that hold data, in their order on the device.
     pub fn slots(&self) -> impl Iterator<Item = HeldSlot> + '_ {
         (0..self.layout.slot_count()).filter_map(|slot| self.held(slot))
     }
 
-    /// What a slot holds; `None`: nothing, or there is no such slot.
+    /// Returns what a slot holds. `None`: nothing, or there is no such slot.
     pub fn held(&self, slot: u32) -> Option<HeldSlot> {
         if slot >= self.layout.slot_count() || self.map.is_dropped(slot) {
             return None;

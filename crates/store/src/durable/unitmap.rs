@@ -1,15 +1,16 @@
-//! Which slot holds which 64 KiB of which unit, in 14.5 bytes per slot, whatever the pattern.
+//! The map from slots to chunks (64 KiB of a unit), in 14.5 bytes per slot, whatever the pattern.
 //!
-//! Three arrays by slot (owner and chunk, unit, valid blocks: 10 bytes), and one table of places that
-//! finds a slot by its key (4.5 bytes): open addressing over slot numbers, with the spare bits of each
-//! place as a tag, so that a wrong place is seldom looked up. An *owner* is a pair of group and volume;
-//! there are few of them.
+//! There are three arrays by slot (owner and chunk, unit, valid blocks: 10 bytes), and a table of
+//! places that finds a slot by its key (4.5 bytes). The table has open addressing over slot
+//! numbers. The spare bits of each place hold a tag, so that a wrong place is seldom looked up. An
+//! *owner* is a pair of group and volume; there are few of them.
 //!
-//! Invariants: a slot is found under at most one key, and a key leads to at most one slot; a slot is
-//! taken while a block of it is valid or somebody has it pinned, and free otherwise; an owner that was
-//! dropped is found by nobody, and its slots stay taken until `sweep`.
+//! Invariants: a slot is found under at most one key, and a key leads to at most one slot; a slot
+//! is taken while a block of it is valid or it is pinned, and free otherwise; no lookup finds a
+//! dropped owner, and its slots stay taken until `sweep`.
 //!
-//! Not done here: making any of it durable. `dirty` says which pages of the map on the device are old.
+//! This module does not make anything durable. `dirty` says which pages of the map on the device
+//! are out of date.
 
 use super::bits::Bits;
 use super::format::MapEntry;
@@ -21,12 +22,13 @@ use base::prng::mix;
 use base::{BLOCK, BlockSet, GroupId, Map, UnitKey, VolumeId};
 use seam::Walk;
 
-/// The owner of a free slot. All others are below: fewer than 2^28 pairs of group and volume. Each has a slot, so
-/// a device of up to 16 TiB can't have more; and a cluster's volumes are in fewer groups.
+/// Owner of a free slot. All others are below it: there are fewer than 2^28 pairs of group and
+/// volume. Each pair has a slot, so a device of up to 16 TiB can't have more; and the volumes of a
+/// cluster make fewer pairs.
 const FREE: u32 = u32::MAX;
-/// Slots that one step of a walk looks at: less than a millisecond.
+/// Number of slots that one step of a walk looks at: this takes less than 1 ms.
 const WALK: u64 = 64 << 10;
-/// Slots that were given back and are remembered as such: 1 GiB. More are found by looking.
+/// Number of freed slots that are remembered in order: 1 GiB. Further ones are found by a search.
 const GIVEN_BACK: usize = 16 << 10;
 
 /// The 64 KiB of a unit that one slot holds.
@@ -36,7 +38,7 @@ pub struct Chunk {
     pub group: GroupId,
     /// The unit.
     pub unit: UnitKey,
-    /// Which 64 KiB of it, 0 to 15.
+    /// Index of the 64 KiB in the unit, 0 to 15.
     pub chunk: u8,
 }
 
@@ -44,20 +46,20 @@ pub struct Chunk {
 struct Owner {
     group: GroupId,
     volume: VolumeId,
-    /// Slots that are taken in its name.
+    /// Number of slots that are taken in its name.
     slots: u32,
     life: Life,
 }
 
-/// An owner's.
+/// State of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Live,
-    /// Found by nobody; keeps its slots until that is durable.
+    /// No lookup finds it. It keeps its slots until the drop is durable.
     Dropped,
-    /// Keeps only what is pinned.
+    /// It keeps only pinned slots.
     Swept,
-    /// Nobody's: its index is there for the next one.
+    /// There is no owner; the index is free for the next one.
     Unused,
 }
 
@@ -68,37 +70,38 @@ pub struct TooManyOwners;
 /// The map of one device.
 #[derive(Debug)]
 pub struct UnitMap {
-    /// Owner's index times 16, and the chunk; or `FREE`.
+    /// Index of the owner times 16, plus the chunk; or `FREE`.
     owner: Vec<u32>,
     unit: Vec<u32>,
     valid: Vec<u16>,
-    /// Slot + 1 in the low bits, a tag above; 0 = nobody.
+    /// Slot + 1 in the low bits, a tag above. 0: the place is free.
     places: Vec<u32>,
     slot_bits: u32,
     owners: Vec<Owner>,
     owner_of: BTreeMap<(GroupId, VolumeId), u32>,
     unused_owners: Vec<u32>,
-    /// How many owners there may be: fewer than fit beside a chunk.
+    /// Upper bound of the number of owners: one less than fits beside a chunk.
     most_owners: u32,
-    /// The owner that was looked for last: it mostly is the next one, too.
+    /// The owner of the last lookup. Usually the next lookup wants it, too.
     recent: Option<(GroupId, VolumeId, u32)>,
-    /// Slots that the sweep still has to look at, and where it goes on.
+    /// Number of slots that the sweep still has to look at, and where it continues.
     to_sweep: u32,
     sweep_at: u32,
     taken: Bits,
-    /// Those among them that nobody ever uses.
+    /// Number of slots in `taken` that are never used.
     unused: u32,
-    /// Slots that were given back, the oldest first. They are taken first: where something lay, a file has
-    /// blocks of its file system; elsewhere each write would wait for new ones, and thin files would grow.
+    /// Freed slots, the oldest first. They are taken first: where data lay before, a file has
+    /// blocks in its file system. Elsewhere each write would wait for new ones, and thin files
+    /// would grow.
     given_back: VecDeque<u32>,
-    /// Where to look for another one.
+    /// Where to search for another free slot.
     cursor: u32,
     pins: Map<u32, u32>,
     dirty: Bits,
 }
 
 impl UnitMap {
-    /// A map in which all slots are free, but for those that are never used.
+    /// Makes a map in which all slots are free, except those that are never used.
     pub fn new(slots: u32, unused: impl IntoIterator<Item = u32>) -> UnitMap {
         let mut taken = Bits::new(slots);
         for slot in unused {
@@ -136,13 +139,13 @@ impl UnitMap {
 
     // ---- looking up ----
 
-    /// The slot of a chunk.
+    /// Returns the slot of a chunk.
     pub fn slot(&self, chunk: Chunk) -> Option<u32> {
         let owner = *self.owner_of.get(&(chunk.group, chunk.unit.volume))?;
         self.find(owner << 4 | u32::from(chunk.chunk), chunk.unit.index).ok()
     }
 
-    /// Whose a slot is.
+    /// Returns the chunk that a slot holds.
     pub fn chunk(&self, slot: u32) -> Option<Chunk> {
         let owner = self.owner(slot);
         let o = self.owners.get((owner >> 4) as usize).filter(|_| owner != FREE)?;
@@ -150,12 +153,12 @@ impl UnitMap {
         Some(Chunk { group: o.group, unit, chunk: (owner & 15) as u8 })
     }
 
-    /// The blocks of a slot that hold data.
+    /// Returns the blocks of a slot that hold data.
     pub fn valid(&self, slot: u32) -> u16 {
         self.valid[slot as usize]
     }
 
-    /// The blocks of a unit that hold data.
+    /// Returns the blocks of a unit that hold data.
     pub fn valid_in(&self, group: GroupId, unit: UnitKey) -> BlockSet {
         let mut set = BlockSet::EMPTY;
         for chunk in 0..UNIT_CHUNKS as u8 {
@@ -166,7 +169,7 @@ impl UnitMap {
         set
     }
 
-    /// The units with data of all owners that `of` accepts, in order. Looks at every slot.
+    /// Returns the units with data of all owners that `of` accepts, in order. Reads every slot.
     pub fn units(&self, of: impl Fn(GroupId, VolumeId) -> bool) -> Vec<UnitKey> {
         let wanted = |o: &Owner| o.life == Life::Live && o.slots > 0 && of(o.group, o.volume);
         let accepted: Vec<bool> = self.owners.iter().map(wanted).collect();
@@ -187,13 +190,13 @@ impl UnitMap {
         units
     }
 
-    /// Slots of the owners that `of` accepts.
+    /// Returns the number of slots of the owners that `of` accepts.
     pub fn slots_of(&self, of: impl Fn(GroupId, VolumeId) -> bool) -> u64 {
         let live = self.owners.iter().filter(|o| o.life == Life::Live && of(o.group, o.volume));
         live.map(|o| u64::from(o.slots)).sum()
     }
 
-    /// The volumes with slots, in order.
+    /// Returns the volumes with slots, in order.
     pub fn volumes(&self) -> Vec<VolumeId> {
         let live = self.owners.iter().filter(|o| o.life == Life::Live && o.slots > 0);
         let mut volumes: Vec<VolumeId> = live.map(|o| o.volume).collect();
@@ -202,8 +205,8 @@ impl UnitMap {
         volumes
     }
 
-    /// A step of a walk over the slots, in their order on the device: neighbours that are neighbours in
-    /// their unit, too, go together.
+    /// Makes a step of a walk over the slots, in their order on the device. Slots that are also
+    /// neighbours in their unit go together.
     pub fn walk(&self, cursor: u64, most: u32) -> Walk {
         let slots = self.valid.len() as u64;
         let end = slots.min(cursor.saturating_add(WALK));
@@ -232,19 +235,19 @@ impl UnitMap {
         }
     }
 
-    /// Slots that can be taken.
+    /// Returns the number of slots that can be taken.
     pub fn free(&self) -> u32 {
         self.owner.len() as u32 - self.taken.count()
     }
 
-    /// Slots that are taken, without those that are never used.
+    /// Returns the number of taken slots, without those that are never used.
     pub fn used(&self) -> u32 {
         self.taken.count() - self.unused
     }
 
     // ---- taking and giving ----
 
-    /// The slot of a chunk; takes one without valid blocks, if there is none. Pins it.
+    /// Pins the slot of a chunk. If the chunk has none, takes one, which has no valid blocks.
     pub fn pin(&mut self, chunk: Chunk) -> Option<u32> {
         let slot = match self.slot(chunk) {
             Some(slot) => slot,
@@ -258,7 +261,7 @@ impl UnitMap {
         Some(slot)
     }
 
-    /// Takes and pins a slot for a chunk that has another one, until `replace`.
+    /// Takes and pins a second slot for a chunk. The chunk stays in the first one until `replace`.
     pub fn pin_second(&mut self, chunk: Chunk) -> Option<u32> {
         let slot = self.take(chunk)?;
         self.pin_slot(slot);
@@ -270,7 +273,7 @@ impl UnitMap {
         *self.pins.entry(slot).or_insert(0) += 1;
     }
 
-    /// Ends a pin; the slot becomes free when it was the last one and no block is valid.
+    /// Ends a pin. The slot becomes free when that was its last pin and no block is valid.
     pub fn unpin(&mut self, slot: u32) {
         let pins = self.pins.get_mut(&slot).expect("a pinned slot");
         *pins -= 1;
@@ -280,7 +283,7 @@ impl UnitMap {
         }
     }
 
-    /// The chunk is in `slot` from now on, and no longer in `old`.
+    /// Moves a chunk from slot `old` to `slot`.
     pub fn replace(&mut self, old: u32, slot: u32) {
         if !self.is_dropped(old) {
             self.unlink(old);
@@ -288,7 +291,7 @@ impl UnitMap {
         }
     }
 
-    /// These blocks hold data; not so for an owner that was swept.
+    /// Marks blocks as holding data, unless their owner was swept.
     pub fn set(&mut self, slot: u32, blocks: u16) {
         if self.life(slot) != Life::Swept {
             self.valid[slot as usize] |= blocks;
@@ -296,15 +299,15 @@ impl UnitMap {
         }
     }
 
-    /// These blocks hold no data.
+    /// Marks blocks as holding no data.
     pub fn clear(&mut self, slot: u32, blocks: u16) {
         self.valid[slot as usize] &= !blocks;
         self.dirty.put(slot / MAP_ENTRIES, true);
         self.release_if_idle(slot);
     }
 
-    /// Drops all owners that `of` accepts: their chunks are found no more. Their slots stay taken until
-    /// `sweep`.
+    /// Drops all owners that `of` accepts: lookups no longer find their chunks. Their slots stay
+    /// taken until `sweep`.
     pub fn drop_owners(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
         let live = |o: &&mut Owner| o.life == Life::Live && of(o.group, o.volume);
         for owner in self.owners.iter_mut().filter(live) {
@@ -314,8 +317,8 @@ impl UnitMap {
         self.recent = None;
     }
 
-    /// The dropped owners that `of` accepts need their slots no more: `sweep` frees them. One that runs goes on where it
-    /// is, and once around.
+    /// Lets `sweep` free the slots of the dropped owners that `of` accepts. A running sweep
+    /// continues where it is, and goes once around.
     pub fn begin_sweep(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
         let dropped = |o: &&mut Owner| o.life == Life::Dropped && of(o.group, o.volume);
         for owner in self.owners.iter_mut().filter(dropped) {
@@ -326,13 +329,13 @@ impl UnitMap {
         }
     }
 
-    /// True while `entry` may tell of slots whose owners need them no more.
+    /// True while `entry` may return slots whose owners no longer need them.
     pub fn is_sweeping(&self) -> bool {
         self.to_sweep > 0
     }
 
-    /// Goes on with the sweep, over at most `most` slots: frees those of owners that need them no more,
-    /// or lets the last pin do it, and names them.
+    /// Continues the sweep over at most `most` slots. It frees those whose owners no longer need
+    /// them, or leaves that to the last pin, and calls `each` for them.
     pub fn sweep(&mut self, most: u32, mut each: impl FnMut(u32)) {
         let steps = most.min(self.to_sweep);
         self.to_sweep -= steps;
@@ -351,7 +354,7 @@ impl UnitMap {
         self.life(slot) != Life::Live
     }
 
-    /// True when the slot's owner was dropped, and that is durable.
+    /// True when the slot's owner was dropped, and the drop is durable.
     pub fn is_swept(&self, slot: u32) -> bool {
         self.life(slot) == Life::Swept
     }
@@ -399,7 +402,7 @@ impl UnitMap {
         self.give_back(slot);
     }
 
-    /// A taken slot that can't be found is free from now on; its owner goes with the last one.
+    /// Frees a taken slot that no lookup finds. Its owner is removed with the last slot.
     fn give_back(&mut self, slot: u32) {
         let owner = self.owner(slot) >> 4;
         self.set_owner(slot, FREE);
@@ -419,7 +422,7 @@ impl UnitMap {
         }
     }
 
-    /// The owner's index; `None` when there are too many.
+    /// Returns the index of an owner, which is new if there was none. `None`: there are too many.
     fn owner_index(&mut self, group: GroupId, volume: VolumeId) -> Option<u32> {
         if let Some((_, _, owner)) = self.recent.filter(|r| (r.0, r.1) == (group, volume)) {
             return Some(owner);
@@ -452,7 +455,7 @@ impl UnitMap {
         (place as usize, (hash as u32).checked_shl(self.slot_bits).unwrap_or(0))
     }
 
-    /// The slot of this key, or the free place where it would be named.
+    /// Returns the slot of this key, or the free place where the key belongs.
     fn find(&self, owner: u32, unit: u32) -> Result<u32, usize> {
         let (mut place, tag) = self.hash(owner, unit);
         let low = (1u64 << self.slot_bits) as u32;
@@ -481,7 +484,7 @@ impl UnitMap {
         self.places[place] = self.hash(owner, unit).1 | (slot + 1);
     }
 
-    /// Takes a slot out of the table, if it is in, and moves those behind it up.
+    /// Removes a slot from the table, if it is there, and moves those behind it up.
     fn unlink(&mut self, slot: u32) {
         let (owner, unit) = self.key(slot);
         if self.find(owner, unit) != Ok(slot) {
@@ -504,7 +507,7 @@ impl UnitMap {
                 }
                 let (owner, unit) = self.key((value & low) - 1);
                 let home = self.hash(owner, unit).0;
-                // May move to the hole unless its home lies behind the hole.
+                // The entry may move to the hole unless its home lies behind the hole.
                 if (next + len - home) % len >= (next + len - hole) % len {
                     self.places[hole] = value;
                     hole = next;
@@ -516,13 +519,13 @@ impl UnitMap {
 
     // ---- pages of the map, and recovery ----
 
-    /// Pages that are not on the device as they are here; from now on they are taken to be.
+    /// Returns the pages that differ from those on the device. From now on they count as equal.
     pub fn take_dirty(&mut self) -> Bits {
         let len = (self.owner.len() as u32).div_ceil(MAP_ENTRIES);
         core::mem::replace(&mut self.dirty, Bits::new(len))
     }
 
-    /// The entry of a slot as the device is to have it.
+    /// Returns the entry of a slot for the device.
     pub fn entry(&self, slot: u32) -> MapEntry {
         let valid = self.valid.get(slot as usize).copied().unwrap_or(0);
         let chunk = if valid == 0 { None } else { self.chunk(slot) };
@@ -539,8 +542,9 @@ impl UnitMap {
         }
     }
 
-    /// Recovery: what the map on the device, or a record of the log, says of a slot. Blocks of another
-    /// owner go; tells whether there was one. Nothing can be looked up until [`UnitMap::index`].
+    /// Recovery: applies what the map on the device, or a record of the log, says about a slot.
+    /// Returns true when the slot was free or held another chunk, whose blocks are removed. Lookups
+    /// find nothing until [`UnitMap::index`].
     pub fn recover(&mut self, slot: u32, chunk: Chunk, blocks: u16) -> Result<bool, TooManyOwners> {
         let other = !self.is_of(slot, chunk);
         if other {
@@ -555,13 +559,13 @@ impl UnitMap {
         Ok(other)
     }
 
-    /// True when the slot holds this chunk, of an owner that was not dropped.
+    /// True when the slot holds this chunk, and its owner was not dropped.
     fn is_of(&self, slot: u32, chunk: Chunk) -> bool {
         self.life(slot) == Life::Live && self.chunk(slot) == Some(chunk)
     }
 
-    /// The index of a chunk's owner. If there is none left, dropped owners go first, as a sweep did while the device
-    /// was in use.
+    /// Returns the index of a chunk's owner. If no index is left, dropped owners are removed first,
+    /// as a sweep did while the device was in use.
     fn recovered_owner(&mut self, chunk: Chunk) -> Option<u32> {
         let (group, volume) = (chunk.group, chunk.unit.volume);
         if let Some(owner) = self.owner_index(group, volume) {
@@ -572,7 +576,7 @@ impl UnitMap {
         self.owner_index(group, volume)
     }
 
-    /// Recovery: these blocks of a slot hold no data.
+    /// Recovery: marks blocks of a slot as holding no data.
     pub fn recover_clear(&mut self, slot: u32, blocks: u16) {
         self.valid[slot as usize] &= !blocks;
         self.dirty.put(slot / MAP_ENTRIES, true);
@@ -581,8 +585,8 @@ impl UnitMap {
         }
     }
 
-    /// Ends recovery: frees what is empty or dropped, and makes the rest findable. Tells a chunk that
-    /// two slots claim, if there is one: the map is not to be trusted then.
+    /// Ends recovery: frees empty slots and those of dropped owners, and makes the others findable.
+    /// Fails with a chunk that two slots claim: then the map can't be trusted.
     pub fn index(&mut self) -> Result<(), Chunk> {
         self.begin_sweep(|_, _| true);
         self.sweep(u32::MAX, |_| {});
@@ -723,7 +727,7 @@ mod tests {
         };
         (0..15).for_each(|v| put(&mut map, v, v));
         map.drop_owners(|_, v| v.0 < 5);
-        // Others in new slots, in slots of others, and where the last block of others went.
+        // New owners in new slots, in slots of other owners, and in slots that were cleared.
         (20..25).for_each(|v| put(&mut map, v, v));
         (25..30).for_each(|v| put(&mut map, v - 20, v));
         (30..35).for_each(|v| {

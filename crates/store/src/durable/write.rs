@@ -1,17 +1,17 @@
-//! Writes and zeros: which way each 64 KiB goes, and what stands in the record.
+//! Writes and zeros: how the data of each slot gets there, and what the record contains.
 //!
-//! - No block of the part holds data: **direct**. Data goes to the slot and the record to the log at the
-//!   same time; nothing old is overwritten, so their order does not matter.
-//! - The part is a whole slot, and another one is free: direct, to that one; the record gives the old one
-//!   back.
+//! - No block of the part holds data: **direct**. Data goes to the slot and the record to the log
+//!   at the same time. Nothing old is overwritten, so their order does not matter.
+//! - The part is a whole slot, and another slot is free: direct, to that slot. The record gives the
+//!   old slot back.
 //! - Anything else is **inline**: the record carries the data.
-//! - Zeroed blocks are **cleared**: the record says so, and that is all.
-//! - **Lost** blocks get checksums that nothing fits, in the record alone.
+//! - Zeroed blocks are **cleared**: only the record says so.
+//! - **Lost** blocks get checksums that match nothing, also in the record alone.
 //!
 //! Blocks that are written in part are completed first: with zeros, or with what they hold.
 //!
-//! The checksums that are kept are compared with the one that came with the body, so that there is no moment
-//! at which a bit that flips in memory would be blessed.
+//! The checksums that will be kept are compared with the one that came with the body. So there is
+//! no moment at which data with a flipped bit in memory could get a valid checksum.
 
 use super::format::{NO_SLOT, block_sum, data_crc, lost_sum};
 use super::job::{Fetch, Kind, Op};
@@ -120,15 +120,15 @@ impl Durable {
         }
     }
 
-    /// What the blocks at the ends hold came.
+    /// Continues a write after the rest of the blocks at its ends was read.
     pub(super) fn edges_fetched(&mut self, key: u64, out: &mut Effects) {
         if let Err(error) = self.check(key).and_then(|()| self.place_parts(key, out)) {
             self.end(key, Err(error));
         }
     }
 
-    /// Everything is known: decides the ways, sends data to fresh space, and queues the record. An error:
-    /// the body is not what its checksum says, and nothing was begun.
+    /// Decides how each part is written, sends data to fresh space, and queues the record. Fails if
+    /// the body does not match its checksum; then nothing was begun.
     fn place_parts(&mut self, key: u64, out: &mut Effects) -> Result<(), DiskError> {
         let job = self.jobs.get_mut(key).expect("a job lives until it ends");
         let kind = core::mem::replace(&mut job.kind, Kind::Read { at: 0, len: 0 });
@@ -161,7 +161,7 @@ impl Durable {
         match &body {
             Some(body) => {
                 let blocks = at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
-                // Devices want it aligned in memory, too, for direct I/O.
+                // Direct I/O needs it aligned in memory as well.
                 let data = match blocks {
                     true if (body.as_ptr() as usize).is_multiple_of(ALIGN) => body.clone(),
                     true => out.copy(body),
@@ -189,7 +189,7 @@ impl Durable {
         Ok(())
     }
 
-    /// One part per slot for the blocks of a write, whose data this is.
+    /// Makes one part per slot for a write with this data.
     fn place_data(&mut self, key: u64, write: &mut Write, data: &Buf) {
         let (group, unit) = (write.group, write.unit);
         let job = self.jobs.get_mut(key).expect("a job lives until it ends");
@@ -221,7 +221,7 @@ impl Durable {
         self.jobs.get_mut(key).expect("a job lives until it ends").pins = pins;
     }
 
-    /// One part per slot for blocks that are zeroed whole, as far as they hold data.
+    /// Makes one part per slot for those blocks that are zeroed whole and hold data.
     fn place_clears(&mut self, key: u64, write: &mut Write, blocks: BlockSet) {
         for chunk in 0..super::layout::UNIT_CHUNKS as u8 {
             let zeroed = (blocks.0[chunk as usize / 4] >> (chunk % 4 * 16)) as u16;
@@ -241,7 +241,7 @@ impl Durable {
         }
     }
 
-    /// A part for one block, which holds data.
+    /// Makes a part for one block that holds data.
     fn place_inline(&mut self, write: &mut Write, block: u32, data: Buf) {
         let chunk = (block / SLOT_BLOCKS) as u8;
         let name = Chunk { group: write.group, unit: write.unit, chunk };
@@ -253,7 +253,7 @@ impl Durable {
         write.parts.push(part);
     }
 
-    /// Sends the data of direct parts, as few writes as possible, and queues the record.
+    /// Sends the data of direct parts in as few writes as possible, and queues the record.
     fn send(&mut self, key: u64, mut write: Write, out: &mut Effects) {
         if write.parts.is_empty() && !write.is_marked() {
             return self.end(key, Ok(Buf::EMPTY));
@@ -286,7 +286,8 @@ fn new_write(group: GroupId, unit: UnitKey, at: u32, len: u32, marks: Marks) -> 
     Write { group, unit, first, end, marks, parts: Vec::new() }
 }
 
-/// By slot that a write touches: its chunk, the first block of the write there, and the one behind the last.
+/// Iterates over the slots that a write touches: the chunk, the first block that is written there,
+/// and the block after the last one.
 fn shares(write: &Write) -> impl Iterator<Item = (u32, u32, u32)> + use<> {
     let (first, end) = (write.first, write.end);
     (first / SLOT_BLOCKS..end.div_ceil(SLOT_BLOCKS)).map(move |chunk| {
@@ -300,7 +301,7 @@ fn new_part(slot: u32, chunk: u8, way: Way, blocks: u16) -> Part {
     Part { slot, old: NO_SLOT, chunk, way, blocks, sums, data }
 }
 
-/// The checksums of a part whose data begins with this block of the unit.
+/// Computes the checksums of a part whose data begins with block `first` of the unit.
 fn sum(part: &mut Part, data: &[u8], unit: UnitKey, first: u32) {
     for (i, bytes) in data.chunks_exact(BLOCK as usize).enumerate() {
         let block = first + i as u32;
@@ -308,9 +309,9 @@ fn sum(part: &mut Part, data: &[u8], unit: UnitKey, first: u32) {
     }
 }
 
-/// The CRC-32C of the data of a write of whole blocks, from the checksums that are going to be kept. They
-/// were made before this is compared with what came: what changed in memory before that shows here, what
-/// changes later when the block is read.
+/// Returns the CRC-32C of the data of a write of whole blocks, derived from the checksums that will
+/// be kept. They were computed before this comparison with the CRC that came. So data that changed
+/// in memory earlier is found here, and data that changes later is found when the block is read.
 fn body_crc(write: &Write) -> u32 {
     let blocks = write.parts.iter().flat_map(|p| {
         let first = u32::from(p.chunk) * SLOT_BLOCKS;
@@ -323,8 +324,8 @@ fn mask(first: u32, end: u32) -> u16 {
     (((1u32 << end) - 1) & !((1u32 << first) - 1)) as u16
 }
 
-/// Neighbours as one buffer: without a copy when they are neighbours in memory, too, as the slots' shares
-/// of one long write are.
+/// Joins neighbours into one buffer. There is no copy when they are neighbours in memory as well,
+/// like the slots' shares of one long write.
 pub(super) fn join(parts: Vec<Buf>, out: &mut Effects) -> Buf {
     let (first, rest) = parts.split_first().expect("a run has a part");
     let one = rest.iter().try_fold(first.clone(), |all, part| all.followed_by(part));

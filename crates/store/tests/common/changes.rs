@@ -1,4 +1,4 @@
-//! Jobs of a world that change more than blocks: records of groups, and volumes that go.
+//! Jobs of a world that change more than blocks: records of groups, and drops of volumes.
 
 use super::model::Unit;
 use super::world::{Ask, Pending, World};
@@ -25,7 +25,7 @@ impl World {
         self.start_change(group, change);
     }
 
-    /// All of a group is forgotten. No job of it may run.
+    /// Wipes a group, on which no job may run.
     pub fn wipe(&mut self, group: GroupId) {
         assert!(!self.is_busy(group));
         self.start_change(group, Change::Wipe);
@@ -39,7 +39,7 @@ impl World {
     pub(super) fn drop_volume(&mut self) {
         let volume = VolumeId(self.volume);
         if self.pending.values().any(|p| p.unit.volume == volume || p.unit.volume.0 == 0) {
-            return; // jobs on a volume that goes have a test of their own
+            return; // another test covers jobs on a volume that is dropped
         }
         self.volume += 1;
         self.drops.push((volume, self.next + 1));
@@ -51,7 +51,7 @@ impl World {
         assert!(!store.volumes().contains(&volume));
     }
 
-    /// A job that started after a drop, and had a record, is durable: so is the drop.
+    /// Notes that drops are durable: a job that started after them, and had a record, is durable.
     pub(super) fn drops_are_durable(&mut self, token: u64, p: &Pending) {
         let recorded = matches!(&p.ask, Ask::Write { stamp, .. } if *stamp != 0);
         if recorded {

@@ -1,8 +1,9 @@
-//! A device with a volatile cache, for crashes.
+//! A simulated device with a volatile cache, for crashes.
 //!
-//! Fault model: a write that no flush covers is, at a crash, kept, dropped or torn at 512 bytes, each
-//! sector old, new or garbage; so is one that had not ended. What was never written reads as garbage. On demand: bits rot, writes are lost
-//! or land elsewhere although the device says that they are done.
+//! Fault model: at a crash, a write that no flush covers is kept, dropped or torn at 512 bytes
+//! (each sector is old, new or garbage). The same applies to a write that had not completed. Places
+//! that were never written read as garbage. On request, bits rot, and writes are lost or land
+//! elsewhere although the device reported success.
 
 use base::Prng;
 use std::collections::BTreeMap;
@@ -43,27 +44,28 @@ impl Pages {
     }
 }
 
-/// What happens to a write that no flush covers.
+/// Fate of the writes that no flush covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// All of them are lost.
     Dropped,
     /// All of them are kept.
     Kept,
-    /// Each on its own: kept, lost, or torn.
+    /// Each one on its own: kept, lost, or torn.
     Random,
 }
 
-/// The device.
+/// A simulated device.
 #[derive(Clone)]
 pub struct Disk {
     pub size: u64,
     seen: Pages,
     durable: Pages,
-    /// Writes that no flush covers, in order; true: one that was durable when it ended.
+    /// Writes that no flush covers, in order: number, place, data, and whether the write was
+    /// durable when it completed.
     unflushed: Vec<(u64, u64, Vec<u8>, bool)>,
     ended: u64,
-    /// Writes are durable when they end.
+    /// Every write is durable when it completes.
     pub write_through: bool,
 }
 
@@ -90,7 +92,7 @@ impl Disk {
         self.ended += 1;
     }
 
-    /// A flush that is emitted now covers writes below this number.
+    /// Returns the number of the first write that a flush does not cover if it is emitted now.
     pub fn flush_begins(&self) -> u64 {
         self.ended
     }
@@ -105,7 +107,7 @@ impl Disk {
         });
     }
 
-    /// The power fails; `open` are writes that had not ended.
+    /// Cuts the power. `open` are writes that had not completed.
     pub fn crash(&mut self, open: Vec<(u64, Vec<u8>)>, fate: Fate, prng: &mut Prng) {
         let ended = std::mem::take(&mut self.unflushed).into_iter();
         let ended = ended.map(|(_, at, data, durable)| (at, data, durable));
@@ -120,7 +122,7 @@ impl Disk {
             match choice {
                 0 => {}
                 1 => self.durable.write(at, &data),
-                // What looks most like a batch and is none: the first sector is there, others not.
+                // Only the first sector is there: this resembles a batch most.
                 2 => self.durable.write(at, &data[..SECTOR]),
                 _ => {
                     for (i, sector) in data.chunks(SECTOR).enumerate() {
@@ -137,7 +139,7 @@ impl Disk {
         self.seen = self.durable.clone();
     }
 
-    /// Flips some bits of a byte.
+    /// Flips some bits of the byte at `at`.
     pub fn rot(&mut self, at: u64) {
         let mut byte = [0];
         self.seen.read(at, &mut byte);

@@ -1,4 +1,4 @@
-//! Whole lives of a device: jobs, a crash, a mount, again.
+//! Whole histories of a device: jobs, a crash, a mount, and again.
 
 use super::disk::Fate;
 use super::world::{Crash, World};
@@ -8,7 +8,7 @@ use std::ops::Range;
 use store::durable::layout::{Layout, SMALLEST_GROWTH};
 use store::durable::survey::{CopyState, look};
 
-/// How long.
+/// Length of a history: the number of mounts, and the rounds of jobs after each.
 #[derive(Clone, Copy)]
 pub struct Lives {
     pub lives: u32,
@@ -21,8 +21,8 @@ impl Default for Lives {
     }
 }
 
-/// Random lives of one device: jobs, maybe an error of the device, a crash somewhere, a mount (maybe crashed, too), all compared.
-/// Tells how many jobs ended.
+/// Runs a random history of one device and compares everything: jobs, sometimes a device error, a
+/// crash anywhere, a mount (which sometimes crashes, too). Returns how many jobs completed.
 pub fn random(seed: u64, lives: Lives) -> u64 {
     let mut world = World::new(seed, seed.is_multiple_of(3));
     for life in 0..lives.lives {
@@ -49,7 +49,7 @@ pub fn random(seed: u64, lives: Lives) -> u64 {
     world.ended
 }
 
-/// Random jobs, some of which don't end.
+/// Runs random jobs, some of which don't complete.
 pub fn busy(world: &mut World, rounds: u64) {
     let depth = world.prng.range(1, 12);
     for _ in 0..rounds {
@@ -65,7 +65,7 @@ pub fn busy(world: &mut World, rounds: u64) {
     }
 }
 
-/// Bits of a block rot on the device: the read says which block, and never gives the wrong data.
+/// Rots bits of a block on the device. The read says which block, and never returns wrong data.
 pub fn rot_is_found(seed: u64) {
     let mut world = World::new(seed, false);
     world.mount(None).unwrap();
@@ -85,7 +85,7 @@ pub fn rot_is_found(seed: u64) {
     world.read(group, unit, 0, UNIT);
     world.settle();
     assert_eq!(world.corrupt, [(unit, block as u16, 1)]);
-    // Repaired from the other copy: a whole write of the block.
+    // The repair from the other copy: a whole write of the block.
     world.write(group, unit, block * BLOCK, BLOCK, false);
     world.settle();
     world.may_be_damaged = false;
@@ -94,7 +94,7 @@ pub fn rot_is_found(seed: u64) {
     world.compare_content();
 }
 
-/// The log runs full again and again, while what a checkpoint writes is slow; then a crash.
+/// Fills the log again and again while the writes of checkpoints are slow; then crashes.
 pub fn log_wraps(seed: u64) {
     let mut world = World::new(seed, seed.is_multiple_of(4));
     world.mount(None).unwrap();
@@ -119,14 +119,14 @@ pub fn log_wraps(seed: u64) {
     world.compare();
 }
 
-/// Slots change hands at once, on a device that is nearly full; then a crash.
+/// Makes slots change owners at once, on a device that is nearly full; then crashes.
 pub fn reuse(seed: u64) {
     let mut world = World::new(seed, seed.is_multiple_of(2));
     world.mount(None).unwrap();
     let slots = world.store.as_ref().unwrap().capacity() / (64 << 10);
     fill(&mut world, 0..slots);
     for n in 0..world.prng.range(10, 40) {
-        // What was there goes, and something new wants its place.
+        // Old data is zeroed, and new data needs its slot.
         let old = world.prng.below(slots);
         for (n, zero) in [(old, true), (slots + n, false)] {
             let (unit, at) = slot(n);
@@ -142,7 +142,7 @@ pub fn reuse(seed: u64) {
     world.compare();
 }
 
-/// A group is wiped and written again, while checkpoints begin; then a crash.
+/// Wipes a group and writes it again while checkpoints begin; then crashes.
 pub fn wiped(seed: u64) {
     let mut world = World::new(seed, seed.is_multiple_of(2));
     world.mount(None).unwrap();
@@ -170,19 +170,19 @@ pub fn wiped(seed: u64) {
     world.compare();
 }
 
-/// The unit that the `n`th slot's worth is in, and where it begins there.
+/// Returns the unit of the `n`th slot's data, and where that begins in the unit.
 fn slot(n: u64) -> (UnitKey, u32) {
     let unit = UnitKey { volume: VolumeId(1), index: 2 * (n / 16) as u32 + 1 };
     (unit, (n % 16) as u32 * (64 << 10))
 }
 
-/// Writes the only block of a slot, the `n`th.
+/// Writes one block, alone in the `n`th slot.
 pub fn take(world: &mut World, n: u64) {
     let (unit, at) = slot(n);
     world.write(World::group(unit), unit, at, BLOCK, false);
 }
 
-/// The same for a range of them, as far as there is room; waits for the end.
+/// Does the same for a range of slots while there is room, and waits until all of it is done.
 pub fn fill(world: &mut World, range: Range<u64>) {
     let before = world.fulls;
     for n in range {
@@ -197,11 +197,12 @@ pub fn fill(world: &mut World, range: Range<u64>) {
     world.settle();
 }
 
-/// A run that is to crash, by this fate, after so many operations, on a device that writes through or not. The
-/// random numbers are those of what the crash leaves. True: it ended before.
+/// A run that crashes with this fate after `after` operations, on a device that writes through or
+/// not. `left` drives what the crash leaves. Returns true when the run completed before the crash.
 pub type Doomed = fn(write_through: bool, after: u64, fate: Fate, left: Prng) -> bool;
 
-/// Does it with a crash after no operation, one, two, ..., until it ends before; that is after more than `least`.
+/// Repeats a run with a crash after 0, 1, 2, ... operations, until it completes before the crash.
+/// That must take more than `least` operations.
 pub fn crash_everywhere(least: u64, run: Doomed) {
     const FATES: [Fate; 4] = [Fate::Dropped, Fate::Kept, Fate::Random, Fate::Random];
     for write_through in [false, true] {
@@ -221,7 +222,7 @@ pub fn crash_everywhere(least: u64, run: Doomed) {
     }
 }
 
-/// A full device that grows, twice, with crashes while it does and after what it got was used.
+/// Grows a full device twice, with crashes during the growth and after the new space was used.
 pub fn grown(seed: u64) {
     let mut world = World::new(seed, seed.is_multiple_of(3));
     world.mount(None).unwrap();
@@ -250,8 +251,8 @@ pub fn grown(seed: u64) {
     world.compare();
 }
 
-/// The content of a superblock that says what this device could have been, were it formatted with its present
-/// size; newer than the true ones, and with their uuid.
+/// Returns a superblock that this device could have if it were formatted with its present size. It
+/// is newer than the true superblocks, and has their uuid.
 fn imitation(world: &World) -> [u8; BLOCK as usize] {
     let mut page = [0; BLOCK as usize];
     world.disk.read(0, &mut page);
@@ -262,8 +263,8 @@ fn imitation(world: &World) -> [u8; BLOCK as usize] {
     page
 }
 
-/// A volume that is full of superblocks, on a device that has become larger: none of them counts, wherever it
-/// lies.
+/// Fills a volume with superblocks, on a device that has become larger. None of them counts,
+/// wherever it lies.
 pub fn imitated(seed: u64) {
     let mut world = World::sized(seed, false, 40 << 20);
     world.mount(None).unwrap();
@@ -281,8 +282,8 @@ pub fn imitated(seed: u64) {
         assert!(matches!(started, Started::Pending));
         while store_end(&mut world).is_none() {}
     }
-    // Either of the two that tell where the others are may be damaged, and where the last one will be may be
-    // what another device has left.
+    // Either of the two copies that say where the others are may be damaged. The place of the
+    // future last copy may hold what another device has left there.
     if more > 0 {
         world.disk.write(world.disk.size - (64 << 10), &page, true);
     }
@@ -299,7 +300,7 @@ pub fn imitated(seed: u64) {
     assert_eq!(grew, more > SMALLEST_GROWTH);
 }
 
-/// Ends operations until a job has ended.
+/// Completes device operations until a job completes.
 fn store_end(world: &mut World) -> Option<()> {
     world.store.as_mut().unwrap().flush(&mut world.out);
     let ended = world.store.as_mut().unwrap().finished();
@@ -309,7 +310,7 @@ fn store_end(world: &mut World) -> Option<()> {
     ended.map(|f| drop(f.result.unwrap()))
 }
 
-/// A body that has changed in memory since its checksum was made is refused, and changes nothing.
+/// A body that changed in memory after its checksum was computed is refused and changes nothing.
 pub fn flips(seed: u64) {
     let mut world = World::new(seed, false);
     world.mount(None).unwrap();

@@ -1,4 +1,4 @@
-//! A device, a store on it, and a model of what it has to hold; and crashes.
+//! A simulated device, a store on it, a model of what it has to hold, and crashes.
 #![allow(dead_code, unused_imports)]
 
 mod changes;

@@ -1,13 +1,13 @@
-//! What a device has to hold: a flat model of content, valid blocks and marks.
+//! What a device has to hold: a flat model of content, valid blocks and write metadata.
 //!
-//! Each sector holds the number of its writer and its own address, or zeros.
+//! Each sector holds the number of the write that wrote it and its own address, or zeros.
 
 use base::{BLOCK, BlockSet, Epoch, GroupId, SECTOR, UNIT, UnitKey};
 use std::collections::BTreeMap;
 
 pub const SECTORS: usize = (UNIT / SECTOR) as usize;
 
-/// The bytes that writer `stamp` puts into a sector.
+/// Returns the bytes that the write `stamp` puts into a sector.
 pub fn sector(stamp: u32, unit: UnitKey, index: u32) -> [u8; SECTOR as usize] {
     let mut bytes = [0; SECTOR as usize];
     if stamp != 0 {
@@ -21,7 +21,7 @@ pub fn sector(stamp: u32, unit: UnitKey, index: u32) -> [u8; SECTOR as usize] {
     bytes
 }
 
-/// One unit's content.
+/// Content of one unit.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Unit {
     pub stamps: Vec<u32>,
@@ -35,7 +35,7 @@ impl Default for Unit {
 }
 
 impl Unit {
-    /// A write of `stamp`, or a zero when it is 0.
+    /// Applies a write of `stamp`, or a zero if `stamp` is 0.
     pub fn write(&mut self, stamp: u32, at: u32, len: u32) {
         let range = (at / SECTOR) as usize..((at + len) / SECTOR) as usize;
         self.stamps[range].fill(stamp);
@@ -46,7 +46,7 @@ impl Unit {
         }
     }
 
-    /// True when `data`, which begins at byte `at`, is this content.
+    /// True when `data`, which begins at byte `at` of the unit, equals this content.
     pub fn matches(&self, unit: UnitKey, at: u32, data: &[u8]) -> bool {
         data.chunks_exact(SECTOR as usize).enumerate().all(|(i, bytes)| {
             let index = at / SECTOR + i as u32;
@@ -54,12 +54,12 @@ impl Unit {
         })
     }
 
-    /// Slots that it takes.
+    /// Returns the number of slots that the unit takes.
     pub fn slots(&self) -> u64 {
         (0..16).filter(|c| (self.valid.0[c / 4] >> (c % 4 * 16)) as u16 != 0).count() as u64
     }
 
-    /// Copies the blocks that a range touches, and their valid bits, from another one.
+    /// Copies the blocks that a range touches, with their valid bits, from another unit.
     pub fn take(&mut self, from: &Unit, at: u32, len: u32) {
         let blocks = BlockSet::touching(at, len);
         let mut rest = blocks;
@@ -99,7 +99,7 @@ impl Record {
     }
 }
 
-/// The content of a device.
+/// Content of a device.
 #[derive(Clone, Default)]
 pub struct Model {
     pub units: BTreeMap<(GroupId, UnitKey), Unit>,
@@ -120,7 +120,7 @@ impl Model {
         self.units.iter().any(|((g, _), unit)| *g == group && !unit.valid.is_empty())
     }
 
-    /// Slots that all of it takes.
+    /// Returns the number of slots that all units take.
     pub fn slots(&self) -> u64 {
         self.units.values().map(Unit::slots).sum()
     }

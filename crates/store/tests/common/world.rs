@@ -1,6 +1,7 @@
-//! Runs random jobs on a store, crashes it, mounts it again, and compares.
+//! A world runs random jobs on a store, crashes it, mounts it again, and compares.
 //!
-//! What had ended must be there. What had not ended must be there whole, with its marks, or not at all.
+//! Jobs that had completed must be there. Other jobs must be there whole, with their metadata, or
+//! not at all.
 
 use super::disk::{Disk, Fate};
 use super::model::{Model, Record, Unit, sector};
@@ -31,7 +32,7 @@ pub fn expected() -> Expected {
     Expected { cluster: Some(CLUSTER), device: Some(DeviceId(3)) }
 }
 
-/// As small as possible, so that a short run meets every bound.
+/// Limits as small as possible, so that a short run reaches every one of them.
 pub fn tuning(write_through: bool) -> Tuning {
     let durability = if write_through { Durability::WriteThrough } else { Durability::Flush };
     Tuning {
@@ -46,10 +47,10 @@ pub fn tuning(write_through: bool) -> Tuning {
     }
 }
 
-/// How a life ends.
+/// A crash during a mount.
 #[derive(Clone, Copy, Debug)]
 pub struct Crash {
-    /// After so many device operations.
+    /// The number of device operations before it.
     pub after: u64,
     pub fate: Fate,
 }
@@ -75,31 +76,31 @@ pub struct World {
     pub prng: Prng,
     pub model: Model,
     pub tuning: Tuning,
-    /// Device operations that have not ended; a flush with what it covers.
+    /// Device operations in flight; for a flush, the writes that it covers.
     open: Vec<(Effect, u64)>,
-    /// Those that don't end.
+    /// Operations that don't complete.
     held: Vec<(Effect, u64)>,
     pub(super) pending: BTreeMap<u64, Pending>,
-    /// Volumes that were dropped, and the first token after that.
+    /// Dropped volumes, and the first token after each drop.
     pub(super) drops: Vec<(VolumeId, u64)>,
     pub(super) next: u64,
     pub(super) volume: u32,
-    /// Device operations that ended.
+    /// Number of device operations that completed.
     pub ops: u64,
-    /// Ends come in order.
+    /// Operations complete in the order of their start.
     pub fifo: bool,
     pub ended: u64,
     pub fulls: u64,
     pub corrupt: Vec<(UnitKey, u16, u16)>,
-    /// Writes to neither log nor slots end last.
+    /// Writes that are neither to the log nor to slots complete last.
     pub slow_metadata: bool,
     /// Writes that the device failed: they may have happened, in part or whole.
     failed_writes: Vec<(u64, Vec<u8>)>,
-    /// Reads may find damage: they are not compared then.
+    /// Reads may find damage, so their data is not compared.
     pub may_be_damaged: bool,
-    /// Reads that touch this range fail, so many of them.
+    /// Reads that touch this range fail, as many times as the number says.
     pub unreadable: (Range<u64>, u32),
-    /// Bytes of buffers that were in use while mounting, at most.
+    /// Largest number of buffer bytes in use during the last mount.
     pub most_used: usize,
 }
 
@@ -108,12 +109,12 @@ fn take_finished(store: &mut Durable) -> Vec<Finished> {
 }
 
 impl World {
-    /// A formatted device of [`SIZE`], not mounted.
+    /// Makes a formatted device of [`SIZE`], not mounted.
     pub fn new(seed: u64, write_through: bool) -> World {
         World::sized(seed, write_through, SIZE)
     }
 
-    /// A formatted device of so many bytes, not mounted.
+    /// Makes a formatted device of `bytes`, not mounted.
     pub fn sized(seed: u64, write_through: bool, bytes: u64) -> World {
         let mut world = World {
             disk: Disk::new(bytes, write_through),
@@ -143,7 +144,7 @@ impl World {
         world
     }
 
-    /// The same device at rest once more, not mounted.
+    /// Copies the device, which is at rest. The copy is not mounted.
     pub fn copy(&self) -> World {
         assert!(self.open.is_empty() && self.pending.is_empty());
         let mut copy = World::sized(1, false, self.disk.size);
@@ -169,19 +170,19 @@ impl World {
         }
     }
 
-    /// Mounts; with a crash, maybe not to the end: then it is false.
+    /// Mounts the device. Returns false when the crash came before the end of the mount.
     pub fn mount(&mut self, crash: Option<Crash>) -> Result<bool, MountError> {
         self.mount_as(expected(), self.disk.size, crash)
     }
 
-    /// Mounts after a crash, which came after so many operations; what it holds is what it should hold.
+    /// Mounts after a crash that came after `after` operations, and compares the content.
     pub fn recover(&mut self, after: u64, fate: Fate) {
         self.fifo = false;
         self.mount(None).unwrap_or_else(|e| panic!("after {after}, {fate:?}: {e}"));
         self.compare();
     }
 
-    /// Ends up to three operations; false: so many have ended already.
+    /// Completes up to three operations. Returns false when `ops` have completed in all.
     pub fn step_until(&mut self, ops: u64) -> bool {
         for _ in 0..3 {
             if self.ops >= ops {
@@ -235,7 +236,7 @@ impl World {
         self.open.extend(self.out.drain().map(|e| (e, covers)));
     }
 
-    /// Which operation ends next.
+    /// Picks the operation that completes next.
     fn pick(&mut self) -> usize {
         if self.fifo {
             return 0;
@@ -258,7 +259,7 @@ impl World {
         if fast.is_empty() || self.prng.chance(0.02) { any } else { *self.prng.pick(&fast) }
     }
 
-    /// Ends one operation of the device.
+    /// Completes one operation of the device.
     fn end_one(&mut self) -> (DiskOp, Result<Buf, DiskError>) {
         self.collect();
         assert!(!self.open.is_empty(), "somebody waits, and the device has nothing to do");
@@ -287,7 +288,7 @@ impl World {
         }
     }
 
-    /// Ends one operation and hears what that ends.
+    /// Completes one operation, and the jobs that complete with it.
     pub fn step(&mut self) {
         let (op, result) = self.end_one();
         let store = self.store.as_mut().expect("mounted");
@@ -295,7 +296,8 @@ impl World {
         self.flush();
     }
 
-    /// Ends one operation, or fails it; the caller asks the store what ended. False: there is none.
+    /// Completes one operation, or fails it; the caller asks the store for completed jobs. Returns
+    /// false when there is no operation.
     pub fn end_or_fail(&mut self, error: Option<DiskError>) -> bool {
         self.collect();
         if self.open.is_empty() {
@@ -307,7 +309,7 @@ impl World {
         true
     }
 
-    /// One write or flush fails, if there is one: every job ends with that, and may have happened or not.
+    /// Fails one write or flush, if there is one. All jobs fail, and each may have happened or not.
     pub fn fail_one(&mut self) {
         self.collect();
         let changes = |(e, _): &(Effect, u64)| !matches!(e, Effect::Read { .. });
@@ -346,30 +348,30 @@ impl World {
         self.open_len() > 0
     }
 
-    /// What has not ended now never will, in this life.
+    /// Holds all operations in flight: they don't complete until `release` or a crash.
     pub fn hold(&mut self) {
         self.collect();
         self.held.append(&mut self.open);
     }
 
-    /// The same of writes that begin there.
+    /// Does the same for writes that begin in this range.
     pub fn hold_writes(&mut self, range: Range<u64>) {
         self.collect();
         let begins = |e: &Effect| matches!(e, Effect::Write { at, .. } if range.contains(at));
         self.held.extend(self.open.extract_if(.., |(e, _)| begins(e)));
     }
 
-    /// It ends after all.
+    /// Lets the held operations complete after all.
     pub fn release(&mut self) {
         self.open.append(&mut self.held);
     }
 
-    /// Operations of the device that have not ended.
+    /// Returns the number of device operations in flight.
     pub fn open_len(&self) -> usize {
         self.open.len()
     }
 
-    /// Ends everything.
+    /// Completes all operations and jobs.
     pub fn settle(&mut self) {
         self.flush();
         while self.has_open() {
@@ -378,7 +380,7 @@ impl World {
         assert!(self.pending.is_empty(), "jobs hang: {:?}", self.pending);
     }
 
-    /// The power fails.
+    /// Cuts the power.
     pub fn crash(&mut self, fate: Fate) {
         self.collect();
         self.store = None;
@@ -427,7 +429,7 @@ impl World {
         }
     }
 
-    /// Starts something at random.
+    /// Starts a random job.
     pub fn ask(&mut self) {
         let index = self.prng.below(5) as u32;
         let unit = UnitKey { volume: VolumeId(self.volume), index };
@@ -487,7 +489,7 @@ impl World {
         Marks { dirty: self.prng.chance(0.5), origin }
     }
 
-    /// A write, or a zero, at random marks.
+    /// Starts a write or a zero, with random metadata.
     pub fn write(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32, zero: bool) {
         let len = len.min(UNIT - at);
         if self.is_locked(group, unit, at, len) {
@@ -502,7 +504,7 @@ impl World {
         self.start(token, group, unit, job, marks);
     }
 
-    /// Whole blocks that nobody has any more. What the model has of them is nobody's stamp.
+    /// Loses whole blocks. The model gives them a stamp that no write has.
     pub fn lose(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
         let marks = Marks::default();
         let token =
@@ -534,7 +536,7 @@ impl World {
         }
     }
 
-    // ---- ends ----
+    // ---- completions ----
 
     fn finish(&mut self, f: Finished) {
         let Some(p) = self.pending.remove(&f.token) else { panic!("{} ended twice", f.token) };
@@ -604,7 +606,7 @@ impl World {
 
     // ---- comparing ----
 
-    /// After a mount: decides of each job that had not ended whether it is there, and compares all.
+    /// After a mount: decides for each incomplete job whether it is there, and compares everything.
     pub fn compare(&mut self) {
         let store = self.store.as_ref().expect("mounted");
         let found: BTreeMap<GroupId, Record> = store
@@ -650,7 +652,7 @@ impl World {
         self.compare_content();
     }
 
-    /// A job that had not ended: all of it, or nothing.
+    /// Decides about an incomplete job: all of it is there, or nothing.
     fn resolve(&mut self, p: &Pending, found: &BTreeMap<GroupId, Record>) {
         let mut with = self.model.clone();
         World::apply(&mut with, p);
@@ -694,7 +696,7 @@ impl World {
                     Change::Acted(e) => (found.acted, found.joiner) == (*e, false),
                     Change::Joins(e) => (found.acted, found.joiner) == (*e, true),
                     Change::Base(e) => found.base == *e,
-                    // The records may be the same with and without it.
+                    // The records may be equal with and without it.
                     Change::Wipe if self.model.has_content(p.group) => {
                         self.store.as_ref().expect("mounted").is_empty(p.group)
                     }
@@ -707,7 +709,7 @@ impl World {
         }
     }
 
-    /// A range as the store has it, now.
+    /// Returns a range as the store has it now.
     pub fn fetch(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> Buf {
         let store = self.store.as_mut().expect("mounted");
         let job = Job::Read { at, len };
@@ -728,7 +730,7 @@ impl World {
         }
     }
 
-    /// Content, valid blocks, space and places are the model's.
+    /// Checks that content, valid blocks, space and places are those of the model.
     pub fn compare_content(&mut self) {
         let units: Vec<(GroupId, UnitKey)> = self.model.units.keys().copied().collect();
         for (group, unit) in &units {
