@@ -1,4 +1,4 @@
-//! Switches that each remove one protocol rule. With them the simulator proves that it would notice.
+//! Switches that each remove one protocol rule, to prove that the simulator would notice.
 //!
 //! They are compiled in only with the feature `mutants` (the simulator's builds). Otherwise [`on`]
 //! is a constant `false` and leaves no trace in the code.
