@@ -1,4 +1,4 @@
-//! Clusters on several hosts: namespaces of this machine, and hosts that are reached over SSH.
+//! Clusters on several hosts: namespaces on this machine, and hosts that are reached over SSH.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -35,7 +35,7 @@ fn hosts_in_namespaces_lose_their_cable_and_their_server_and_nothing_else() {
         spaces.deploy(&["--down"])?.ok()?;
         spaces.deploy(&["--down"])?.fails(1, &["no cluster"])?;
         ensure!(!spaces.is_there()?, "a namespace or a cable is left");
-        // The same files, the same cluster.
+        // The same files give the same cluster.
         spaces.up()?;
         spaces.wait_state("healthy")?;
         spaces.nbd("v")?.verify(&content)
