@@ -11,8 +11,7 @@ pub fn crc32c(data: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(data)
 }
 
-/// Returns the CRC-32C of some data followed by a block of 4 KiB, given the CRC of each. The CRC of
-/// no data is 0.
+/// Returns the CRC-32C of some data plus a 4 KiB block, given the CRC of each (no data: 0).
 #[inline]
 pub fn append_block(data: u32, block: u32) -> u32 {
     let [a, b, c, d] = data.to_le_bytes().map(usize::from);

@@ -21,11 +21,10 @@ pub struct Limits {
     /// Executed writes of one client in a group's list from which on the group refuses further
     /// writes of that client, except its lowest unanswered one. Several times `client_ops`.
     pub executed_window: u32,
-    /// Executed writes in a group's list; beyond that the oldest are forgotten. More than
+    /// Executed writes in a group's list; the oldest beyond that are forgotten. More than
     /// `shard_ops`. A list is handed over in one frame, and in one record of a device's log.
     pub executed_group: u32,
-    /// Executed writes in the lists of all groups of a device; beyond that the oldest are
-    /// forgotten.
+    /// Executed writes in all lists of a device; the oldest beyond that are forgotten.
     pub executed_device: u32,
     /// Length of a group's stream, counted from the oldest unfinished operation, at which the
     /// primary takes no more writes.
@@ -47,8 +46,7 @@ pub struct Limits {
     pub stripe_width: u32,
     /// Interval between the beacons that a node sends to each peer whose lease it needs.
     pub beacon_every: Duration,
-    /// How long a granted lease allows the primary to serve reads, counted from the beacon's
-    /// sending.
+    /// How long a lease allows the primary to serve reads, counted from the beacon's sending.
     pub lease: Duration,
     /// How long the granter is bound by its grant, counted from the beacon's receipt: 1.25 leases.
     pub grace: Duration,
@@ -75,8 +73,7 @@ pub struct Limits {
     /// How long a device is away before its copies are rebuilt on others. Longer than a restart, so
     /// that a restart moves nothing.
     pub rebuild_after: Duration,
-    /// How long a device that leaves and returns too often is quarantined the first time. Zero:
-    /// never.
+    /// Duration of the first quarantine of a device that leaves and returns too often. Zero: none.
     pub quarantine: Duration,
     /// A device is slow if its operations, or its host's answers, take at least this long and
     /// several times as long as those of other devices in the pool. Zero: no device counts as slow.
@@ -88,8 +85,7 @@ pub struct Limits {
     /// Of these, groups that one device sends copies of, and as many that it receives. There may be
     /// more while they have less than `moving_bytes`.
     pub moves_per_device: u32,
-    /// Bytes being copied from one device, and to one device, beyond which `moves_per_device`
-    /// applies.
+    /// Bytes being copied from a device, or to it, beyond which `moves_per_device` applies.
     pub moving_bytes: u64,
     /// Percent of a device's capacity that is reserved for rebuilding lost copies (the spare).
     pub spare_percent: u32,

@@ -26,9 +26,8 @@ pub struct gabion_cluster {
 }
 
 /// Opens a cluster: connects to it as a client, and waits until an MDM has accepted the client.
-/// `mdm` has the addresses of its MDMs: `IP:PORT`, several of them separated by commas; or
-/// `dir:PATH` with the directory of a cluster that `gabion up` runs on this machine. `options` may
-/// be `NULL`.
+/// `mdm` has the addresses of its MDMs: `IP:PORT`, separated by commas; or `dir:PATH` with the
+/// directory of a cluster that `gabion up` runs on this machine. `options` may be `NULL`.
 ///
 /// Returns 0, or a negative errno with a message in `gabion_last_error(NULL)`: `-EINVAL` (an
 /// argument), `-ETIMEDOUT` (no MDM accepted the client), or an errno of the system.

@@ -64,8 +64,7 @@ pub(crate) fn errno(error: BlockError) -> c_int {
     }
 }
 
-/// Returns a message for a negative errno of this library. The text is valid as long as the program
-/// runs.
+/// Returns a message for a negative errno of this library. The text stays valid forever.
 #[unsafe(no_mangle)]
 pub extern "C" fn gabion_strerror(result: i64) -> *const c_char {
     let text = match i32::try_from(result.saturating_neg()).unwrap_or(0) {

@@ -5,8 +5,7 @@
 //! next `gabion_poll`, and a later one takes its answer from the socket. So no I/O crosses threads.
 //! Data is copied once, between the caller's memory and a pooled buffer.
 //!
-//! `include/gabion.h` is generated from the comments here; `docs/reference/libgabion.md` is for
-//! users.
+//! `include/gabion.h` is generated from these comments; users read `docs/reference/libgabion.md`.
 //!
 //! Invariants:
 //! - The library checks everything that the caller passes, as far as it can be checked. Every
@@ -49,8 +48,7 @@ pub const GABION_VERSION: u32 = 100;
 /// All writes of Gabion are, so the flag changes nothing. It exists for callers that pass it on.
 pub const GABION_FUA: u32 = 1;
 
-/// For `gabion_write_zeroes`: keep the range allocated, so that a later write can't run out of
-/// space.
+/// For `gabion_write_zeroes`: keep the range allocated, so that later writes find space.
 pub const GABION_NO_HOLE: u32 = 2;
 
 /// Choose io_uring where the kernel allows it, else epoll.
@@ -105,8 +103,7 @@ pub struct gabion_volume_info {
     pub sector: u32,
     /// Requests are most efficient in multiples of this many bytes.
     pub block: u32,
-    /// The longest read or write, in bytes. Discards and zeroing may have up to 4 GiB less one
-    /// sector.
+    /// Longest read or write, in bytes. Discards and zeroing: up to 4 GiB less one sector.
     pub max_transfer: u32,
     /// Always 0.
     pub reserved: u32,

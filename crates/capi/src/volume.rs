@@ -75,8 +75,7 @@ pub unsafe extern "C" fn gabion_volume_close(volume: *mut gabion_volume) -> c_in
     if volume.is_null() {
         return 0;
     }
-    // SAFETY: the caller promises it. The volumes of a poisoned cluster are freed when it is
-    // closed.
+    // SAFETY: the caller promises it. Closing a poisoned cluster frees its volumes.
     if let Err(code) = unsafe { guard::enter_volume(volume, |_, _| Ok(())) } {
         return code;
     }
@@ -137,8 +136,7 @@ pub unsafe extern "C" fn gabion_volume_size(volume: *mut gabion_volume) -> i64 {
 /// `-EAGAIN` (the queue is full), `-EINVAL`.
 ///
 /// # Safety
-/// `volume` is an open volume. `data` has `len` bytes, which nothing else uses until the
-/// completion.
+/// `volume` is an open volume. `data` has `len` bytes, unused elsewhere until the completion.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gabion_read(
     volume: *mut gabion_volume,

@@ -33,8 +33,7 @@ pub struct Held {
     pub group: GroupId,
     /// Its replicas, preferred primary first.
     pub replicas: Pair,
-    /// Its weight: bytes that it holds or may come to hold. Groups of weight 0 are balanced by
-    /// number.
+    /// Bytes that it holds or may come to hold. Groups of weight 0 are balanced by number.
     pub weight: u64,
 }
 
@@ -183,8 +182,7 @@ impl<'a> Scales<'a> {
     }
 
     /// Returns the best home for a replica. That is a home with room for the group under its share
-    /// that is rarely a partner of the other replica's home; otherwise the one furthest below its
-    /// share.
+    /// that is rarely a partner of the other replica's home; otherwise the one that lacks most.
     fn home_for(&self, group: usize, side: usize) -> Option<usize> {
         let may = |to: &usize| self.fits(group, side, *to);
         let least = |a: &usize, b: &usize| self.relative(*a).total_cmp(&self.relative(*b));
@@ -346,8 +344,7 @@ impl<'a> Scales<'a> {
         false
     }
 
-    /// Returns true if the replica has not moved yet, or moves anyway and may as well get another
-    /// home.
+    /// Returns true if the replica has not moved yet, or moves anyway and may get another home.
     fn may_go(&self, group: usize, from: usize) -> bool {
         match self.housed[group] {
             Some(side) => self.at[group][side] == from,
@@ -378,8 +375,7 @@ impl<'a> Scales<'a> {
         self.relative(from) - self.relative(to)
     }
 
-    /// Returns true if the move brings both homes closer to their shares (the sum of squares
-    /// falls).
+    /// Returns true if the move reduces the sum of squared deviations of the two homes.
     fn helps(&self, group: usize, from: usize, to: usize) -> bool {
         let weight = self.held[group].weight as f64;
         let step = weight / 2.0 * (1.0 / self.share[from] + 1.0 / self.share[to]);
@@ -391,8 +387,7 @@ impl<'a> Scales<'a> {
         self.excess[home] / self.share[home]
     }
 
-    /// Returns how often this home is already a partner of the other replica's home; less is
-    /// better.
+    /// Returns how often this home is a partner of the other replica's home; less is better.
     fn rarity(&self, group: usize, side: usize, to: usize) -> (bool, u32) {
         match self.at[group][1 - side] {
             HOMELESS => (false, 0),

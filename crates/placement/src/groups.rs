@@ -4,8 +4,7 @@
 //! groups has its share afterwards: its part of `devices * groups_per_device` by capacity, exactly
 //! if the sum allows it, and at most [`MAX_REPLICAS`]. Its pairs are spread evenly over its
 //! partners, which are all other devices, or [`crate::PARTNERS`] of them. It is the preferred
-//! primary (first of the pair) of half of its groups. Existing groups are counted and never
-//! changed.
+//! primary (first of the pair) of half of its groups. Existing groups count and never change.
 //!
 //! This module does not move groups off a device, and does not know which volume uses a group.
 
@@ -134,8 +133,7 @@ impl Table {
 
     /// Returns the best partner for `a`: one of its present partners if either of the two has
     /// enough of them; among those the one with the fewest common groups relative to its share,
-    /// then the one with the highest need. There always is one, since there are at least two
-    /// servers.
+    /// then the one with the highest need. There always is one, as there are two servers.
     fn partner(&self, a: usize) -> usize {
         let n = self.need.len();
         let elsewhere = |b: &usize| self.server[*b] != self.server[a];
@@ -213,8 +211,7 @@ fn servers(devices: &[Device]) -> Result<(Vec<usize>, usize), TooFewServers> {
     Ok((devices.iter().map(number).collect(), servers.len()))
 }
 
-/// Returns the number of groups that each device should be in: by capacity, `per_device` on
-/// average.
+/// Returns each device's number of groups: by capacity, `per_device` on average.
 fn shares(devices: &[Device], per_device: u32) -> Result<Vec<u64>, TooFewServers> {
     let all = (devices.len() as u64 * u64::from(per_device)) as f64;
     let share = |part: f64| ((all * part + 0.5) as u64).max(u64::from(per_device.min(1)));

@@ -1,5 +1,4 @@
-//! Computes which groups change their preferred primary, so that every device leads half of its
-//! groups.
+//! Swaps preferred primaries of groups, so that every device leads half of its groups.
 
 use crate::balance::TOLERANCE;
 use alloc::vec;

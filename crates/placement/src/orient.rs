@@ -1,5 +1,4 @@
-//! Decides which replica of a pair is the preferred primary, so that each device is first as often
-//! as second.
+//! Chooses the preferred primary of each pair, so that each device leads half of its pairs.
 //!
 //! A group is an edge from its preferred primary to the other replica. First each edge gets the
 //! direction that looks best, then paths from devices that lead too often to devices that lead too

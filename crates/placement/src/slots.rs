@@ -4,8 +4,7 @@
 //! preferred primary, and partner, as often as its part of the capacity says, as far as its groups
 //! allow. Any two devices share about as many groups as any other two, so that all others rebuild
 //! the copies of a lost one. Neighbouring slots have different primaries, so that a sequential
-//! stream uses all servers. If there are more devices than slots, different volumes use different
-//! devices.
+//! stream uses all servers. If there are more devices than slots, volumes use different devices.
 
 use crate::groups::{Device, TooFewServers, parts, places};
 use alloc::collections::BTreeMap;
@@ -30,8 +29,7 @@ pub fn choose_slots(
 ) -> Result<Vec<GroupId>, TooFewServers> {
     let (parts, place) = (parts(devices)?, places(devices));
     let part = |d: DeviceId| place.get(&d).map_or(1e-9, |p| parts[*p]);
-    // A device's turn is due at this point of all turns: its turns have regular distances, and a
-    // random start.
+    // Time of a device's next turn: its turns are at regular intervals, with a random start.
     let due = |turns: u32, d: DeviceId, salt: u64| {
         let begin = prng::mix(u64::from(volume.0) << 32 | u64::from(d.0) ^ salt) >> 11;
         (f64::from(turns) + begin as f64 / (1u64 << 53) as f64) / part(d)

@@ -3,8 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Largest number of devices that one device shares groups with (its scatter width), if there are
-/// more.
+/// Most devices that one device shares groups with: its scatter width.
 ///
 /// All partners rebuild a device when it fails. More of them would not help, because these already
 /// copy faster than any network. But each pair that shares groups costs a link and its beacons, and

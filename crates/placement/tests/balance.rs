@@ -231,8 +231,7 @@ fn change(world: &mut World, prng: &mut Prng) {
 
 #[test]
 fn where_servers_stand_in_the_way_two_replicas_move_in_turn() {
-    // All groups but a few are on servers 1 and 2. The new device is on the same server as the
-    // surplus.
+    // Half of the groups are on servers 1 and 2, and the new device is on server 3.
     let mut devices = cluster(3, 1);
     let pair = |i: u32| if i < 20 { [1, 2] } else { [2, 3] };
     let held = |i: u32| Held { group: GroupId(i + 1), replicas: pair(i).map(DeviceId), weight: 1 };

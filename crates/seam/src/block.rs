@@ -38,8 +38,7 @@ pub struct BlockRequest {
     pub body: Buf,
 }
 
-/// The reason why a request failed. Conditions that heal by themselves are not here: such requests
-/// wait.
+/// The reason why a request failed. Requests wait for conditions that heal by themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockError {
     /// The volume does not exist (any more), or is not mapped to this client.

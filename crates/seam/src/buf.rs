@@ -1,5 +1,4 @@
-//! Aligned, pooled, reference-counted buffers. They hold a payload all the way between socket and
-//! device.
+//! Aligned, pooled, reference-counted buffers. A payload stays in one from socket to device.
 //!
 //! A [`Buf`] is a view of a block of memory that starts on a 4 KiB boundary. Clones and slices
 //! share the block. When the last view is dropped, the block returns to its pool. A pool belongs to
@@ -70,8 +69,7 @@ impl BufPool {
                 Block::allocate(capacity, class as u8, Rc::as_ptr(shared))
             }
         };
-        // SAFETY: the block is live; a reused one was put away with its last view, so nothing else
-        // refers to it.
+        // SAFETY: the block is live, and a reused one has no views left.
         let b = unsafe { block.as_ref() };
         b.refs.set(1);
         // SAFETY: the pointer is this very `Rc`'s.
@@ -247,8 +245,7 @@ impl Drop for Buf {
             return;
         }
         let pool = b.pool;
-        // SAFETY: this block is counted in the pool's `Rc`, so the pool lives until the end of this
-        // function.
+        // SAFETY: this block is counted in the pool's `Rc`, so the pool lives until the last line.
         let shared = unsafe { &*pool };
         shared.used.set(shared.used.get() - b.capacity);
         let class = b.class as usize;

@@ -81,8 +81,7 @@ pub trait Harness {
     /// Runs each probe as a separate node until all are done ([`Probe::is_done`]) or [`DEADLINE`]
     /// has passed, and returns them in the same order.
     ///
-    /// Once all are done, no probe gets any further event, such as the end of another probe's
-    /// driver.
+    /// Once all are done, no probe gets further events (the end of another one's driver, say).
     ///
     /// Each probe gets one listener for [`crate::Port::Peer`] and one device of at least 64 MiB.
     /// All listeners are open, and each probe has received its [`Place`] through [`Probe::meet`],

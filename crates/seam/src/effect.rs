@@ -191,8 +191,7 @@ impl Effects {
         &self.pool
     }
 
-    /// Returns the node's random numbers, for jitter and load spreading. Correctness never depends
-    /// on them.
+    /// Returns the node's random numbers, for jitter and load spreading, not for correctness.
     pub fn prng(&mut self) -> &mut Prng {
         &mut self.prng
     }

@@ -17,8 +17,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, UnitKey, VolumeId, mutant};
 
-/// The unit in a marker of a single group. Builds that do not know it treat the marker as one for
-/// all groups.
+/// The unit in a marker of a single group. Older builds take the marker for one of all groups.
 const HERE: UnitKey = UnitKey { volume: VolumeId(0), index: 1 };
 
 /// A client's incarnation, and the number below which its writes may have been forgotten.
@@ -47,8 +46,7 @@ impl Number {
 /// Numbers of single groups.
 #[derive(Clone, Debug, Default)]
 struct Single {
-    /// Each number with the order of its last raise. Client 0: every write of all incarnations up
-    /// to this one.
+    /// Each number with the order of its last raise. Client 0: all incarnations up to this one.
     numbers: BTreeMap<(GroupId, SdcId), (Number, u64)>,
     /// How many numbers each group has.
     counts: BTreeMap<GroupId, usize>,

@@ -6,8 +6,7 @@
 //! ([`Journal::survives`]) keeps no records, and the caller need not make any.
 //!
 //! One device operation may complete many jobs, or none (group commit), so the caller polls
-//! completed jobs with [`Journal::finished`]. Changes of replication's own records are jobs as
-//! well.
+//! completed jobs with [`Journal::finished`]. Changes of replication's records are jobs, too.
 //!
 //! Every change is a *delta* for which the last writer wins, per block, per client or per field:
 //! replaying a part of the history over a state that already contains some of it gives the state
@@ -129,8 +128,7 @@ pub struct Marks {
 /// A result of a walk over a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
-    /// A range of one unit that holds data. It consists of whole blocks, some of which may be
-    /// empty.
+    /// A range of one unit that holds data. Some of its whole blocks may be empty.
     Held {
         /// The group.
         group: GroupId,
@@ -159,8 +157,7 @@ pub enum Walk {
 pub enum Change {
     /// The replica takes part in this epoch (R2).
     Acted(Epoch),
-    /// The replica takes part in this epoch as a joiner: others may acknowledge writes that it does
-    /// not have.
+    /// The replica takes part in this epoch as a joiner: it may lack acknowledged writes.
     Joins(Epoch),
     /// The replica was equal to another in-sync replica at this epoch's seal.
     Base(Epoch),
@@ -196,15 +193,13 @@ pub struct GroupRecord {
     pub executed: Vec<ExecutedBlocks>,
 }
 
-/// The content of one device, by group and unit. Ranges are in bytes within the unit, multiples of
-/// 512.
+/// The content of one device, by group and unit. Ranges are bytes in the unit, multiples of 512.
 ///
 /// Jobs on overlapping *blocks* never run at the same time; the caller's range locks ensure that.
 /// The caller ends each batch of calls with one [`Journal::flush`].
 pub trait Journal {
     /// Starts a job. The metadata of a write or zero becomes durable together with it, atomically;
-    /// `marks` of a read are ignored. A pending job is returned by [`Journal::finished`] when it
-    /// ends.
+    /// `marks` of a read are ignored. [`Journal::finished`] returns a pending job when it ends.
     fn start(
         &mut self,
         token: u64,
@@ -231,8 +226,7 @@ pub trait Journal {
     /// a write that a crash interrupted.
     fn rest(&mut self, _out: &mut Effects) {}
     /// Returns true if a write to this range needs no new space because all of its slots hold data.
-    /// Slots that are only reserved, or that a running job is filling, do not count: they may be
-    /// freed again.
+    /// Slots that are reserved, or filled by a running job, do not count: they may be freed again.
     fn has_space_for(&self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool;
     /// Reserves space for a later write to this range. Returns false if there is none.
     fn reserve(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool;
@@ -266,8 +260,7 @@ pub trait Journal {
     fn forgotten(&self) -> Option<&Forgotten> {
         None
     }
-    /// Returns false for a device that stores nothing (NULL): nothing needs to be copied or
-    /// recorded.
+    /// Returns false for a device that stores nothing (NULL), so nothing is copied or recorded.
     fn keeps_data(&self) -> bool {
         true
     }
@@ -276,8 +269,7 @@ pub trait Journal {
     fn survives(&self) -> bool {
         true
     }
-    /// Returns the error after which the device can't continue, if there is one. Its content is
-    /// unknown then.
+    /// Returns the error that stopped the device, if any. Its content is unknown then.
     fn failed(&self) -> Option<DiskError> {
         None
     }

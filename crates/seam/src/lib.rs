@@ -2,8 +2,7 @@
 //!
 //! A [`Node`] consumes one [`Event`] at a time and emits [`Effect`]s. It never touches a clock,
 //! socket, device or random source directly. Two drivers run the same nodes: `rt` on real hardware,
-//! `sim` in virtual time under faults. [`contract`] states the promises of a driver, and tests
-//! them.
+//! `sim` in virtual time under faults. [`contract`] has a driver's promises and their tests.
 #![no_std]
 extern crate alloc;
 

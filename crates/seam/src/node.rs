@@ -56,8 +56,7 @@ pub trait Node {
     }
 
     /// Handles one event. Never blocks and does bounded work. `now` is never earlier than the
-    /// moment at which the event's data arrived in this process, so a lease check against `now` is
-    /// valid.
+    /// moment at which the event's data arrived in this process, so lease checks may use `now`.
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects);
 
     /// Ends a batch of events and sends what `on` deferred. Batching is thus a property of the

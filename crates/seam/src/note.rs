@@ -49,8 +49,7 @@ pub enum Note {
     Unserved {
         /// Groups whose copies are all gone.
         lost: u32,
-        /// Groups that wait for a device that is away, or until it is known which replica has
-        /// everything.
+        /// Groups that wait for a device, or until it is known which replica has everything.
         away: u32,
     },
     /// The number of this device's groups whose copies are all gone has changed.
@@ -58,8 +57,7 @@ pub enum Note {
         /// Number of groups.
         groups: u32,
     },
-    /// This MDM continues without the others, by an operator's order, and asks servers for their
-    /// state.
+    /// By an operator's order this MDM continues without the others, and queries the servers.
     Recovering {
         /// Number of recoveries of this cluster, including this one.
         number: u32,
@@ -291,8 +289,7 @@ pub enum Note {
     },
     /// This MDM belongs to no cluster, and waits until one admits it.
     Waiting,
-    /// This MDM's log names another address than its own: it asks there whether another process
-    /// serves.
+    /// This MDM's log names another address than its own: it asks there for another process.
     Moved {
         /// The address in the log.
         from: SocketAddr,

@@ -60,8 +60,7 @@ pub struct Hello {
     /// Its incarnation; 0 if it has none yet. An MDM draws its own at random.
     #[prost(uint64, tag = "4")]
     pub incarnation: u64,
-    /// The number of this connection in its incarnation. A higher one ends all lower ones (rule
-    /// R8).
+    /// The number of this connection in its incarnation. It ends all lower ones (rule R8).
     #[prost(uint64, tag = "5")]
     pub session: u64,
     /// The oldest protocol version that the sender supports.
@@ -137,8 +136,7 @@ pub struct Welcome {
     /// For authentication; empty for now.
     #[prost(bytes = "vec", tag = "9")]
     pub auth: Vec<u8>,
-    /// From an MDM to another one, or to a command line: the cluster's MDMs. Sent again when they
-    /// change.
+    /// From an MDM to an MDM or a command line: the cluster's MDMs. Sent again when they change.
     #[prost(message, repeated, tag = "20")]
     pub mdms: Vec<MdmInfo>,
     /// MDM to data server: send your `Report` before you register.
@@ -308,8 +306,7 @@ pub struct Registered {
     /// The incarnation of this process.
     #[prost(uint64, tag = "3")]
     pub incarnation: u64,
-    /// The map version at which this incarnation is known. The process must not act on an older
-    /// map.
+    /// The map version at which this incarnation is known. Act on no older map.
     #[prost(uint64, tag = "4")]
     pub map: u64,
     /// Number of scrubs of the device that were ordered until now. For clients: 0.
@@ -369,8 +366,7 @@ pub struct Heartbeat {
     /// Devices that have been slow lately (SDS).
     #[prost(message, repeated, tag = "31")]
     pub slow: Vec<SlowDevice>,
-    /// True if a write to a thin volume was refused in the last seconds because only the spare is
-    /// left (SDS).
+    /// True if a write to a thin volume was refused lately because only the spare is left (SDS).
     #[prost(bool, tag = "32")]
     pub only_spare: bool,
     /// Number of records from the start of the device's log that are durable, together with their

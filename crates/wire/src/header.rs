@@ -124,8 +124,7 @@ codes! {
         /// Primary to secondary or joiner: asks for its state in this epoch.
         SyncStart = 23,
         /// Answer: base epoch in `lsn`, dirty blocks in the body (`records::UnitBlocks`), in as
-        /// many frames as necessary (flag `MORE`). With flag `FULL` the replica has nothing: copy
-        /// everything.
+        /// many frames as necessary (flag `MORE`). With flag `FULL` the replica has nothing.
         SyncState = 24,
         /// Primary to joiner: delete all data of this group. Answered by `SyncState`.
         SyncWipe = 25,
@@ -145,13 +144,11 @@ codes! {
         Registered = 32,
         /// SDS or SDC to MDM. Body: `control::Heartbeat`.
         Heartbeat = 33,
-        /// Asks for everything newer than `map`. With flag `WAIT` the answer comes as soon as there
-        /// is something.
+        /// Asks for everything newer than `map`. With flag `WAIT` the answer waits for news.
         MapPull = 34,
         /// Answer, or a part of it. Body: `control::MapPage`.
         MapPage = 35,
-        /// SDS to MDM: proposes changes. Body: `control::Proposal`. Repeated until the map shows
-        /// them.
+        /// SDS to MDM: proposes changes, until the map shows them. Body: `control::Proposal`.
         Proposal = 36,
         /// SDS to MDM, before it registers, if the welcome asks for it. Body: `control::Report`.
         Report = 37,
@@ -160,8 +157,7 @@ codes! {
         /// Answer to `Admin`. Body: `control::AdminReply`.
         AdminReply = 41,
         /// MDM to MDM, on the link that the sender dialled: a part of a consensus message. `seq` is
-        /// the number of the message on this link, `at` the offset of the part, `len` the length of
-        /// the message.
+        /// the number of the message on this link, `at` the offset of the part, `len` its length.
         Raft = 50,
     }
 }
@@ -182,8 +178,7 @@ codes! {
         Lost = 4,
         /// No such volume.
         NoVolume = 5,
-        /// The range leaves the volume or the unit, or the operation has the highest possible
-        /// number.
+        /// The range leaves the volume or unit, or the operation has the highest possible number.
         OutOfRange = 6,
         /// The device failed.
         Media = 7,

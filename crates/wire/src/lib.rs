@@ -5,8 +5,7 @@
 //! parse anything else. Control messages are Protocol Buffers in the body ([`control`]): tagged
 //! fields survive rolling upgrades. `docs/internals/protocol.md` explains each frame.
 //!
-//! This crate defines layouts, not behaviour: other crates decide which process may send a frame,
-//! and when.
+//! This crate defines layouts, not behaviour: other crates decide who may send a frame, and when.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -1,5 +1,4 @@
-//! A device that fails on demand: a file system that consists of one file is mounted over it. Needs
-//! root.
+//! A device that fails on demand: a file system of one file is mounted over it. Needs root.
 
 use anyhow::{Context, Result};
 use fuser::{

@@ -1,5 +1,4 @@
-//! Temporary folders. They are removed if their test passes, and kept with the processes' logs if
-//! it fails.
+//! Temporary folders: removed if their test passes, kept with the processes' logs if it fails.
 
 use anyhow::Result;
 use std::cell::RefCell;

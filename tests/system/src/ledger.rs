@@ -35,8 +35,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Creates a ledger for part `n` of `of` of the first `bytes` of a volume. Nothing is written
-    /// yet.
+    /// Creates an empty ledger for part `n` of `of` of the first `bytes` of a volume.
     pub fn new(n: u64, of: u64, bytes: u64) -> Ledger {
         let sectors = bytes / SECTOR / of / BLOCK * BLOCK;
         let part = n * sectors..(n + 1) * sectors;
@@ -67,8 +66,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records the writes of the same writer elsewhere, which did `count` of them and maybe one
-    /// more.
+    /// Records the writes of the same writer elsewhere: `count` of them and maybe one more.
     pub fn take_over(&mut self, count: u64) {
         for _ in 0..count {
             let (_, sectors, number) = self.draw();

@@ -92,8 +92,7 @@ impl Nbd {
         }
     }
 
-    /// Sends a request and waits for its answer. After a [`Refused`] error the connection still
-    /// works.
+    /// Sends a request and waits for its answer. A [`Refused`] error leaves the connection usable.
     pub fn request(&mut self, command: u16, at: u64, len: u32, data: &[u8]) -> Result<Vec<u8>> {
         self.send(command, 0, at, len, data)?;
         let mut reply = [0; 16];

@@ -1,8 +1,8 @@
 //! Steady small I/O that detects every stall and every wrong byte.
 //!
 //! Each thread writes 4 KiB blocks that identify the thread and the write, reads them back at once,
-//! and records them. At the end all blocks are read again. The longest request is the longest
-//! stall.
+//! and records them. At the end it reads all blocks again. The longest request counts as the
+//! longest stall.
 
 use crate::bytes::Random;
 use crate::nbd::Nbd;

@@ -1,7 +1,6 @@
 //! Compares copies byte for byte, from the device files of a cluster that is down.
 //!
-//! The content of a volume on a device comes from `gabion inspect`, which only knows that one
-//! device.
+//! The content on a device comes from `gabion inspect`, which only knows that one device.
 
 use crate::{Folder, MIB, gabion};
 use anyhow::{Context, Result, ensure};

@@ -1,7 +1,6 @@
 //! Flips bits on a device, with or without its server running.
 //!
-//! Only data is hit, not the structures that locate the data (`docs/internals/on-disk.md`), and not
-//! the log.
+//! Only data is hit, not the log or other metadata (`docs/internals/on-disk.md`).
 
 use crate::bytes::Random;
 use crate::gabion;

@@ -4,8 +4,7 @@ use crate::bytes::crc32c;
 use anyhow::{Result, ensure};
 use std::io::Read;
 
-/// Returns a complete header: magic, checksums, length, version and kind. All other fields are
-/// zero.
+/// Returns a header with magic, checksums, length, version and kind. All else is zero.
 pub fn header(kind: u8, version: u16, body: &[u8]) -> Vec<u8> {
     let mut head = vec![0; 128];
     head[..4].copy_from_slice(b"GABN");

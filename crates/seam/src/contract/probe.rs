@@ -40,8 +40,7 @@ impl Probe {
         self.place = Some(place);
     }
 
-    /// Returns true if the role is finished. May be called at any time between two calls of the
-    /// driver.
+    /// Returns true if the role is finished. May be called between any two calls of the driver.
     pub fn is_done(&self) -> bool {
         self.started && self.role.is_done()
     }

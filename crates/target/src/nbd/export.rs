@@ -1,6 +1,5 @@
 //! The interface through which a session learns about volumes. The session queries it each time an
-//! answer depends on it, and stores only what it told the client. Names and ids come from
-//! elsewhere.
+//! answer depends on it, and stores only what it told the client. It does not assign names or ids.
 
 use alloc::string::String;
 use base::VolumeId;

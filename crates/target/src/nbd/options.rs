@@ -72,8 +72,7 @@ pub(crate) struct MetaQuery<'a> {
 }
 
 impl<'a> MetaQuery<'a> {
-    /// Returns `None` if the data is malformed. In a `list`, no query and `base:` both mean
-    /// everything.
+    /// Returns `None` if the data is malformed. In a `list`, no query and `base:` mean all.
     pub(crate) fn parse(data: &'a [u8], list: bool) -> Option<MetaQuery<'a>> {
         let mut data = Cursor(data);
         let name = data.string()?;

@@ -11,8 +11,7 @@
 //! - No action follows [`Action::Close`].
 //!
 //! Option haggling is in `negotiate`. The session does not retry, order or cache anything, and does
-//! not wait for durability: a completion means durable (rule R7), so flush and FUA need nothing
-//! special.
+//! not wait for durability: a completion means durable (rule R7), so flush and FUA are trivial.
 
 use super::export::Exports;
 use super::extents::Runs;

@@ -119,8 +119,7 @@ impl Rig {
             match self.framer.frame(&self.input) {
                 Ok(Framing::Frame { head, body }) => {
                     if self.input.len() < head + body {
-                        // The framer counts the frame as delivered, so this code would have to wait
-                        // for the rest.
+                        // The framer counts the frame as delivered, so the rest has to be there.
                         panic!("tests feed whole frames");
                     }
                     let frame: Vec<u8> = self.input.drain(..head + body).collect();

@@ -31,8 +31,7 @@ impl Intent {
         matches!(self, Intent::Remove | Intent::Protect)
     }
 
-    /// Returns true if it counts for the state of the cluster: it is neither removed, nor new and
-    /// not admitted.
+    /// Returns true if it counts for the cluster's state: neither removed nor waiting.
     pub fn counts(self) -> bool {
         !matches!(self, Intent::Removed | Intent::Waiting)
     }
@@ -112,8 +111,7 @@ pub struct GroupInfo {
     #[prost(uint32, tag = "30")]
     pub leaving: u32,
     /// After a recovery of the MDMs, whether it is known which replica has every acknowledged
-    /// write. 0: it is known. 1: not until devices have reported. 2: it is not known, and no report
-    /// can tell.
+    /// write. 0: it is known. 1: not until devices have reported. 2: no report can tell.
     #[prost(uint32, tag = "80")]
     pub doubt: u32,
 }
@@ -221,8 +219,7 @@ pub struct MapPage {
     /// Last part: all volumes that exist (rule R9).
     #[prost(uint32, repeated, tag = "7")]
     pub live: Vec<u32>,
-    /// Last part: ids below this one that are in neither `live` nor `unknown` belong to deleted
-    /// volumes.
+    /// Last part: lower ids that are in neither `live` nor `unknown` belong to deleted volumes.
     #[prost(uint32, tag = "8")]
     pub next_volume: u32,
     /// Last part: ids that lost MDMs may have given to volumes. Their data is kept, and not served.

@@ -168,8 +168,7 @@ pub struct PoolInfo {
     /// Policy for copies that only move data; absent: the default.
     #[prost(message, optional, tag = "3")]
     pub rebalance: Option<PolicyInfo>,
-    /// Percent of each device that is reserved for copies that replace lost ones; absent: the
-    /// default.
+    /// Percent of each device that is reserved for rebuilds; absent: the default.
     #[prost(uint32, optional, tag = "4")]
     pub spare: Option<u32>,
 }

@@ -116,8 +116,7 @@ pub struct RecoveryStatus {
     /// them. Their data is kept until the operator orders otherwise.
     #[prost(uint32, repeated, tag = "8")]
     pub strange: Vec<u32>,
-    /// Doubtful groups of which one device has the last writes, provided that no unknown device is
-    /// away.
+    /// Doubtful groups of which one device has the last writes, if no unknown device is away.
     #[prost(uint32, tag = "9")]
     pub alone: u32,
     /// Devices that it waits for whose place is taken by a disk that was replaced in the meantime.

@@ -145,8 +145,7 @@ pub struct FullStatus {
     /// Operations that clients hold.
     #[prost(uint64, tag = "2")]
     pub held: u64,
-    /// Devices of these that still have their spare, and reserve it for copies that replace lost
-    /// ones.
+    /// Devices of these that still have their spare, and reserve it for rebuilds.
     #[prost(uint32, repeated, tag = "3")]
     pub only_spare: Vec<u32>,
 }

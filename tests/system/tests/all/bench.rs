@@ -1,5 +1,4 @@
-//! Measurements run and print what they promise. The figures are not judged, because the machine is
-//! shared.
+//! Measurements run and print what they promise. Figures are not judged on a shared machine.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;

@@ -1,5 +1,4 @@
-//! Devices are added, listed and removed while everything runs; unusable ones are refused with a
-//! message.
+//! Devices are added, listed and removed at run time; unusable ones are refused with a message.
 
 use anyhow::{Context, ensure};
 use std::fs;

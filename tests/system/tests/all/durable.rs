@@ -11,8 +11,7 @@ use system::{Cluster, MIB, Options, case, secs, setting, wait};
 const OPTIONS: Options =
     Options { sds: 3, device: "file:320MiB", volumes: &["vol1:128MiB"], more: &[] };
 
-/// Rounds of the crash loop, enough for each kind of crash twice. `GABION_ROUNDS=50` is the long
-/// form.
+/// Rounds of the crash loop: each kind of crash twice. `GABION_ROUNDS=50` is the long form.
 fn rounds() -> u32 {
     setting("GABION_ROUNDS", 6) as u32
 }

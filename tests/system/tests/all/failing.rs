@@ -1,6 +1,5 @@
 //! Devices that fail with EIO on reads, writes or flushes. The volume continues with the other
-//! copy, clients notice nothing, the server logs the failure, and the device is used again once it
-//! works.
+//! copy, clients notice nothing, the server logs the failure, and a repaired device is used again.
 
 use anyhow::{Result, ensure};
 use std::fs;
@@ -13,8 +12,7 @@ const OPTIONS: Options =
     Options { sds: 3, device: "file:256MiB", volumes: &["vol1:32MiB", "vol2:32MiB"], more: &[] };
 const BYTES: u64 = 32 * MIB;
 
-/// Starts a cluster whose second server has a device that can fail. The device has data from
-/// before.
+/// Starts a cluster with data, whose second server has a device that can fail.
 fn cluster() -> Result<(Cluster, Failing)> {
     let cluster = Cluster::start(&OPTIONS)?;
     cluster.fill("vol1", &Random::new(5).bytes(BYTES as usize))?;
@@ -32,8 +30,7 @@ fn what_a_device_cannot_read_comes_from_the_other_copy() {
         let content = Random::new(5).bytes(BYTES as usize);
         disk.set(Read, true);
         cluster.verify("vol1", &content)?;
-        // Blocks that were just rewritten from the other copy can't be read either: the device is
-        // useless.
+        // Blocks that were just rewritten can't be read either: the device is useless.
         cluster.wait_down("sds2")?;
         ended(&cluster, "can't read what was just written to it")?;
         disk.set(Read, false);

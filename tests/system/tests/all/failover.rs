@@ -77,8 +77,7 @@ fn all_parts_have(nbd: &mut Nbd, mark: u8) -> Result<()> {
 }
 
 /// Programs that disconnect write the same blocks one after the other, while the server that leads
-/// some of these blocks is stopped. The data of the last one must stay, even after the server
-/// continues.
+/// some of these blocks is stopped. The last one's data must stay when the server continues.
 #[test]
 fn what_a_connection_that_is_gone_had_asked_for_never_lands_after_what_a_later_one_wrote() {
     case(|| {

@@ -92,8 +92,7 @@ fn a_thousand_waiting_writes_hold_nothing_else_up() {
         wait("writes wait", secs(60), || {
             Ok((cluster.status()?["full"]["held"].as_u64() >= Some(WAITING)).then_some(()))
         })?;
-        // A read, a flush and a discard of the same connection continue, and so does another
-        // volume.
+        // Reads, flushes and discards of the same connection continue, and so do other volumes.
         let mut answered = 0;
         for (command, len) in [(cmd::READ, 4096), (cmd::FLUSH, 0), (cmd::TRIM, 4096)] {
             let at = if command == cmd::FLUSH { 0 } else { 255 * MIB };

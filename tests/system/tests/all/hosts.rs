@@ -107,8 +107,7 @@ fn roles_run_from_their_files_and_a_later_process_takes_over() {
         for (i, unit) in content.chunks(MIB as usize).enumerate() {
             ensure!(nbd.read(i as u64 * MIB, unit.len())? == unit, "unit {i}");
         }
-        // The same client again at another socket: the first one can't know which of the two is
-        // right.
+        // The same client again at another socket: the first one can't know which is right.
         let other = format!("[\"unix:{}\"]", hosts.folder.join("nbd-again.sock").display());
         hosts.run("sdc", "sdc-again", &[("mdm", format!("[{mdm:?}]")), ("nbd", other)], "")?;
         wait("the earlier client says what to do", secs(10), || {

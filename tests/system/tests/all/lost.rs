@@ -7,8 +7,7 @@ use system::{Cluster, MIB, Options, Ran, case, secs, wait};
 
 const UNITS: u64 = 64;
 
-/// Returns how many units read as written, and how many as errors; any other content fails the
-/// test.
+/// Returns how many units read as written, and how many as errors. Fails on other content.
 fn count(cluster: &Cluster, content: &[u8]) -> Result<(u64, u64)> {
     let mut nbd = cluster.nbd("vol1")?;
     let (mut right, mut errors) = (0, 0);
@@ -23,8 +22,7 @@ fn count(cluster: &Cluster, content: &[u8]) -> Result<(u64, u64)> {
     Ok((right, errors))
 }
 
-/// Kills two servers with volatile devices: data that only they had is lost. Returns the status
-/// that says so.
+/// Kills two servers with volatile devices, so that data is lost. Returns the status.
 fn lose(cluster: &Cluster, names: [&str; 2]) -> Result<serde_json::Value> {
     for name in names {
         cluster.kill(name)?;
@@ -180,8 +178,7 @@ fn an_accepted_loss_may_stay_an_error_until_it_is_written() {
         let numbers = |s: &serde_json::Value| Some((s["from"].as_u64()?, s["length"].as_u64()?));
         let spans: Vec<(u64, u64)> = spans.iter().filter_map(numbers).collect();
         ensure!(spans.iter().map(|s| s.1).sum::<u64>() == lost * MIB, "{told:#}");
-        // The first of these units is written and the last one zeroed: both are whole again on each
-        // copy.
+        // The first of these units is written and the last one zeroed: both are whole again.
         let (first, last) = (spans[0].0, spans[spans.len() - 1].0 + spans[spans.len() - 1].1 - MIB);
         let mut nbd = cluster.nbd("vol1")?;
         let of = |at: u64| at as usize..(at + MIB) as usize;

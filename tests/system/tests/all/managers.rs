@@ -95,8 +95,7 @@ fn what_a_lost_majority_decided_is_learned_from_the_servers() {
         cluster.fill("vol1", &content)?;
         cluster.gabion(&["mdm", "switch", "mdm2"])?.ok()?;
         let lost = [("mdm2", address(&cluster, "mdm2")?), ("mdm3", address(&cluster, "mdm3")?)];
-        // This MDM misses what follows: another volume, and a server that is down while the others
-        // are written.
+        // This MDM misses what follows: a new volume, and a server that is down during writes.
         cluster.kill("mdm")?;
         cluster.gabion(&["volume", "create", "vol2", "32MiB"])?.ok()?;
         let second = Random::new(3).bytes((32 * MIB) as usize);

@@ -121,8 +121,7 @@ fn a_copy_of_the_only_mdms_log_leads_only_when_that_one_is_gone() {
             let volumes = status["volumes"].as_array().context("a list")?;
             let servers = status["sds"].as_array().context("a list")?;
             let up = servers.len() == 3 && servers.iter().all(|s| s["state"] == "up");
-            // The client only knows the former address: it continues to serve, and this MDM does
-            // not hear it.
+            // The client only knows the former address: it serves, but this MDM does not hear it.
             let unheard = volumes.iter().all(|v| v["unserved"] == true);
             let well = status["state"] == if unheard { "degraded" } else { "healthy" };
             Ok((volumes.len() == 2 && up && well).then_some(()))

@@ -1,5 +1,4 @@
-//! Objects as users see them: mappings, protection domains, fault sets, storage pools, and all
-//! refusals.
+//! Objects as users see them: mappings, domains, fault sets, pools, and all refusals.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -237,8 +236,7 @@ fn a_new_server_waits_where_a_pool_says_so_and_gets_copies_when_it_is_admitted()
 
 /// Units of the volume that clients write: one of each group.
 const UNITS: u64 = 384;
-/// Number of concurrent clients, and number of turns. 30 clients were enough to break a device for
-/// good.
+/// Concurrent clients, and turns of them. 30 clients were enough to break a device for good.
 const CLIENTS: u32 = 6;
 const TURNS: u32 = 6;
 

@@ -33,8 +33,7 @@ fn a_cluster_without_its_mdms_log_is_not_replaced_by_another_one() {
     });
 }
 
-/// Another cluster starts at the MDM's address. The servers have the only map of their own cluster,
-/// and continue.
+/// Another cluster starts at the MDM's address. The servers keep their own map, and continue.
 #[test]
 fn an_mdm_that_has_lost_its_log_is_not_started_and_ends_no_server() {
     case(|| {

@@ -52,8 +52,7 @@ fn after_a_silence_only_the_changes_are_copied() {
         })?;
         cluster.thaw("sds2")?;
         cluster.wait_state("healthy", secs(60))?;
-        // Two of three servers hold each block, so about two thirds of the changes are missing on
-        // this one.
+        // Two of three servers hold each block, so this one lacks about two thirds of the changes.
         let moved = moved_at_least(&cluster, before, CHANGED as u64 / 3)?;
         println!("{} MiB changed, {} MiB moved", CHANGED as u64 / MIB, moved / MIB);
         ensure!(moved <= CHANGED as u64 * 3 / 2, "{moved} bytes moved for {CHANGED} changed");

@@ -32,8 +32,7 @@ fn raft(kind: u8, from: u64, to: u64, term: u64, commit: u64) -> Vec<u8> {
     [head, body].concat()
 }
 
-/// Returns a hello to a data server, as a server (role 2) or a client (role 3) with this
-/// incarnation.
+/// Returns a hello of a server (role 2) or a client (role 3) with this incarnation.
 fn hello_of_life(role: u8, id: u64, incarnation: u64) -> Vec<u8> {
     let mut body = [wire::number(2, role.into()), wire::number(3, id)].concat();
     body.extend([wire::number(4, incarnation), wire::number(5, 1 << 20)].concat());

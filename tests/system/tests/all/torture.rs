@@ -81,8 +81,7 @@ impl Torture {
         if self.random.below(2) == 0 || matches!(fault, FlipBits | KillAndFlipBits) {
             self.cluster.wait_state("healthy", secs(60))?;
         }
-        // Otherwise the processes that are killed or stopped now may have the only good copy of
-        // some data.
+        // Otherwise a process that is killed or stopped now may have the only good copy.
         let goes_on = self.cluster.status()?["state"] == "healthy";
         let n = self.any();
         match fault {

@@ -1,5 +1,4 @@
-//! A client sends requests and never reads the answers: it uses little memory, and does not affect
-//! others.
+//! A client that never reads its answers uses little memory, and does not affect others.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -14,8 +13,7 @@ const GREEDY: u64 = 4;
 const ASKED: u64 = 100;
 const PART: u64 = 2 * MIB;
 const VOLUME: u64 = 64 * MIB;
-/// Memory that one of them may use: requests in flight (64 MiB), unsent answers (1 MiB), and some
-/// margin.
+/// Memory that one may use: requests in flight (64 MiB), unsent answers (1 MiB), and a margin.
 const COST: u64 = 96 * MIB;
 
 /// Returns the resident memory of a process, in bytes.

@@ -1,5 +1,4 @@
-//! Roles that test strangers: guests that dial and send nothing, or too much, and hosts that
-//! listen.
+//! Roles that test strangers: guests that send nothing or too much, and hosts that listen.
 
 use super::Role;
 use crate::contract::probe::{Stage, head};
