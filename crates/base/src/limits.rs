@@ -52,7 +52,7 @@ pub struct Limits {
     pub grace: Duration,
     /// Interval between a server's heartbeats to the MDM.
     pub heartbeat_every: Duration,
-    /// Silence after which the MDM takes a server for lost.
+    /// Silence after which the MDM takes a server for lost. Primaries wait twice as long.
     pub suspect_after: Duration,
     /// First delay before a failed dial is repeated. It doubles up to `redial_max`.
     pub redial_min: Duration,
