@@ -1,4 +1,4 @@
-//! Gives the shared library its name for the loader: `libgabion.so.ABI`, with the ABI's number from
+//! Sets the shared library's name for the loader to `libgabion.so.ABI`, with the ABI number from
 //! `src/lib.rs`, so that a program never runs with a library of another ABI.
 
 fn main() {

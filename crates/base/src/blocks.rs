@@ -1,9 +1,9 @@
-//! A set of blocks within one unit: one bit per 4 KiB. Valid maps and dirty sets are made of these.
+//! A set of blocks within one unit: one bit per 4 KiB. Valid maps and dirty sets consist of these.
 
 use crate::units::{BLOCK, BLOCKS_PER_UNIT, UNIT};
 use core::ops::Range;
 
-/// Which of a unit's 256 blocks are in the set.
+/// The blocks of one unit (256 of them) that are in the set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct BlockSet(pub [u64; 4]);
 
@@ -13,20 +13,20 @@ impl BlockSet {
     /// Every block.
     pub const FULL: BlockSet = BlockSet([u64::MAX; 4]);
 
-    /// The blocks that `at..at + len` (bytes in the unit) touches, also in part.
+    /// Returns the blocks that `at..at + len` (bytes in the unit) touches, even in part.
     pub fn touching(at: u32, len: u32) -> BlockSet {
         assert!(at <= UNIT && len <= UNIT - at, "range {at}+{len} leaves the unit");
         BlockSet::from_range(at / BLOCK..(at + len).div_ceil(BLOCK))
     }
 
-    /// The blocks that `at..at + len` covers whole.
+    /// Returns the blocks that `at..at + len` (bytes in the unit) covers completely.
     pub fn within(at: u32, len: u32) -> BlockSet {
         assert!(at <= UNIT && len <= UNIT - at, "range {at}+{len} leaves the unit");
         let (first, end) = (at.div_ceil(BLOCK), (at + len) / BLOCK);
         BlockSet::from_range(first..end.max(first))
     }
 
-    /// The blocks with these indices; `range.end` is at most 256.
+    /// Returns the blocks with these indices; `range.end` is at most 256.
     pub fn from_range(range: Range<u32>) -> BlockSet {
         let below = |n: u32| -> [u64; 4] {
             core::array::from_fn(|i| match n.saturating_sub(i as u32 * 64) {
@@ -39,48 +39,48 @@ impl BlockSet {
         BlockSet(core::array::from_fn(|i| end[i] & !start[i]))
     }
 
-    /// True when block `i` is in.
+    /// Returns true if block `i` is in the set.
     pub fn contains(&self, i: u32) -> bool {
         self.0[i as usize / 64] >> (i % 64) & 1 == 1
     }
 
-    /// How many blocks are in.
+    /// Returns the number of blocks in the set.
     pub fn len(&self) -> u32 {
         self.0.iter().map(|w| w.count_ones()).sum()
     }
 
-    /// True when no block is in.
+    /// Returns true if the set has no block.
     pub fn is_empty(&self) -> bool {
         self.0 == [0; 4]
     }
 
-    /// Adds the other's blocks.
+    /// Adds the blocks of `other`.
     pub fn insert(&mut self, other: BlockSet) {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a |= b);
     }
 
-    /// Takes the other's blocks out.
+    /// Removes the blocks of `other`.
     pub fn remove(&mut self, other: BlockSet) {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a &= !b);
     }
 
-    /// The blocks that are in both.
+    /// Returns the blocks that are in both sets.
     pub fn and(&self, other: BlockSet) -> BlockSet {
         BlockSet(core::array::from_fn(|i| self.0[i] & other.0[i]))
     }
 
-    /// True when every block of `other` is in.
+    /// Returns true if every block of `other` is in the set.
     pub fn contains_all(&self, other: BlockSet) -> bool {
         self.and(other) == other
     }
 
-    /// The lowest block that is in.
+    /// Returns the lowest block of the set.
     fn first(&self) -> Option<u32> {
         let word = self.0.iter().position(|w| *w != 0)?;
         Some(word as u32 * 64 + self.0[word].trailing_zeros())
     }
 
-    /// The first run of blocks that are in, as indices.
+    /// Returns the first run of consecutive blocks in the set, as indices.
     pub fn first_run(&self) -> Option<Range<u32>> {
         let start = self.first()?;
         let mut after = BlockSet::from_range(start..BLOCKS_PER_UNIT);

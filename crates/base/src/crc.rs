@@ -1,28 +1,29 @@
-//! CRC-32C (Castagnoli), the one checksum of wire and media; and that of a body from those of its blocks.
+//! CRC-32C (Castagnoli), the only checksum on the wire and on media.
 //!
-//! A crc is linear: the crc of two pieces behind each other is the first one's, multiplied by x to the
-//! power of the second one's bits, plus the second one's. For blocks of one size that is a table.
+//! The CRC of a body can be computed from the CRCs of its blocks, because a CRC is linear: the CRC
+//! of two concatenated pieces is the CRC of the first, multiplied by x to the power of the second
+//! one's length in bits, plus the CRC of the second. For blocks of one size that is a table lookup.
 
 use crate::units::BLOCK;
 
-/// CRC-32C of `data`.
+/// Returns the CRC-32C of `data`.
 pub fn crc32c(data: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(data)
 }
 
-/// CRC-32C of some data (of none: 0) and a block of 4 KiB behind it, from the crc of each.
+/// Returns the CRC-32C of some data plus a 4 KiB block, given the CRC of each (no data: 0).
 #[inline]
 pub fn append_block(data: u32, block: u32) -> u32 {
     let [a, b, c, d] = data.to_le_bytes().map(usize::from);
     BEHIND[0][a] ^ BEHIND[1][b] ^ BEHIND[2][c] ^ BEHIND[3][d] ^ block
 }
 
-/// CRC-32C of 4 KiB of zeros.
+/// The CRC-32C of 4 KiB of zeros.
 pub const ZERO_BLOCK: u32 = zeros(BLOCK);
 
-/// The polynomial, its lowest power in the highest bit, as in all of this.
+/// The polynomial. Here as everywhere in this file, the lowest power is in the highest bit.
 const POLY: u32 = 0x82f6_3b78;
-/// By byte and its value: that byte's part of a crc, moved by a block.
+/// Indexed by byte position and byte value: that byte's part of a CRC, shifted by one block.
 static BEHIND: [[u32; 256]; 4] = table();
 
 const fn times_x(a: u32) -> u32 {

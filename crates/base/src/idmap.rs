@@ -1,14 +1,15 @@
-//! A table by ids that are given out one after the other, for what every I/O looks up: such an id is its
-//! own hash, and hardly ever meets another one at its place. What is in stays in.
+//! A hash table for ids that are assigned in ascending order, for lookups on every I/O. Such an id
+//! serves as its own hash and rarely collides. Entries are never removed.
 
 use crate::ids::Id;
 use alloc::vec::Vec;
 
-/// Values by id; told in the order in which they came in.
+/// Values by id. Iterates in insertion order.
 #[derive(Clone, Debug)]
 pub struct IdMap<K, V> {
     entries: Vec<(K, V)>,
-    /// By the id's lowest bits, or behind them: which entry, counted from 1. More than half are 0.
+    /// Open addressing by the id's lowest bits: the entry's index plus 1, or 0 if free. At least
+    /// half are free.
     places: Vec<u32>,
 }
 
@@ -19,7 +20,7 @@ impl<K, V> Default for IdMap<K, V> {
 }
 
 impl<K: Id, V> IdMap<K, V> {
-    /// The entry's index, or the free place where it would be named.
+    /// Returns the entry's index, or the free place for this id.
     #[inline]
     fn find(&self, id: K) -> Result<usize, usize> {
         let mask = self.places.len() - 1;
@@ -33,26 +34,26 @@ impl<K: Id, V> IdMap<K, V> {
         }
     }
 
-    /// The value of this id.
+    /// Returns the value of this id.
     #[inline]
     pub fn get(&self, id: K) -> Option<&V> {
         self.find(id).ok().map(|i| &self.entries[i].1)
     }
 
-    /// The value of this id.
+    /// Returns the value of this id.
     #[inline]
     pub fn get_mut(&mut self, id: K) -> Option<&mut V> {
         self.find(id).ok().map(|i| &mut self.entries[i].1)
     }
 
-    /// The value of this id; made, if there is none.
+    /// Returns the value of this id, and creates it first if there is none.
     #[inline]
     pub fn get_or_insert_with(&mut self, id: K, make: impl FnOnce() -> V) -> &mut V {
         let index = self.find(id).unwrap_or_else(|place| self.push(place, id, make()));
         &mut self.entries[index].1
     }
 
-    /// Puts a value in, in place of the one that this id had.
+    /// Inserts a value; replaces the previous one of this id.
     pub fn insert(&mut self, id: K, value: V) {
         match self.find(id) {
             Ok(index) => self.entries[index].1 = value,
@@ -78,27 +79,27 @@ impl<K: Id, V> IdMap<K, V> {
         }
     }
 
-    /// The ids.
+    /// Iterates over the ids.
     pub fn keys(&self) -> impl Iterator<Item = K> {
         self.entries.iter().map(|(id, _)| *id)
     }
 
-    /// The values.
+    /// Iterates over the values.
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.entries.iter().map(|(_, value)| value)
     }
 
-    /// The values.
+    /// Iterates over the values.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.entries.iter_mut().map(|(_, value)| value)
     }
 
-    /// Ids and values.
+    /// Iterates over ids and values.
     pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         self.entries.iter().map(|(id, value)| (*id, value))
     }
 
-    /// Ids and values.
+    /// Iterates over ids and values.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut V)> {
         self.entries.iter_mut().map(|(id, value)| (*id, value))
     }

@@ -1,4 +1,4 @@
-//! Newtypes for every identity. Ids and generations are never reused (rule R9).
+//! A newtype for each kind of id and number. Ids and generations are never reused (rule R9).
 
 use core::fmt;
 
@@ -21,11 +21,12 @@ macro_rules! id {
 }
 
 id!(
-    /// A cluster ("system" in ScaleIO's words); drawn at random when it is made. 0 = not known yet.
+    /// A cluster ("system" in ScaleIO's terms). Drawn at random when the cluster is created; 0 =
+    /// not known yet.
     ClusterId(u64), "cluster"
 );
 id!(
-    /// A data server (SDS): one process on one host; a fault unit, unless it belongs to a fault set.
+    /// A data server (SDS): one process on one host. A fault unit, unless it is in a fault set.
     SdsId(u32), "sds"
 );
 id!(
@@ -33,40 +34,41 @@ id!(
     SdcId(u32), "sdc"
 );
 id!(
-    /// A device, or one slice of a large one: what one shard serves, and what replicas live on.
-    /// It keeps its id when it moves to another server. Ids start at 1; 0 = none.
+    /// A device, or one slice of a large one: one shard serves it, and replicas belong to it. It
+    /// keeps its id when it moves to another server. Ids start at 1; 0 = none.
     DeviceId(u32), "dev"
 );
 id!(
-    /// A volume; starts at 1, never reused; 0 = none.
+    /// A volume. Ids start at 1 and are never reused; 0 = none.
     VolumeId(u32), "vol"
 );
 id!(
-    /// A protection domain: servers that keep each other's copies; starts at 1, never reused.
+    /// A protection domain: servers that mirror each other. Ids start at 1 and are never reused.
     DomainId(u32), "domain"
 );
 id!(
-    /// A fault set: servers of one domain that share their fate; starts at 1, never reused.
+    /// A fault set: servers of one domain that fail together. Ids start at 1 and are never reused.
     FaultSetId(u32), "faultset"
 );
 id!(
-    /// A storage pool: devices of one domain; starts at 1, never reused.
+    /// A storage pool: devices of one domain. Ids start at 1 and are never reused.
     PoolId(u32), "pool"
 );
 id!(
-    /// A placement group: the units that share one replica set and one epoch.
+    /// A placement group: the units that share one set of replicas and one epoch.
     GroupId(u32), "g"
 );
 id!(
-    /// The number of a group's configuration; rises by one with every change (rule R4).
+    /// The number of a group's configuration. It rises by one with every change (rule R4).
     Epoch(u64), "e"
 );
 id!(
-    /// A write's number in its group and epoch; (epoch, lsn) is the write's stamp. The first is 1.
+    /// A write's sequence number in its group and epoch, from 1. (epoch, lsn) identifies a write.
     Lsn(u64), "lsn"
 );
 id!(
-    /// One life of a process, numbered by the MDM; a later life has a higher number. 0 = not named yet.
+    /// The number of one start of a process. The MDM assigns it, and each later start gets a higher
+    /// one. 0 = not assigned yet.
     Incarnation(u64), "inc"
 );
 id!(
@@ -74,13 +76,13 @@ id!(
     MapVersion(u64), "map"
 );
 id!(
-    /// A connection, named by the driver, never reused in the life of a process.
+    /// A connection. The driver assigns the number and never reuses it while the process runs.
     LinkId(u64), "link"
 );
 
-/// An id that is given out one after the other.
+/// An id that is assigned in ascending order.
 pub trait Id: Copy + Eq {
-    /// Its number.
+    /// Returns the number of the id.
     fn number(self) -> u32;
 }
 
@@ -99,14 +101,14 @@ impl Id for DeviceId {
 }
 
 impl Epoch {
-    /// The epoch after this one.
+    /// Returns the next epoch.
     pub fn next(self) -> Epoch {
         Epoch(self.0 + 1)
     }
 }
 
 impl Lsn {
-    /// The number after this one.
+    /// Returns the next sequence number.
     pub fn next(self) -> Lsn {
         Lsn(self.0 + 1)
     }
@@ -115,8 +117,8 @@ impl Lsn {
 /// A unit of a volume: 1 MiB at `index * UNIT`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct UnitKey {
-    /// The volume that the unit belongs to.
+    /// The volume of the unit.
     pub volume: VolumeId,
-    /// Which MiB of the volume, from 0.
+    /// Index of the MiB in the volume, from 0.
     pub index: u32,
 }

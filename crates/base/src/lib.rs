@@ -1,8 +1,8 @@
-//! The vocabulary of every crate: ids, units, time, random numbers, checksums, limits.
+//! Basic types that every crate uses: ids, units, time, random numbers, checksums, limits.
 //!
-//! Nothing here knows a cluster, a protocol or a driver. Everything is `no_std`, except [`crc`]:
-//! its library picks the processor's fastest instructions at run time, for which it needs `std`
-//! (twice as fast per 4 KiB as a portable table; see `docs/design/0001-foundations.md`).
+//! Nothing here knows about a cluster, a protocol or a driver. Everything is `no_std` except
+//! [`crc`]: its library selects the processor's fastest instructions at run time, which requires
+//! `std`. It is twice as fast per 4 KiB as a portable table (`docs/design/0001-foundations.md`).
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

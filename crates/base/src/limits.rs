@@ -1,10 +1,10 @@
-//! Every bound of the system in one place. Two profiles: what ships, and what makes rare paths
-//! common in the simulator ([`Limits::TEST_MIN`]).
+//! Every bound of the system in one place. There are two profiles: [`Limits::SHIPPED`], and
+//! [`Limits::TEST_MIN`], which makes rare paths common in the simulator.
 
 use crate::Policy;
 use core::time::Duration;
 
-/// The bounds that a process runs with. All queues and tables take their capacity from here.
+/// The bounds of a process. All queues and tables take their capacity from here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest body of a frame between our own processes, in bytes.
@@ -13,104 +13,110 @@ pub struct Limits {
     pub client_ops: u32,
     /// Payload bytes that one client may have outstanding at one shard.
     pub client_bytes: u32,
-    /// Operations that a shard works on at once, its clients' and its own.
+    /// Operations that a shard processes at once, both its clients' and its own.
     pub shard_ops: u32,
-    /// Bytes that unanswered operations of all clients take at a shard before it takes no more of them: bodies of writes,
-    /// and what reads will answer.
+    /// Bytes of unanswered operations of all clients (bodies of writes and answers of reads) from
+    /// which on a shard refuses further operations.
     pub shard_bytes: u64,
-    /// Executed writes of one client that a group lists before it takes no more of that client, but for the
-    /// lowest unanswered one; several times `client_ops`.
+    /// Executed writes of one client in a group's list from which on the group refuses further
+    /// writes of that client, except its lowest unanswered one. Several times `client_ops`.
     pub executed_window: u32,
-    /// Executed writes that a group lists before it forgets the oldest; more than `shard_ops`. What hands a
-    /// list over is one frame, and one record of a device's log.
+    /// Executed writes in a group's list; the oldest beyond that are forgotten. More than
+    /// `shard_ops`. A list is handed over in one frame, and in one record of a device's log.
     pub executed_group: u32,
-    /// Executed writes that all groups of a device list before the oldest are forgotten.
+    /// Executed writes in all lists of a device; the oldest beyond that are forgotten.
     pub executed_device: u32,
-    /// Operations of a group's stream, from the oldest that is not finished on, beyond which no write is taken.
+    /// Length of a group's stream, counted from the oldest unfinished operation, at which the
+    /// primary takes no more writes.
     pub stream: u32,
-    /// Block requests that an SDC works on at once.
+    /// Block requests that an SDC processes at once.
     pub sdc_requests: u32,
-    /// Bytes that may wait in one link's send queue before the link is given up as stuck.
+    /// Bytes in one link's send queue at which the link counts as stuck and is closed.
     pub link_queue: u64,
-    /// Links at one address whose other side has not said who it is; when one more comes, the oldest goes.
+    /// Links of strangers per address, that is links whose peer has not identified itself. One more
+    /// replaces the oldest.
     pub strangers: u32,
-    /// Bytes of a frame's body that such a link may send.
+    /// Longest frame body, in bytes, that a stranger may send.
     pub stranger_body: u32,
-    /// The time in which such a link has to send its first frame.
+    /// Time within which a stranger has to send its first frame.
     pub hello_within: Duration,
-    /// Groups per device that placement aims for.
+    /// Groups per device that placement aims at.
     pub groups_per_device: u32,
-    /// Groups that one volume is striped over, at most.
+    /// Largest number of groups that one volume is striped over.
     pub stripe_width: u32,
-    /// How often a node sends a beacon to each peer that it needs a lease from.
+    /// Interval between the beacons that a node sends to each peer whose lease it needs.
     pub beacon_every: Duration,
-    /// How long a granted lease lets the primary serve reads, from the beacon's send.
+    /// How long a lease allows the primary to serve reads, counted from the beacon's sending.
     pub lease: Duration,
-    /// How long the granter keeps its promise, from the beacon's receipt: 1.25 leases.
+    /// How long the granter is bound by its grant, counted from the beacon's receipt: 1.25 leases.
     pub grace: Duration,
-    /// How often a server tells the MDM that it lives.
+    /// Interval between a server's heartbeats to the MDM.
     pub heartbeat_every: Duration,
-    /// Silence after which the MDM, or a peer that waits for grants, takes a server for lost.
+    /// Silence after which the MDM takes a server for lost. Primaries wait twice as long.
     pub suspect_after: Duration,
-    /// The first delay before a failed dial is tried again; doubles up to `redial_max`.
+    /// First delay before a failed dial is repeated. It doubles up to `redial_max`.
     pub redial_min: Duration,
-    /// The longest delay between dials.
+    /// Longest delay between dials.
     pub redial_max: Duration,
-    /// How long a client lets an operation wait before it asks the MDM for a newer map.
+    /// How long an operation of a client waits before the client asks the MDM for a newer map.
     pub stuck_after: Duration,
-    /// How long a client works on a request before it answers that it wasn't done in time; zero: for ever.
+    /// Time limit of a client's request, after which it ends with an error. Zero: none.
     pub answer_within: Duration,
-    /// Resync copies that one shard has in flight; a quarter more for those that clients wait for.
+    /// Resync copies that one shard has in flight. A quarter more for copies that clients wait for.
     pub copies: u32,
-    /// Bytes of one resync copy; a multiple of 4 KiB, at most 1 MiB.
+    /// Bytes of one resync copy. A multiple of 4 KiB, at most 1 MiB.
     pub copy_bytes: u32,
-    /// How copies that replace a lost one give way to clients, if their storage pool says nothing.
+    /// Default policy of a storage pool for copies that replace lost ones.
     pub rebuild: Policy,
-    /// The same for copies that only move.
+    /// Default policy of a storage pool for copies that only move data.
     pub rebalance: Policy,
-    /// How long a device is away before its copies are made anew on others: a restart moves nothing.
+    /// How long a device is away before its copies are rebuilt on others. Longer than a restart, so
+    /// that a restart moves nothing.
     pub rebuild_after: Duration,
-    /// How long a device is held out that comes and goes too often, the first time; zero: never.
+    /// Duration of the first quarantine of a device that leaves and returns too often. Zero: none.
     pub quarantine: Duration,
-    /// A device whose operations, or whose host's answers, take so long, and many times as long as those of the others
-    /// of its pool, is slow; zero: none is.
+    /// A device is slow if its operations, or its host's answers, take at least this long and
+    /// several times as long as those of other devices in the pool. Zero: no device counts as slow.
     pub slow: Duration,
-    /// Who is slow for so long is done without.
+    /// How long a device has to be slow before the MDM stops using it.
     pub slow_for: Duration,
-    /// Groups whose replicas change at a time.
+    /// Groups whose replicas change at the same time.
     pub moves: u32,
-    /// Of these, those that one device copies, and as many that it gets; more if they are small.
+    /// Of these, groups that one device sends copies of, and as many that it receives. There may be
+    /// more while they have less than `moving_bytes`.
     pub moves_per_device: u32,
-    /// Bytes that one device copies, and as many that it gets, beyond which there are no more than that at a time.
+    /// Bytes being copied from a device, or to it, beyond which `moves_per_device` applies.
     pub moving_bytes: u64,
-    /// Percent of a device's capacity that only lost copies are made anew in.
+    /// Percent of a device's capacity that is reserved for rebuilding lost copies (the spare).
     pub spare_percent: u32,
-    /// Bytes per second that the scrubber of one device reads; 0: it does not run. As shipped a device
-    /// of 1 TiB takes 6 hours, which is a quarter of what a disk can give, and little for an SSD.
+    /// Bytes per second that the scrubber of one device reads. 0: it does not run. With the shipped
+    /// value a device of 1 TiB takes 6 hours; that is a quarter of the throughput of a hard disk
+    /// and little for an SSD.
     pub scrub_bytes: u64,
-    /// From the beginning of one scrub to that of the next.
+    /// Interval between the starts of two scrubs.
     pub scrub_every: Duration,
-    /// From the start of a process to its first scrub, so that also one that is often restarted has one.
+    /// Time from the start of a process to its first scrub, short enough that a process that
+    /// restarts often is scrubbed, too.
     pub scrub_first: Duration,
-    /// Log bytes after which the MDM writes a snapshot.
+    /// Bytes of log after which the MDM writes a snapshot.
     pub mdm_log: u64,
-    /// The MDMs' measure of time among themselves: a heartbeat every two of them, another leader after ten
-    /// to twenty without one.
+    /// Clock tick of the consensus among the MDMs: a heartbeat every two ticks, an election after
+    /// 10 to 20 ticks without one.
     pub mdm_tick: Duration,
-    /// The largest NBD request that is accepted, in bytes.
+    /// Largest NBD request that is accepted, in bytes.
     pub nbd_payload: u32,
-    /// Requests of one NBD connection that are worked on at once.
+    /// Requests of one NBD connection that are processed at once.
     pub nbd_requests: u32,
 }
 
 impl Limits {
-    /// How long a member leaves beacons unanswered before its leader says that it doesn't reach it. The MDM, which
-    /// sees all of them, comes first.
+    /// Returns how long a replica leaves beacons unanswered before its primary reports it as
+    /// unreachable. Twice `suspect_after`, so that the MDM, which sees all servers, decides first.
     pub fn unreached_after(&self) -> Duration {
         self.suspect_after * 2
     }
 
-    /// What ships.
+    /// The values of the product.
     pub const SHIPPED: Limits = Limits {
         frame_body: 4 << 20,
         client_ops: 1024,
@@ -158,7 +164,7 @@ impl Limits {
         nbd_requests: 256,
     };
 
-    /// As small as the protocol allows, so that a short run meets every bound.
+    /// Values as small as the protocol allows, so that a short run reaches every bound.
     pub const TEST_MIN: Limits = Limits {
         frame_body: 2 << 20,
         client_ops: 4,

@@ -1,49 +1,49 @@
-//! Switches that take one protocol rule out, so that the simulator can show that it would notice.
+//! Switches that each remove one protocol rule, to prove that the simulator would notice.
 //!
-//! Compiled in with the feature `mutants` only (the simulator's builds); elsewhere [`on`] is a
-//! constant `false` and leaves no trace in the code.
+//! They are compiled in only with the feature `mutants` (the simulator's builds). Otherwise [`on`]
+//! is a constant `false` and leaves no trace in the code.
 
 /// One removed rule of `docs/internals/protocol.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Mutant {
-    /// R1: the primary acks when its own copy is durable and the peer merely seems down.
+    /// R1: the primary acknowledges after its own write alone when the peer merely seems down.
     AckAlone = 1,
-    /// R1: the primary acks before its own copy is durable.
+    /// R1: the primary acknowledges before its own copy is durable.
     AckBeforeLocal,
     /// R2: the secondary does not check the epoch of replicated writes.
     ReplicaEpoch,
-    /// R2: a restarted replica acts again in the epoch that it acted in before.
+    /// R2: a restarted replica acts again in the epoch that it acted in before the restart.
     ResumeSameEpoch,
     /// R3: reads are served without a lease.
     NoLease,
-    /// R3: reads are not held back behind an overlapping write in flight.
+    /// R3: reads do not wait for an overlapping write in flight.
     ReadInFlight,
-    /// R3: the primary counts the lease from the grant's arrival, not from the beacon's send.
+    /// R3: the primary counts the lease from the grant's arrival, not from the beacon's sending.
     LeaseFromGrant,
     /// R3: a restarted secondary does not wait out the leases that it granted before.
     NoRestartGrace,
     /// R4: a promoted secondary acts at once, while its grants to the old primary still run.
     NoGiveUp,
-    /// R4: a grant counts although the granter knows a newer map than the primary.
+    /// R4: a grant counts even if the granter knows a newer map than the primary.
     GrantOldMap,
     /// R4: the MDM promotes a replica outside the in-sync set.
     PromoteAny,
     /// R4: the MDM changes a group without comparing the epoch.
     NoCompareAndSwap,
-    /// R5: the mark of an uncertain write is lost in a restart.
+    /// R5: the dirty set is lost in a restart.
     VolatileDirty,
-    /// R5: what the survivor wrote alone is not recorded.
+    /// R5: the survivor does not record what it writes alone.
     NoSoloDirty,
-    /// R5: a write's marks are not in its record.
+    /// R5: the record of a write does not include the write's metadata.
     NoMarks,
-    /// R5: a write is called clean before every member has it.
+    /// R5: a write is reported clean before every replica has it.
     EagerClean,
     /// R6: a new epoch starts active, without settling.
     NoSettle,
     /// R6: settling forgets the secondary's own uncertain writes.
     IgnorePeerDirty,
-    /// R6: of several members one is told that it is equal before the next one is asked.
+    /// R6: one of several secondaries is sealed before the next one is asked for its state.
     SealOneByOne,
     /// R7: the target answers a flush or a FUA write before the write is durable.
     AckBeforeReply,
@@ -51,231 +51,230 @@ pub enum Mutant {
     NoSession,
     /// R8: an I/O of an older epoch is executed.
     NoClientEpoch,
-    /// R8: a retry of an executed write is executed again.
+    /// R8: a retry of an executed write is executed a second time.
     NoDedupe,
     /// R9: units of a deleted volume stay on a node that was away.
     NoLiveList,
     /// R9: a discard is not replicated.
     LocalTrim,
-    /// R10: when no in-sync replica is left, the group starts again empty.
+    /// R10: when no in-sync replica is left, the group starts again with empty replicas.
     ReviveEmpty,
-    /// R10: who loses one of its two copies in sync is taken for lost.
+    /// R10: a group that loses one of its two copies in sync is given up as lost.
     LoseWhole,
     /// R11: the joiner's own uncertain writes are not overwritten.
     IgnoreJoinerDirty,
-    /// R11: the primary acks without the joiner although it has asked for its admission.
+    /// R11: the primary acknowledges without the joiner after it has requested its admission.
     NoLimbo,
-    /// R11: admission is asked for although a copy or a write has not reached the joiner.
+    /// R11: admission is requested although a copy or a write has not reached the joiner.
     NoDrain,
-    /// R11: a copy does not hold back the writes of its range.
+    /// R11: a copy does not hold back writes to its range.
     CopyUnlocked,
-    /// R11: a returning replica that was away for more than the survivor remembers gets only the delta.
+    /// R11: a replica that was away for longer than the survivor remembers gets only the delta.
     IgnoreBase,
-    /// R13: damaged blocks are read from another copy and not written anew.
+    /// R13: damaged blocks are read from another copy and not rewritten.
     NoRewrite,
-    /// R13: a write that was damaged before all have it is mended with what was there before it, and not done over.
+    /// R13: a write damaged before all replicas have it is repaired with older content, not redone.
     NoWriteOver,
-    /// R13: blocks that nobody can read are copied to a joiner as zeros.
+    /// R13: blocks without any readable copy are copied to a joiner as zeros.
     LossAsZeros,
-    /// R13: two reads that met the same damage mend it at once.
+    /// R13: two reads that find the same damage repair it at the same time.
     MendShared,
-    /// R15: the first write to a place does not wait until the other copy has space for it.
+    /// R15: the first write to a unit does not wait until the other replica has space for it.
     ActBeforeReserve,
     /// Not a rule: a frame's body is not checked.
     NoBodyCheck,
-    /// R13: the scrubber of a secondary does not tell of damage.
+    /// R13: the scrubber of a secondary does not report damage.
     ScrubLeaders,
-    /// R15: a write for which there is no space is never asked again.
+    /// R15: a write that found no space is never retried.
     ForgetHeld,
-    /// R15: a write for which there is no space is answered as if it were done.
+    /// R15: a write that found no space is acknowledged.
     AckFull,
-    /// R15: what is kept for copies that replace lost ones is given to thin volumes.
+    /// R15: thin volumes may use the space that is reserved for rebuilding lost copies.
     SpendSpare,
     /// Store: a job is answered before its record is durable.
     LogUnflushed,
     /// Store: a job is answered before its data is durable.
     DataUnflushed,
-    /// Store: a flush that failed counts as done.
+    /// Store: a failed flush counts as done.
     BelieveFlush,
-    /// Store: a superblock is written before what it points to is durable.
+    /// Store: a superblock is written before the data that it points to is durable.
     EagerSuperblock,
-    /// Store: log space is used again before the checkpoint that covers it is durable.
+    /// Store: log space is reused before the checkpoint that covers it is durable.
     EagerTail,
-    /// Store: a checkpoint keeps its pace although there is no room in the log.
+    /// Store: a checkpoint does not speed up when the log runs out of space.
     NoHurry,
-    /// Store: a checkpoint begins while the map still has what an older record gave back.
+    /// Store: a checkpoint begins before the map has freed slots that an older record released.
     MidSweep,
     /// Store: recovery forgets that blocks were zeroed.
     StaleValid,
-    /// Store: a body is written whatever its own checksum says.
+    /// Store: a body is written even if it does not match its own checksum.
     BlessBody,
-    /// Store: what is read is not compared with its checksum.
+    /// Store: data that is read is not compared with its checksum.
     NoSumCheck,
-    /// Store: recovery takes a batch of the log without looking at its checksum and its chain.
+    /// Store: recovery accepts a batch of the log without checking its checksum and its chain.
     TornTail,
-    /// Store: a slot is used again before the record that frees it is durable.
+    /// Store: a slot is reused before the record that frees it is durable.
     EagerReuse,
-    /// Store: recovery takes a write to fresh space without looking at the data.
+    /// Store: recovery accepts a write to fresh space without checking the data.
     NoDataCheck,
-    /// Store: a superblock counts whatever its checksum says.
+    /// Store: a superblock counts even if its checksum does not match.
     NoSuperblockCheck,
-    /// Store: a device that is shorter than it was is mounted.
+    /// Store: a device that has become shorter is mounted.
     MountShrunk,
-    /// Store: superblocks count where they would be if the device had always had its present size.
+    /// Store: superblocks are expected where they would be if the device had never grown.
     PresentSize,
-    /// Store: the numbers between two extents of a device that grew are given away as slots.
+    /// Store: slot numbers in the gap between two extents of a grown device are allocated.
     GrownGap,
-    /// Not a rule: the MDM takes a device for the one that was in its place, whatever is written on it.
+    /// Not a rule: the MDM identifies a device by its place and ignores the id written on it.
     StrangeDevice,
-    /// R8: a client that a volume is not mapped to is served.
+    /// R8: a client is served although the volume is not mapped to it.
     ServeUnmapped,
-    /// R8: I/O of an earlier mapping is done as if it were of the present one.
+    /// R8: I/O of an earlier mapping is executed as if it belonged to the present one.
     ReuseGeneration,
-    /// Placement: a fault set counts as so many fault units as it has servers.
+    /// Placement: a fault set counts as one fault unit per server.
     IgnoreFaultSets,
-    /// Placement: each device of a server counts as a fault unit.
+    /// Placement: each device of a server counts as a fault unit of its own.
     DeviceIsUnit,
-    /// Placement: a new volume gets groups on devices of any pool.
+    /// Placement: groups of a new volume are placed on devices of any pool.
     PlaceAnywhere,
-    /// Placement: the healer takes devices of any pool.
+    /// Placement: the healer uses devices of any pool.
     HealAnywhere,
-    /// Placement: only the first pool is levelled.
+    /// Placement: only the first pool is rebalanced.
     LevelFirstPool,
-    /// R11: who may be removed is judged by the fault units of all pools together.
+    /// R11: a removal is allowed by the number of fault units in all pools together.
     CountAllPools,
-    /// R8: unmapping is answered before every primary knows of it.
+    /// R8: an unmap is answered before every primary knows of it.
     UnmapBlindly,
-    /// R4: the MDM gives a group other replicas without comparing the epoch. (In the MDM's own tests.)
+    /// R4: the MDM changes a group's replicas without comparing the epoch. (The MDM's tests.)
     MoveBlindly,
-    /// R11: a replica that leaves is dropped before the one in its place is in sync.
+    /// R11: a leaving replica is dropped before its replacement is in sync.
     DropEarly,
-    /// R4: a replica is dropped while it may still serve by an older map.
+    /// R4: a replica is dropped while it may still serve under an older map.
     PartAtOnce,
-    /// R11: a newcomer counts as in sync without a copy.
+    /// R11: a new replica counts as in sync without a copy.
     AdmitUncopied,
-    /// R11: a device wipes what it has of a group while it is a replica out of sync.
+    /// R11: a device wipes its data of a group while it is a replica out of sync.
     WipeReplica,
-    /// R11: a device that is no replica any more keeps what it had.
+    /// R11: a device keeps its data of a group after it left the group.
     KeepForeign,
-    /// R11: the two copies of a group may come to lie on one server.
+    /// R11: both copies of a group may be placed on one server.
     OneFaultUnit,
-    /// R12: what a server in maintenance misses is made anew elsewhere.
+    /// R12: data of a server in maintenance is rebuilt elsewhere.
     RebuildMaintained,
-    /// R11: who is in sync takes copies that go to a joiner alone for a gap in its stream.
+    /// R11: a secondary takes operations that go only to a joiner for a gap in its own stream.
     OneStream,
-    /// R11: clients wait for a joiner whose device hangs.
+    /// R11: clients wait without limit for a joiner whose device hangs.
     AwaitJoiner,
-    /// R11: a joiner takes a new stream although it has not written what it got before.
+    /// R11: a joiner accepts a new stream before it has written everything that it got earlier.
     AnswerAtOnce,
-    /// R4: a refused dial proves a death also where it has refused dials while it was heard.
+    /// R4: a refused dial proves a death even at an address that refuses dials of a live server.
     RefusalProves,
-    /// R12: who is silent for `suspect_after` is gone, whether its host answers or not. (In a test of the simulator's.)
+    /// R12: silence means loss after `suspect_after` even if the host answers. (A test of `sim`.)
     StopIsLoss,
-    /// R12: one who finds another one slow is believed, whoever it is.
+    /// R12: one device's report is enough to treat another device as slow.
     TrustOneWord,
-    /// R12: who reaches nobody but the MDM is believed when it says that others are gone.
+    /// R12: a server that reaches only the MDM is believed when it reports others as unreachable.
     BelieveAccuser,
-    /// R12: nobody is too slow.
+    /// R12: no device counts as slow.
     BearSlow,
-    /// R12: who was held out once is never let in again.
+    /// R12: a device that was quarantined once is never admitted again.
     HoldForEver,
     /// Mdm: a vote is sent before it is durable.
     MdmVoteUnwritten,
-    /// Mdm: entries are said to be there before they are durable.
+    /// Mdm: log entries are acknowledged before they are durable.
     MdmEntryUnwritten,
-    /// Mdm: an answer leaves before what it tells is committed.
+    /// Mdm: an answer is sent before the state that it reports is committed.
     MdmAnswerEarly,
-    /// Mdm: a leader that has lost its office goes on with what it had begun.
+    /// Mdm: a leader that lost the leadership finishes what it had begun.
     MdmStaleState,
-    /// Mdm: a leader answers questions without asking the others whether it still leads.
+    /// Mdm: a leader answers queries without confirming with the others that it still leads.
     MdmStaleAnswer,
-    /// R4: servers don't tell each other of newer maps. (In a test of the simulator's.)
+    /// R4: servers do not pass newer maps on to each other. (A test of `sim`.)
     HoardMaps,
-    /// Mdm: what a start reads is taken for durable, though it may be in the page cache only.
+    /// Mdm: data read at a start counts as durable, though it may only be in the page cache.
     MdmTrustCache,
-    /// R16: what was asked for an NBD connection that is gone is asked again.
+    /// R16: requests of an NBD connection that is gone are sent again.
     OrphansLive,
-    /// Pace: copies that give way to clients wait until no client asks for anything.
+    /// Pace: copies that yield to clients wait until no client is active.
     NoFloor,
-    /// Pace: a copy that has to wait where it comes to is forgotten.
+    /// Pace: a copy that has to wait at its target device is forgotten.
     ForgetArrival,
-    /// R8: the list of executed writes grows for ever.
+    /// R8: the list of executed writes grows without limit.
     EndlessList,
-    /// R8: what was dropped from a full list of executed writes is taken for never executed.
+    /// R8: a retry of a write that was dropped from a full executed list is executed again.
     ForgetSilently,
-    /// R5: a secondary remembers what every member has as uncertain.
+    /// R5: a secondary keeps writes below the commit point as uncertain.
     KeepUncertain,
-    /// R8: an SDS that has restarted lets in a life of a client that a newer one has replaced, whatever map and data say.
+    /// R8: a restarted SDS admits a client's incarnation that a newer one has replaced.
     OldLife,
-    /// Placement: groups are levelled by their number, whatever they hold. (In the MDM's own tests.)
+    /// Placement: groups are balanced by their number, not by their size. (The MDM's tests.)
     LevelByNumber,
-    /// Placement: what has to move goes where there is room, and is levelled afterwards. (In the MDM's own tests.)
+    /// Placement: a group that has to move goes anywhere, and is balanced later. (The MDM's tests.)
     HouseAnywhere,
-    /// Mdm: verdicts on a server's devices don't wait for each other. (In the simulator's scale test.)
+    /// Mdm: verdicts on the devices of one server are not batched. (The scale test of `sim`.)
     JudgeAlone,
-    /// R8: a hello is believed whose life no map has named, and the map that it says to have.
+    /// R8: a hello's incarnation is believed before a map names it, and so is its map version.
     BelieveHello,
     /// R8: blocks that a sync has overwritten stay in the list of executed writes.
     KeepList,
-    /// Recovery: it ends when it begins, before anybody was heard.
+    /// Recovery: it ends at once, before any server has reported.
     CloseUnheard,
-    /// Recovery: what devices tell of epochs in which they took part is not looked at.
+    /// Recovery: the epochs in which devices took part are ignored.
     IgnoreActed,
-    /// Recovery: the map doesn't tell of ids that lost MDMs may have given to volumes.
+    /// Recovery: the map does not list the ids that lost MDMs may have assigned to volumes.
     DropUnknown,
-    /// Recovery: what was lost is settled as lost, before anybody is heard.
+    /// Recovery: a lost group is settled as lost before any server has reported.
     SettleLost,
-    /// R8: what was forgotten in one group counts as forgotten in all groups of the device.
+    /// R8: writes forgotten in one group count as forgotten in all groups of the device.
     ForgetEverywhere,
-    /// R6: a leader that mends itself in a settle doesn't remember that others may lack what it
-    /// got. (In the mirror's own tests.)
+    /// R6: a primary that repairs itself in a settle marks no block dirty. (The mirror's tests.)
     MendUnmarked,
     /// Links: a hello that names another cluster is believed.
     AnyCluster,
-    /// Links: a hello that means another device is believed.
+    /// Links: a hello that is meant for another device is believed.
     AnyDevice,
-    /// Mdm: a device counts as what it says it is, although it had more in its log before.
+    /// Mdm: a device is accepted although its log has fewer records than before.
     BelieveSetBack,
-    /// Recovery: a group waits for a person although it is known who has everything.
+    /// Recovery: a group waits for the operator although it is known which replica has every write.
     StayStuck,
-    /// Recovery: which clients may use a volume is not taken from the newest map of a server.
+    /// Recovery: mappings of volumes are not taken from the newest map of a server.
     ForgetMapping,
-    /// R8: an unmapping is answered before any server can have confirmed it.
+    /// R8: an unmap is answered before any server can have confirmed it.
     ConfirmNothing,
-    /// R11: lost copies are made anew much later than `rebuild_after` says.
+    /// R11: lost copies are rebuilt much later than `rebuild_after`.
     RebuildLate,
     /// R11: nothing moves off servers that are to be removed while any group is lost.
     ClearUnlost,
-    /// Links: a body of any length is taken.
+    /// Links: a frame body of any length is accepted.
     NoFrameLimit,
-    /// Links: any number of strangers may be there.
+    /// Links: the number of strangers has no limit.
     EndlessStrangers,
-    /// R8: what waits at an NBD connection when the volume is mapped otherwise is asked for under the new leave.
+    /// R8: a request waiting at an NBD connection is sent under a mapping newer than its own.
     KeepLeave,
-    /// R4: what a newer life of a server knows is taken for what the older one knows.
+    /// R4: the map version of a newer incarnation of a server also counts for the older one.
     OneLife,
-    /// R4: a newer life of a server proves that the older one is dead, wherever it was started.
+    /// R4: a newer incarnation of a server proves that the older one is dead, wherever it started.
     NewerIsDead,
-    /// A recovery takes an older disk for the one that replaced it.
+    /// Recovery: an older disk is taken for the one that replaced it.
     OldDisk,
-    /// After a recovery an older process takes the place of a newer one.
+    /// Recovery: afterwards an older process takes the place of a newer one.
     EarlierLife,
-    /// Links: a far end that takes a connection and never answers is waited for for ever.
+    /// Links: a peer that accepts a connection and never answers is waited for without limit.
     AwaitMute,
-    /// Mirror: what is under way to a member has no bound.
+    /// Mirror: the data in flight to a replica has no limit.
     NoWindow,
-    /// Mirror: operations of clients have no bound.
+    /// Mirror: the operations of clients have no limit.
     EndlessLoad,
-    /// R12: any number of servers is declared lost by silence. (In the simulator's `cut_off` test.)
+    /// R12: silence alone declares any number of servers lost. (The `cut_off` test of `sim`.)
     NoLossLimit,
-    /// R3: who grants a lease keeps its promise for no longer than the lease. (In the simulator's test of clocks.)
+    /// R3: a granter is bound for no longer than the lease. (The `clocks` test of `sim`.)
     NoMargin,
-    /// Mdm: a write of the log that failed counts as done.
+    /// Mdm: a failed write of the log counts as done.
     MdmBelieveDisk,
 }
 
 impl Mutant {
-    /// Those that `store`'s own tests hunt (crates/store/tests).
+    /// The mutants that the tests of `store` have to catch (`crates/store/tests`).
     pub const STORE: &[Mutant] = &[
         Mutant::LogUnflushed,
         Mutant::DataUnflushed,
@@ -293,11 +292,11 @@ impl Mutant {
         Mutant::GrownGap,
     ];
 
-    /// Those that `mirror`'s own tests hunt (crates/mirror/tests): no plan meets all that they
-    /// need.
+    /// The mutants that the tests of `mirror` have to catch (`crates/mirror/tests`): no plan of the
+    /// simulator creates the situations in which they matter.
     pub const MIRROR: &[Mutant] = &[Mutant::MendUnmarked, Mutant::AnswerAtOnce];
 
-    /// Those that the simulator hunts. Of the store's, a run is too short for two.
+    /// The mutants that the simulator has to catch. Six of `STORE` are not among them.
     pub const ALL: &[Mutant] = &[
         Mutant::AckAlone,
         Mutant::AckBeforeLocal,
@@ -418,7 +417,7 @@ impl Mutant {
     ];
 }
 
-/// True when this mutant is switched on. A constant `false` without the feature `mutants`.
+/// Returns true if this mutant is switched on. A constant `false` without the feature `mutants`.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn on(_: Mutant) -> bool {
@@ -428,13 +427,13 @@ pub const fn on(_: Mutant) -> bool {
 #[cfg(feature = "mutants")]
 static CHOSEN: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
-/// True when this mutant is switched on.
+/// Returns true if this mutant is switched on.
 #[cfg(feature = "mutants")]
 pub fn on(m: Mutant) -> bool {
     CHOSEN.load(core::sync::atomic::Ordering::Relaxed) == m as u32
 }
 
-/// Switches one mutant on, for the whole process; `None` switches all off.
+/// Switches one mutant on for the whole process; `None` switches all off.
 #[cfg(feature = "mutants")]
 pub fn choose(m: Option<Mutant>) {
     CHOSEN.store(m.map_or(0, |m| m as u32), core::sync::atomic::Ordering::Relaxed);

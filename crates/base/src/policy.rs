@@ -1,36 +1,40 @@
-//! How copies give way to what clients ask for: a storage pool has a policy for rebuilds and one for moves.
+//! Policies that throttle background copies in favour of clients. A storage pool has one policy for
+//! rebuilds and one for moves.
 //!
-//! Four are known by name; each is a setting of the same few numbers, and a shard looks at nothing but these. As text:
-//! `unlimited`, `concurrent:N`, `favour[:TIMES[:FLOOR]]`, `latency:BOUND[:FLOOR]`, where a bound is `200%` of what
-//! requests take without copies, or `20ms` or `500us`, and a floor is bytes per second, `64KiB` to `1GiB`, or the time in
-//! which a whole device is copied, `10m` to `7d`.
+//! There are four named kinds of policy. Each is a setting of the same few numbers, and a shard
+//! uses only these numbers. As text: `unlimited`, `concurrent:N`, `favour[:TIMES[:FLOOR]]`,
+//! `latency:BOUND[:FLOOR]`. A BOUND is a percentage of the latency without copies (`200%`), or a
+//! time (`20ms`, `500us`). A FLOOR is bytes per second (`64KiB` to `1GiB`), or the time in which a
+//! whole device is copied (`10m` to `7d`).
 
 use crate::{GIB, KIB, MIB};
 use core::fmt;
 use core::str::FromStr;
 
-/// How copies give way to clients, on one device.
+/// How copies yield to clients on one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// Copies at a time, 1 to 16; 0: as many as [`crate::Limits::copies`] allows.
+    /// Copies at a time, 1 to 16. 0: as many as [`crate::Limits::copies`] allows.
     pub copies: u32,
-    /// The number of copies is kept also while no client asks for anything.
+    /// The bound on the number of copies also applies while no client is active.
     pub always: bool,
-    /// While clients are served: a rest after each copy, so many times (1 to 100) as long as copies take; 0: none.
+    /// While clients are active: each copy is followed by a rest of this many times (1 to 100) its
+    /// duration. 0: no rest.
     pub rest: u32,
-    /// While clients are served: rests long enough that one in a hundred of their requests takes at most so many percent
-    /// (110 to 1000) of what it takes without copies; 0: any.
+    /// While clients are active: copies rest long enough that the 99th percentile of client latency
+    /// stays below this percentage (110 to 1000) of the value without copies. 0: no bound.
     pub percent: u32,
-    /// The same, at most so many microseconds (50 to 10,000,000); 0: any.
+    /// The same with a bound in microseconds (50 to 10,000,000). 0: no bound.
     pub micros: u32,
-    /// Bytes per second (64 KiB to 1 GiB) below which no rest leads, so that protection always comes; 0: nothing rests, or the
-    /// floor is a time.
+    /// Bytes per second (64 KiB to 1 GiB) that rests never undercut, so that every copy completes.
+    /// 0: copies never rest, or the floor is a time.
     pub floor: u64,
-    /// The floor as a time: minutes (10 to 10,080) in which as much is copied as the device takes; 0: it is none.
+    /// The floor as a time: minutes (10 to 10,080) in which a device's capacity is copied. 0: the
+    /// floor is not a time.
     pub within: u32,
 }
 
-/// No policy has this name, or a number is out of its range.
+/// The error for a policy with an unknown name, or a number out of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoPolicy;
 
@@ -47,48 +51,48 @@ impl fmt::Display for NoPolicy {
 
 impl core::error::Error for NoPolicy {}
 
-/// The floor, if none is said.
+/// The default floor, in bytes per second.
 const FLOOR: u64 = 2 * MIB;
-/// Minutes.
+/// A day in minutes.
 const DAY: u32 = 24 * 60;
 
-/// Units of a floor that is bytes per second; the first one is one.
+/// Units of a floor in bytes per second. The first one has the scale 1.
 const BYTES: &[(&str, u64)] = &[("", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB)];
-/// Units of one that is a time, in minutes.
+/// Units of a floor that is a time, with their scale in minutes.
 const MINUTES: &[(&str, u64)] = &[("m", 1), ("h", 60), ("d", DAY as u64)];
 
 impl Policy {
-    /// Copies as fast as they go.
+    /// Copies as fast as possible.
     pub const UNLIMITED: Policy =
         Policy { copies: 0, always: false, rest: 0, percent: 0, micros: 0, floor: 0, within: 0 };
 
-    /// So many copies at a time, whatever clients do.
+    /// Runs this many copies at a time, whatever clients do.
     pub const fn concurrent(copies: u32) -> Policy {
         Policy { copies, always: true, ..Policy::UNLIMITED }
     }
 
-    /// Applications first: one copy at a time, then a rest of so many times as long.
+    /// Prefers clients: one copy at a time, then a rest of `rest` times its duration.
     pub const fn favour(rest: u32, floor: u64) -> Policy {
         Policy { copies: 1, rest, floor, ..Policy::UNLIMITED }
     }
 
-    /// Two copies at a time, which rest while one in a hundred of clients' requests takes longer than so many percent of
-    /// what it takes without copies.
+    /// Runs two copies at a time, which rest while the 99th percentile of client latency exceeds
+    /// `percent` of its value without copies.
     pub const fn latency_percent(percent: u32, floor: u64) -> Policy {
         Policy { copies: 2, percent, floor, ..Policy::UNLIMITED }
     }
 
-    /// The same, with so many microseconds.
+    /// The same with a bound in microseconds.
     pub const fn latency_micros(micros: u32, floor: u64) -> Policy {
         Policy { copies: 2, micros, floor, ..Policy::UNLIMITED }
     }
 
-    /// The same policy with a floor that is a time in minutes.
+    /// Returns the same policy with a floor that is a time in minutes.
     pub const fn finished_within(self, minutes: u32) -> Policy {
         Policy { floor: 0, within: minutes, ..self }
     }
 
-    /// What it is on a device of so many bytes: there, a floor is bytes per second.
+    /// Returns the policy for a device of this many bytes, with its floor in bytes per second.
     pub fn on(self, capacity: u64) -> Policy {
         match u64::from(self.within) * 60 {
             0 => self,
@@ -98,17 +102,17 @@ impl Policy {
         }
     }
 
-    /// True when clients' requests are timed for it.
+    /// Returns true if the policy needs the latency of client requests.
     pub fn is_by_latency(&self) -> bool {
         self.percent > 0 || self.micros > 0
     }
 
-    /// True when copies rest while clients are served.
+    /// Returns true if copies rest while clients are active.
     pub fn rests(&self) -> bool {
         self.rest > 0 || self.is_by_latency()
     }
 
-    /// Whether it is one of those that have a name, with all numbers in their ranges.
+    /// Checks that the policy is one of the named kinds and that all numbers are in range.
     pub fn check(&self) -> Result<(), NoPolicy> {
         let floor = match self.within {
             0 => (64 * KIB..=GIB).contains(&self.floor),
@@ -200,7 +204,7 @@ fn micros_of(text: &str) -> Result<u32, NoPolicy> {
     }
 }
 
-/// A number with one of these units.
+/// Parses a number with one of these units.
 fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let number = |(unit, scale): &(&str, u64)| Some((text.strip_suffix(unit)?, *scale));
     let (number, scale) = units.iter().rev().find_map(number)?;
@@ -265,7 +269,7 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Policy>(), Err(NoPolicy), "{text}");
         }
-        // Numbers of several policies together, or a rest without a floor: no name says it.
+        // Numbers of several kinds together, or a rest without a floor, make no named policy.
         let both = Policy { rest: 1, ..Policy::latency_percent(200, MIB) };
         let endless = Policy::favour(1, 0);
         let many = Policy { copies: 2, ..Policy::favour(1, MIB) };

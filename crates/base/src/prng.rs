@@ -1,5 +1,5 @@
 //! A small seeded random generator (xoshiro256**, Blackman and Vigna 2018, seeded by SplitMix64).
-//! Not for secrets. Cores draw only from the one that the driver hands them.
+//! Not for secrets. Nodes draw only from the generator that the driver passes to them.
 
 /// A deterministic stream of random numbers.
 #[derive(Clone, Debug)]
@@ -8,7 +8,7 @@ pub struct Prng {
 }
 
 impl Prng {
-    /// A stream that depends on nothing but `seed`.
+    /// Creates a stream that depends only on `seed`.
     pub fn new(seed: u64) -> Prng {
         let mut x = seed;
         let s = core::array::from_fn(|_| {
@@ -18,7 +18,7 @@ impl Prng {
         Prng { s }
     }
 
-    /// An independent stream named `label`; drawing from it leaves `self` as it was.
+    /// Returns an independent stream named `label`. `self` is not advanced.
     pub fn fork(&self, label: &str) -> Prng {
         let mut h = self.s[0] ^ self.s[2].rotate_left(32);
         for b in label.bytes() {
@@ -27,7 +27,7 @@ impl Prng {
         Prng::new(h)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         let out = self.s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let t = self.s[1] << 17;
@@ -40,29 +40,29 @@ impl Prng {
         out
     }
 
-    /// A number in `0..n`. Panics when `n` is 0.
+    /// Returns a number in `0..n`. Panics if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         assert!(n > 0, "an empty range has no number to draw");
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True with probability `p` (0 to 1).
+    /// Returns true with probability `p` (0 to 1).
     pub fn chance(&mut self, p: f64) -> bool {
         ((self.next_u64() >> 11) as f64) < p * (1u64 << 53) as f64
     }
 
-    /// One element of a slice that is not empty.
+    /// Returns one element of a non-empty slice.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len() as u64) as usize]
     }
 }
 
-/// A well-mixing permutation of 64 bits (SplitMix64's finaliser).
+/// Mixes 64 bits thoroughly; a permutation (SplitMix64's finaliser).
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

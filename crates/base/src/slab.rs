@@ -1,9 +1,9 @@
-//! A table of things in flight with a fixed capacity. A key carries a generation, so that a late
-//! completion of something that is gone finds nothing instead of a stranger.
+//! A table of things in flight with a fixed capacity. A key carries a generation, so a late
+//! completion for a removed entry finds nothing rather than another entry.
 
 use alloc::vec::Vec;
 
-/// A bounded table; keys are never confused between generations.
+/// A bounded table. Keys of different generations never match.
 #[derive(Debug)]
 pub struct Slab<T> {
     entries: Vec<(u32, Option<T>)>,
@@ -12,12 +12,12 @@ pub struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// An empty table that never holds more than `capacity` entries (at most 2^32 - 1).
+    /// Creates an empty table that never holds more than `capacity` entries (at most 2^32 - 1).
     pub fn new(capacity: usize) -> Slab<T> {
         Slab { entries: Vec::new(), free: Vec::new(), capacity: capacity.min(u32::MAX as usize) }
     }
 
-    /// Puts a value in and tells its key; gives the value back when the table is full.
+    /// Inserts a value and returns its key; returns the value if the table is full.
     pub fn insert(&mut self, value: T) -> Result<u64, T> {
         if self.is_full() {
             return Err(value);
@@ -35,18 +35,18 @@ impl<T> Slab<T> {
         self.entries.get(key as u32 as usize).filter(|e| e.0 == (key >> 32) as u32)
     }
 
-    /// The value under this key.
+    /// Returns the value under this key.
     pub fn get(&self, key: u64) -> Option<&T> {
         self.entry(key).and_then(|e| e.1.as_ref())
     }
 
-    /// The value under this key.
+    /// Returns the value under this key.
     pub fn get_mut(&mut self, key: u64) -> Option<&mut T> {
         let entry = self.entries.get_mut(key as u32 as usize)?;
         if entry.0 == (key >> 32) as u32 { entry.1.as_mut() } else { None }
     }
 
-    /// Takes the value out; its key is dead from now on.
+    /// Removes the value. Its key is invalid from now on.
     pub fn remove(&mut self, key: u64) -> Option<T> {
         let entry = self.entries.get_mut(key as u32 as usize)?;
         if entry.0 != (key >> 32) as u32 || entry.1.is_none() {
@@ -57,27 +57,27 @@ impl<T> Slab<T> {
         entry.1.take()
     }
 
-    /// How many values are in.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// True when nothing is in.
+    /// Returns true if the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// True when the next insert would be refused.
+    /// Returns true if the next insert would be refused.
     pub fn is_full(&self) -> bool {
         self.len() >= self.capacity
     }
 
-    /// The values, by place in the table.
+    /// Iterates over the values in index order.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.entries.iter_mut().filter_map(|(_, v)| v.as_mut())
     }
 
-    /// Keys and values, by place in the table.
+    /// Iterates over keys and values in index order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.entries.iter().enumerate().filter_map(|(i, (generation, v))| {
             v.as_ref().map(|v| (u64::from(*generation) << 32 | i as u64, v))

@@ -1,4 +1,4 @@
-//! Time as the driver tells it. Cores never read a clock.
+//! Time as the driver reports it. Nodes never read a clock.
 
 use core::fmt;
 use core::ops::{Add, Sub};
@@ -14,12 +14,12 @@ impl Time {
     /// Later than anything that happens.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// How long it is from `earlier` to `self`; zero when `earlier` is not earlier.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is not earlier.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The earlier of two optional times.
+    /// Returns the earlier of two optional times.
     pub fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
         match (a, b) {
             (Some(a), Some(b)) => Some(a.min(b)),

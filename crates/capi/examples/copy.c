@@ -4,8 +4,8 @@
  *   copy dir:gabion-data vol1 < FILE
  *   copy 127.0.0.1:7001 vol1 BYTES > FILE
  *
- * Both ways keep up to 16 requests of 1 MiB under way. They end in any order; the pieces are used in
- * turn, so their order is the file's.
+ * Both directions keep up to 16 requests of 1 MiB outstanding. They complete in any order. The
+ * pieces are used in rotation, so that their order is that of the file.
  */
 
 #include <gabion.h>
@@ -31,7 +31,7 @@ static void check(int result)
 	}
 }
 
-/* Waits until the request of this piece has ended; marks the others that end meanwhile. */
+/* Waits until this piece's request has completed; marks other requests that complete meanwhile. */
 static void wait_for(struct piece *piece)
 {
 	while (piece->busy) {
@@ -49,7 +49,7 @@ static void wait_for(struct piece *piece)
 	}
 }
 
-/* To the end of the last sector: a volume is read and written in whole ones. */
+/* Rounds up to whole sectors: a volume is read and written in sectors. */
 static size_t sectors(size_t len)
 {
 	return (len + SECTOR - 1) / SECTOR * SECTOR;

@@ -1,11 +1,12 @@
-//! Where the MDMs are: `IP:PORT,IP:PORT`, or `dir:PATH` for a cluster that `gabion up` runs here.
+//! The addresses of the MDMs: `IP:PORT,IP:PORT`, or `dir:PATH` for a cluster that `gabion up` runs
+//! on this machine.
 
 use crate::failure::Failure;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Reads the text.
+/// Parses the addresses.
 pub(crate) fn parse(text: &str) -> Result<Vec<SocketAddr>, Failure> {
     if let Some(path) = text.strip_prefix("dir:") {
         return of_directory(Path::new(path)).map(|address| vec![address]);

@@ -1,4 +1,4 @@
-//! The functions on a cluster: open, poll, wait elsewhere, close.
+//! The functions of a cluster: open, poll, wait outside the library, close.
 
 use crate::context::{Context, Settings};
 use crate::failure::{Failure, keep};
@@ -15,22 +15,22 @@ use std::time::Duration;
 const TIMEOUT_MS: u32 = 10_000;
 const QUEUE_DEPTH: u32 = 1024;
 
-/// A cluster that this thread is a client of.
+/// An open cluster. The thread that opened it is a client of the cluster.
 #[allow(non_camel_case_types)]
 pub struct gabion_cluster {
     pub(crate) mark: u64,
     pub(crate) owner: Owner,
     pub(crate) inside: UnsafeCell<Inside>,
-    /// Volumes that are open: freed with the cluster at the latest.
+    /// Open volumes, which are freed at the latest when the cluster is closed.
     pub(crate) volumes: RefCell<Vec<*mut gabion_volume>>,
 }
 
-/// Becomes a client of a cluster, and waits until it is one. `mdm` says where its MDMs listen:
-/// `IP:PORT`, several with commas between; or `dir:PATH` with the directory of a cluster that
-/// `gabion up` runs on this machine. `options` may be `NULL`.
+/// Opens a cluster: connects to it as a client, and waits until an MDM has accepted the client.
+/// `mdm` has the addresses of its MDMs: `IP:PORT`, separated by commas; or `dir:PATH` with the
+/// directory of a cluster that `gabion up` runs on this machine. `options` may be `NULL`.
 ///
-/// 0, or a negative errno with words in `gabion_last_error(NULL)`: `-EINVAL` (an argument),
-/// `-ETIMEDOUT` (no MDM took us), or what the system said.
+/// Returns 0, or a negative errno with a message in `gabion_last_error(NULL)`: `-EINVAL` (an
+/// argument), `-ETIMEDOUT` (no MDM accepted the client), or an errno of the system.
 ///
 /// # Safety
 /// `mdm` is a string, `options` is `NULL` or has `struct_size` bytes, `cluster` may be written.
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn gabion_cluster_open(
                 c"there is no place to put the cluster: NULL",
             ));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises it.
         let (mdm, options) = unsafe { (text(mdm, "mdm")?, read_options(options)?) };
         let context = Context::open(settings(mdm, &options)?)?;
         Ok(Box::new(gabion_cluster {
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn gabion_cluster_open(
     });
     match opened {
         Ok(opened) => {
-            // SAFETY: the caller's promise; not null, as checked above.
+            // SAFETY: the caller promises it; not null, as checked above.
             unsafe { *cluster = Box::into_raw(opened) };
             0
         }
@@ -67,17 +67,17 @@ pub unsafe extern "C" fn gabion_cluster_open(
     }
 }
 
-/// Ends the client, and frees its volumes, too. Requests that are outstanding never complete: writes
-/// among them may be executed or not. 0, or a negative errno; `NULL` is fine.
+/// Closes a cluster and frees its volumes. Outstanding requests never complete; writes among them
+/// may or may not be executed. Returns 0, or a negative errno. `NULL` is allowed.
 ///
 /// # Safety
-/// `cluster` is `NULL` or an open cluster, which is not used afterwards; nor are its volumes.
+/// `cluster` is `NULL` or an open cluster. It and its volumes are not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gabion_cluster_close(cluster: *mut gabion_cluster) -> c_int {
     if cluster.is_null() {
         return 0;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     if let Err(code) = unsafe { guard::check(cluster) } {
         return code;
     }
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn gabion_cluster_close(cluster: *mut gabion_cluster) -> c
     let mut cluster = unsafe { Box::from_raw(cluster) };
     cluster.mark = 0;
     for volume in cluster.volumes.take() {
-        // SAFETY: it came from `gabion_volume_open`; what was closed is not in the list.
+        // SAFETY: it came from `gabion_volume_open`; closed volumes are not in the list.
         unsafe { gabion_volume::free(volume) };
     }
     match guard::catch(|| {
@@ -97,16 +97,18 @@ pub unsafe extern "C" fn gabion_cluster_close(cluster: *mut gabion_cluster) -> c
     }
 }
 
-/// Sends what was started since the last call, and takes up to `max` completions. It waits until
-/// there are `min` of them, for `timeout_ns` at most (0: not at all; below 0: for ever), and not at
-/// all when nothing is outstanding. Returns how many there are, or a negative errno.
+/// Sends the requests that were started since the last call, and takes up to `max` completions. It
+/// waits until there are `min` of them, for `timeout_ns` at most (0: does not wait; below 0: no
+/// limit), and does not wait if nothing is outstanding. Returns the number of completions, or a
+/// negative errno.
 ///
-/// Nothing moves outside of this function: call it often, or when `gabion_fd` says so. When it returns
-/// `max`, there may be more, and what was started since may not be on its way yet.
+/// Nothing makes progress outside this function: call it often, or when `gabion_fd` is readable. If
+/// it returns `max`, there may be more completions, and requests started since the last call may
+/// not have been sent yet.
 ///
 /// # Safety
-/// `cluster` is an open cluster, `completions` has room for `max`; the memory of all requests that
-/// were started is as it was promised.
+/// `cluster` is an open cluster, `completions` has room for `max`; the memory of all started
+/// requests is as promised.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gabion_poll(
     cluster: *mut gabion_cluster,
@@ -125,60 +127,60 @@ pub unsafe extern "C" fn gabion_poll(
         let max = max.min(i32::MAX as u32) as usize;
         let out: &mut [MaybeUninit<gabion_completion>] = match max {
             0 => &mut [],
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises it.
             _ => unsafe { std::slice::from_raw_parts_mut(completions.cast(), max) },
         };
         let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
         context.poll(out, min as usize, timeout)
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     match unsafe { guard::enter(cluster, poll) } {
         Ok(n) => n as c_int,
         Err(code) => code,
     }
 }
 
-/// A descriptor for `poll`, `epoll` and their like: it becomes readable when `gabion_poll` has
-/// something to do. It counts only when `gabion_arm` was the last call and has returned 1. It belongs
-/// to the cluster: don't read it, don't close it. Or a negative errno.
+/// Returns a descriptor for `poll`, `epoll` and similar calls, or a negative errno. It becomes
+/// readable when `gabion_poll` has something to do, but only if `gabion_arm` was the last call and
+/// returned 1. It belongs to the cluster: do not read it, do not close it.
 ///
 /// # Safety
 /// `cluster` is an open cluster.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gabion_fd(cluster: *mut gabion_cluster) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { guard::enter(cluster, |context| Ok(context.fd())) }.unwrap_or_else(|code| code)
 }
 
-/// Before waiting for `gabion_fd`: sends what was started. 1: wait now, and call `gabion_poll` when
-/// the descriptor is readable. 0: there is something to do already, call `gabion_poll` first. Or a
-/// negative errno.
+/// Sends the requests that were started. Call it before you wait for `gabion_fd`. Returns 1: wait
+/// now, and call `gabion_poll` when the descriptor is readable. Returns 0: there is something to do
+/// already, call `gabion_poll` first. Or returns a negative errno.
 ///
 /// # Safety
-/// `cluster` is an open cluster; the memory of all requests is as it was promised.
+/// `cluster` is an open cluster; the memory of all requests is as promised.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gabion_arm(cluster: *mut gabion_cluster) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     match unsafe { guard::enter(cluster, Context::arm) } {
         Ok(armed) => armed.into(),
         Err(code) => code,
     }
 }
 
-/// A string of the caller's.
+/// Returns a string of the caller.
 ///
 /// # Safety
-/// It is one, or `NULL`.
+/// `from` is a string or `NULL`.
 pub(crate) unsafe fn text<'a>(from: *const c_char, what: &str) -> Result<&'a str, Failure> {
     if from.is_null() {
         return Err(Failure::invalid(format!("{what} is NULL")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     let text = unsafe { CStr::from_ptr(from) }.to_str();
     text.map_err(|_| Failure::invalid(format!("{what} is not UTF-8")))
 }
 
-/// The options, with zeros for what an older program does not know.
+/// Reads the options.
 unsafe fn read_options(from: *const gabion_options) -> Result<gabion_options, Failure> {
     const SIZE: usize = size_of::<gabion_options>();
     let mut options = gabion_options {
@@ -192,7 +194,7 @@ unsafe fn read_options(from: *const gabion_options) -> Result<gabion_options, Fa
     if from.is_null() {
         return Ok(options);
     }
-    // SAFETY: whatever the version, the size comes first.
+    // SAFETY: the size comes first in every version.
     let size = unsafe { from.cast::<usize>().read_unaligned() };
     if !(SIZE..=4096).contains(&size) {
         return Err(Failure::invalid(format!(
@@ -200,11 +202,11 @@ unsafe fn read_options(from: *const gabion_options) -> Result<gabion_options, Fa
              GABION_OPTIONS_INIT does"
         )));
     }
-    // SAFETY: the caller has promised `size` bytes.
+    // SAFETY: the caller promises `size` bytes.
     unsafe {
         let to = (&raw mut options).cast::<u8>();
         to.copy_from_nonoverlapping(from.cast(), SIZE);
-        // What a newer program asks for beyond that must not be passed over.
+        // Fields that only newer versions know must not be ignored.
         let rest = std::slice::from_raw_parts(from.cast::<u8>().add(SIZE), size - SIZE);
         if rest.iter().any(|b| *b != 0) {
             return Err(Failure::invalid(
@@ -237,14 +239,14 @@ fn settings(mdm: &str, options: &gabion_options) -> Result<Settings, Failure> {
     let mdm = address::parse(mdm)?;
     let name = match options.name.is_null() {
         true => name::first_free()?,
-        // SAFETY: `gabion_cluster_open`'s caller promises a string.
+        // SAFETY: the caller of `gabion_cluster_open` promises a string.
         false => name::given(unsafe { text(options.name, "gabion_options.name") }?)?,
     };
     let timeout = Duration::from_millis(or(options.timeout_ms, TIMEOUT_MS).into());
     Ok(Settings { mdm, name, backend, queue_depth, timeout })
 }
 
-/// For functions that have no cluster to keep their words.
+/// Stores the message for functions that have no cluster to store it in.
 pub(crate) fn refuse(failure: Failure) -> c_int {
     keep(failure)
 }

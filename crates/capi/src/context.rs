@@ -1,8 +1,8 @@
-//! What is behind a cluster's handle: a data client, its reactor, and the requests under way.
+//! The state behind a cluster's handle: a data client, its reactor, and the outstanding requests.
 //!
 //! Invariants:
-//! - A slot is taken from the start of a request until the caller has its completion. So nothing here
-//!   grows: the memory for all requests and completions is there from the beginning.
+//! - A slot is in use from the start of a request until the caller has its completion. Nothing here
+//!   grows: the memory for all requests and completions is allocated at the start.
 //! - The caller's memory is written only while the caller is inside a call.
 
 use crate::failure::{Failure, errno};
@@ -20,19 +20,19 @@ use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The request that only makes the node end a batch. Its answer is nobody's.
+/// A request that only makes the node end a batch. Its answer is ignored.
 const NUDGE: RequestId = RequestId(u64::MAX);
-/// How long an open volume may wait for the newest map, when there is an older one.
+/// How long opening a volume may wait for the newest map if there is an older one.
 const REFRESH: Duration = Duration::from_secs(1);
-/// How long one turn may take while we look at something else than completions.
+/// How long one turn may take while the caller waits for something other than completions.
 const LOOK: Duration = Duration::from_millis(20);
 /// The one node of the reactor.
 const SEAT: usize = 0;
 
-/// Takes what nodes report.
+/// Callback for the notes of nodes.
 type OnNote = Box<dyn FnMut(usize, Time, Note)>;
 
-/// How to open a cluster.
+/// Settings for opening a cluster.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) mdm: Vec<SocketAddr>,
@@ -42,10 +42,10 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
 }
 
-/// The caller's memory of a request.
+/// The caller's memory for a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Memory {
-    /// A read puts its data here.
+    /// A read stores its data here.
     Into(*mut u8),
     /// A write takes its data from here.
     From(*const u8),
@@ -53,7 +53,7 @@ pub(crate) enum Memory {
     None,
 }
 
-/// A request under way.
+/// An outstanding request.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     user: *mut c_void,
@@ -66,7 +66,7 @@ pub(crate) struct Context {
     reactor: Reactor<Sdc, OnNote>,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots that have ended, with their results, which the caller has not taken.
+    /// Completed slots with their results that the caller has not taken yet.
     ready: VecDeque<(u32, i64)>,
     timeout: Duration,
     _name: Name,
@@ -90,7 +90,7 @@ fn random() -> Result<u64, Failure> {
 }
 
 impl Context {
-    /// Becomes a client of the cluster; returns when it is one.
+    /// Connects to the cluster as a client. Returns when an MDM has accepted it.
     pub(crate) fn open(settings: Settings) -> Result<Context, Failure> {
         let shard = rt::Shard::bind(rt::Config {
             backend: settings.backend,
@@ -140,7 +140,7 @@ impl Context {
         ))
     }
 
-    /// The volume of this name, by the newest map that can be had.
+    /// Returns the volume of this name, by the newest map that is available.
     pub(crate) fn find(&mut self, name: &str) -> Result<VolumeId, Failure> {
         let asked = self.reactor.node(SEAT).refresh();
         let kind = BlockKind::Flush;
@@ -166,7 +166,7 @@ impl Context {
         }
     }
 
-    /// What a volume is like now.
+    /// Returns the present properties of a volume.
     pub(crate) fn info(&mut self, volume: VolumeId) -> Result<gabion_volume_info, Failure> {
         let volume = self.reactor.node(SEAT).map().volumes.get(&volume);
         let gone = Failure::plain(libc::ENOENT, c"the volume was deleted");
@@ -182,7 +182,7 @@ impl Context {
     /// Starts a request.
     ///
     /// # Safety
-    /// The memory has `len` bytes; what is read into stays valid until the completion.
+    /// The memory has `len` bytes; memory that is read into stays valid until the completion.
     #[inline]
     pub(crate) unsafe fn start(
         &mut self,
@@ -203,7 +203,7 @@ impl Context {
         match memory {
             Memory::From(data) if len > 0 => {
                 body = self.reactor.alloc(len as usize);
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises it.
                 let data = unsafe { std::slice::from_raw_parts(data, len as usize) };
                 body.as_mut().copy_from_slice(data);
             }
@@ -216,15 +216,15 @@ impl Context {
         Ok(())
     }
 
-    /// Sends what was started, and takes up to `out.len()` completions; waits for `min` of them.
+    /// Sends started requests, and takes up to `out.len()` completions; waits for `min` of them.
     pub(crate) fn poll(
         &mut self,
         out: &mut [std::mem::MaybeUninit<gabion_completion>],
         min: usize,
         timeout: Option<Duration>,
     ) -> Result<usize, Failure> {
-        // What is there already goes first. The caller works on it, starts more, and all of that goes
-        // out in one batch with the turn that comes when nothing is left here.
+        // Completions that are there already go first. The caller processes them and starts more
+        // requests; all of those are sent in one batch with the next turn, when none is left here.
         let mut n = self.take(out);
         if n > 0 && n == out.len() {
             return Ok(n);
@@ -247,12 +247,12 @@ impl Context {
         }
     }
 
-    /// Readable when `poll` has something to do, after `arm` has said so.
+    /// Returns the descriptor that becomes readable when `poll` has something to do, after `arm`.
     pub(crate) fn fd(&self) -> c_int {
         self.reactor.fd().as_raw_fd()
     }
 
-    /// Sends what was started; true when there is nothing to do before `fd` is readable.
+    /// Sends started requests. Returns true if there is nothing to do until `fd` is readable.
     pub(crate) fn arm(&mut self) -> Result<bool, Failure> {
         self.harvest();
         let armed = self.reactor.arm().map_err(failed)?;
@@ -260,7 +260,7 @@ impl Context {
         Ok(armed && self.ready.is_empty())
     }
 
-    /// Turns until it is true of the node. False: the time is over.
+    /// Runs the reactor until the condition holds. Returns false if the time limit has passed.
     fn turn_until(
         &mut self,
         limit: Duration,
@@ -280,7 +280,7 @@ impl Context {
         }
     }
 
-    /// Makes completions of answers.
+    /// Turns answers into completions.
     fn harvest(&mut self) {
         for (id, result) in self.reactor.answers() {
             if id == NUDGE {
@@ -294,7 +294,7 @@ impl Context {
         }
     }
 
-    /// True when every request's completion was taken.
+    /// Returns true if the completions of all requests were taken.
     fn is_idle(&self) -> bool {
         self.free.len() == self.slots.len()
     }
@@ -309,19 +309,20 @@ impl Context {
     }
 }
 
-/// Brings a read's data home.
+/// Copies a read's data to the caller's memory, and returns the result of the request.
 fn complete(slot: Slot, data: &[u8]) -> i64 {
     if !slot.into.is_null() {
         if data.len() != slot.len as usize {
             return -i64::from(errno(BlockError::Media));
         }
-        // SAFETY: `start`'s caller has promised so much memory until now, and it is none of ours.
+        // SAFETY: the caller of `start` promises this much memory until the completion, and it does
+        // not overlap with memory of this library.
         unsafe { slot.into.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
     }
     slot.len.into()
 }
 
-/// The length, if the request is in order as far as that can be said without the volume.
+/// Returns the length if the request is valid as far as can be said without the volume.
 #[inline]
 fn checked(kind: BlockKind, at: u64, len: usize, memory: Memory) -> Result<u32, Failure> {
     let sector = u64::from(SECTOR);

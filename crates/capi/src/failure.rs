@@ -1,4 +1,4 @@
-//! What goes wrong: an error number for programs, and words for people that say what to do.
+//! Errors: an errno for programs, and a message for people that says what to do.
 
 use crate::cluster::gabion_cluster;
 use crate::guard;
@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Failure {
     /// A positive errno.
@@ -16,19 +16,19 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// With words that are known beforehand: nothing is allocated.
+    /// Creates a failure with a constant message, without allocating memory.
     pub(crate) const fn plain(code: c_int, text: &'static CStr) -> Failure {
         Failure { code, text: Cow::Borrowed(text) }
     }
 
-    /// With words made for the occasion.
+    /// Creates a failure with a formatted message.
     pub(crate) fn new(code: c_int, text: impl Into<String>) -> Failure {
         let mut bytes: Vec<u8> = text.into().into();
         bytes.retain(|b| *b != 0);
         Failure { code, text: Cow::Owned(CString::new(bytes).unwrap_or_default()) }
     }
 
-    /// Wrong arguments.
+    /// Creates a failure for wrong arguments.
     pub(crate) fn invalid(text: impl Into<String>) -> Failure {
         Failure::new(libc::EINVAL, text)
     }
@@ -42,13 +42,13 @@ thread_local! {
     static LAST: RefCell<Cow<'static, CStr>> = const { RefCell::new(Cow::Borrowed(c"")) };
 }
 
-/// Keeps a failure that no context can keep; the result for the caller.
+/// Stores a failure for which there is no context, and returns the result for the caller.
 pub(crate) fn keep(failure: Failure) -> c_int {
     LAST.with_borrow_mut(|last| *last = failure.text);
     -failure.code
 }
 
-/// The errno of a request that failed.
+/// Returns the errno of a failed request.
 pub(crate) fn errno(error: BlockError) -> c_int {
     match error {
         BlockError::NoSuchVolume => libc::ENOENT,
@@ -64,7 +64,7 @@ pub(crate) fn errno(error: BlockError) -> c_int {
     }
 }
 
-/// What a negative errno from this library means, in words. The text lives as long as the program.
+/// Returns a message for a negative errno of this library. The text stays valid forever.
 #[unsafe(no_mangle)]
 pub extern "C" fn gabion_strerror(result: i64) -> *const c_char {
     let text = match i32::try_from(result.saturating_neg()).unwrap_or(0) {
@@ -91,15 +91,16 @@ pub extern "C" fn gabion_strerror(result: i64) -> *const c_char {
     text.as_ptr()
 }
 
-/// Why the last call that failed on this cluster failed, in words that say what to do. With `NULL`:
-/// why the last call of this thread failed that had no cluster to keep it, as `gabion_cluster_open`.
-/// Never `NULL`. The text is valid until the next call on the cluster (of the thread).
+/// Returns a message that says why the last failed call on this cluster failed, and what to do.
+/// With `NULL`: the same for the last failed call of this thread that had no cluster, such as
+/// `gabion_cluster_open`. Never returns `NULL`. The text is valid until the next call on the
+/// cluster (or of the thread).
 ///
 /// # Safety
 /// `cluster` is `NULL` or an open cluster.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gabion_last_error(cluster: *const gabion_cluster) -> *const c_char {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     if let Some(text) = unsafe { guard::last_error(cluster) } {
         return text;
     }

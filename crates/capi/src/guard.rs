@@ -1,8 +1,8 @@
-//! Whether a call may go on: is the handle one of ours, are we in its thread and its process, is the
-//! context in order. And the net under each call: a panic ends here.
+//! Checks before each call that the handle belongs to this library, that the call comes from the
+//! right thread and process, and that the context is usable. Catches panics of each call.
 //!
-//! What can't be checked is a handle whose memory was given back and used again. What is looked at
-//! before the owner is known never changes, so a call from a wrong thread is refused without a race.
+//! It can't detect a handle whose memory was freed and reused. Fields that are read before the
+//! owner is known never change, so a call from a wrong thread is refused without a data race.
 
 use crate::cluster::gabion_cluster;
 use crate::context::Context;
@@ -16,8 +16,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Marks memory as a handle of a cluster, and of a volume.
+/// Marks memory as the handle of a cluster.
 pub(crate) const CLUSTER: u64 = 0x6761_6269_6f6e_6331;
+/// Marks memory as the handle of a volume.
 pub(crate) const VOLUME: u64 = 0x6761_6269_6f6e_7631;
 
 const NO_CLUSTER: Failure =
@@ -33,7 +34,7 @@ const POISONED: Failure = Failure::plain(
     c"the library has failed here before: close the cluster and open it anew",
 );
 
-/// How often this process has come out of a fork.
+/// How many forks led to this process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn forked() {
@@ -44,12 +45,12 @@ thread_local! {
     static HERE: u8 = const { 0 };
 }
 
-/// Tells threads apart that live at the same time.
+/// Returns a number that distinguishes threads that run at the same time.
 fn thread() -> usize {
     HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
-/// Who may use a context.
+/// The thread and process that may use a context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner {
     thread: usize,
@@ -57,11 +58,11 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// The present thread of the present process.
+    /// Returns the present thread of the present process.
     pub(crate) fn here() -> Owner {
         static WATCH: Once = Once::new();
         WATCH.call_once(|| {
-            // SAFETY: the handler touches an atomic only, which a child may do.
+            // SAFETY: the handler only touches an atomic, which is allowed in a child.
             unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         });
         Owner { thread: thread(), forks: FORKS.load(Ordering::Relaxed) }
@@ -72,7 +73,7 @@ impl Owner {
     }
 }
 
-/// What only the owner looks at.
+/// State that only the owner may access.
 pub(crate) struct Inside {
     pub(crate) context: Context,
     poisoned: bool,
@@ -85,23 +86,23 @@ impl Inside {
     }
 }
 
-/// The cluster behind a pointer, when it is one.
+/// Returns the cluster behind a pointer, if it is one.
 unsafe fn cluster_of<'a>(cluster: *const gabion_cluster) -> Option<&'a gabion_cluster> {
     if cluster.is_null() || !cluster.is_aligned() {
         return None;
     }
     // SAFETY: the caller of the C function promises that it is a handle.
     (unsafe { (&raw const (*cluster).mark).read_volatile() } == CLUSTER).then(|| {
-        // SAFETY: it is marked.
+        // SAFETY: it has the mark.
         unsafe { &*cluster }
     })
 }
 
-/// The cluster, when this is the place to use it; the words are kept for the thread when not.
+/// Returns the cluster if it may be used here. Otherwise stores the message for the thread.
 pub(crate) unsafe fn check<'a>(
     cluster: *const gabion_cluster,
 ) -> Result<&'a gabion_cluster, c_int> {
-    // SAFETY: passed on.
+    // SAFETY: the caller promises the same.
     let Some(cluster) = (unsafe { cluster_of(cluster) }) else { return Err(keep(NO_CLUSTER)) };
     if !cluster.owner.is_here() {
         return Err(keep(NOT_HERE));
@@ -109,16 +110,16 @@ pub(crate) unsafe fn check<'a>(
     Ok(cluster)
 }
 
-/// Makes a call on a cluster.
+/// Runs a call on a cluster.
 #[inline]
 pub(crate) unsafe fn enter<R>(
     cluster: *const gabion_cluster,
     call: impl FnOnce(&mut Context) -> Result<R, Failure>,
 ) -> Result<R, c_int> {
-    // SAFETY: passed on.
+    // SAFETY: the caller promises the same.
     let cluster = unsafe { check(cluster) }?;
-    // SAFETY: this is the one thread that may, and no function of the library calls another one, or
-    // the caller's code, while it holds this.
+    // SAFETY: only this thread may access it, and no function of the library calls another one, or
+    // the caller's code, while it holds this reference.
     let inside = unsafe { &mut *cluster.inside.get() };
     let failure = if inside.poisoned {
         POISONED
@@ -136,7 +137,7 @@ pub(crate) unsafe fn enter<R>(
     Err(-failure.code)
 }
 
-/// Makes a call on a volume.
+/// Runs a call on a volume.
 #[inline]
 pub(crate) unsafe fn enter_volume<R>(
     volume: *const gabion_volume,
@@ -149,13 +150,13 @@ pub(crate) unsafe fn enter_volume<R>(
     if unsafe { (&raw const (*volume).mark).read_volatile() } != VOLUME {
         return Err(keep(NO_VOLUME));
     }
-    // SAFETY: it is marked, and never changes while it is open.
+    // SAFETY: it has the mark, and never changes while it is open.
     let volume = unsafe { &*volume };
-    // SAFETY: passed on.
+    // SAFETY: the caller promises the same.
     unsafe { enter(volume.cluster, |context| call(context, volume.id)) }
 }
 
-/// Makes a call that has no cluster.
+/// Runs a call that has no cluster.
 pub(crate) fn catch<R>(call: impl FnOnce() -> Result<R, Failure>) -> Result<R, c_int> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(keep),
@@ -174,9 +175,9 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
     )
 }
 
-/// The words of a cluster's last failure, where they may be looked at.
+/// Returns the message of a cluster's last failure, if it may be read here.
 pub(crate) unsafe fn last_error(cluster: *const gabion_cluster) -> Option<*const c_char> {
-    // SAFETY: passed on.
+    // SAFETY: the caller promises the same.
     let cluster = unsafe { cluster_of(cluster) }.filter(|c| c.owner.is_here())?;
     // SAFETY: as in `enter`.
     Some(unsafe { &*cluster.inside.get() }.error.as_ptr())

@@ -1,27 +1,27 @@
-//! `libgabion`: volumes of a cluster for programs in C, or in anything that speaks its ABI.
+//! `libgabion`: volumes of a cluster for programs in C, or in any language that can call C.
 //!
-//! The library has no thread of its own. A data client (the same [`node::sdc::Sdc`] that serves NBD)
-//! and its reactor run inside the caller's calls: a request is handed to the node where it is made,
-//! goes out with the next `gabion_poll`, and its answer is taken from the socket by a later one. So
-//! no I/O crosses a thread; data is copied once, between the caller's memory and a pooled buffer.
+//! The library has no threads. A data client (the same [`node::sdc::Sdc`] that serves NBD) and its
+//! reactor run inside the caller's calls: a request is passed to the node at once, is sent with the
+//! next `gabion_poll`, and a later one takes its answer from the socket. So no I/O crosses threads.
+//! Data is copied once, between the caller's memory and a pooled buffer.
 //!
-//! `include/gabion.h` is generated from the comments here; what a user should know is told in
-//! `docs/reference/libgabion.md`.
+//! `include/gabion.h` is generated from these comments; users read `docs/reference/libgabion.md`.
 //!
 //! Invariants:
-//! - Nothing that the caller passes is trusted where it can be checked; what fails says why in words.
-//! - A context is used by the thread that has opened it, in the process that has opened it; whatever
-//!   else comes is refused before the context is looked at ([`guard`]).
-//! - No panic leaves the library: the context is out of order from then on, and says so.
+//! - The library checks everything that the caller passes, as far as it can be checked. Every
+//!   failure has a message.
+//! - Only the thread that opened a context uses it, in the process that opened it. [`guard`]
+//!   refuses other calls before they touch the context.
+//! - No panic leaves the library. After a panic the context refuses all further calls.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `cluster` | the functions on a cluster: open, poll, close |
-//! | `volume` | the functions on a volume: open, the five requests |
-//! | `context` | what is behind a cluster's handle |
-//! | `guard` | whether a call may go on |
-//! | `failure` | error numbers, and their words |
-//! | `address`, `name` | where the MDMs are, and what we are called there |
+//! | `cluster` | the functions of a cluster: open, poll, close |
+//! | `volume` | the functions of a volume: open, the five requests |
+//! | `context` | the state behind a cluster's handle |
+//! | `guard` | the checks before each call |
+//! | `failure` | error numbers and messages |
+//! | `address`, `name` | addresses of the MDMs, and the client's name |
 
 mod address;
 mod cluster;
@@ -37,18 +37,18 @@ pub use volume::*;
 
 use std::ffi::{c_char, c_void};
 
-/// The ABI that this header describes. It changes when a program that was built with an older header
-/// would not work any more; then the library's file is called otherwise, too (`libgabion.so.ABI`).
+/// The ABI that this header describes. It changes when programs that were built with an older
+/// header would stop working. The name of the library's file changes with it (`libgabion.so.ABI`).
 pub const GABION_ABI: u32 = 0;
 
 /// The version of the library that this header belongs to: major, minor, patch, two digits each.
 pub const GABION_VERSION: u32 = 100;
 
 /// For `gabion_write` and `gabion_write_zeroes`: the data is durable when the request completes.
-/// Gabion's writes always are, so this changes nothing; it is there to be passed on.
+/// All writes of Gabion are, so the flag changes nothing. It exists for callers that pass it on.
 pub const GABION_FUA: u32 = 1;
 
-/// For `gabion_write_zeroes`: keep the range allocated, so that a later write can't run out of space.
+/// For `gabion_write_zeroes`: keep the range allocated, so that later writes find space.
 pub const GABION_NO_HOLE: u32 = 2;
 
 /// Choose io_uring where the kernel allows it, else epoll.
@@ -58,21 +58,21 @@ pub const GABION_BACKEND_URING: u32 = 1;
 /// Use epoll.
 pub const GABION_BACKEND_EPOLL: u32 = 2;
 
-/// How `gabion_cluster_open` does its work. Set it up with `GABION_OPTIONS_INIT`; a field that is 0
-/// means the default.
+/// Options for `gabion_cluster_open`. Initialise them with `GABION_OPTIONS_INIT`; a field that is 0
+/// has its default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct gabion_options {
-    /// `sizeof(struct gabion_options)`. A newer library may know more fields.
+    /// `sizeof(struct gabion_options)`. Newer libraries may have more fields.
     pub struct_size: usize,
-    /// The client's name in `gabion status`, 1 to 64 bytes. Two clients of a cluster must not have the
-    /// same one: the newer one ends the older. Default: `HOST-lib-N`, with the first N that is free
-    /// on this host.
+    /// The client's name in `gabion status`, 1 to 64 bytes. Two clients of a cluster must not have
+    /// the same name: the newer one ends the older. Default: `HOST-lib-N`, with the first N that is
+    /// free on this host.
     pub name: *const c_char,
-    /// How long opening a cluster or a volume may take. Default: 10 seconds.
+    /// Time limit for opening a cluster or a volume, in milliseconds. Default: 10 seconds.
     pub timeout_ms: u32,
-    /// How many requests may be outstanding, at most 16384. Default: 1024.
+    /// Most requests that may be outstanding, at most 16384. Default: 1024.
     pub queue_depth: u32,
     /// One of `GABION_BACKEND_*`.
     pub backend: u32,
@@ -80,43 +80,43 @@ pub struct gabion_options {
     pub flags: u32,
 }
 
-/// A request that has ended.
+/// A completed request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
 pub struct gabion_completion {
-    /// What the request was started with.
+    /// The `user` argument of the request.
     pub user: *mut c_void,
-    /// Bytes read, written, zeroed or discarded (0 for a flush), or a negative errno:
-    /// `gabion_strerror` has words for it.
+    /// Bytes read, written, zeroed or discarded (0 for a flush), or a negative errno for
+    /// `gabion_strerror`.
     pub result: i64,
 }
 
-/// What a volume is like.
+/// Properties of a volume.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(non_camel_case_types)]
 pub struct gabion_volume_info {
-    /// Bytes. A volume may grow while it is open.
+    /// Size in bytes. A volume may grow while it is open.
     pub size: u64,
     /// Offsets and lengths are multiples of this many bytes.
     pub sector: u32,
-    /// Requests are cheapest in multiples of this many bytes.
+    /// Requests are most efficient in multiples of this many bytes.
     pub block: u32,
-    /// The longest read or write, in bytes. Discards and zeroes may have up to 4 GiB less a sector.
+    /// Longest read or write, in bytes. Discards and zeroing: up to 4 GiB less one sector.
     pub max_transfer: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
 }
 
-/// The library's version, as `GABION_VERSION` was when it was built.
+/// Returns the version of the library: the value of `GABION_VERSION` when it was built.
 #[unsafe(no_mangle)]
 pub extern "C" fn gabion_version() -> u32 {
     GABION_VERSION
 }
 
-/// The library's ABI. A program that loads the library itself compares it with `GABION_ABI`; for the
-/// others, the loader has compared it.
+/// Returns the library's ABI. A program that loads the library itself compares it with
+/// `GABION_ABI`; for other programs the loader has compared it already.
 #[unsafe(no_mangle)]
 pub extern "C" fn gabion_abi() -> u32 {
     GABION_ABI

@@ -1,19 +1,19 @@
-//! What a client is called: as its program says, or else `HOST-lib-N`.
+//! The name of a client: the caller's choice, or `HOST-lib-N`.
 
 use crate::failure::Failure;
 use rt::HeldName;
 
-/// As the MDM has it.
+/// Longest name in bytes that an MDM accepts.
 const LONGEST: usize = 64;
 
-/// A name, taken for as long as this lives.
+/// A name that is reserved on this host as long as this value exists, unless the caller chose it.
 #[derive(Debug)]
 pub(crate) struct Name {
     pub(crate) text: String,
     _held: Option<HeldName>,
 }
 
-/// The caller's choice.
+/// Checks the caller's choice.
 pub(crate) fn given(text: &str) -> Result<Name, Failure> {
     if text.is_empty() || text.len() > LONGEST || text.chars().any(char::is_control) {
         return Err(Failure::invalid(format!(
@@ -24,7 +24,7 @@ pub(crate) fn given(text: &str) -> Result<Name, Failure> {
     Ok(Name { text: text.to_owned(), _held: None })
 }
 
-/// The first name that is free.
+/// Reserves the first free name.
 pub(crate) fn first_free() -> Result<Name, Failure> {
     let held = HeldName::first_free("-lib-").map_err(|e| {
         let code = e.raw_os_error().unwrap_or(libc::EIO);

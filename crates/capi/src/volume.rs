@@ -1,4 +1,4 @@
-//! The functions on a volume: open, ask, the five requests, close.
+//! The functions of a volume: open, query, the five requests, close.
 
 use crate::cluster::{gabion_cluster, refuse, text};
 use crate::context::Memory;
@@ -8,7 +8,7 @@ use base::VolumeId;
 use seam::BlockKind;
 use std::ffi::{c_char, c_int, c_void};
 
-/// A volume that is open.
+/// An open volume.
 #[allow(non_camel_case_types)]
 pub struct gabion_volume {
     pub(crate) mark: u64,
@@ -18,9 +18,9 @@ pub struct gabion_volume {
 
 impl gabion_volume {
     /// # Safety
-    /// It came from `gabion_volume_open`, and is not used any more.
+    /// `volume` came from `gabion_volume_open`, and is not used any more.
     pub(crate) unsafe fn free(volume: *mut gabion_volume) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises it.
         let mut volume = unsafe { Box::from_raw(volume) };
         volume.mark = 0;
     }
@@ -30,8 +30,9 @@ fn done(result: Result<(), c_int>) -> c_int {
     result.err().unwrap_or(0)
 }
 
-/// Opens the volume of this name. 0, or a negative errno with words in `gabion_last_error`: `-ENOENT`
-/// (there is none), `-ETIMEDOUT`. As with any call, completions of other requests are not lost.
+/// Opens the volume of this name. Returns 0, or a negative errno with a message in
+/// `gabion_last_error`: `-ENOENT` (there is no such volume), `-ETIMEDOUT`. As with any call,
+/// completions of other requests are not lost.
 ///
 /// # Safety
 /// `cluster` is an open cluster, `name` a string, `volume` may be written.
@@ -41,7 +42,7 @@ pub unsafe extern "C" fn gabion_volume_open(
     name: *const c_char,
     volume: *mut *mut gabion_volume,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     let found = unsafe {
         guard::enter(cluster, |context| {
             if volume.is_null() {
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn gabion_volume_open(
         Err(code) => return code,
     };
     let opened = Box::into_raw(Box::new(gabion_volume { mark: guard::VOLUME, cluster, id }));
-    // SAFETY: the caller's promise; `enter` has let us in, so it is a cluster of this thread.
+    // SAFETY: the caller promises it; `enter` has succeeded, so this is a cluster of this thread.
     unsafe {
         (*cluster).volumes.borrow_mut().push(opened);
         *volume = opened;
@@ -64,8 +65,8 @@ pub unsafe extern "C" fn gabion_volume_open(
     0
 }
 
-/// Closes a volume. Requests on it that are outstanding go on, and complete. 0, or a negative errno;
-/// `NULL` is fine.
+/// Closes a volume. Its outstanding requests continue and complete. Returns 0, or a negative errno.
+/// `NULL` is allowed.
 ///
 /// # Safety
 /// `volume` is `NULL` or an open volume, which is not used afterwards.
@@ -74,23 +75,23 @@ pub unsafe extern "C" fn gabion_volume_close(volume: *mut gabion_volume) -> c_in
     if volume.is_null() {
         return 0;
     }
-    // SAFETY: the caller's promise. A poisoned cluster frees its volumes when it is closed.
+    // SAFETY: the caller promises it. Closing a poisoned cluster frees its volumes.
     if let Err(code) = unsafe { guard::enter_volume(volume, |_, _| Ok(())) } {
         return code;
     }
-    // SAFETY: `enter_volume` has let us in.
+    // SAFETY: `enter_volume` has succeeded.
     let mut open = unsafe { (*(*volume).cluster).volumes.borrow_mut() };
     let Some(at) = open.iter().position(|v| *v == volume) else {
         return refuse(Failure::plain(libc::EBADF, c"this volume is not open"));
     };
     open.swap_remove(at);
-    // SAFETY: it was in the list, so it is open, and it isn't any more.
+    // SAFETY: it was in the list, so it was open, and now it is removed from the list.
     unsafe { gabion_volume::free(volume) };
     0
 }
 
-/// What the volume is like at present. `info_size` is `sizeof(struct gabion_volume_info)`. 0, or a
-/// negative errno.
+/// Returns the present properties of a volume in `info`. `info_size` is
+/// `sizeof(struct gabion_volume_info)`. Returns 0, or a negative errno.
 ///
 /// # Safety
 /// `volume` is an open volume, `info` has `info_size` bytes.
@@ -100,7 +101,7 @@ pub unsafe extern "C" fn gabion_volume_stat(
     info: *mut gabion_volume_info,
     info_size: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     done(unsafe {
         guard::enter_volume(volume, |context, id| {
             if info.is_null() || info_size < size_of::<u64>() {
@@ -117,24 +118,25 @@ pub unsafe extern "C" fn gabion_volume_stat(
     })
 }
 
-/// The volume's size in bytes at present, or a negative errno.
+/// Returns the present size of a volume in bytes, or a negative errno.
 ///
 /// # Safety
 /// `volume` is an open volume.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gabion_volume_size(volume: *mut gabion_volume) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     match unsafe { guard::enter_volume(volume, |context, id| context.info(id)) } {
         Ok(info) => info.size as i64,
         Err(code) => code.into(),
     }
 }
 
-/// Starts a read of `len` bytes at `offset` into `data`. 0, and a completion with `user` comes later;
-/// or a negative errno, and none comes: `-EAGAIN` (the queue is full), `-EINVAL`.
+/// Starts a read of `len` bytes at `offset` into `data`. Returns 0 if the request was started; a
+/// completion with `user` follows. Or returns a negative errno, and no completion follows:
+/// `-EAGAIN` (the queue is full), `-EINVAL`.
 ///
 /// # Safety
-/// `volume` is an open volume. `data` has `len` bytes, which nobody else uses until the completion.
+/// `volume` is an open volume. `data` has `len` bytes, unused elsewhere until the completion.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gabion_read(
     volume: *mut gabion_volume,
@@ -144,7 +146,7 @@ pub unsafe extern "C" fn gabion_read(
     user: *mut c_void,
 ) -> c_int {
     let memory = Memory::Into(data.cast());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     done(unsafe {
         guard::enter_volume(volume, |context, id| {
             context.start(id, BlockKind::Read, offset, len, memory, user)
@@ -152,11 +154,11 @@ pub unsafe extern "C" fn gabion_read(
     })
 }
 
-/// Starts a write of `len` bytes from `data` to `offset`. `flags`: 0 or `GABION_FUA`. Results as of
-/// `gabion_read`. What has completed is on all copies.
+/// Starts a write of `len` bytes from `data` to `offset`. `flags`: 0 or `GABION_FUA`. Returns the
+/// same as `gabion_read`. After the completion, the data is on all copies.
 ///
 /// # Safety
-/// `volume` is an open volume. `data` has `len` bytes, which nobody changes until the completion.
+/// `volume` is an open volume. `data` has `len` bytes, which nothing changes until the completion.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gabion_write(
     volume: *mut gabion_volume,
@@ -167,7 +169,7 @@ pub unsafe extern "C" fn gabion_write(
     user: *mut c_void,
 ) -> c_int {
     let memory = Memory::From(data.cast());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     done(unsafe {
         guard::enter_volume(volume, |context, id| {
             known(flags, GABION_FUA)?;
@@ -176,14 +178,14 @@ pub unsafe extern "C" fn gabion_write(
     })
 }
 
-/// Starts a flush: when it completes, every write that has completed before is durable. Results as of
-/// `gabion_read`.
+/// Starts a flush. When it completes, every write that completed before is durable. Returns the
+/// same as `gabion_read`.
 ///
 /// # Safety
 /// `volume` is an open volume.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gabion_flush(volume: *mut gabion_volume, user: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     done(unsafe {
         guard::enter_volume(volume, |context, id| {
             context.start(id, BlockKind::Flush, 0, 0, Memory::None, user)
@@ -191,8 +193,8 @@ pub unsafe extern "C" fn gabion_flush(volume: *mut gabion_volume, user: *mut c_v
     })
 }
 
-/// Starts to discard a range: it reads as zeros from the completion on, and its space is given back.
-/// Results as of `gabion_read`.
+/// Starts to discard a range. From the completion on it reads as zeros, and its space is freed.
+/// Returns the same as `gabion_read`.
 ///
 /// # Safety
 /// `volume` is an open volume.
@@ -204,7 +206,7 @@ pub unsafe extern "C" fn gabion_discard(
     user: *mut c_void,
 ) -> c_int {
     let kind = BlockKind::Zero { hole: true };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     done(unsafe {
         guard::enter_volume(volume, |context, id| {
             context.start(id, kind, offset, len, Memory::None, user)
@@ -212,8 +214,8 @@ pub unsafe extern "C" fn gabion_discard(
     })
 }
 
-/// Starts to write zeros, without sending them. `flags`: 0, `GABION_FUA`, `GABION_NO_HOLE`. Results as
-/// of `gabion_read`.
+/// Starts to zero a range without sending data. `flags`: 0, `GABION_FUA`, `GABION_NO_HOLE`. Returns
+/// the same as `gabion_read`.
 ///
 /// # Safety
 /// `volume` is an open volume.
@@ -226,7 +228,7 @@ pub unsafe extern "C" fn gabion_write_zeroes(
     user: *mut c_void,
 ) -> c_int {
     let kind = BlockKind::Zero { hole: flags & GABION_NO_HOLE == 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     done(unsafe {
         guard::enter_volume(volume, |context, id| {
             known(flags, GABION_FUA | GABION_NO_HOLE)?;

@@ -1,18 +1,19 @@
-//! Which replicas move, so that every device has its share again.
+//! Computes which replicas move, so that every device has its share again.
 //!
-//! One question for all causes: a device failed, is to go, is new, or has grown. What a device should have is its
-//! part of all weight, by capacity; a server that has more than all others together counts for as much as those.
-//! What is homeless moves first, then what lies on devices with too much goes to those with too little. Groups that
-//! hold nothing are levelled among themselves, by their number: else a device could have its share of groups and none
-//! of the data.
+//! One algorithm serves all causes: a device failed, has to be emptied, is new, or has grown. A
+//! device's share is its part of the total weight, by capacity; a server larger than all others
+//! together counts only as much as those. Homeless replicas move first, then replicas on devices
+//! with too much move to devices with too little. Groups without data are balanced separately, by
+//! their number: otherwise a device could have its share of groups and none of the data.
 //!
-//! Invariants of an answer: a group moves one replica at most, and never onto the server of its other one; each
-//! move goes from who has more than its share, or is no home any more, to who has less, so hardly more moves
-//! than must (the exception is a chain of two, where servers stand in the way); nothing moves for balance while
-//! all are within [`TOLERANCE`] of their shares.
+//! Invariants of a plan: a group moves at most one replica, and never onto the server of its other
+//! one. Each move goes from a device that has more than its share, or that is no longer a home, to
+//! one that has less; so little more moves than necessary (the exception is a chain of two moves,
+//! if no single move keeps replicas on different servers). Nothing moves for balance while all
+//! devices are within [`TOLERANCE`] of their shares.
 //!
-//! It doesn't know who is up, nor what a move costs the network: who follows the plan decides how many
-//! replicas move at a time, and asks again when the cluster has changed.
+//! This module does not know which devices are up, or what a move costs the network. The caller
+//! decides how many replicas move at a time, and asks again after the cluster has changed.
 
 use crate::groups::{Device, Pair, TooFewServers, parts, places};
 use crate::lead;
@@ -22,49 +23,50 @@ use alloc::vec;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, SdsId};
 
-/// How far from its share a device may be without anything being moved, as a part of the share.
+/// Deviation from its share, as a fraction of the share, up to which a device counts as balanced.
 pub const TOLERANCE: f64 = 0.02;
 
-/// A group as it is.
+/// A group in its present state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// Which.
+    /// The group.
     pub group: GroupId,
-    /// Its replicas, the preferred primary first.
+    /// Its replicas, preferred primary first.
     pub replicas: Pair,
-    /// What it counts for: bytes that it holds, or may come to hold. Those with 0 are levelled by their number.
+    /// Bytes that it holds or may come to hold. Groups of weight 0 are balanced by number.
     pub weight: u64,
 }
 
 /// A replica that changes its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// Of which group.
+    /// The group.
     pub group: GroupId,
-    /// Where it is.
+    /// The present device.
     pub from: DeviceId,
-    /// Where it goes.
+    /// The new device.
     pub to: DeviceId,
 }
 
-/// What is to be done.
+/// The result of balancing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
-    /// Replicas that move, those without a home first. No two are of one group.
+    /// Replicas that move, homeless ones first. No two of them belong to the same group.
     pub moves: Vec<Move>,
-    /// Groups whose preferred primary becomes the other replica, once the moves are done.
+    /// Groups whose preferred primary becomes the other replica after the moves.
     pub swaps: Vec<GroupId>,
 }
 
-/// How replicas should move until each of `devices` has its share. One with capacity 0 takes nothing and gives
-/// all; a replica on a device that isn't there is homeless, too. A group of which neither replica has a home
-/// gets one for the first now, and one for the second in the next answer.
+/// Plans the moves after which each of `devices` has its share. A device of capacity 0 takes
+/// nothing and gives everything away; a replica on a device that is not listed is homeless, too. A
+/// group whose replicas are both homeless gets a new home for the first now, and for the second in
+/// the next plan.
 pub fn balance(devices: &[Device], held: &[Held]) -> Result<Plan, TooFewServers> {
     plan(devices, held, true)
 }
 
-/// The same for homeless replicas only: what has a home stays there, and the homes that are found are the best ones
-/// under this condition. Nothing is said of who leads.
+/// Plans moves of homeless replicas only. All others stay where they are, and the new homes are the
+/// best under this condition. Preferred primaries do not change.
 pub fn house(devices: &[Device], held: &[Held]) -> Result<Vec<Move>, TooFewServers> {
     plan(devices, held, false).map(|plan| plan.moves)
 }
@@ -98,31 +100,31 @@ fn plan(devices: &[Device], held: &[Held], level: bool) -> Result<Plan, TooFewSe
     Ok(plan)
 }
 
-/// No home: the device is to be left, or gone.
+/// No home: the device has to be emptied, or is gone.
 const HOMELESS: usize = usize::MAX;
 
 struct Scales<'a> {
     held: &'a [Held],
     homes: &'a [Device],
-    /// Where each group's replicas are, as places in `homes`.
+    /// The places of each group's replicas, as indices in `homes`.
     at: Vec<[usize; 2]>,
-    /// The move of each group that has one.
+    /// The index in `moves` of the move of each group that has one.
     moved: Vec<Option<usize>>,
-    /// The side of each group that was homeless, and has a home by now: it may as well get another one, as it moves
-    /// anyway. And how many such ones each home has.
+    /// For each group, the replica (0 or 1) that was homeless and has a new home in this plan. It
+    /// moves anyway, so it may still get another home. `housed_on` counts these replicas per home.
     housed: Vec<Option<usize>>,
     housed_on: Vec<u32>,
-    /// Nothing else moves.
+    /// True if no other replica may move.
     housed_only: bool,
-    /// The servers of all devices that are known.
+    /// The servers of all known devices.
     server: BTreeMap<DeviceId, SdsId>,
-    /// What each home should have, and how much more than that it has.
+    /// The share of each home, and how much it has beyond that.
     share: Vec<f64>,
     excess: Vec<f64>,
-    /// Groups that have a replica on each home.
+    /// The groups that have a replica on each home.
     on: Vec<Vec<usize>>,
     spread: Spread,
-    /// Nothing can be done for this home any more.
+    /// True for a home for which no further move is possible.
     stuck: Vec<bool>,
     moves: Vec<Move>,
 }
@@ -164,7 +166,7 @@ impl<'a> Scales<'a> {
         scales
     }
 
-    /// Finds homes for what has none, the heaviest first.
+    /// Finds homes for homeless replicas, the heaviest group first.
     fn house(&mut self) {
         let homeless = |g: &usize| self.at[*g].contains(&HOMELESS);
         let mut groups: Vec<usize> = (0..self.held.len()).filter(homeless).collect();
@@ -179,8 +181,8 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// The best home for a replica: one that lacks this much and is rarely this one's partner, or the one that
-    /// lacks most.
+    /// Returns the best home for a replica. That is a home with room for the group under its share
+    /// that is rarely a partner of the other replica's home; otherwise the one that lacks most.
     fn home_for(&self, group: usize, side: usize) -> Option<usize> {
         let may = |to: &usize| self.fits(group, side, *to);
         let least = |a: &usize, b: &usize| self.relative(*a).total_cmp(&self.relative(*b));
@@ -193,7 +195,8 @@ impl<'a> Scales<'a> {
         best.or_else(|| (0..self.homes.len()).filter(may).min_by(least))
     }
 
-    /// Moves one replica, or two, from who has most, or to who has least; false: there is nothing to be done.
+    /// Moves one or two replicas away from the fullest home, or to the emptiest one. Returns false
+    /// if nothing can be done.
     fn level(&mut self) -> bool {
         let open = |h: &usize| !self.stuck[*h];
         let order = |a: &usize, b: &usize| self.relative(*a).total_cmp(&self.relative(*b));
@@ -210,7 +213,8 @@ impl<'a> Scales<'a> {
         true
     }
 
-    /// Moves something from this home, which has too much, or to it; with the others in order of how much they have.
+    /// Moves a replica from this home if it has too much (`gives`), or else to it. Tries the other
+    /// homes in order of their load.
     fn relieve(&mut self, worst: usize, gives: bool) -> bool {
         if self.relieve_nearby(worst, gives) {
             return true;
@@ -219,7 +223,7 @@ impl<'a> Scales<'a> {
         let sign = if gives { 1.0 } else { -1.0 };
         let key = |scales: &Scales, h: usize| sign * scales.relative(h);
         let way = |other: usize| if gives { (worst, other) } else { (other, worst) };
-        // Most often the first one will do.
+        // The first home usually works.
         let best = others.iter().copied().min_by(|a, b| key(self, *a).total_cmp(&key(self, *b)));
         if best.map(way).is_some_and(|(from, to)| self.gain(from, to) > 0.0 && self.shift(from, to))
         {
@@ -229,7 +233,7 @@ impl<'a> Scales<'a> {
         for chain in [false, true] {
             for (from, to) in others.iter().copied().map(way) {
                 if self.gain(from, to) <= 0.0 {
-                    break; // nor will anybody's who comes after
+                    break; // later homes gain even less
                 }
                 if chain && self.shift_by_two(from, to) || !chain && self.shift(from, to) {
                     return true;
@@ -239,7 +243,8 @@ impl<'a> Scales<'a> {
         false
     }
 
-    /// The same without two more that share groups, where not all can share some with all others.
+    /// Does the same without new partners, in domains where not every home can be a partner of
+    /// every other one.
     fn relieve_nearby(&mut self, worst: usize, gives: bool) -> bool {
         if self.homes.len() <= PARTNERS as usize + 1 || !gives && !self.spread.has_enough(worst) {
             return false;
@@ -276,7 +281,7 @@ impl<'a> Scales<'a> {
         true
     }
 
-    /// The best replica that may leave this home; those that move anyway first.
+    /// Moves the best replica of one home to another one. Prefers replicas that move anyway.
     fn shift(&mut self, from: usize, to: usize) -> bool {
         if self.housed_only && self.housed_on[from] == 0 {
             return false;
@@ -296,8 +301,8 @@ impl<'a> Scales<'a> {
         true
     }
 
-    /// All that `from` could give has its other replica on the server of `to`: it gives one to a third home,
-    /// which gives another one to `to`.
+    /// Handles the case that all movable groups of `from` have their other replica on the server of
+    /// `to`: one of them moves to a third home, which gives another one to `to`.
     fn shift_by_two(&mut self, from: usize, to: usize) -> bool {
         if self.housed_only && self.housed_on[from] == 0 {
             return false;
@@ -324,8 +329,8 @@ impl<'a> Scales<'a> {
                         () => None,
                     }
                 });
-                // The first one helps by itself: who follows the plan may do only that before he asks again, and must not take
-                // it back then, for ever.
+                // The first move helps even alone. A caller may do only that one before it asks
+                // again, and the next plan must not undo it, or this would never end.
                 if let Some([first, next]) = way {
                     for (group, from, to) in [first, next] {
                         if self.helps(group, from, to) {
@@ -339,7 +344,7 @@ impl<'a> Scales<'a> {
         false
     }
 
-    /// It has not moved yet; or it moves anyway, and may as well move elsewhere.
+    /// Returns true if the replica has not moved yet, or moves anyway and may get another home.
     fn may_go(&self, group: usize, from: usize) -> bool {
         match self.housed[group] {
             Some(side) => self.at[group][side] == from,
@@ -347,17 +352,17 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// Which replica of the group is on this home.
+    /// Returns which replica of the group (0 or 1) is on this home.
     fn side(&self, group: usize, home: usize) -> usize {
         usize::from(self.at[group][1] == home)
     }
 
-    /// Its other replica is on another server.
+    /// Returns true if the group's other replica is on another server.
     fn fits(&self, group: usize, side: usize, to: usize) -> bool {
         self.partner_server(group, side) != Some(self.homes[to].sds)
     }
 
-    /// Where the group's other replica is.
+    /// Returns the server of the group's other replica.
     fn partner_server(&self, group: usize, side: usize) -> Option<SdsId> {
         match self.at[group][1 - side] {
             HOMELESS => self.server.get(&self.held[group].replicas[1 - side]).copied(),
@@ -365,24 +370,24 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// How far two homes are apart: positive when the first one has more.
+    /// Returns the difference in load of two homes, positive if the first one has more.
     fn gain(&self, from: usize, to: usize) -> f64 {
         self.relative(from) - self.relative(to)
     }
 
-    /// The two are nearer to their shares afterwards (the sum of squares is less).
+    /// Returns true if the move reduces the sum of squared deviations of the two homes.
     fn helps(&self, group: usize, from: usize, to: usize) -> bool {
         let weight = self.held[group].weight as f64;
         let step = weight / 2.0 * (1.0 / self.share[from] + 1.0 / self.share[to]);
         self.gain(from, to) > step * 1.000_001
     }
 
-    /// How much a home has beyond its share, as a part of it.
+    /// Returns how much a home has beyond its share, as a fraction of the share.
     fn relative(&self, home: usize) -> f64 {
         self.excess[home] / self.share[home]
     }
 
-    /// How often the replica's partner would be this home's: the less, the better.
+    /// Returns how often this home is a partner of the other replica's home; less is better.
     fn rarity(&self, group: usize, side: usize, to: usize) -> (bool, u32) {
         match self.at[group][1 - side] {
             HOMELESS => (false, 0),

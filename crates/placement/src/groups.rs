@@ -1,11 +1,12 @@
-//! Mesh mirroring: pairs of devices on different servers, spread evenly.
+//! Mesh mirroring: creates pairs of devices on different servers, spread evenly.
 //!
-//! Invariants of an answer: the two replicas of a pair are on two servers; each device that lacked
-//! groups has its share afterwards (its part of `devices * groups_per_device` by capacity, exactly
-//! when the sum allows it, and at most [`MAX_REPLICAS`]); its pairs are spread evenly over its partners, who are all others, or
-//! [`crate::PARTNERS`] of them; it is the preferred primary (first of the pair) of half of its groups. Existing groups are counted and never changed.
+//! Invariants of a result: the two replicas of a pair are on two servers. Each device that lacked
+//! groups has its share afterwards: its part of `devices * groups_per_device` by capacity, exactly
+//! if the sum allows it, and at most [`MAX_REPLICAS`]. Its pairs are spread evenly over its
+//! partners, which are all other devices, or [`crate::PARTNERS`] of them. It is the preferred
+//! primary (first of the pair) of half of its groups. Existing groups count and never change.
 //!
-//! It doesn't move groups off a device, and it doesn't know which volume uses what.
+//! This module does not move groups off a device, and does not know which volume uses a group.
 
 use crate::orient::orient;
 use crate::spread::Spread;
@@ -19,21 +20,21 @@ use core::fmt;
 /// A device that may hold groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// Which.
+    /// Id of the device.
     pub id: DeviceId,
-    /// Its server: the fault unit.
+    /// Its fault unit: a server, or the first server of a fault set.
     pub sds: SdsId,
-    /// Bytes for data; shares are in proportion to it.
+    /// Bytes for data. Shares are proportional to it.
     pub capacity: u64,
 }
 
-/// The replicas of a group, the preferred primary first.
+/// The replicas of a group, preferred primary first.
 pub type Pair = [DeviceId; 2];
 
-/// Two copies need two servers.
+/// The error if there are fewer than two servers: two copies need two servers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooFewServers {
-    /// How many there are.
+    /// Number of servers.
     pub servers: usize,
 }
 
@@ -45,13 +46,13 @@ impl fmt::Display for TooFewServers {
 
 impl core::error::Error for TooFewServers {}
 
-/// The groups of a cluster that has none yet.
+/// Returns the groups of a cluster that has none yet.
 pub fn plan(devices: &[Device], groups_per_device: u32) -> Result<Vec<Pair>, TooFewServers> {
     top_up(devices, &[], groups_per_device)
 }
 
-/// The groups to be made so that every device has its share. `existing` are the groups that count
-/// already; a member that is not among `devices` is ignored.
+/// Returns the new groups that give every device its share. `existing` are the groups that exist
+/// already; their devices that are not among `devices` are ignored.
 pub fn top_up(
     devices: &[Device],
     existing: &[Pair],
@@ -74,22 +75,24 @@ pub fn top_up(
     Ok(edges.into_iter().map(|(a, b)| [devices[a].id, devices[b].id]).collect())
 }
 
-/// What each device should have and lacks, and how often each pair exists.
+/// The share and the need of each device, and the number of groups of each pair.
 struct Table {
-    /// The server of each device, as an index, and the devices of each.
+    /// The server of each device, as an index.
     server: Vec<usize>,
+    /// The devices of each server.
     devices: Vec<Vec<usize>>,
-    /// How many groups each device should be in.
+    /// Number of groups that each device should be in.
     share: Vec<u64>,
-    /// How many it still lacks.
+    /// Number of groups that each device still needs.
     need: Vec<u64>,
     /// The sum of `need` per server.
     server_need: Vec<u64>,
-    /// Devices that lacked nothing at the start may take more, so that new servers mesh with old ones.
+    /// True for devices that needed nothing at the start. They may take more, so that new servers
+    /// mesh with old ones.
     settled: Vec<bool>,
-    /// There are such devices.
+    /// True if there are settled devices.
     helped: bool,
-    /// Groups beyond the share that settled devices were given.
+    /// Groups beyond their share that settled devices were given.
     extra: Vec<u64>,
     spread: Spread,
 }
@@ -119,8 +122,8 @@ impl Table {
         Ok(Table { server, devices, share, need, server_need, settled, helped, extra, spread })
     }
 
-    /// The device that lacks most, on the server that lacks most: so the last needs never end up on
-    /// one server as long as that can be avoided.
+    /// Returns the device with the highest need on the server with the highest need. So the last
+    /// needs do not end up on one server as long as that can be avoided.
     fn neediest(&self) -> Option<usize> {
         let most = self.server_need.iter().max().filter(|n| **n > 0)?;
         let servers = self.server_need.iter().zip(&self.devices).filter(|(need, _)| *need == most);
@@ -128,9 +131,9 @@ impl Table {
         devices.max_by_key(|d| (self.need[*d], Reverse(*d)))
     }
 
-    /// The best partner for `a`: one of its partners if either has enough of them; the one with which it
-    /// has the fewest groups for its share, then the one that lacks most. There is one, since there are
-    /// two servers.
+    /// Returns the best partner for `a`: one of its present partners if either of the two has
+    /// enough of them; among those the one with the fewest common groups relative to its share,
+    /// then the one with the highest need. There always is one, as there are two servers.
     fn partner(&self, a: usize) -> usize {
         let n = self.need.len();
         let elsewhere = |b: &usize| self.server[*b] != self.server[a];
@@ -152,7 +155,7 @@ impl Table {
             return devices.min_by_key(key).expect("it lacks something");
         }
         if self.spread.has_enough(a) {
-            // All others would be new to it.
+            // All other devices would be new partners.
             let near = self.spread.partners(a).iter().copied().filter(elsewhere).filter(open);
             if let Some(best) = near.min_by_key(key) {
                 return best;
@@ -165,8 +168,8 @@ impl Table {
             .expect("a device on another server")
     }
 
-    /// The server that holds half of all that is lacking, and must be in every pair from now on; unless devices
-    /// that lack nothing can help.
+    /// Returns the server that has half of the total need and must therefore be in every pair from
+    /// now on. `None` if settled devices can help.
     fn must(&self, a: usize) -> Option<usize> {
         if self.helped {
             return None;
@@ -191,12 +194,12 @@ impl Table {
     }
 }
 
-/// Where each device is in the list.
+/// Returns the index of each device in the list.
 pub(crate) fn places(devices: &[Device]) -> BTreeMap<DeviceId, usize> {
     devices.iter().enumerate().map(|(place, d)| (d.id, place)).collect()
 }
 
-/// The server of each device as a number from 0, and how many servers there are.
+/// Returns the server of each device as a number from 0, and the number of servers.
 fn servers(devices: &[Device]) -> Result<(Vec<usize>, usize), TooFewServers> {
     let mut servers: Vec<SdsId> = devices.iter().map(|d| d.sds).collect();
     servers.sort_unstable();
@@ -208,15 +211,15 @@ fn servers(devices: &[Device]) -> Result<(Vec<usize>, usize), TooFewServers> {
     Ok((devices.iter().map(number).collect(), servers.len()))
 }
 
-/// How many groups each device should be in: by capacity, on average `per_device`.
+/// Returns each device's number of groups: by capacity, `per_device` on average.
 fn shares(devices: &[Device], per_device: u32) -> Result<Vec<u64>, TooFewServers> {
     let all = (devices.len() as u64 * u64::from(per_device)) as f64;
     let share = |part: f64| ((all * part + 0.5) as u64).max(u64::from(per_device.min(1)));
     Ok(parts(devices)?.into_iter().map(|part| share(part).min(MAX_REPLICAS)).collect())
 }
 
-/// Each device's part of everything, by capacity: more than 0, all of them 1 together. What a server has beyond the sum
-/// of all others can't be mirrored and doesn't count.
+/// Returns each device's part of everything, by capacity: greater than 0, with a sum of 1. What a
+/// server has beyond the sum of all others can't be mirrored and does not count.
 pub fn parts(devices: &[Device]) -> Result<Vec<f64>, TooFewServers> {
     let (server, servers) = servers(devices)?;
     let capacity = |d: &Device| u128::from(d.capacity.max(1));
@@ -226,7 +229,7 @@ pub fn parts(devices: &[Device]) -> Result<Vec<f64>, TooFewServers> {
     let counts = |s: usize| per_server[s].min(sum - per_server[s]);
     let counted: u128 = (0..servers).map(counts).sum();
     let part = |(d, s): (&Device, &usize)| {
-        // (its part of its server) * (its server's part of what counts)
+        // (part of the device in its server) * (part of its server in the counted capacity)
         let whole = per_server[*s] as f64 * counted as f64;
         capacity(d) as f64 * counts(*s) as f64 / whole
     };

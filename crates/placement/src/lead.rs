@@ -1,11 +1,11 @@
-//! Which groups should be led by their other replica, so that every device leads half of what it holds.
+//! Swaps preferred primaries of groups, so that every device leads half of its groups.
 
 use crate::balance::TOLERANCE;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The groups, as places in `pairs`, whose replicas change their order. `pairs` are the places of devices below
-/// `n`, the preferred primary first; groups with others don't count.
+/// Returns the groups, as indices in `pairs`, whose replicas swap their order. `pairs` hold device
+/// indices, preferred primary first; groups with an index of `n` or above are ignored.
 pub(crate) fn swaps(n: usize, pairs: &[(usize, usize)], weights: &[u64]) -> Vec<usize> {
     let (mut surplus, mut load) = (vec![0i128; n], vec![0i128; n]);
     let counts = |(a, b): (usize, usize)| a < n && b < n;
@@ -18,7 +18,7 @@ pub(crate) fn swaps(n: usize, pairs: &[(usize, usize)], weights: &[u64]) -> Vec<
     let uneven =
         |surplus: &[i128], d: usize| surplus[d].unsigned_abs() as f64 > TOLERANCE * load[d] as f64;
     let mut swapped = vec![false; pairs.len()];
-    // Each swap makes the sum of squares less, so this ends.
+    // Each swap reduces the sum of squares, so this ends.
     loop {
         let before = swapped.clone();
         for (group, (a, b)) in pairs.iter().enumerate().filter(|(_, pair)| counts(**pair)) {

@@ -1,21 +1,21 @@
-//! Who of a pair leads: each device as often first as second.
+//! Chooses the preferred primary of each pair, so that each device leads half of its pairs.
 //!
-//! A group is an edge from its preferred primary to the other replica. First each edge is turned the
-//! way that looks best, then paths from devices that lead too often to devices that lead too rarely
-//! are turned around. Without older groups the surplus of every device ends at -1, 0 or 1.
+//! A group is an edge from its preferred primary to the other replica. First each edge gets the
+//! direction that looks best, then paths from devices that lead too often to devices that lead too
+//! rarely are reversed. Without older groups the surplus of every device ends at -1, 0 or 1.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Turns edges (first, second) so that `surplus` (times first minus times second, so far) comes as
-/// near to zero as possible everywhere.
+/// Directs edges (first, second) so that `surplus` (times first minus times second, so far) comes
+/// as close to zero as possible everywhere.
 pub(crate) fn orient(edges: &mut [(usize, usize)], mut surplus: Vec<i64>) {
     let n = surplus.len();
     let mut ahead = vec![0i32; n * n];
     for edge in edges.iter_mut() {
         let (a, b) = *edge;
-        // The less burdened one leads; among equals the one that led less in this very pair.
+        // The device with the smaller surplus leads; if equal, the one that led less in this pair.
         if (surplus[b], ahead[b * n + a]) < (surplus[a], ahead[a * n + b]) {
             *edge = (b, a);
         }
@@ -34,7 +34,7 @@ pub(crate) fn orient(edges: &mut [(usize, usize)], mut surplus: Vec<i64>) {
         }
     }
     for to in 0..n {
-        // The mirror image: what leads too rarely although nobody leads too often.
+        // The mirror image, for devices that lead too rarely although none leads too often.
         while surplus[to] < -1 {
             let Some(path) = net.way(to, true, |d| surplus[d] > 0) else { break };
             let from = net.edges[path[0]].0;
@@ -45,7 +45,7 @@ pub(crate) fn orient(edges: &mut [(usize, usize)], mut surplus: Vec<i64>) {
     }
 }
 
-/// Edges, and those that begin and end at each device.
+/// The edges, and the indices of those that begin and end at each device.
 struct Net<'a> {
     edges: &'a mut [(usize, usize)],
     out: Vec<Vec<usize>>,
@@ -62,8 +62,8 @@ impl Net<'_> {
         Net { edges, out, into }
     }
 
-    /// A shortest way along edges from one device, or backwards, to another one of this kind: its edges, the last one
-    /// first.
+    /// Returns the shortest path along edges, or backwards, from one device to another one that
+    /// satisfies `ends`: its edges, the last one first.
     fn way(&self, from: usize, back: bool, ends: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let lists = if back { &self.into } else { &self.out };
         let other = |e: usize| if back { self.edges[e].0 } else { self.edges[e].1 };

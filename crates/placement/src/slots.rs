@@ -1,9 +1,10 @@
-//! Which groups a volume's units go to.
+//! Chooses the groups that a volume's units go to.
 //!
-//! Invariants: no group twice; `min(width, groups)` of them; each device is preferred primary, and partner, as often
-//! as its part of the capacity says, as far as its groups reach; any two devices share as many as any other two, so that
-//! all others make a lost one's copies anew; neighbouring slots have different primaries, so that a sequential stream uses all
-//! servers. Where there are more devices than slots, each volume uses others.
+//! Invariants: no group occurs twice; there are `min(width, groups)` of them. Each device is
+//! preferred primary, and partner, as often as its part of the capacity says, as far as its groups
+//! allow. Any two devices share about as many groups as any other two, so that all others rebuild
+//! the copies of a lost one. Neighbouring slots have different primaries, so that a sequential
+//! stream uses all servers. If there are more devices than slots, volumes use different devices.
 
 use crate::groups::{Device, TooFewServers, parts, places};
 use alloc::collections::BTreeMap;
@@ -13,13 +14,13 @@ use base::{DeviceId, GroupId, VolumeId, prng};
 /// A group that may be chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// Which.
+    /// The group.
     pub group: GroupId,
-    /// Its preferred primary and the other replica.
+    /// Its preferred primary, then the other replica.
     pub replicas: [DeviceId; 2],
 }
 
-/// Chooses groups for a volume. Devices that aren't among `devices` are asked last.
+/// Chooses groups for a volume. Groups of devices that are not among `devices` come last.
 pub fn choose_slots(
     volume: VolumeId,
     devices: &[Device],
@@ -28,7 +29,7 @@ pub fn choose_slots(
 ) -> Result<Vec<GroupId>, TooFewServers> {
     let (parts, place) = (parts(devices)?, places(devices));
     let part = |d: DeviceId| place.get(&d).map_or(1e-9, |p| parts[*p]);
-    // A turn is due when this many turns of all were: each has them at regular intervals, and begins anywhere.
+    // Time of a device's next turn: its turns are at regular intervals, with a random start.
     let due = |turns: u32, d: DeviceId, salt: u64| {
         let begin = prng::mix(u64::from(volume.0) << 32 | u64::from(d.0) ^ salt) >> 11;
         (f64::from(turns) + begin as f64 / (1u64 << 53) as f64) / part(d)
@@ -53,7 +54,8 @@ pub fn choose_slots(
         let Some((leader, (turns, of))) = open.min_by(|a, b| next(a).total_cmp(&next(b))) else {
             break;
         };
-        // By what the two share: if partners took turns as leaders do, the same two would always meet.
+        // By the groups that the two share. If partners took turns as primaries do, the same two
+        // would always meet.
         let often = |c: &Choice| {
             let turns = shared.get(&pair(c)).copied().unwrap_or(0);
             due(turns, c.replicas[1], prng::mix(u64::from(leader.0)))
@@ -73,14 +75,15 @@ pub fn choose_slots(
     Ok(slots.into_iter().map(|c| c.group).collect())
 }
 
-/// The two that share a group, whoever leads.
+/// Returns the two devices that share a group, regardless of which is primary.
 fn pair(choice: &Choice) -> [DeviceId; 2] {
     let [a, b] = choice.replicas;
     [a.min(b), a.max(b)]
 }
 
-/// Takes other groups of the same primaries where their partners have less for their parts; false: there are none. Who
-/// leads later was not known when the first partners were chosen.
+/// Replaces groups by others with the same primary where the other partner has less relative to its
+/// part. Returns false if there are none. The first partners were chosen before it was known how
+/// often each device would lead.
 fn exchange(
     slots: &mut [Choice],
     spare: &mut BTreeMap<DeviceId, Vec<Choice>>,
@@ -119,7 +122,7 @@ mod tests {
     use alloc::collections::BTreeSet;
     use base::SdsId;
 
-    /// Servers with one device each, the nth of this many units of capacity.
+    /// Returns servers with one device each; `size` gives the capacity in GiB by device number.
     fn cluster(servers: u32, size: impl Fn(u32) -> u64) -> Vec<Device> {
         let device = |i| Device { id: DeviceId(i), sds: SdsId(i), capacity: size(i) << 30 };
         (1..=servers).map(device).collect()
@@ -131,7 +134,7 @@ mod tests {
         pairs.into_iter().enumerate().map(number).collect()
     }
 
-    /// How often each device leads, and how often it has a copy.
+    /// Returns how often each device leads, and how often it has a copy.
     fn counts(groups: &[Choice], slots: &[GroupId]) -> BTreeMap<DeviceId, (f64, f64)> {
         let mut counts: BTreeMap<DeviceId, (f64, f64)> = BTreeMap::new();
         for slot in slots {

@@ -1,16 +1,17 @@
-//! How often each two devices share a group, and how many partners each has.
+//! Counts how many groups any two devices share, and how many partners each device has.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The devices that one device shares groups with, where there are more: its scatter width.
+/// Most devices that one device shares groups with: its scatter width.
 ///
-/// All of them rebuild it when it fails, so more than these would not help: they copy faster than any
-/// network carries. But each pair that shares groups costs a link and its beacons, and each is a pair whose
-/// loss together loses data. (Cidon et al., "Copysets", USENIX ATC 2013, has the arithmetic.)
+/// All partners rebuild a device when it fails. More of them would not help, because these already
+/// copy faster than any network. But each pair that shares groups costs a link and its beacons, and
+/// each is a pair whose simultaneous loss loses data. (Cidon et al., "Copysets", USENIX ATC 2013,
+/// has the arithmetic.)
 pub const PARTNERS: u32 = 16;
 
-/// Devices are numbered from 0.
+/// The groups of each pair and the partners of each device. Devices are numbered from 0.
 #[derive(Default)]
 pub(crate) struct Spread {
     n: usize,
@@ -23,27 +24,27 @@ impl Spread {
         Spread { n, pairs: vec![0; n * n], partners: vec![Vec::new(); n] }
     }
 
-    /// The groups that the two share.
+    /// Returns the number of groups that the two share.
     pub fn pairs(&self, a: usize, b: usize) -> u32 {
         self.pairs[a * self.n + b]
     }
 
-    /// They don't share a group, and one of them has partners enough.
+    /// Returns true if the two share no group and one of them already has enough partners.
     pub fn widens(&self, a: usize, b: usize) -> bool {
         self.pairs(a, b) == 0 && (self.has_enough(a) || self.has_enough(b))
     }
 
-    /// It shares groups with as many as pays.
+    /// Returns true if it has [`PARTNERS`] partners.
     pub fn has_enough(&self, device: usize) -> bool {
         self.partners[device].len() >= PARTNERS as usize
     }
 
-    /// Those that it shares groups with, in no order.
+    /// Returns the devices that it shares groups with, in no particular order.
     pub fn partners(&self, device: usize) -> &[usize] {
         &self.partners[device]
     }
 
-    /// They share one more.
+    /// Adds a group that the two share.
     pub fn join(&mut self, a: usize, b: usize) {
         for (one, other) in [(a, b), (b, a)] {
             if self.pairs(one, other) == 0 {
@@ -53,7 +54,7 @@ impl Spread {
         }
     }
 
-    /// They share one less.
+    /// Removes a group that the two share.
     pub fn part(&mut self, a: usize, b: usize) {
         for (one, other) in [(a, b), (b, a)] {
             self.pairs[one * self.n + other] -= 1;

@@ -1,5 +1,5 @@
-//! Devices come, go, fail and grow; after each time every device has its share, and hardly more has moved than
-//! had to.
+//! Devices come, go, fail and grow. After each change every device has its share, and little more
+//! has moved than necessary.
 
 use base::{DeviceId, GroupId, Prng, SdsId, VolumeId};
 use placement::{Choice, Device, Held, PARTNERS, Pair, Plan, balance, choose_slots, house, plan};
@@ -11,14 +11,14 @@ fn cluster(servers: u32, per_server: u32) -> Vec<Device> {
     sized(servers, per_server, |_| CAPACITY)
 }
 
-/// The same with the nth device, from 0, of this size.
+/// The same, with a size for each device, numbered from 0.
 fn sized(servers: u32, per_server: u32, size: impl Fn(u32) -> u64) -> Vec<Device> {
     let device =
         |i: u32| Device { id: DeviceId(i + 1), sds: SdsId(i / per_server + 1), capacity: size(i) };
     (0..servers * per_server).map(device).collect()
 }
 
-/// Devices, and the groups that they hold, each of the same weight.
+/// Devices and their groups, each of the same weight.
 struct World {
     devices: Vec<Device>,
     held: Vec<Held>,
@@ -46,7 +46,7 @@ impl World {
         self.devices.retain(|d| d.sds != sds);
     }
 
-    /// With how many others a device shares groups, at most.
+    /// Returns the largest number of devices that any device shares groups with.
     fn partners(&self) -> usize {
         let mut partners: BTreeMap<DeviceId, BTreeSet<DeviceId>> = BTreeMap::new();
         for [a, b] in self.held.iter().map(|h| h.replicas) {
@@ -60,7 +60,7 @@ impl World {
         self.devices.iter().filter(|d| d.capacity > 0).map(|d| d.sds).collect()
     }
 
-    /// What devices have, and how much of it they lead, by weight.
+    /// Returns the weight on each device, and the part that it leads.
     fn loads(&self) -> BTreeMap<DeviceId, (f64, f64)> {
         let mut loads: BTreeMap<DeviceId, (f64, f64)> = BTreeMap::new();
         for held in &self.held {
@@ -73,14 +73,14 @@ impl World {
         loads
     }
 
-    /// The share of each device; exact when no server has more than half of all.
+    /// Returns the share of each device. Exact if no server has more than half of the capacity.
     fn shares(&self) -> BTreeMap<DeviceId, f64> {
         let sum: f64 = self.devices.iter().map(|d| d.capacity as f64).sum();
         let all: f64 = self.held.iter().map(|h| 2.0 * h.weight as f64).sum();
         self.devices.iter().map(|d| (d.id, all * d.capacity as f64 / sum)).collect()
     }
 
-    /// The least that must move until all have their shares.
+    /// Returns the least weight that must move until all have their shares.
     fn least(&self) -> f64 {
         let loads = self.loads();
         let lack = |(id, share): (&DeviceId, &f64)| {
@@ -103,7 +103,8 @@ impl World {
         moved
     }
 
-    /// Balances until nothing moves any more, in a few answers; what moved, and what had to.
+    /// Balances until nothing moves any more, in a few plans. Returns the weight that moved and the
+    /// weight that had to.
     fn balance(&mut self) -> (f64, f64) {
         let least = self.least();
         let mut moved = 0.0;
@@ -115,7 +116,7 @@ impl World {
             assert!(round < 3, "it doesn't come to an end: {plan:?}");
             moved += self.apply(&plan);
         }
-        // Whole groups move, so each device may be half of one off.
+        // Whole groups move, so each device may be off by half a group.
         let half = self.held.iter().map(|h| h.weight).max().unwrap() as f64 / 2.0;
         let rounding = half * self.devices.len() as f64;
         assert!(moved <= least * 1.1 + rounding, "{moved:e} moved, {least:e} had to");
@@ -169,7 +170,7 @@ fn a_device_without_room_gives_all() {
     let mut world = World::new(4, 2, 64);
     world.devices[3].capacity = 0;
     world.devices[7].capacity = 0;
-    // Those of which both replicas leave need two answers.
+    // Groups whose replicas both leave need two plans.
     for _ in 0..2 {
         let plan = balance(&world.devices, &world.held).unwrap();
         world.apply(&plan);
@@ -201,7 +202,7 @@ fn any_sequence_of_changes_ends_in_balance() {
     println!("at most {worst:.3} of what had to move");
 }
 
-/// A server or a device comes, goes or changes. None ever has more than three tenths.
+/// Adds, removes or changes a server or a device. None ever has more than three tenths.
 fn change(world: &mut World, prng: &mut Prng) {
     let servers: Vec<SdsId> = world.servers().into_iter().collect();
     let any = servers[prng.below(servers.len() as u64) as usize];
@@ -230,7 +231,7 @@ fn change(world: &mut World, prng: &mut Prng) {
 
 #[test]
 fn where_servers_stand_in_the_way_two_replicas_move_in_turn() {
-    // All groups but a few are of servers 1 and 2; the new device is on server 1, and what is too much, too.
+    // Half of the groups are on servers 1 and 2, and the new device is on server 3.
     let mut devices = cluster(3, 1);
     let pair = |i: u32| if i < 20 { [1, 2] } else { [2, 3] };
     let held = |i: u32| Held { group: GroupId(i + 1), replicas: pair(i).map(DeviceId), weight: 1 };
@@ -245,7 +246,8 @@ fn where_servers_stand_in_the_way_two_replicas_move_in_turn() {
     }
 }
 
-/// Few servers with unequal devices and a few groups of unequal weight: much stands in the way, and nothing comes out even.
+/// A few servers with unequal devices and a few groups of unequal weight: many moves are
+/// impossible, and no plan is perfectly even.
 #[test]
 fn who_does_one_move_at_a_time_comes_to_an_end() {
     for seed in 0..3000 {
@@ -275,8 +277,8 @@ fn one_server_is_too_few() {
     assert_eq!(balance(&cluster(2, 1), &[]), Ok(Plan::default()));
 }
 
-/// 128 servers with ten devices each, of four sizes: what is promised of such a domain, with the work that it takes. The
-/// time is printed.
+/// 128 servers with ten devices each, of four sizes: checks the promises for such a domain, and
+/// prints the time that it takes.
 #[test]
 fn a_domain_of_1280_devices_of_different_sizes() {
     let size = |i: u32| CAPACITY / 2 * (1 + u64::from(i * 7 % 4));
@@ -308,8 +310,8 @@ fn a_domain_of_1280_devices_of_different_sizes() {
     assert_eq!(slots.len(), 512);
 }
 
-/// What a device lost is spread over homes that may be full of others: some moves of what has to move anyway are
-/// better than one that has not.
+/// Replicas of a lost device are spread over homes that may be full of others. Several moves of
+/// replicas that have to move anyway are better than one move of a replica that has not.
 #[test]
 fn who_stays_is_not_moved_where_others_have_to_move() {
     for seed in 0..20 {

@@ -1,4 +1,4 @@
-//! Block requests: what a program asks of a volume, whatever protocol it came by.
+//! Block requests: what a program asks of a volume, over any protocol.
 
 use crate::buf::Buf;
 use base::VolumeId;
@@ -7,51 +7,52 @@ use core::fmt;
 /// What to do with a range of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockKind {
-    /// Read; the reply's buffer holds `len` bytes.
+    /// Read. The reply's buffer holds `len` bytes.
     Read,
     /// Write `body`, which is `len` bytes long. Durable when answered (rule R7).
     Write,
-    /// Make the range read as zeros. With `hole`, its space may be given back.
+    /// Make the range read as zeros. With `hole`, its space may be freed.
     Zero {
-        /// True when space may be given back.
+        /// True if the space may be freed.
         hole: bool,
     },
-    /// Everything that was answered is durable already; answered at once (rule R7).
+    /// Answered at once: everything that was acknowledged is durable already (rule R7).
     Flush,
-    /// Which 4 KiB blocks of the range hold data: one bit per block that the range touches, lowest
-    /// bit first, in the reply's buffer.
+    /// Report which 4 KiB blocks of the range hold data. The reply's buffer has one bit per block
+    /// that the range touches, lowest bit first.
     Extents,
 }
 
-/// One request. `at` and `len` are bytes, multiples of 512.
+/// One request. `at` and `len` are in bytes, multiples of 512.
 #[derive(Clone, Debug)]
 pub struct BlockRequest {
     /// The volume.
     pub volume: VolumeId,
     /// What to do.
     pub kind: BlockKind,
-    /// Where the range starts, in bytes.
+    /// Start of the range, in bytes.
     pub at: u64,
-    /// How long it is, in bytes.
+    /// Length of the range, in bytes.
     pub len: u32,
     /// The data of a write; empty otherwise.
     pub body: Buf,
 }
 
-/// Why a request failed. What can heal by itself is not here: such requests wait.
+/// The reason why a request failed. Requests wait for conditions that heal by themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockError {
-    /// The volume does not exist (any more), or not for this client.
+    /// The volume does not exist (any more), or is not mapped to this client.
     NoSuchVolume,
-    /// The volume may only be read here.
+    /// The volume is mapped to this client for reading only.
     ReadOnly,
     /// The range leaves the volume.
     OutOfRange,
     /// `at` or `len` is not a multiple of 512, or the body's length is not `len`.
     Misaligned,
-    /// Larger than this process accepts in one request.
+    /// The request is larger than this process accepts.
     TooBig,
-    /// There is no space for new data. A volume's client never says so: it holds the write.
+    /// There is no space for new data. A volume's client never returns this: it holds the write
+    /// until there is space.
     Full,
     /// Every copy of this range is lost (rule R10).
     Lost,
@@ -59,12 +60,12 @@ pub enum BlockError {
     Media,
     /// More requests at once than `Limits::sdc_requests`.
     Busy,
-    /// The write may have been done or not, and will not be done any more (rule R8).
+    /// It is unknown whether the write was done. It will not be done any more (rule R8).
     Forgotten,
     /// A newer process has this client's name (rule R8).
     Superseded,
-    /// There was no answer within the time that a user has set. A write may have been done or not; it will not be
-    /// done any more after anything that is asked later.
+    /// There was no answer within the time limit that a user has set. It is unknown whether a write
+    /// was done. It will not be done after any later request.
     TimedOut,
 }
 

@@ -1,8 +1,8 @@
-//! Aligned, pooled, reference-counted buffers: the payload's one home from socket to device.
+//! Aligned, pooled, reference-counted buffers. A payload stays in one from socket to device.
 //!
-//! A [`Buf`] is a view of a block of memory that starts on a 4 KiB boundary. Clones and slices share
-//! the block; when the last view goes, the block goes back to the pool that it came from. A pool
-//! belongs to one shard: neither pools nor buffers can leave their thread.
+//! A [`Buf`] is a view of a block of memory that starts on a 4 KiB boundary. Clones and slices
+//! share the block. When the last view is dropped, the block returns to its pool. A pool belongs to
+//! one shard: neither pools nor buffers can leave their thread.
 
 use alloc::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use alloc::boxed::Box;
@@ -13,10 +13,10 @@ use core::fmt;
 use core::ops::{Deref, Range};
 use core::ptr::NonNull;
 
-/// Blocks start on this boundary: what devices want for direct I/O.
+/// Alignment of blocks, in bytes, as devices require it for direct I/O.
 pub const ALIGN: usize = 4096;
 
-/// The sizes that the pool keeps; larger ones come from the allocator and go back to it.
+/// The block sizes that the pool keeps, in bytes. Larger blocks are allocated and freed each time.
 const CLASSES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20];
 
 struct Block {
@@ -24,7 +24,7 @@ struct Block {
     class: u8, // CLASSES.len() = not pooled
     capacity: usize,
     data: NonNull<u8>,
-    /// Counted in the `Rc` while the block is handed out, not while it lies in a free list.
+    /// Counted in the `Rc` while the block is in use, not while it is in a free list.
     pool: *const Shared,
 }
 
@@ -35,12 +35,12 @@ struct Shared {
     used: Cell<usize>,
 }
 
-/// Hands out buffers and takes them back.
+/// A pool of buffers.
 #[derive(Clone)]
 pub struct BufPool(Rc<Shared>);
 
 impl BufPool {
-    /// A pool that keeps at most `keep` bytes of free memory for reuse.
+    /// Creates a pool that keeps at most `keep` bytes of free memory for reuse.
     pub fn new(keep: usize) -> BufPool {
         BufPool(Rc::new(Shared {
             free: Default::default(),
@@ -50,7 +50,7 @@ impl BufPool {
         }))
     }
 
-    /// A buffer of `len` bytes with arbitrary (but initialised) content.
+    /// Returns a buffer of `len` bytes with arbitrary (but initialised) content.
     pub fn alloc(&self, len: usize) -> Buf {
         if len == 0 {
             return Buf::EMPTY;
@@ -69,8 +69,7 @@ impl BufPool {
                 Block::allocate(capacity, class as u8, Rc::as_ptr(shared))
             }
         };
-        // SAFETY: the block is live; a reused one was put away with its last view, so nobody else
-        // looks at it.
+        // SAFETY: the block is live, and a reused one has no views left.
         let b = unsafe { block.as_ref() };
         b.refs.set(1);
         // SAFETY: the pointer is this very `Rc`'s.
@@ -79,21 +78,21 @@ impl BufPool {
         Buf { block: Some(block), at: 0, len: len as u32 }
     }
 
-    /// A buffer of zeros.
+    /// Returns a buffer of zeros.
     pub fn zeroed(&self, len: usize) -> Buf {
         let mut buf = self.alloc(len);
         buf.as_mut().fill(0);
         buf
     }
 
-    /// A buffer with a copy of `data`.
+    /// Returns a buffer with a copy of `data`.
     pub fn copy(&self, data: &[u8]) -> Buf {
         let mut buf = self.alloc(data.len());
         buf.as_mut().copy_from_slice(data);
         buf
     }
 
-    /// Bytes in blocks that are handed out. The simulator checks that they come back.
+    /// Returns the number of bytes in blocks in use. The simulator checks that all blocks return.
     pub fn used(&self) -> usize {
         self.0.used.get()
     }
@@ -115,14 +114,14 @@ impl Block {
         // SAFETY: the layout's size is not zero.
         let data = unsafe { alloc(layout) };
         let data = NonNull::new(data).unwrap_or_else(|| handle_alloc_error(layout));
-        // Initialised once, so that a view of it never is of uninitialised memory.
+        // Initialised once, so that no view ever shows uninitialised memory.
         // SAFETY: `data` points to `capacity` writable bytes.
         unsafe { data.write_bytes(0, capacity) };
         let block = Box::new(Block { refs: Cell::new(0), class, capacity, data, pool });
         NonNull::from(Box::leak(block))
     }
 
-    /// Gives the memory back to the allocator.
+    /// Frees the memory.
     fn release(block: NonNull<Block>) {
         // SAFETY: it came from `Box::leak`, and no view or free list holds it any more.
         let b = unsafe { Box::from_raw(block.as_ptr()) };
@@ -150,7 +149,7 @@ impl Buf {
     /// No bytes, no memory.
     pub const EMPTY: Buf = Buf { block: None, at: 0, len: 0 };
 
-    /// A view of a part of this view; panics when `range` leaves it.
+    /// Returns a view of a part of this view. Panics if `range` leaves the view.
     pub fn slice(&self, range: Range<usize>) -> Buf {
         assert!(
             range.start <= range.end && range.end <= self.len as usize,
@@ -165,7 +164,7 @@ impl Buf {
         part
     }
 
-    /// One view of this view and the one that follows it in the same block, if `next` is that one.
+    /// Returns one view of this view and `next` if `next` directly follows in the same block.
     pub fn followed_by(&self, next: &Buf) -> Option<Buf> {
         if self.block.is_none() || self.block != next.block || self.at + self.len != next.at {
             return None;
@@ -175,12 +174,12 @@ impl Buf {
         Some(both)
     }
 
-    /// The bytes, to be written. Panics when another view shares the block: data that somebody may
-    /// be sending or storing never changes.
+    /// Returns the bytes for writing. Panics if another view shares the block: data that may be on
+    /// its way to a socket or device never changes.
     #[allow(clippy::should_implement_trait)]
     pub fn as_mut(&mut self) -> &mut [u8] {
         let Some(block) = self.block else { return &mut [] };
-        // SAFETY: the block lives as long as this view; alone means that nobody else reads it.
+        // SAFETY: the block lives as long as this view, and the assertion excludes other views.
         let b = unsafe { block.as_ref() };
         assert_eq!(b.refs.get(), 1, "a shared buffer can't be written");
         // SAFETY: `at + len` is within the capacity, by construction.
@@ -192,9 +191,9 @@ impl Buf {
         }
     }
 
-    /// Where the view's byte `at` lies. For who fills a block bit by bit while views of its filled
-    /// part are out already: writing there is sound only where no other view reaches. Panics beyond
-    /// the view's end.
+    /// Returns a pointer to the view's byte `at`, for a caller that fills a block piece by piece
+    /// while views of its filled part exist already. Writing there is sound only where no other
+    /// view reaches. Panics beyond the view's end.
     pub fn at(&self, at: usize) -> *mut u8 {
         assert!(at <= self.len as usize, "{at} leaves {self:?}");
         match self.block {
@@ -204,7 +203,7 @@ impl Buf {
         }
     }
 
-    /// True when no other view shares the block.
+    /// Returns true if no other view shares the block.
     pub fn is_unique(&self) -> bool {
         // SAFETY: the block lives as long as this view.
         self.block.is_none_or(|b| unsafe { b.as_ref() }.refs.get() == 1)
@@ -217,7 +216,7 @@ impl Deref for Buf {
     fn deref(&self) -> &[u8] {
         let Some(block) = self.block else { return &[] };
         // SAFETY: the block lives as long as this view, `at + len` is within its capacity, it is
-        // initialised, and it is written only through a view that is alone.
+        // initialised, and it is written only through a view that has no others beside it.
         unsafe {
             let data = block.as_ref().data.as_ptr().add(self.at as usize);
             core::slice::from_raw_parts(data, self.len as usize)
@@ -256,7 +255,7 @@ impl Drop for Buf {
             shared.kept.set(shared.kept.get() + b.capacity);
             shared.free[class].borrow_mut().push(block);
         }
-        // SAFETY: counted by `BufPool::alloc`; given back once, here.
+        // SAFETY: `BufPool::alloc` incremented it, and only this line decrements it.
         unsafe { Rc::decrement_strong_count(pool) };
     }
 }

@@ -1,39 +1,43 @@
-//! What a driver promises to a node, and the tests of it.
+//! The promises of a driver to a node, and their tests.
 //!
 //! Every driver (`rt` on io_uring, `rt` on epoll, `sim`) runs the same [`SCENARIOS`] through a
-//! [`Harness`]. They close the gap that other simulators leave below the message bus: what the
-//! simulator shows about the cores counts on real machines only as far as both drivers keep the same
-//! promises.
+//! [`Harness`]. Simulators usually leave a gap below the message bus, and these scenarios close it:
+//! results of the simulator hold for real machines only if both drivers keep the same promises.
 //!
 //! # The promises
 //! 1. **Time.** `now` never goes back, and is never earlier than the arrival of the event's data.
-//!    `Tick` comes once [`Node::wake_at`](crate::Node::wake_at) is reached, never early. `wake_at` is
-//!    asked after each `flush`, also before the first event.
-//! 2. **Batches.** Each batch of events ends with a `flush`, before the driver waits. Answers that a
-//!    driver knows at once come as events of their own: `on` is never entered from within `on`.
-//! 3. **Frames** of one link arrive whole and in order, whatever the sizes and however the stream is
-//!    cut. A frame of [`SendFirst`](crate::Effect::SendFirst) may come before frames that were sent earlier,
-//!    also before others of its kind.
-//!    The framer answers [`Framing::Frame`](crate::Framing::Frame) once per delivered frame.
-//! 4. **Links.** Ids are never reused. First `LinkUp`, at last at most one `LinkDown`; nothing about a
-//!    link after its `LinkDown`, nothing after the node's own `Close`. Frames that arrived whole come
-//!    before the `LinkDown` of an orderly end, unless the link is paused. Effects on a link that is gone are ignored.
-//! 5. **Close** comes after what was sent before: that arrives.
-//! 6. **Pause** stops frames, apart from those that were received already; after **Resume** they go
-//!    on, and none is lost. If the other side is gone meanwhile, `LinkDown` comes at once, and what it
-//!    had sent before is lost: it waits for no answer any more.
-//! 7. **A dial** ends exactly once, in `LinkUp` or `DialFailed`, within about two seconds.
-//!    `Refused` only if the host is there and nobody listens.
-//! 8. **Bounds.** A peer that does not read ends in `LinkDown` with `Stuck` at the configured number
-//!    of queued bytes. A framer's error ends in `LinkDown` with `Garbage`.
-//!    Where the node bounds what waits ([`Unsent`](crate::Unsent)), a driver may stop reading from such a peer
-//!    before that, and may give it up when too much waits for all of them.
-//! 9. **Strangers**, where the node bounds them ([`Strangers`](crate::Strangers)): one that says nothing in
-//!    time goes, and the oldest when there are too many, with `LinkDown` and `Stranger`; a longer body than allowed is
-//!    garbage. A link that was welcomed is none.
+//!    `Tick` comes once [`Node::wake_at`](crate::Node::wake_at) is reached, never early. The driver
+//!    calls `wake_at` after each `flush`, and also before the first event.
+//! 2. **Batches.** Each batch of events ends with a `flush` before the driver waits. Results that a
+//!    driver has at once come as separate events: `on` is never entered from within `on`.
+//! 3. **Frames** of one link arrive whole and in order, regardless of their sizes and of how the
+//!    stream is split. A frame of [`SendFirst`](crate::Effect::SendFirst) may overtake frames that
+//!    were sent earlier, including others of its kind. The framer returns
+//!    [`Framing::Frame`](crate::Framing::Frame) once per delivered frame.
+//! 4. **Links.** Ids are never reused. `LinkUp` comes first, and at most one `LinkDown` comes last.
+//!    No event about a link follows its `LinkDown` or the node's own `Close`. Frames that arrived
+//!    whole come before the `LinkDown` of an orderly end, unless the link is paused. Effects on a
+//!    link that is gone are ignored.
+//! 5. **Close** takes effect after everything that was sent before it, and all of that arrives.
+//! 6. **Pause** stops frames, except those that were already received. After **Resume** they
+//!    continue, and none is lost. If the peer goes away meanwhile, `LinkDown` comes at once, and
+//!    its unread frames are lost: it no longer waits for an answer.
+//! 7. **A dial** ends exactly once, in `LinkUp` or `DialFailed`, within about two seconds. It ends
+//!    with `Refused` only if the host is up and nothing listens.
+//! 8. **Bounds.** A link to a peer that does not read ends in `LinkDown` with `Stuck` at the
+//!    configured number of queued bytes. A framer's error ends in `LinkDown` with `Garbage`. If the
+//!    node bounds unsent data ([`Unsent`](crate::Unsent)), a driver may stop reading from such a
+//!    peer earlier, and may close its link when too much waits for all of them.
+//! 9. **Strangers**, if the node bounds them ([`Strangers`](crate::Strangers)): one that sends no
+//!    frame in time is closed, and so is the oldest when there are too many, both with `LinkDown`
+//!    and `Stranger`. A longer body than allowed is `Garbage`. After `Welcome` a link is no longer
+//!    a stranger.
 //! 10. **Devices.** Each operation ends in exactly one `DiskDone`. A read sees every write that had
-//!     ended before it was emitted. `Flush` makes durable what had ended before it was emitted; a write that asks
-//!     to be `durable` needs none. A range that leaves the device, or is not made of its blocks, ends in `OutOfRange`.
+//!     ended before the read was emitted. `Flush` makes durable what had ended before it was
+//!     emitted; a write with `durable` needs no flush. A range that leaves the device, or is not a
+//!     multiple of its block size, ends in `OutOfRange`.
+//!
+//! The scenarios assume a working network: run them in the simulator without faults.
 //!
 //! The scenarios assume a network that works: switch faults off in the simulator for them.
 
@@ -53,16 +57,16 @@ use roles::{
     Churner, Closer, Dialer, Flooder, Guest, Host, Pauser, Stream, Teller, Ticker, Torn, Writer,
 };
 
-/// How long a harness lets one scenario run, in the driver's own time.
+/// Time that a harness lets one scenario run, by the driver's own clock.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How a scenario wants its drivers configured.
+/// The configuration that a scenario needs for its drivers.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// `Limits::link_queue` of every driver.
     pub link_queue: u64,
-    /// Each probe gets the device that the probe at the same place had in the last run, as a crash
-    /// of its host would leave it. Otherwise devices are new: they read as zeros.
+    /// Each probe gets the device of the probe at the same index in the last run, in the state that
+    /// a crash of its host would leave. Otherwise devices are new and read as zeros.
     pub keep_disks: bool,
 }
 
@@ -74,36 +78,37 @@ impl Default for Setup {
 
 /// Runs probes on one driver.
 pub trait Harness {
-    /// Runs each probe as a node of its own until all are done ([`Probe::is_done`]) or [`DEADLINE`]
-    /// has passed, and gives them back in the same order.
+    /// Runs each probe as a separate node until all are done ([`Probe::is_done`]) or [`DEADLINE`]
+    /// has passed, and returns them in the same order.
     ///
-    /// Once all are done no probe is told anything more: that another one's driver has ended, say.
+    /// Once all are done, no probe gets further events (the end of another one's driver, say).
     ///
-    /// Each gets one listener for [`crate::Port::Peer`] and one device of at least 64 MiB. All
-    /// listen, and each has been told its [`Place`] by [`Probe::meet`], before the first one runs.
+    /// Each probe gets one listener for [`crate::Port::Peer`] and one device of at least 64 MiB.
+    /// All listeners are open, and each probe has received its [`Place`] through [`Probe::meet`],
+    /// before the first probe runs.
     fn run(&mut self, setup: &Setup, probes: Vec<Probe>) -> Vec<Probe>;
 
-    /// True when `keep_disks` is possible.
+    /// Returns true if the harness supports `keep_disks`.
     fn keeps_disks(&self) -> bool {
         false
     }
 }
 
-/// One scenario: it panics when a promise is broken.
+/// One scenario. It panics if the driver breaks a promise.
 pub struct Scenario {
-    /// What is promised.
+    /// Name of the promise that it tests.
     pub name: &'static str,
     run: fn(&mut dyn Harness),
 }
 
 impl Scenario {
-    /// Plays it.
+    /// Runs the scenario.
     pub fn check(&self, harness: &mut dyn Harness) {
         (self.run)(harness);
     }
 }
 
-/// Plays all of them.
+/// Runs all scenarios.
 pub fn check_all(harness: &mut dyn Harness) {
     SCENARIOS.iter().for_each(|s| s.check(harness));
 }

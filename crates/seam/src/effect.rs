@@ -1,4 +1,5 @@
-//! What a node asks of its driver: data, not callbacks, so that it can be logged, compared, replayed.
+//! What a node asks its driver to do. Effects are data, not callbacks, so that they can be logged,
+//! compared and replayed.
 
 use crate::block::BlockError;
 use crate::buf::{Buf, BufPool};
@@ -8,7 +9,7 @@ use alloc::vec::Vec;
 use base::{LinkId, Prng};
 use core::net::SocketAddr;
 
-/// The head of an outgoing frame, inline: at most 128 bytes.
+/// The head of an outgoing frame, stored inline: at most 128 bytes.
 #[derive(Clone, Copy)]
 pub struct Head {
     len: u8,
@@ -16,13 +17,13 @@ pub struct Head {
 }
 
 impl Head {
-    /// The longest head.
+    /// Bytes of the longest head.
     pub const MAX: usize = 128;
 
-    /// No head: the body goes out alone, as the continuation of the frame before.
+    /// An empty head: the body continues the previous frame.
     pub const EMPTY: Head = Head { len: 0, bytes: [0; Head::MAX] };
 
-    /// A head with these bytes; panics beyond [`Head::MAX`].
+    /// Creates a head of these bytes. Panics beyond [`Head::MAX`].
     #[inline]
     pub fn new(bytes: &[u8]) -> Head {
         assert!(bytes.len() <= Head::MAX, "a head of {} bytes", bytes.len());
@@ -32,7 +33,7 @@ impl Head {
         head
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len as usize]
@@ -45,99 +46,100 @@ impl core::fmt::Debug for Head {
     }
 }
 
-/// One thing to do. Effects for one link, and for one device, are started in the order given.
+/// One thing to do. The driver starts effects for one link, or for one device, in the order given.
 #[derive(Debug)]
 pub enum Effect {
-    /// Send a frame. Silently dropped when the link is already gone (its `LinkDown` is on the way).
+    /// Send a frame. Silently dropped if the link is already gone (its `LinkDown` is on the way).
     Send {
-        /// On which link.
+        /// The link.
         link: LinkId,
-        /// First the head,
+        /// The head, which is sent first.
         head: Head,
-        /// then the body.
+        /// The body, which is sent after the head.
         body: Buf,
     },
-    /// Send a frame without a body that may overtake the frames that wait on the link. Silently dropped
-    /// as in `Send`. On a link where it is used, a frame that goes out in parts (see [`Head::EMPTY`]) has
-    /// to be emitted whole in one call of the node.
+    /// Send a frame without a body that may overtake the frames that wait on the link. Silently
+    /// dropped as in `Send`. On a link that uses it, a frame that is sent in parts (see
+    /// [`Head::EMPTY`]) has to be emitted completely in one call of the node.
     SendFirst {
-        /// On which link.
+        /// The link.
         link: LinkId,
-        /// All of it.
+        /// The whole frame.
         head: Head,
     },
     /// Connect to `to`; ends in `LinkUp` or `DialFailed`, within about two seconds.
     Dial {
-        /// The node's name for it.
+        /// The node's id for the dial.
         dial: DialId,
-        /// Where to.
+        /// The address.
         to: SocketAddr,
-        /// Which protocol to speak.
+        /// The protocol of the link.
         port: Port,
     },
     /// Close the link after what was sent on it. No event about it follows.
     Close {
-        /// Which link.
+        /// The link.
         link: LinkId,
     },
-    /// The other side is known: the link is no stranger's any more (see [`crate::Strangers`]).
+    /// The peer has identified itself: the link is no longer a stranger's (see
+    /// [`crate::Strangers`]).
     Welcome {
-        /// Which link.
+        /// The link.
         link: LinkId,
     },
-    /// Stop reading from the link (flow control). Frames that were received already may still come.
+    /// Stop reading from the link (flow control). Frames that were already received may still come.
     Pause {
-        /// Which link.
+        /// The link.
         link: LinkId,
     },
-    /// Read from the link again.
+    /// Resume reading from the link.
     Resume {
-        /// Which link.
+        /// The link.
         link: LinkId,
     },
-    /// Read from a device. Operations in flight at the same time may end in any order.
+    /// Read from a device. Concurrent operations may end in any order.
     Read {
-        /// The node's name for it.
+        /// The node's id for the operation.
         op: DiskOp,
-        /// Which device.
+        /// The device.
         disk: DiskId,
-        /// Byte offset.
+        /// Offset in bytes.
         at: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u32,
     },
     /// Write to a device.
     Write {
-        /// The node's name for it.
+        /// The node's id for the operation.
         op: DiskOp,
-        /// Which device.
+        /// The device.
         disk: DiskId,
-        /// Byte offset.
+        /// Offset in bytes.
         at: u64,
         /// The data.
         body: Buf,
-        /// It ends when it is durable; otherwise a later `Flush` makes it that.
+        /// The write ends once it is durable. Otherwise a later `Flush` makes it durable.
         durable: bool,
     },
-    /// Make the writes that ended before this was emitted durable, all of them.
+    /// Make all writes durable that ended before this effect was emitted.
     Flush {
-        /// The node's name for it.
+        /// The node's id for the operation.
         op: DiskOp,
-        /// Which device.
+        /// The device.
         disk: DiskId,
     },
     /// Answer an `Event::Request`.
     Reply {
-        /// Which one.
+        /// The request.
         id: RequestId,
-        /// The data of a read, or why not.
+        /// The data of a read, or the error.
         result: Result<Buf, BlockError>,
     },
-    /// Something worth counting, tracing or drawing.
+    /// An event worth counting, tracing or displaying.
     Note(Note),
 }
 
-/// Where a node puts its effects, and what it may draw on: buffers, random numbers, fault sites.
+/// Collects the effects of a node, and provides buffers, random numbers and fault sites.
 pub struct Effects {
     list: Vec<Effect>,
     pool: BufPool,
@@ -146,7 +148,7 @@ pub struct Effects {
 }
 
 impl Effects {
-    /// An empty sink. `chaos` is `None` outside of the simulator.
+    /// Creates an empty collection. `chaos` is `None` outside the simulator.
     pub fn new(pool: BufPool, prng: Prng, chaos: Option<Prng>) -> Effects {
         Effects { list: Vec::new(), pool, prng, chaos }
     }
@@ -174,43 +176,43 @@ impl Effects {
         self.list.push(Effect::Note(note));
     }
 
-    /// A buffer of `len` bytes with arbitrary content, for the node's own data.
+    /// Returns a buffer of `len` bytes with arbitrary content, for the node's own data.
     pub fn alloc(&mut self, len: usize) -> Buf {
         self.pool.alloc(len)
     }
 
-    /// A buffer with a copy of `data`.
+    /// Returns a buffer with a copy of `data`.
     pub fn copy(&mut self, data: &[u8]) -> Buf {
         self.pool.copy(data)
     }
 
-    /// The pool that buffers come from.
+    /// Returns the pool of the buffers.
     pub fn pool(&self) -> &BufPool {
         &self.pool
     }
 
-    /// The node's random numbers: for jitter and spreading, never for what is right or wrong.
+    /// Returns the node's random numbers, for jitter and load spreading, not for correctness.
     pub fn prng(&mut self) -> &mut Prng {
         &mut self.prng
     }
 
-    /// A fault site: in the simulator sometimes true, elsewhere never. The code behind it must be a
-    /// legal, merely unlikely behaviour (a queue that is full, a time-out that fires early).
+    /// A fault site: sometimes true in the simulator, never elsewhere. The code behind it must be
+    /// legal, merely unlikely behaviour (a full queue, a time-out that fires early).
     pub fn chaos(&mut self, _site: &'static str) -> bool {
         self.chaos.as_mut().is_some_and(|c| c.chance(0.02))
     }
 
-    /// For the driver: what was emitted so far, in order; the list is empty afterwards.
+    /// Returns the effects so far in order, and leaves the list empty. For the driver.
     pub fn drain(&mut self) -> alloc::vec::Drain<'_, Effect> {
         self.list.drain(..)
     }
 
-    /// For the driver: swaps the list with another one, to keep both allocations.
+    /// Swaps the list with another one, to keep both allocations. For the driver.
     pub fn swap(&mut self, list: &mut Vec<Effect>) {
         core::mem::swap(&mut self.list, list);
     }
 
-    /// True when nothing was emitted.
+    /// Returns true if there are no effects.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

@@ -1,106 +1,107 @@
-//! What a driver tells a node.
+//! What a driver reports to a node.
 
 use crate::block::BlockRequest;
 use crate::buf::Buf;
 use crate::{DialId, DiskOp, Port, RequestId};
 use base::LinkId;
 
-/// One thing that happened.
+/// One event.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The time that [`crate::Node::wake_at`] asked for has come.
+    /// The time that [`crate::Node::wake_at`] returned has come.
     Tick,
-    /// A connection is there: accepted, or the one that `dial` asked for.
+    /// A connection is up: an accepted one, or the one that `dial` asked for.
     LinkUp {
-        /// Its name from now on.
+        /// Its id from now on.
         link: LinkId,
         /// Its protocol.
         port: Port,
-        /// The dial that it answers; `None` when the other side dialled.
+        /// The dial that led to it; `None` if the other side dialled.
         dial: Option<DialId>,
     },
-    /// The connection is gone; nothing more comes from it, nothing sent on it is known to have arrived.
-    /// Not sent for links that the node closed itself.
+    /// The connection is gone. Nothing more comes from it, and it is unknown whether data sent on
+    /// it arrived. Not sent for links that the node closed itself.
     LinkDown {
-        /// Which link.
+        /// The link.
         link: LinkId,
-        /// Why.
+        /// The reason.
         why: DownReason,
     },
-    /// A dial came to nothing.
+    /// A dial failed.
     DialFailed {
-        /// Which dial.
+        /// The dial.
         dial: DialId,
-        /// Why.
+        /// The reason.
         why: DialError,
     },
-    /// One whole frame, as the link's framer cut it.
+    /// One whole frame, as the link's framer delimited it.
     Frame {
-        /// The link that it came on.
+        /// The link.
         link: LinkId,
-        /// The head: exactly as long as the framer said.
+        /// The head, with the length that the framer returned.
         head: &'a [u8],
-        /// The body, maybe empty.
+        /// The body; may be empty.
         body: Buf,
     },
     /// A device operation ended. Each operation ends exactly once.
     DiskDone {
-        /// Which one.
+        /// The operation.
         op: DiskOp,
         /// The data of a read; empty for writes and flushes.
         result: Result<Buf, DiskError>,
     },
-    /// A program in this process asks for something.
+    /// A block request of a program in this process.
     Request {
-        /// To be named in the reply.
+        /// The id for the reply.
         id: RequestId,
-        /// What it wants.
+        /// The request.
         request: BlockRequest,
     },
 }
 
-/// Why a link went down.
+/// Reason why a link went down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DownReason {
     /// The other side closed it, or its process ended.
     Closed,
     /// The connection broke.
     Broken,
-    /// The framer refused what came.
+    /// The framer refused the received data.
     Garbage,
-    /// The other side does not read: more than `Limits::link_queue` bytes wait.
+    /// The peer does not read: more than `Limits::link_queue` bytes wait.
     Stuck,
-    /// A stranger that said nothing in time, or the oldest of too many (see [`crate::Strangers`]).
+    /// A stranger that sent no frame in time, or the oldest of too many (see [`crate::Strangers`]).
     Stranger,
 }
 
-/// Why a dial failed.
+/// Reason why a dial failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DialError {
-    /// The host is there and nobody listens: on the same boot, proof that the process is dead (R3).
+    /// The host is up and nothing listens. If the host was not rebooted, this proves that the
+    /// process is dead (R3).
     Refused,
-    /// No answer, or no way there. Proves nothing.
+    /// No answer, or no route. Proves nothing.
     Unreachable,
 }
 
-/// Why a device operation failed.
+/// Reason why a device operation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskError {
-    /// The range leaves the device, or is not made of its blocks.
+    /// The range leaves the device, or is not a multiple of its block size.
     OutOfRange,
-    /// The device is full underneath (a sparse file on a full file system).
+    /// The storage below the device is full (a sparse file on a full file system).
     NoSpace,
     /// Any other failure of the device.
     Io,
-    /// The data of a write is not the one that its checksum belongs to: a bit of this process's memory has
-    /// changed. Nothing was written. Told by a store, never by a driver.
+    /// The data of a write does not match its checksum: this process's memory has changed. Nothing
+    /// was written. Returned by a store, never by a driver.
     BadBody,
-    /// These blocks of the unit fail their checksum: repair them from the other copy. Told by a store,
-    /// never by a driver.
+    /// These blocks of the unit do not match their checksum and have to be repaired from another
+    /// copy. Returned by a store, never by a driver.
     Corrupt {
-        /// The first one.
+        /// Index of the first block in the unit.
         first: u16,
-        /// How many.
+        /// Number of blocks.
         blocks: u16,
     },
 }

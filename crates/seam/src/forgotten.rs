@@ -1,25 +1,26 @@
-//! Client writes that a device no longer lists, although it may hold them (rule R8).
+//! Client writes that a device no longer lists, although its content may include them (rule R8).
 //!
-//! A list of executed writes is bounded. When it is full its oldest entries go, and what is remembered of
-//! them is a number per client and group: a retry of a lower one must neither be executed (it may be in the
-//! content, under what came after it) nor answered as done (it may not be). It ends with an error.
+//! A list of executed writes is bounded. When it is full, its oldest entries are dropped, and one
+//! number per client and group remains. A retry of a write below that number must not be executed
+//! (it may be in the content, below later writes), and must not be answered as done (it may not be
+//! in the content). It ends with an error.
 //!
-//! Where there are too many such numbers, those that have stood for longest become the clients' numbers in
-//! *all* groups of the device: there writes are refused, too, that were never executed.
+//! If there are too many such numbers, the oldest become numbers of their clients for *all* groups
+//! of the device. Then writes that were never executed may be refused, too.
 //!
-//! Invariants: what is covered stays covered while its client's life lasts; there are at most `room` numbers
-//! of single groups, and `most` of one group; at most `most` clients have one for all groups, and whoever loses
-//! its place is covered by `before` from then on.
+//! Invariants: a write that is covered stays covered during the incarnation of its client. There
+//! are at most `room` numbers of single groups, and at most `most` of one group. At most `most`
+//! clients have a number for all groups; `before` covers a client that loses its place.
 
 use crate::{ClientWrite, ExecutedBlocks};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, UnitKey, VolumeId, mutant};
 
-/// The unit that a marker of a single group names. Builds that know none take it for one of all groups.
+/// The unit in a marker of a single group. Older builds take the marker for one of all groups.
 const HERE: UnitKey = UnitKey { volume: VolumeId(0), index: 1 };
 
-/// A client's life, and the number below which its writes may have been forgotten.
+/// A client's incarnation, and the number below which its writes may have been forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Number {
     life: Incarnation,
@@ -31,7 +32,7 @@ impl Number {
         self.life > write.incarnation || self.life == write.incarnation && write.seq < self.seq
     }
 
-    /// The last write that it covers.
+    /// Returns the last write that it covers.
     fn last(self, sdc: SdcId) -> ClientWrite {
         ClientWrite { sdc, incarnation: self.life, seq: self.seq.saturating_sub(1), floor: 0 }
     }
@@ -42,45 +43,45 @@ impl Number {
     }
 }
 
-/// What was forgotten in single groups.
+/// Numbers of single groups.
 #[derive(Clone, Debug, Default)]
 struct Single {
-    /// With the order in which they rose last. Client 0: of lives up to this one every write.
+    /// Each number with the order of its last raise. Client 0: all incarnations up to this one.
     numbers: BTreeMap<(GroupId, SdcId), (Number, u64)>,
-    /// How many numbers a group has.
+    /// How many numbers each group has.
     counts: BTreeMap<GroupId, usize>,
     raised: u64,
     room: usize,
 }
 
-/// What was forgotten on one device, by client.
+/// The forgotten writes of one device, by client.
 #[derive(Clone, Debug)]
 pub struct Forgotten {
     single: Single,
-    /// Of all groups.
+    /// Numbers for all groups.
     clients: BTreeMap<SdcId, Number>,
-    /// Of lives up to this one every write may have been forgotten, in all groups.
+    /// Every write of incarnations up to this one may have been forgotten, in all groups.
     before: Incarnation,
     most: usize,
 }
 
 impl Forgotten {
-    /// Clients that have a number for all groups, at most: as many as a cluster takes.
+    /// Most clients that have a number for all groups: as many as a cluster takes.
     pub const MOST: usize = 4096;
 
-    /// Nothing was forgotten. At most so many numbers of single groups are kept.
+    /// Creates an empty set that keeps at most `room` numbers of single groups.
     pub fn new(room: usize) -> Forgotten {
         Forgotten::with(Forgotten::MOST, room)
     }
 
-    /// The same, and at most so many clients have a number for all groups.
+    /// The same, with a limit on the clients that have a number for all groups.
     pub fn with(most: usize, room: usize) -> Forgotten {
         let single = Single { room, ..Single::default() };
         Forgotten { single, clients: BTreeMap::new(), before: Incarnation(0), most }
     }
 
-    /// Writes of this life to this group with numbers below `seq` may be forgotten from now on. Client 0: all of
-    /// lives up to this one.
+    /// Records that writes of this incarnation to this group with numbers below `seq` may be
+    /// forgotten. Client 0: all writes of incarnations up to this one.
     pub fn raise(&mut self, group: GroupId, sdc: SdcId, life: Incarnation, seq: u64) {
         let number = Number { life, seq };
         if self.covers_everywhere(number.last(sdc)) {
@@ -106,7 +107,7 @@ impl Forgotten {
         self.set_room(self.single.room);
     }
 
-    /// Has room for so many numbers of single groups from now on.
+    /// Sets the limit on numbers of single groups.
     pub fn set_room(&mut self, room: usize) {
         self.single.room = room;
         if self.single.numbers.len() > room {
@@ -114,8 +115,8 @@ impl Forgotten {
         }
     }
 
-    /// There are more than `most` numbers of single groups, or of this one: a quarter, those that rose first, hold for
-    /// all groups from now on.
+    /// Called if there are more than `most` numbers of single groups, or of this group: the oldest
+    /// quarter of them becomes numbers for all groups.
     #[cold]
     fn fold(&mut self, most: usize, group: Option<GroupId>) {
         let concerns = |id: GroupId| group.is_none_or(|group| group == id);
@@ -153,7 +154,7 @@ impl Forgotten {
         }
     }
 
-    /// True when a write to this group that no list names may have been executed all the same.
+    /// Returns true if a write to this group may have been executed although no list names it.
     pub fn covers(&self, group: GroupId, write: ClientWrite) -> bool {
         let numbers = &self.single.numbers;
         let named = numbers.get(&(group, write.sdc)).is_some_and(|(n, _)| n.covers(write));
@@ -168,9 +169,9 @@ impl Forgotten {
         named || write.incarnation <= self.before
     }
 
-    // ---- as entries that name no block: how it is kept on a device and handed to other replicas ----
+    // ---- as entries without blocks: the form on a device and on the way to other replicas ----
 
-    /// What holds for all groups.
+    /// Returns the numbers for all groups.
     pub fn everywhere(&self) -> impl Iterator<Item = ExecutedBlocks> + '_ {
         let before = Number { life: self.before, seq: 0 };
         let all = (self.before.0 > 0).then(|| before.marker(SdcId(0), UnitKey::default()));
@@ -178,26 +179,28 @@ impl Forgotten {
         all.into_iter().chain(self.clients.iter().map(marker))
     }
 
-    /// What holds for this group alone.
+    /// Returns the numbers for this group only.
     pub fn here(&self, group: GroupId) -> impl Iterator<Item = ExecutedBlocks> + '_ {
         let range = (group, SdcId(0))..=(group, SdcId(u32::MAX));
         self.single.numbers.range(range).map(|((_, sdc), (n, _))| n.marker(*sdc, HERE))
     }
 
-    /// All that holds for this group.
+    /// Returns all numbers that apply to this group.
     pub fn entries(&self, group: GroupId) -> impl Iterator<Item = ExecutedBlocks> + '_ {
         self.everywhere().chain(self.here(group))
     }
 
-    /// The same entry, for the group alone to which it was told.
+    /// Returns the same entry, restricted to the group that it is sent for.
     pub fn of_group(entry: ExecutedBlocks) -> ExecutedBlocks {
         ExecutedBlocks { unit: HERE, ..entry }
     }
 
-    /// Takes in such an entry, told about this group; false for one that names blocks, which is none.
+    /// Adds an entry that was received for this group. Returns false for an entry with blocks,
+    /// which is not one of these.
     pub fn take(&mut self, group: GroupId, entry: &ExecutedBlocks) -> bool {
         let ClientWrite { sdc, incarnation: life, seq, floor } = entry.write;
-        // Earlier builds kept each client's floor in each group like this. Nothing was forgotten then.
+        // Earlier builds stored each client's floor in each group like this; these entries mean
+        // that nothing was forgotten.
         if entry.blocks.is_empty() && floor == 0 && (seq > 0 || sdc.0 == 0) {
             match entry.unit == HERE {
                 true => self.raise(group, sdc, life, seq),
@@ -207,13 +210,14 @@ impl Forgotten {
         entry.blocks.is_empty()
     }
 
-    /// True when taking in this entry for this group would change nothing.
+    /// Returns true if adding this entry for this group would change nothing.
     pub fn has(&self, group: GroupId, entry: &ExecutedBlocks) -> bool {
         let last = ClientWrite { seq: entry.write.seq.saturating_sub(1), ..entry.write };
         self.covers(group, last)
     }
 
-    /// Covers whoever has a number by its life, in all groups, which takes one entry.
+    /// Replaces all numbers by `before`, which needs one entry and covers the incarnations of these
+    /// clients in all groups.
     pub fn merge(&mut self) {
         self.single.counts.clear();
         let single = core::mem::take(&mut self.single.numbers).into_values().map(|(n, _)| n.life);
@@ -222,12 +226,12 @@ impl Forgotten {
         self.clients.clear();
     }
 
-    /// How many entries it has.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.single.numbers.len() + self.clients.len() + usize::from(self.before.0 > 0)
     }
 
-    /// True when nothing was forgotten.
+    /// Returns true if nothing was forgotten.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -248,7 +252,7 @@ mod tests {
         f.raise(group, SdcId(sdc), Incarnation(life), seq);
     }
 
-    /// With room for single groups, and without.
+    /// Returns one with room for single groups, and one without.
     fn both() -> [Forgotten; 2] {
         [0, 100].map(|room| Forgotten::with(2, room))
     }
@@ -309,7 +313,7 @@ mod tests {
         assert_eq!(f.len(), 1);
         assert!((1..=9).all(|n| f.covers(G, write(n, u64::from(n), 4))));
         assert!(!f.covers(G, write(1, 10, 1)));
-        // Told to another device about one group, it holds for that group there.
+        // Received by another device for one group, it applies to that group there.
         let mut other = Forgotten::new(4);
         f.entries(G).for_each(|e| assert!(other.take(G, &Forgotten::of_group(e))));
         assert!(other.covers(G, write(7, 9, 4)) && !other.covers(G, write(7, 10, 4)));
@@ -332,7 +336,7 @@ mod tests {
         }
     }
 
-    /// As a device reads it again, and as builds read it that have no numbers of single groups.
+    /// A device reads entries back in this form, and so do builds without numbers of single groups.
     #[test]
     fn entries_tell_all_of_it() {
         for mut f in both() {

@@ -1,20 +1,20 @@
-//! How a byte stream is cut into frames, without the driver knowing the protocol.
+//! Splits a byte stream into frames, so that the driver does not need to know the protocol.
 
 use core::fmt;
 
-/// Cuts one link's stream into frames.
+/// Splits the stream of one link into frames.
 pub trait Framer {
-    /// Looks at the first bytes of the next frame, as many as are there (maybe none).
+    /// Looks at the first bytes of the next frame, as many as have arrived (possibly none).
     ///
-    /// Must not depend on how the stream arrived in pieces: more bytes never change an answer other
-    /// than [`Framing::Need`].
+    /// The result must not depend on how the stream arrived in pieces: more bytes only ever change
+    /// a [`Framing::Need`].
     fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError>;
 }
 
-/// What a framer says.
+/// The result of a framer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Framing {
-    /// Can't tell yet: ask again when this many bytes are there (more than now, at most 128).
+    /// More bytes are needed: call again when this many have arrived (more than now, at most 128).
     Need(usize),
     /// The next frame: a head of 1 to 128 bytes, then a body. The driver calls once per frame that
     /// it delivers, so a framer may change its state here.
@@ -26,16 +26,16 @@ pub enum Framing {
     },
 }
 
-/// What came can't be a frame; the link is closed.
+/// The received data can't be a frame. The link is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameError {
-    /// It does not start as a frame of this protocol does.
+    /// It does not start like a frame of this protocol.
     BadMagic,
     /// The head's checksum is wrong.
     BadHead,
     /// The body is longer than allowed.
     TooLong,
-    /// It is of a protocol version that this build does not speak.
+    /// This build does not support its protocol version.
     Version,
 }
 

@@ -1,8 +1,8 @@
-//! The seam: what a *core* (it decides) and a *driver* (it executes) say to each other.
+//! The seam: the interface between a *node*, which decides, and a *driver*, which executes.
 //!
-//! A core is a [`Node`]: it consumes one [`Event`], emits [`Effect`]s, and touches no clock, socket,
-//! device or random source of its own. Two drivers run the same nodes: `rt` on real hardware, `sim`
-//! in virtual time under faults. [`contract`] says what a driver promises, and tests it.
+//! A [`Node`] consumes one [`Event`] at a time and emits [`Effect`]s. It never touches a clock,
+//! socket, device or random source directly. Two drivers run the same nodes: `rt` on real hardware,
+//! `sim` in virtual time under faults. [`contract`] has a driver's promises and their tests.
 #![no_std]
 extern crate alloc;
 
@@ -30,7 +30,7 @@ pub use journal::{
 pub use node::{Node, Strangers, Unsent};
 pub use note::Note;
 
-/// Which protocol a link speaks; the node hands out the [`Framer`] for it.
+/// The protocol of a link. The node provides the [`Framer`] for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Port {
     /// Our own wire protocol, between MDM, SDS, SDC and the command line.
@@ -39,18 +39,18 @@ pub enum Port {
     Nbd,
 }
 
-/// Names one dial until it ended in [`Event::LinkUp`] or [`Event::DialFailed`]; chosen by the node.
+/// Id of a dial until it ends in [`Event::LinkUp`] or [`Event::DialFailed`]; chosen by the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DialId(pub u64);
 
-/// Names one device operation until its [`Event::DiskDone`]; chosen by the node.
+/// Id of a device operation until its [`Event::DiskDone`]; chosen by the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DiskOp(pub u64);
 
-/// Which of the node's devices: its index in the driver's configuration.
+/// One of the node's devices: its index in the driver's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DiskId(pub u32);
 
-/// Names one block request until its [`Effect::Reply`]; chosen by the caller.
+/// Id of a block request until its [`Effect::Reply`]; chosen by the caller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);

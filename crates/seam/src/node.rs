@@ -1,4 +1,4 @@
-//! The trait of everything that decides.
+//! The trait of all state machines that make decisions.
 
 use crate::Port;
 use crate::effect::Effects;
@@ -7,26 +7,26 @@ use crate::framer::Framer;
 use base::Time;
 use core::time::Duration;
 
-/// What a driver allows a stranger: a link that another side dialled, until [`crate::Effect::Welcome`].
+/// Limits on a stranger: a link that another side dialled, until [`crate::Effect::Welcome`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Strangers {
-    /// How many there may be at one node and protocol. When one more comes, the oldest goes: so those
-    /// that say nothing never keep out who has something to say. At least 1.
+    /// Most strangers per node and protocol, at least 1. One more replaces the oldest, so that
+    /// silent strangers never keep out a peer that has something to send.
     pub most: u32,
-    /// Bytes of a body. A longer one is garbage, and no memory is spent on it.
+    /// Longest body in bytes. A longer one is `Garbage`, and no memory is allocated for it.
     pub body: u32,
-    /// The time in which the first whole frame has to come.
+    /// Time within which the first whole frame has to arrive.
     pub patience: Duration,
 }
 
-/// What may wait for those who dialled one protocol of a node and don't take what is sent to them.
+/// Limits on unsent data for peers that dialled one protocol of a node and do not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unsent {
-    /// Bytes that may wait for one link. While there are more, and until half of that is left, nothing
-    /// is read from it: so whoever asks and takes no answers soon can't ask any more.
+    /// Bytes that may wait for one link. Above that, the driver does not read from the link until
+    /// only half is left. So a peer that does not take its answers soon can't ask for more.
     pub link: u64,
-    /// Bytes that may wait for all of these links. While there are more, those links that have not been
-    /// read for `patience` are given up as stuck, the longest first.
+    /// Bytes that may wait for all of these links. Above that, the driver closes links as stuck
+    /// that it has not read for `patience`, starting with the longest pause.
     pub all: u64,
     /// See `all`.
     pub patience: Duration,
@@ -35,42 +35,43 @@ pub struct Unsent {
 /// A state machine that a driver runs.
 ///
 /// **Architecture invariant:** nothing behind this trait reads a clock, a random source, the
-/// environment, or a map with random order; the same events give the same effects.
+/// environment, or a map with random order. The same events give the same effects.
 pub trait Node {
-    /// Cuts this node's links into frames.
+    /// The type that splits this node's links into frames.
     type Framer: Framer;
 
-    /// The framer for a new link of this protocol.
+    /// Returns the framer for a new link of this protocol.
     fn framer(&mut self, port: Port) -> Self::Framer;
 
-    /// What links of this protocol may do that another side dialled, until the node welcomes them.
-    /// `None`: whatever any link may.
+    /// Returns the limits on links of this protocol that another side dialled, until the node
+    /// welcomes them. `None`: no limits besides those of all links.
     fn strangers(&self, _port: Port) -> Option<Strangers> {
         None
     }
 
-    /// What may wait for links of this protocol that another side dialled. `None`: only
-    /// `Limits::link_queue` bounds it.
+    /// Returns the limits on unsent data for links of this protocol that another side dialled.
+    /// `None`: only `Limits::link_queue` applies.
     fn unsent(&self, _port: Port) -> Option<Unsent> {
         None
     }
 
-    /// Consumes one event. Never blocks, does bounded work. `now` is never earlier than the moment
-    /// at which the event's data arrived in this process: a lease check against `now` counts.
+    /// Handles one event. Never blocks and does bounded work. `now` is never earlier than the
+    /// moment at which the event's data arrived in this process, so lease checks may use `now`.
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects);
 
-    /// Ends a batch of events: sends what `on` put off, so that batching is a property of the core
-    /// and the simulator tests it. Called at least once after each batch that had an event for this
-    /// node, before the driver waits; and once before the first event.
+    /// Ends a batch of events and sends what `on` deferred. Batching is thus a property of the
+    /// node, and the simulator tests it. Called at least once after each batch that had an event
+    /// for this node, before the driver waits; and once before the first event.
     fn flush(&mut self, now: Time, out: &mut Effects);
 
-    /// When the driver must deliver [`Event::Tick`] next; it asks after each `flush`. Never early.
+    /// Returns the time of the next [`Event::Tick`], which never comes early. Called after each
+    /// `flush`.
     fn wake_at(&self) -> Option<Time>;
 
-    /// The process is to end: put things in order. A `flush` follows, and events as before.
+    /// Asks the node to prepare for the end of the process. A `flush` follows, and events continue.
     fn stop(&mut self) {}
 
-    /// After [`Node::stop`]: true when everything is in order, and the driver may end. It also does when
+    /// After [`Node::stop`]: returns true once the node is ready to end. The driver also ends if
     /// that takes some seconds: a crash at any moment must be harmless.
     fn is_stopped(&self) -> bool {
         true

@@ -1,325 +1,326 @@
-//! What a core reports instead of logging. `rt` turns notes into counters and log lines, `sim` into
-//! its trace and its marks of which rare paths a campaign has met.
+//! What a node reports in place of logging. `rt` turns notes into counters and log lines, `sim`
+//! into its trace and its coverage of rare paths.
 
 use crate::framer::FrameError;
 use base::{DeviceId, Duration, Epoch, GroupId, LinkId, Lsn, MapVersion, UnitKey, VolumeId};
 use core::net::SocketAddr;
 
-/// One thing worth knowing.
+/// One event worth knowing about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Note {
-    /// A link was closed because of what came on it.
+    /// A link was closed because of the data that came on it.
     Refused {
-        /// Which link.
+        /// The link.
         link: LinkId,
-        /// In a few words.
+        /// The reason in a few words.
         why: &'static str,
     },
     /// A link's stream could not be cut into frames.
     Garbage {
-        /// Which link.
+        /// The link.
         link: LinkId,
-        /// Why.
+        /// The reason.
         why: FrameError,
     },
-    /// A driver closed a link of somebody who did not say in time who it is.
+    /// A driver closed a link whose peer did not identify itself in time.
     Silent {
-        /// Which link.
+        /// The link.
         link: LinkId,
     },
     /// A driver closed the oldest of too many links of strangers.
     Crowded,
-    /// The process has no file descriptor left: a driver closed the oldest links of strangers.
+    /// The process ran out of file descriptors: a driver closed the oldest links of strangers.
     NoDescriptors,
-    /// The other side of a link did not read what was sent: the driver closed it.
+    /// The peer of a link did not read: the driver closed the link.
     Stuck {
-        /// Which link.
+        /// The link.
         link: LinkId,
-        /// Bytes that waited.
+        /// Bytes that were waiting.
         queued: u64,
-        /// Where the other side is, if the driver knows an address.
+        /// Address of the peer, if the driver knows it.
         peer: Option<SocketAddr>,
     },
     /// A body did not match its checksum.
     BadBody {
-        /// Which link.
+        /// The link.
         link: LinkId,
     },
-    /// So many groups of volumes are served by nobody: fewer or more than before.
+    /// The number of groups of volumes that no device serves has changed.
     Unserved {
-        /// Every copy of these is gone.
+        /// Groups whose copies are all gone.
         lost: u32,
-        /// These wait for a device that is away, or for somebody who can tell who has everything.
+        /// Groups that wait for a device, or until it is known which replica has everything.
         away: u32,
     },
-    /// Of so many groups that this device belongs to every copy is gone: fewer or more than before.
+    /// The number of this device's groups whose copies are all gone has changed.
     GroupsLost {
-        /// How many.
+        /// Number of groups.
         groups: u32,
     },
-    /// This MDM goes on without the others, by an operator's order, and asks servers what they know.
+    /// By an operator's order this MDM continues without the others, and queries the servers.
     Recovering {
-        /// Recoveries of this cluster, with this one.
+        /// Number of recoveries of this cluster, including this one.
         number: u32,
     },
-    /// Of these groups it is known by servers' reports who has every acknowledged write.
+    /// Reports of servers have shown which replica of these groups has every acknowledged write.
     Reconciled {
-        /// How many.
+        /// Number of groups.
         groups: u32,
     },
-    /// The recovery of the MDMs is over: maps are handed out again.
+    /// The recovery of the MDMs is over: maps are published again.
     Recovered {
-        /// Recoveries of this cluster, with this one.
+        /// Number of recoveries of this cluster, including this one.
         number: u32,
     },
-    /// A newer map was taken over.
+    /// A newer map came into force.
     Map {
         /// Its version.
         version: MapVersion,
     },
     /// This replica became primary of a group.
     Primary {
-        /// Which group.
+        /// The group.
         group: GroupId,
-        /// Since which epoch.
+        /// The first epoch as primary.
         epoch: Epoch,
     },
     /// A primary began to serve in a new epoch.
     Active {
-        /// Which group.
+        /// The group.
         group: GroupId,
-        /// In which epoch.
+        /// The epoch.
         epoch: Epoch,
-        /// True when it serves alone.
+        /// True if it serves without a secondary.
         alone: bool,
     },
     /// A replica refused a message of another epoch.
     StaleEpoch {
-        /// Which group.
+        /// The group.
         group: GroupId,
-        /// The epoch here.
+        /// The epoch of this replica.
         have: Epoch,
-        /// The message's.
+        /// The epoch of the message.
         got: Epoch,
     },
-    /// Settling or a resync began.
+    /// A settle or a resync began.
     SyncStart {
-        /// Which group.
+        /// The group.
         group: GroupId,
-        /// With whom.
+        /// The peer of the sync.
         peer: DeviceId,
         /// Bytes to compare or copy.
         bytes: u64,
-        /// True when everything is copied, not only what changed.
+        /// True if everything is copied, not only changes.
         full: bool,
     },
     /// A resync moved data.
     Copied {
-        /// Which group.
+        /// The group.
         group: GroupId,
-        /// To whom.
+        /// The device that receives the data.
         peer: DeviceId,
         /// Bytes.
         bytes: u64,
     },
-    /// Two replicas are equal up to this stamp.
+    /// Two replicas are equal up to this write.
     Sealed {
-        /// Which group.
+        /// The group.
         group: GroupId,
-        /// With whom.
+        /// The peer of the sync.
         peer: DeviceId,
-        /// Up to here.
+        /// Sequence number of the last write.
         lsn: Lsn,
     },
     /// A read had to wait for a lease.
     LeaseWait {
-        /// Which group.
+        /// The group.
         group: GroupId,
     },
-    /// A promoted replica waits until its own old promises have run out.
+    /// A promoted replica waits until the leases that it granted have expired.
     GraceWait {
-        /// Which group.
+        /// The group.
         group: GroupId,
     },
     /// A retried write had been executed already.
     Deduped {
-        /// Which group.
+        /// The group.
         group: GroupId,
     },
     /// A frame of an older client session was dropped.
     OldSession {
-        /// Which link.
+        /// The link.
         link: LinkId,
     },
     /// A write found no space.
     Full {
-        /// Which device.
+        /// The device.
         device: DeviceId,
     },
-    /// A device has become larger, and all of it is used.
+    /// A device has become larger, and all of it is in use.
     Grown {
-        /// Which device.
+        /// The device.
         device: DeviceId,
-        /// Its bytes before.
+        /// Bytes before.
         from: u64,
-        /// Its bytes now.
+        /// Bytes now.
         to: u64,
     },
-    /// A device has become larger, and is used as it was.
+    /// A device has become larger, but continues with its former size.
     NotGrown {
-        /// Which device.
+        /// The device.
         device: DeviceId,
-        /// Bytes that are used.
+        /// Bytes in use.
         used: u64,
-        /// Its bytes.
+        /// Size in bytes.
         bytes: u64,
-        /// In a few words.
+        /// The reason in a few words.
         why: &'static str,
     },
-    /// The content of a volume that is gone was dropped.
+    /// The content of a deleted volume was dropped.
     Dropped {
-        /// Which volume.
+        /// The volume.
         volume: VolumeId,
-        /// Bytes of the device that it took.
+        /// Bytes that it used on the device.
         bytes: u64,
     },
-    /// What was here of a group is deleted: this device is none of its replicas any more.
+    /// Data of a group was deleted after this device left the group.
     Discarded {
-        /// Which group.
+        /// The group.
         group: GroupId,
     },
-    /// Blocks that failed their checksum were written anew, with what another copy has.
+    /// Blocks that failed their checksum were rewritten from another copy.
     Repaired {
-        /// Which group.
+        /// The group.
         group: GroupId,
         /// Bytes.
         bytes: u64,
     },
-    /// The body of a write is not the one that came: this process's memory has changed under it.
+    /// The body of a write changed in this process's memory after it arrived.
     BadMemory {
-        /// The group that it was for.
+        /// The group of the write.
         group: GroupId,
     },
-    /// Blocks fail their checksum, and no copy that is in sync has them.
+    /// Blocks fail their checksum, and no in-sync copy has them.
     Unreadable {
-        /// Which group.
+        /// The group.
         group: GroupId,
-        /// Which unit.
+        /// The unit.
         unit: UnitKey,
         /// The first block.
         first: u16,
-        /// How many.
+        /// Number of blocks.
         blocks: u16,
     },
-    /// Blocks that were just written anew from the other copy can't be read all the same: the device fails.
+    /// Blocks that were just rewritten from another copy still can't be read: the device fails.
     NotMended {
-        /// Which group.
+        /// The group.
         group: GroupId,
-        /// Which unit.
+        /// The unit.
         unit: UnitKey,
         /// The first block.
         first: u16,
-        /// How many.
+        /// Number of blocks.
         blocks: u16,
     },
-    /// A copy has learned that blocks can't be read any more where they come from: it has them as damaged.
+    /// The source of a copy can't read these blocks any more: this copy marks them as damaged.
     Lost {
-        /// Which group.
+        /// The group.
         group: GroupId,
-        /// Which unit.
+        /// The unit.
         unit: UnitKey,
         /// The first block.
         first: u16,
-        /// How many.
+        /// Number of blocks.
         blocks: u16,
     },
     /// The MDM took a server for lost.
     DeviceDown {
-        /// Whose device.
+        /// The server's device.
         device: DeviceId,
-        /// True when its process is known to be dead.
+        /// True if its process is known to be dead.
         proof: bool,
     },
-    /// More servers are away than one accident explains, and nothing is rebuilt; or that is over.
+    /// More servers are away than one accident explains, so nothing is rebuilt; or that is over.
     RebuildHeld {
-        /// True when it is over.
+        /// True if it is over.
         over: bool,
     },
     /// So many servers are silent that the MDM takes none of them for lost; or that is over.
     MassSilence {
-        /// True when it is over.
+        /// True if it is over.
         over: bool,
     },
-    /// The MDM holds a device out for so long, as it came and went too often (rule R12).
+    /// The MDM quarantines a device that left and returned too often (rule R12).
     Quarantined {
-        /// Which.
+        /// The device.
         device: DeviceId,
-        /// For how long.
+        /// Duration of the quarantine.
         long: Duration,
     },
-    /// A device is heard, and its address refuses connections.
+    /// A device is heard although its address refuses connections.
     RefusesAlive {
-        /// Which.
+        /// The device.
         device: DeviceId,
     },
-    /// The other servers don't reach a device that the MDM hears: they do without it (rule R12); or that is over.
+    /// Other servers can't reach a device that the MDM hears, so the MDM stops using it (rule R12);
+    /// or that is over.
     CutOff {
-        /// Which.
+        /// The device.
         device: DeviceId,
-        /// True when it is over.
+        /// True if it is over.
         over: bool,
     },
-    /// A device takes so long that the MDM does without it (rule R12).
+    /// A device is so slow that the MDM stops using it (rule R12).
     Slow {
-        /// Which.
+        /// The device.
         device: DeviceId,
-        /// How long its operations, or its host's answers, take.
+        /// Latency of its operations, or of its host's answers.
         took: Duration,
     },
-    /// The MDM saw a server (again).
+    /// The MDM heard from a server, for the first time or again.
     DeviceUp {
-        /// Whose device.
+        /// The server's device.
         device: DeviceId,
     },
     /// The MDM wrote a snapshot of its state.
     Snapshot {
-        /// Of which version.
+        /// The version of the state.
         version: MapVersion,
     },
-    /// This MDM belongs to no cluster, and waits to be taken into one.
+    /// This MDM belongs to no cluster, and waits until one admits it.
     Waiting,
-    /// This MDM's log names another address than its own: it asks there whether another one serves.
+    /// This MDM's log names another address than its own: it asks there for another process.
     Moved {
-        /// That address.
+        /// The address in the log.
         from: SocketAddr,
     },
-    /// This MDM leads from now on.
+    /// This MDM is the leader from now on.
     Leading {
-        /// Since which term.
+        /// The first term as leader.
         term: u64,
     },
-    /// This MDM doesn't lead any more.
+    /// This MDM is no longer the leader.
     Resigned,
-    /// This MDM has applied an entry on which the MDMs agreed.
+    /// This MDM has applied an entry that the MDMs agreed on.
     Decided {
-        /// Its place.
+        /// Index of the entry.
         index: u64,
-        /// Its term.
+        /// Term of the entry.
         term: u64,
-        /// A sum over all entries up to it.
+        /// Checksum over all entries up to it.
         chain: u32,
     },
-    /// A newer process serves in this one's name: this one must end.
+    /// A newer process serves under this one's name: this process must end.
     Superseded,
-    /// The device failed in a way that this process can't go on from: it must end.
+    /// The device failed in a way that this process can't recover from: it must end.
     DeviceFailed,
-    /// The device can't be used, or not here: this process must end.
+    /// The device can't be used, or not at this place: this process must end.
     DeviceRefused,
-    /// This process was asked to end, and has put everything in order.
+    /// This process was asked to end, and has completed its shutdown.
     Stopped,
     /// A client retried operations.
     Retried {
-        /// How many.
+        /// Number of operations.
         ops: u32,
     },
 }

@@ -1,7 +1,7 @@
-//! Sans-I/O sessions of the standard block protocols: what a client of a volume speaks to an SDC.
+//! Sans-I/O sessions of the standard block protocols that clients of a volume use with an SDC.
 //!
-//! A session is a state machine that one link owns. It takes frames and completions, and yields
-//! actions; it knows no link, no cluster and no volume's data. Today there is [`nbd`].
+//! A session is a state machine for one link. It takes frames and completions, and returns actions.
+//! It does not know about links, clusters or the data of volumes. At present there is [`nbd`].
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

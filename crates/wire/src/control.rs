@@ -1,5 +1,5 @@
-//! Control messages: Protocol Buffers (proto3), so that fields can be added and old builds skip them.
-//! Tags are part of the format: never reuse one.
+//! Control messages: Protocol Buffers (proto3), so that fields can be added and old builds skip
+//! them. Tags are part of the format: never reuse one.
 
 mod damage;
 mod map;
@@ -29,11 +29,11 @@ pub use status::{
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Who a process is.
+/// The role of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
 #[repr(i32)]
 pub enum Role {
-    /// Nobody we know.
+    /// A role that this build does not know.
     Unknown = 0,
     /// A metadata manager.
     Mdm = 1,
@@ -45,62 +45,63 @@ pub enum Role {
     Admin = 4,
 }
 
-/// The first frame on a link, by the side that dialled.
+/// The first frame on a link, from the side that dialled.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Hello {
-    /// The cluster that the sender belongs to; 0 when it does not know yet.
+    /// The cluster that the sender belongs to; 0 if it does not know yet.
     #[prost(uint64, tag = "1")]
     pub cluster: u64,
-    /// What the sender is.
+    /// Role of the sender.
     #[prost(enumeration = "Role", tag = "2")]
     pub role: i32,
-    /// Its device id (SDS) or SDC id; 0 when it has none yet.
+    /// Its device id (SDS) or SDC id; 0 if it has none yet.
     #[prost(uint32, tag = "3")]
     pub id: u32,
-    /// Its incarnation; 0 when it has none yet. An MDM draws its own.
+    /// Its incarnation; 0 if it has none yet. An MDM draws its own at random.
     #[prost(uint64, tag = "4")]
     pub incarnation: u64,
-    /// The number of this connection in its incarnation: a higher one ends all lower ones (rule R8).
+    /// The number of this connection in its incarnation. It ends all lower ones (rule R8).
     #[prost(uint64, tag = "5")]
     pub session: u64,
-    /// The oldest protocol version that it speaks.
+    /// The oldest protocol version that the sender supports.
     #[prost(uint32, tag = "6")]
     pub version_min: u32,
-    /// The newest.
+    /// The newest protocol version that the sender supports.
     #[prost(uint32, tag = "7")]
     pub version_max: u32,
-    /// The version of its map.
+    /// The version of the sender's map.
     #[prost(uint64, tag = "8")]
     pub map: u64,
     /// For authentication; empty for now.
     #[prost(bytes = "vec", tag = "9")]
     pub auth: Vec<u8>,
-    /// Its name, for people.
+    /// The sender's name, for people.
     #[prost(string, tag = "10")]
     pub name: String,
-    /// Where an MDM listens, `ip:port`.
+    /// The address at which an MDM listens, `ip:port`.
     #[prost(string, tag = "20")]
     pub address: String,
-    /// To an MDM by another one: the member that is meant; `id` is the sender's. To a data server: the device that is
-    /// meant, 0 for whoever listens there.
+    /// To an MDM from another one: the id of the MDM that is meant (`id` is the sender's). To a
+    /// data server: the device that is meant; 0 means any device at that address.
     #[prost(uint32, tag = "21")]
     pub to: u32,
-    /// MDM to MDM: the last entry that the sender has.
+    /// MDM to MDM: the last log entry that the sender has.
     #[prost(uint64, tag = "22")]
     pub last: u64,
-    /// MDM to MDM: the sender leads, and `to` does not vote yet: an MDM that knows nothing may take this
-    /// place. Who is a voter and knows nothing has forgotten what it promised.
+    /// MDM to MDM: the sender leads, and `to` does not vote yet, so an MDM without a log may take
+    /// this place. A voter without a log has forgotten its promises.
     #[prost(bool, tag = "23")]
     pub newcomer: bool,
-    /// MDM to MDM: what `to` has to say in front of each message to the sender ([`Header::op`](crate::Header)). Only
-    /// who listens at the address that the sender dialled knows it.
+    /// MDM to MDM: the number that `to` has to put in front of each message to the sender
+    /// ([`Header::op`](crate::Header)). Only the process that listens at the address that the
+    /// sender dialled knows it.
     #[prost(uint64, tag = "24")]
     pub secret: u64,
-    /// MDM to MDM: the newest term that the sender knows. A leader of an older one doesn't know what became of the
-    /// entries that the sender had from it.
+    /// MDM to MDM: the newest term that the sender knows. The leader of an older term does not know
+    /// whether the entries that it sent to the sender are still valid.
     #[prost(uint64, tag = "25")]
     pub term: u64,
-    /// From a command line: this very MDM is meant, also if it does not lead.
+    /// From a command line: this particular MDM is meant, even if it does not lead.
     #[prost(bool, tag = "80")]
     pub direct: bool,
 }
@@ -108,19 +109,19 @@ pub struct Hello {
 /// The answer to a hello.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Welcome {
-    /// The receiver's cluster.
+    /// The cluster of the process that sends this.
     #[prost(uint64, tag = "1")]
     pub cluster: u64,
-    /// What the receiver is.
+    /// Its role.
     #[prost(enumeration = "Role", tag = "2")]
     pub role: i32,
     /// Its device id (SDS).
     #[prost(uint32, tag = "3")]
     pub id: u32,
-    /// Its incarnation. An MDM draws its own.
+    /// Its incarnation. An MDM draws its own at random.
     #[prost(uint64, tag = "4")]
     pub incarnation: u64,
-    /// The protocol version to speak on this link.
+    /// The protocol version of this link.
     #[prost(uint32, tag = "5")]
     pub version: u32,
     /// The version of its map.
@@ -135,21 +136,22 @@ pub struct Welcome {
     /// For authentication; empty for now.
     #[prost(bytes = "vec", tag = "9")]
     pub auth: Vec<u8>,
-    /// From an MDM to another one, or to a command line: the cluster's MDMs. Said again when they change.
+    /// From an MDM to an MDM or a command line: the cluster's MDMs. Sent again when they change.
     #[prost(message, repeated, tag = "20")]
     pub mdms: Vec<MdmInfo>,
-    /// MDM to data server: tell what you know (`Report`) before you register.
+    /// MDM to data server: send your `Report` before you register.
     #[prost(bool, tag = "80")]
     pub recovers: bool,
-    /// MDM to a command line that meant this very one: the last entry of its log.
+    /// MDM to a command line that meant this particular MDM: the last entry of its log.
     #[prost(uint64, tag = "81")]
     pub last: u64,
-    /// The term of that entry. Of two logs the one with the higher term is the newer one; if they are equal, the longer one.
+    /// The term of that entry. Of two logs, the one with the higher term is newer; if they are
+    /// equal, the longer one.
     #[prost(uint64, tag = "82")]
     pub last_term: u64,
 }
 
-/// Why a link is refused.
+/// Reason why a link is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
 #[repr(i32)]
 pub enum RefusalCode {
@@ -157,140 +159,142 @@ pub enum RefusalCode {
     Unknown = 0,
     /// The other side belongs to another cluster.
     WrongCluster = 1,
-    /// No protocol version in common.
+    /// There is no common protocol version.
     WrongVersion = 2,
-    /// A newer incarnation of the same process is here.
+    /// A newer incarnation of the same process is known.
     Superseded = 3,
-    /// The dialled process is not the one that was meant (another device, another role).
+    /// The dialled process is not the one that was meant (another device or another role).
     NotMe = 4,
-    /// The first frame was not a hello, or a frame that this role does not take.
+    /// The first frame was not a hello, or this role does not accept the frame.
     Unexpected = 5,
-    /// The device belongs to another server, or knows more than this MDM.
+    /// The device belongs to another server, or knows of later events than this MDM.
     WrongDevice = 6,
-    /// This MDM doesn't lead; `Refusal.leader` does, as far as it knows.
+    /// This MDM is not the leader. `Refusal.leader` is, as far as it knows.
     NotLeader = 7,
-    /// The sender is no member (any more), or not the one that it says: it ends.
+    /// The sender is no longer an MDM of the cluster, or not the one that it claims to be. It ends.
     WrongMember = 8,
-    /// Its protection domain, fault set or storage pool is not there, or it has to say which: it may ask again.
+    /// Its protection domain, fault set or storage pool does not exist, or it has to name one. It
+    /// may try again.
     WrongPlace = 9,
-    /// Its device, or another one in its place, counts as up, and was not heard: it may ask again.
+    /// Its device, or another one in its place, counts as up, and was not heard. It may try again.
     Occupied = 10,
-    /// The cluster takes no more of these: something has to be removed first.
+    /// The cluster accepts no more of these; something has to be removed first.
     Full = 11,
 }
 
-/// The answer to a hello that is not welcome.
+/// The answer to a hello that is refused.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Refusal {
-    /// Why, for programs.
+    /// The reason, for programs.
     #[prost(enumeration = "RefusalCode", tag = "1")]
     pub code: i32,
-    /// Why and what to do, for people.
+    /// The reason and what to do, for people.
     #[prost(string, tag = "2")]
     pub text: String,
-    /// With `NotLeader`: where the leader listens; empty when it isn't known.
+    /// With `NotLeader`: the address of the leader; empty if it is not known.
     #[prost(string, tag = "3")]
     pub leader: String,
-    /// With `Superseded`, by a data server: the number of the newest connection of this life. Whose life it is goes on
-    /// above it.
+    /// With `Superseded` from a data server: the number of the newest connection of this
+    /// incarnation. The rightful process continues with a higher one.
     #[prost(uint64, tag = "70")]
     pub session: u64,
 }
 
-/// What a device keeps its data in.
+/// The kind of storage behind a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
 #[repr(i32)]
 pub enum DeviceKind {
     /// Not known to this build.
     Unknown = 0,
-    /// Memory: empty once the process has died.
+    /// Memory: empty after its process has died.
     Ram = 1,
-    /// Nothing: keeps no data, for measuring.
+    /// NULL: stores no data, for measurements.
     Null = 2,
-    /// A file or a block device: survives.
+    /// A file or a block device: survives its process.
     Durable = 3,
 }
 
-/// An SDS shard reports to the MDM.
+/// The registration of an SDS shard with the MDM.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Register {
-    /// The server's name; with `shard` it names the device until ids are given.
+    /// The server's name. Together with `shard` it names the device until it has an id.
     #[prost(string, tag = "1")]
     pub sds: String,
-    /// Which shard of the server, from 0.
+    /// Number of the shard in the server, from 0.
     #[prost(uint32, tag = "2")]
     pub shard: u32,
-    /// Where this shard listens, `ip:port`.
+    /// The address at which this shard listens, `ip:port`.
     #[prost(string, tag = "3")]
     pub address: String,
-    /// Drawn at process start: tells a returning process from a new one.
+    /// Drawn at random at process start. Distinguishes a returning process from a new one.
     #[prost(uint64, tag = "4")]
     pub nonce: u64,
-    /// Drawn when the store was made (RAM: at process start): tells kept data from an empty device.
+    /// Drawn at random when the store was created (RAM: at process start). Distinguishes kept data
+    /// from an empty device.
     #[prost(uint64, tag = "5")]
     pub store: u64,
     /// Bytes for data.
     #[prost(uint64, tag = "6")]
     pub capacity: u64,
-    /// What it is.
+    /// The kind of the device.
     #[prost(enumeration = "DeviceKind", tag = "7")]
     pub kind: i32,
-    /// The process, for people.
+    /// The process id, for people.
     #[prost(uint32, tag = "8")]
     pub pid: u32,
     /// The highest epoch in which any of its replicas acted (rule R2).
     #[prost(uint64, tag = "9")]
     pub acted: u64,
-    /// The id that is written on the device; 0 when it holds nothing yet, or is memory.
+    /// The id that is written on the device; 0 if it holds nothing yet, or is memory.
     #[prost(uint32, tag = "10")]
     pub device: u32,
-    /// It is empty, and takes the place of the device that was here, whose data is given up.
+    /// True if the device is empty and replaces the device that was here, whose data is given up.
     #[prost(bool, tag = "11")]
     pub replace: bool,
-    /// Of a new server: its protection domain; empty: the only one.
+    /// For a new server: its protection domain; empty: the only one.
     #[prost(string, tag = "50")]
     pub domain: String,
-    /// Of a new server: its fault set; empty: none.
+    /// For a new server: its fault set; empty: none.
     #[prost(string, tag = "51")]
     pub fault_set: String,
-    /// Of a new device: its storage pool; empty: the only one of the domain.
+    /// For a new device: its storage pool; empty: the only one of the domain.
     #[prost(string, tag = "52")]
     pub pool: String,
-    /// The incarnation that an MDM gave to this life before; 0: none yet.
+    /// The incarnation that an MDM gave to this process before; 0: none yet.
     #[prost(uint64, tag = "80")]
     pub incarnation: u64,
-    /// The first volume's id that is above all those of which the device holds data; 0: it holds nothing.
+    /// One more than the highest volume id of which the device holds data; 0: it holds nothing.
     #[prost(uint32, tag = "81")]
     pub next_volume: u32,
-    /// Records that the device's log has had in all its lives; 0: it has no log.
+    /// Records that the device's log has had since the device was created; 0: it has no log.
     #[prost(uint64, tag = "82")]
     pub records: u64,
 }
 
-/// An SDC reports to the MDM.
+/// The registration of an SDC with the MDM.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RegisterSdc {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Drawn at process start.
+    /// Drawn at random at process start.
     #[prost(uint64, tag = "2")]
     pub nonce: u64,
-    /// The process, for people.
+    /// The process id, for people.
     #[prost(uint32, tag = "3")]
     pub pid: u32,
     /// NBD addresses that it serves, as URIs without an export name, for people and `status`.
     #[prost(string, repeated, tag = "4")]
     pub nbd: Vec<String>,
-    /// The id that an MDM gave to this life before; 0: none yet.
+    /// The id that an MDM gave to this process before; 0: none yet.
     #[prost(uint32, tag = "80")]
     pub id: u32,
-    /// And its incarnation.
+    /// The incarnation that an MDM gave to this process before.
     #[prost(uint64, tag = "81")]
     pub incarnation: u64,
 }
 
-/// The MDM's answer to both.
+/// The MDM's answer to a registration.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Registered {
     /// The cluster.
@@ -299,18 +303,18 @@ pub struct Registered {
     /// The device id or SDC id.
     #[prost(uint32, tag = "2")]
     pub id: u32,
-    /// The incarnation of this life.
+    /// The incarnation of this process.
     #[prost(uint64, tag = "3")]
     pub incarnation: u64,
-    /// The map version at which this life is known: act on no older map.
+    /// The map version at which this incarnation is known. Act on no older map.
     #[prost(uint64, tag = "4")]
     pub map: u64,
-    /// How often the device was asked to be scrubbed until now. For clients: 0.
+    /// Number of scrubs of the device that were ordered until now. For clients: 0.
     #[prost(uint32, tag = "5")]
     pub scrub: u32,
 }
 
-/// "I live", with what the MDM shows to people.
+/// A sign of life, with values that the MDM shows to people.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Heartbeat {
     /// Bytes of units allocated (SDS).
@@ -325,62 +329,64 @@ pub struct Heartbeat {
     /// Client operations served since the process started.
     #[prost(uint64, tag = "4")]
     pub ops: u64,
-    /// True when a write was refused for lack of space in the last seconds.
+    /// True if a write was refused for lack of space in the last seconds.
     #[prost(bool, tag = "5")]
     pub full: bool,
     /// NBD connections (SDC).
     #[prost(uint32, tag = "6")]
     pub connections: u32,
-    /// Operations that are held because there is no space for what they write (SDC).
+    /// Operations that wait because there is no space for their data (SDC).
     #[prost(uint32, tag = "10")]
     pub held: u32,
-    /// What the scrubber has done (SDS); absent for a device that is not scrubbed.
+    /// State of the scrubber (SDS); absent for a device that is not scrubbed.
     #[prost(message, optional, tag = "11")]
     pub scrub: Option<ScrubStatus>,
-    /// Bytes of damaged blocks that were written anew, whoever met them, since the process started (SDS).
+    /// Bytes of damaged blocks that were rewritten since the process started, however the damage
+    /// was found (SDS).
     #[prost(uint64, tag = "12")]
     pub repaired: u64,
-    /// Times that damaged blocks were in no other copy that is in sync, since the process started (SDS).
+    /// Times that no other in-sync copy had damaged blocks intact, since the process started (SDS).
     #[prost(uint64, tag = "13")]
     pub unreadable: u64,
-    /// Clients' reads that were answered with data since the process started, and their bytes (SDS).
+    /// Client reads that were answered with data since the process started (SDS).
     #[prost(uint64, tag = "20")]
     pub reads: u64,
     /// Bytes of these.
     #[prost(uint64, tag = "21")]
     pub read_bytes: u64,
-    /// Clients' writes that were answered as done since the process started, zeroes among them (SDS).
+    /// Client writes that were acknowledged since the process started, including zeroing (SDS).
     #[prost(uint64, tag = "22")]
     pub writes: u64,
-    /// Bytes of these, without zeroes.
+    /// Bytes of these, without zeroing.
     #[prost(uint64, tag = "23")]
     pub written_bytes: u64,
-    /// Copies that this device makes for a newcomer, while another replica is away (SDS).
+    /// Copies that this device sends to a new replica while another replica is away (SDS).
     #[prost(message, repeated, tag = "30")]
     pub moves: Vec<MoveStatus>,
-    /// Devices that take long lately (SDS).
+    /// Devices that have been slow lately (SDS).
     #[prost(message, repeated, tag = "31")]
     pub slow: Vec<SlowDevice>,
-    /// True when a write to a thin volume was refused in the last seconds, as only the spare is left (SDS).
+    /// True if a write to a thin volume was refused lately because only the spare is left (SDS).
     #[prost(bool, tag = "32")]
     pub only_spare: bool,
-    /// So many first records of the device's log are durable, with their data; 0: it has no log
-    /// (SDS).
+    /// Number of records from the start of the device's log that are durable, together with their
+    /// data; 0: it has no log (SDS).
     #[prost(uint64, tag = "33")]
     pub settled: u64,
-    /// Groups of which the device has nothing that was ever whole: it is new there, or what it had was thrown away for a
-    /// full copy (SDS).
+    /// Groups of which the device has never had a complete copy: it is new there, or its data was
+    /// deleted for a full copy (SDS).
     #[prost(uint32, repeated, tag = "34")]
     pub partial: Vec<u32>,
     /// Volumes that NBD clients have attached (SDC).
     #[prost(uint32, repeated, tag = "50")]
     pub attached: Vec<u32>,
-    /// Devices that answered the last hello with a refusal (SDC).
+    /// Devices that refused the client's last hello (SDC).
     #[prost(uint32, repeated, tag = "70")]
     pub refused_by: Vec<u32>,
 }
 
-/// What two replicas of a group lack, of which one will do: the newcomer, and the one in whose place it comes.
+/// What two replicas of a group lack, if one of them will be dropped: the new replica, and the one
+/// that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct MoveStatus {
     /// The group.
@@ -389,42 +395,44 @@ pub struct MoveStatus {
     /// Bytes that are still to be copied to the newcomer.
     #[prost(uint64, tag = "2")]
     pub todo: u64,
-    /// Bytes that were written since the other one left.
+    /// Bytes that were written since the replaced replica left.
     #[prost(uint64, tag = "3")]
     pub missed: u64,
 }
 
-/// The scrubber of one device: it reads what the device holds, and has damage repaired. Its pass, or the last one.
+/// The scrubber of one device, which reads all content and has damage repaired. Describes the
+/// running pass, or the last one.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ScrubStatus {
-    /// A pass runs.
+    /// True while a pass runs.
     #[prost(bool, tag = "1")]
     pub running: bool,
-    /// Bytes that it has read.
+    /// Bytes that the pass has read.
     #[prost(uint64, tag = "2")]
     pub done: u64,
-    /// Bytes that it had to read, as of its beginning.
+    /// Bytes that the pass had to read, as known at its start.
     #[prost(uint64, tag = "3")]
     pub held: u64,
-    /// Passes that came to their end since the process started.
+    /// Passes that were completed since the process started.
     #[prost(uint64, tag = "4")]
     pub passes: u64,
-    /// Milliseconds since the last one ended; 0 when there was none.
+    /// Milliseconds since the last pass ended; 0 if there was none.
     #[prost(uint64, tag = "5")]
     pub ended_ms_ago: u64,
-    /// Bytes that it found damaged.
+    /// Bytes that the pass found damaged.
     #[prost(uint64, tag = "6")]
     pub damaged: u64,
-    /// Of these, those that were written anew.
+    /// Bytes of these that were repaired.
     #[prost(uint64, tag = "7")]
     pub repaired: u64,
-    /// Those for which no other copy was there.
+    /// Bytes of these for which there was no other copy.
     #[prost(uint64, tag = "8")]
     pub unrepairable: u64,
-    /// Bytes that it has not read, as their group had no copy here that is in sync.
+    /// Bytes that were not read because this device had no in-sync copy of their group.
     #[prost(uint64, tag = "9")]
     pub skipped: u64,
-    /// The last pass that was asked for and is known here: what [`DeviceInfo::scrub`] counts. It runs, or has ended.
+    /// Number of the last ordered pass that is known here, as counted by [`DeviceInfo::scrub`]. It
+    /// runs, or has ended.
     #[prost(uint32, tag = "10")]
     pub asked: u32,
 }
@@ -435,7 +443,7 @@ pub struct Admission {
     /// The group.
     #[prost(uint32, tag = "1")]
     pub group: u32,
-    /// The epoch that is compared (rule R4).
+    /// The expected epoch of the group (rule R4).
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
     /// The joiner.
@@ -443,7 +451,7 @@ pub struct Admission {
     pub device: u32,
 }
 
-/// What an SDS wants changed. Safe to repeat; its effect shows in the map.
+/// Changes that an SDS proposes. Safe to repeat; the map shows when they have taken effect.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Proposal {
     /// The proposing device.
@@ -452,20 +460,20 @@ pub struct Proposal {
     /// Its incarnation.
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
-    /// Devices that do not answer: take them out of the in-sync sets of the groups that I lead.
+    /// Devices that do not answer: remove them from the in-sync sets of the groups that I lead.
     #[prost(uint32, repeated, tag = "3")]
     pub suspects: Vec<u32>,
-    /// Devices that answer again: name them joiners in the groups that I lead.
+    /// Devices that answer again: make them joiners in the groups that I lead.
     #[prost(uint32, repeated, tag = "4")]
     pub join: Vec<u32>,
-    /// Joiners that have everything: take them into the in-sync set.
+    /// Joiners that have everything: add them to the in-sync set.
     #[prost(message, repeated, tag = "5")]
     pub admit: Vec<Admission>,
     /// Devices whose address refuses connections: evidence that the process is dead.
     #[prost(uint32, repeated, tag = "6")]
     pub refused: Vec<u32>,
-    /// All devices that don't answer, also those that are out of sync; the silent and the refused ones of `suspects` are
-    /// among them.
+    /// All devices that do not answer, including those that are out of sync. Includes the silent
+    /// and the refused ones of `suspects`.
     #[prost(uint32, repeated, tag = "7")]
     pub unreached: Vec<u32>,
 }

@@ -1,4 +1,4 @@
-//! Making and checking frames.
+//! Creates and checks frames.
 
 use crate::header::{HEADER, Header, Kind, MAGIC, flag};
 use crate::{VERSION, VERSION_MIN};
@@ -8,7 +8,7 @@ use seam::{Buf, BufPool, FrameError, Framer, Framing, Head};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 impl Header {
-    /// A header of this kind, all else zero.
+    /// Creates a header of this kind with all other fields zero.
     pub fn new(kind: Kind) -> Header {
         let mut header = Header::new_zeroed();
         header.magic = MAGIC;
@@ -17,26 +17,26 @@ impl Header {
         header
     }
 
-    /// The kind, when this build knows it.
+    /// Returns the kind if this build knows it.
     pub fn kind(&self) -> Option<Kind> {
         Kind::from_code(self.kind)
     }
 
-    /// True when the flag is set.
+    /// Returns true if the flag is set.
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// Seals a header for a body whose `body_len` and `body_crc` are set already (zero for no body):
-/// a primary forwards a client's body without summing it again.
+/// Seals a header for a body whose `body_len` and `body_crc` are already set (zero without a body),
+/// so that a primary can forward a client's body without computing its checksum again.
 #[inline]
 pub fn seal(mut header: Header) -> Head {
     header.crc = crc32c(&header.as_bytes()[8..]).into();
     Head::new(header.as_bytes())
 }
 
-/// Completes a header for this body: length, checksums.
+/// Completes a header for this body with length and checksums.
 #[inline]
 pub fn frame(mut header: Header, body: &[u8]) -> Head {
     header.body_len = (body.len() as u32).into();
@@ -45,20 +45,20 @@ pub fn frame(mut header: Header, body: &[u8]) -> Head {
     seal(header)
 }
 
-/// A frame with a control message as its body.
+/// Creates a frame with a control message as its body.
 pub fn control_frame(header: Header, message: &impl Message, pool: &BufPool) -> (Head, Buf) {
     let mut body = pool.alloc(message.encoded_len());
     message.encode(&mut body.as_mut()).expect("the buffer has the encoded length");
     (frame(header, &body), body)
 }
 
-/// The header of a frame that a [`PeerFramer`] cut.
+/// Parses the header of a frame that a [`PeerFramer`] delimited.
 #[inline]
 pub fn parse(head: &[u8]) -> Header {
     Header::read_from_bytes(head).expect("the framer cuts heads of 128 bytes")
 }
 
-/// True when the body is the one that was sent.
+/// Returns true if the body matches its checksum.
 #[inline]
 pub fn body_ok(header: &Header, body: &[u8]) -> bool {
     base::mutant::on(base::Mutant::NoBodyCheck)
@@ -67,14 +67,14 @@ pub fn body_ok(header: &Header, body: &[u8]) -> bool {
         || crc32c(body) == header.body_crc.get()
 }
 
-/// Cuts a link between our own processes into frames.
+/// Splits the stream of a link between Gabion processes into frames.
 #[derive(Clone, Debug)]
 pub struct PeerFramer {
     max_body: u32,
 }
 
 impl PeerFramer {
-    /// Refuses bodies beyond `max_body` bytes.
+    /// Creates a framer that refuses bodies of more than `max_body` bytes.
     pub fn new(max_body: u32) -> PeerFramer {
         PeerFramer { max_body }
     }

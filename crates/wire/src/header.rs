@@ -1,4 +1,4 @@
-//! The one header: 128 bytes, little-endian, without implicit padding.
+//! The header of all frames: 128 bytes, little-endian, without implicit padding.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,8 +8,8 @@ pub const HEADER: usize = 128;
 /// The first four bytes of every frame: "GABN".
 pub const MAGIC: [u8; 4] = *b"GABN";
 
-/// The fixed header. A field that a kind does not use is zero; unknown bits are refused by nobody,
-/// so that they can be given a meaning later.
+/// The fixed header. Fields that a kind does not use are zero. No receiver refuses unknown bits, so
+/// that they can be given a meaning later.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -29,11 +29,11 @@ pub struct Header {
     pub kind: u8,
     /// Bits of [`flag`].
     pub flags: u8,
-    /// A [`Status`], in replies.
+    /// A [`Status`], in answers.
     pub status: U16,
     /// Zero.
     pub reserved: U16,
-    /// The sender's name for the operation; a reply carries it back.
+    /// The sender's id for the operation. The answer carries the same.
     pub op: U64,
     /// The group that the frame is about.
     pub group: U32,
@@ -41,19 +41,19 @@ pub struct Header {
     pub volume: U32,
     /// The group's epoch as the sender knows it (rule R2).
     pub epoch: U64,
-    /// The write's number in group and epoch.
+    /// The write's sequence number in its group and epoch.
     pub lsn: U64,
     /// The commit point: every write of this epoch up to here is on all in-sync replicas.
     pub commit: U64,
-    /// The client's number of the operation (rule R8).
+    /// The client's number for the operation (rule R8).
     pub seq: U64,
-    /// The client's lowest number that is not answered yet: lower ones are never retried.
+    /// The client's lowest unanswered number. Lower ones are never retried.
     pub floor: U64,
     /// The unit in the volume.
     pub unit: U32,
-    /// Byte offset in the unit.
+    /// Offset in the unit, in bytes.
     pub at: U32,
-    /// Bytes of the range.
+    /// Length of the range in bytes.
     pub len: U32,
     /// The client.
     pub sdc: U32,
@@ -61,11 +61,12 @@ pub struct Header {
     pub incarnation: U64,
     /// The version of the sender's map.
     pub map: U64,
-    /// The sender's clock in ns (beacons; a grant carries the beacon's back).
+    /// Beacon: the sender's clock in ns. Grant: the value of the beacon.
     pub sent: U64,
-    /// The volume's generation, for attach and fencing (rule R8).
+    /// The generation of the volume's mapping that the request was sent under (rule R8).
     pub generation: U32,
-    /// How many lsns before this write's are not for the receiver: copies to others, and what all have by now.
+    /// Number of sequence numbers just below `lsn` that the receiver does not get: copies to other
+    /// replicas, and operations that all replicas have by now.
     pub skipped: U32,
 }
 
@@ -78,7 +79,7 @@ macro_rules! codes {
         #[repr($int)]
         pub enum $name { $($(#[$vdoc])* $variant = $value,)* }
         impl $name {
-            /// The code's meaning; `None` for one that this build does not know.
+            /// Returns the meaning of a code; `None` if this build does not know it.
             pub fn from_code(code: $int) -> Option<$name> {
                 match code { $($value => Some($name::$variant),)* _ => None }
             }
@@ -87,82 +88,87 @@ macro_rules! codes {
 }
 
 codes! {
-    /// What a frame is. The numbers are part of the format.
+    /// Kind of a frame. The numbers are part of the format.
     Kind: u8 {
-        /// First frame of the side that dialled: who it is. Body: `control::Hello`.
+        /// First frame from the side that dialled; identifies it. Body: `control::Hello`.
         Hello = 1,
-        /// The answer: welcome. Body: `control::Welcome`.
+        /// Answer to a hello that is accepted. Body: `control::Welcome`.
         Welcome = 2,
-        /// The answer: no; the link closes after it. Body: `control::Refusal`.
+        /// Answer to a hello that is refused; the link closes after it. Body: `control::Refusal`.
         Refusal = 3,
-        /// "I live, and ask for a lease" (rule R3). `sent`, `map`.
+        /// Sign of life and request for a lease (rule R3). Uses `sent` and `map`.
         Beacon = 4,
-        /// The lease. `sent` of the beacon, `map` of the granter.
+        /// Grants the lease. `sent` is the beacon's, `map` is the granter's.
         Grant = 5,
-        /// Client reads `unit`, `at`, `len`. Primary to secondary: what do these blocks hold there? The
-        /// body of that answer ends with `records::Executed` of the blocks.
+        /// From a client: read `unit`, `at`, `len`. From a primary to a secondary: return the
+        /// secondary's content of these blocks; the body of that answer ends with
+        /// `records::Executed` of the blocks.
         Read = 10,
-        /// Client writes the body.
+        /// From a client: write the body.
         Write = 11,
-        /// Client zeroes the range; with flag `HOLE` its space may be given back.
+        /// From a client: zero the range. With flag `HOLE` its space may be freed.
         Zero = 12,
-        /// Client asks which blocks hold data; the body of the answer has one bit per touched block.
+        /// From a client: report which blocks hold data. The body of the answer has one bit per
+        /// touched block.
         Extents = 13,
-        /// The answer to the four above.
+        /// Answer to `Read`, `Write`, `Zero` and `Extents`.
         Reply = 14,
-        /// Primary to secondary or joiner: one write, in the order of `lsn`. With flag `ZERO` it has
-        /// no body and makes the range zeros.
+        /// Primary to secondary or joiner: one write, in the order of `lsn`. With flag `ZERO` it
+        /// has no body and zeros the range.
         Replicate = 20,
-        /// It is durable there; or could not be done, with status `Full` or `Damaged`.
+        /// Answer: the write is durable there; or it could not be done, with status `Full` or
+        /// `Damaged`.
         Replicated = 21,
-        /// Primary to secondary: `commit` has advanced and no write carries it.
+        /// Primary to secondary: `commit` has advanced, and no write is due that would carry it.
         Commit = 22,
-        /// Primary to secondary or joiner: "we are in this epoch; tell me your state."
+        /// Primary to secondary or joiner: asks for its state in this epoch.
         SyncStart = 23,
-        /// The answer: base epoch in `lsn`, dirty blocks in the body (`records::UnitBlocks`), in as many
-        /// frames as it takes (flag `MORE`). With flag `FULL` nothing is there: copy all.
+        /// Answer: base epoch in `lsn`, dirty blocks in the body (`records::UnitBlocks`), in as
+        /// many frames as necessary (flag `MORE`). With flag `FULL` the replica has nothing.
         SyncState = 24,
-        /// Primary to joiner: "forget what you hold of this group", answered by `SyncState`.
+        /// Primary to joiner: delete all data of this group. Answered by `SyncState`.
         SyncWipe = 25,
-        /// Primary: "all up to `lsn` is on both: forget your dirty set." Body: `records::Executed`.
+        /// Primary to a peer: it has everything up to `lsn` and may clear its dirty set. Body:
+        /// `records::Executed`.
         Seal = 26,
-        /// Done, durably.
+        /// Answer: the seal is durable.
         Sealed = 27,
-        /// Secondary to primary, unasked: these whole blocks are damaged here. They come as a write of the
-        /// stream, if the primary can read them.
+        /// Secondary to primary, unasked: these whole blocks are damaged here. The primary sends
+        /// them as a write of the stream if it can read them.
         Damage = 28,
-        /// SDS to MDM: here I am. Body: `control::Register`.
+        /// SDS to MDM: registration. Body: `control::Register`.
         Register = 30,
-        /// SDC to MDM: here I am. Body: `control::RegisterSdc`.
+        /// SDC to MDM: registration. Body: `control::RegisterSdc`.
         RegisterSdc = 31,
-        /// MDM: your id and incarnation. Body: `control::Registered`.
+        /// MDM: answer to a registration, with id and incarnation. Body: `control::Registered`.
         Registered = 32,
         /// SDS or SDC to MDM. Body: `control::Heartbeat`.
         Heartbeat = 33,
-        /// "Send me what is newer than `map`"; with flag `WAIT` as soon as there is something.
+        /// Asks for everything newer than `map`. With flag `WAIT` the answer waits for news.
         MapPull = 34,
-        /// A part of the answer. Body: `control::MapPage`.
+        /// Answer, or a part of it. Body: `control::MapPage`.
         MapPage = 35,
-        /// SDS to MDM: what should change. Body: `control::Proposal`. Repeated until the map shows it.
+        /// SDS to MDM: proposes changes, until the map shows them. Body: `control::Proposal`.
         Proposal = 36,
-        /// SDS to MDM, before it registers, when the welcome asks for it. Body: `control::Report`.
+        /// SDS to MDM, before it registers, if the welcome asks for it. Body: `control::Report`.
         Report = 37,
         /// Command line or gateway to MDM. Body: `control::AdminRequest`.
         Admin = 40,
-        /// The answer. Body: `control::AdminReply`.
+        /// Answer to `Admin`. Body: `control::AdminReply`.
         AdminReply = 41,
-        /// MDM to MDM, on the link that its sender dialled: a part of a message of the consensus. `seq` is
-        /// the message's number on this link, `at` where the part begins, `len` how long the message is.
+        /// MDM to MDM, on the link that the sender dialled: a part of a consensus message. `seq` is
+        /// the number of the message on this link, `at` the offset of the part, `len` its length.
         Raft = 50,
     }
 }
 
 codes! {
-    /// How an operation ended. The numbers are part of the format.
+    /// Result of an operation. The numbers are part of the format.
     Status: u16 {
         /// Done.
         Ok = 0,
-        /// The sender's epoch or map is old: get map `map` or newer, then ask whom it names.
+        /// The sender's epoch or map is old: get map `map` or a newer one, then ask the primary
+        /// that it names.
         Stale = 1,
         /// The receiver's own map is older than the sender's: try again soon.
         Behind = 2,
@@ -172,53 +178,54 @@ codes! {
         Lost = 4,
         /// No such volume.
         NoVolume = 5,
-        /// The range leaves the volume or the unit, or the operation's number is the highest there is.
+        /// The range leaves the volume or unit, or the operation has the highest possible number.
         OutOfRange = 6,
         /// The device failed.
         Media = 7,
-        /// Too much at once: the sender exceeded its credit.
+        /// The sender has too many operations outstanding and exceeded its credit.
         Busy = 8,
-        /// The frame arrived damaged. `Replicated`: blocks that the write would leave in parts are damaged
-        /// on the device, and nothing was changed: send them whole.
+        /// The frame arrived damaged. In `Replicated`: blocks that the write covers only in part
+        /// are damaged on the device, and nothing was changed: send them whole.
         Damaged = 9,
-        /// The client may only read the volume.
+        /// The volume is read-only for the client.
         ReadOnly = 10,
-        /// Whether this write was done is not known any more: it is neither done nor called done.
+        /// It is unknown whether this write was done. It was neither executed nor acknowledged now.
         Forgotten = 11,
-        /// A newer process has the client's name: nothing of this one is done any more.
+        /// A newer process has the client's name: requests of this one are no longer executed.
         Superseded = 12,
     }
 }
 
 /// Bits of [`Header::flags`].
 pub mod flag {
-    /// `Zero`: space may be given back.
+    /// `Zero`: the space may be freed.
     pub const HOLE: u8 = 1;
-    /// `Replicate`: a zeroing, not a write.
+    /// `Replicate`: zeroes the range and has no body.
     pub const ZERO: u8 = 2;
-    /// `SyncState`: more of the list follows in another frame. The same bit as `HOLE`.
+    /// `SyncState`: another frame continues the list. The same bit as `HOLE`.
     pub const MORE: u8 = 1;
-    /// `Replicate`: a client's write to new space that the primary has not begun, and that nobody else has to have: whoever
-    /// receives it may refuse it to keep its spare. The same bit as `HOLE`.
+    /// `Replicate`: a client's write to new space that the primary has not begun, and that no third
+    /// replica needs. The receiver may refuse it to keep its spare. The same bit as `HOLE`.
     pub const FRESH: u8 = 1;
-    /// `SyncStart`: tell all that you hold, any block may differ. `SyncState`: this is all that is held, any
-    /// block may differ. The same bit as `ZERO`.
+    /// `SyncStart`: return everything that you hold, any block may differ. `SyncState`: this is
+    /// everything that is held, any block may differ. The same bit as `ZERO`.
     pub const ALL: u8 = 2;
-    /// I/O: this may be the second time that this (client, seq) arrives somewhere.
+    /// I/O: this (client, seq) may have arrived somewhere before.
     pub const RETRY: u8 = 4;
-    /// `MapPull`: answer when there is something newer.
+    /// `MapPull`: answer once there is something newer.
     pub const WAIT: u8 = 8;
-    /// `Replicate`, with `COPY`: who receives it may have it wait for its own clients. The same bit as `WAIT`.
+    /// `Replicate`, with `COPY`: the receiver may delay it in favour of its own clients. The same
+    /// bit as `WAIT`.
     pub const YIELDS: u8 = 8;
-    /// `SyncState`: nothing is known, copy all.
+    /// `SyncState`: the replica has nothing, copy everything.
     pub const FULL: u8 = 16;
-    /// `Replicate`, with `COPY`: whole blocks that can't be read any more where they are copied from. No body.
-    /// The same bit as `FULL`.
+    /// `Replicate`, with `COPY`: whole blocks that the source can't read any more. No body. The
+    /// same bit as `FULL`.
     pub const LOST: u8 = 16;
-    /// `SyncStart`: the receiver is a joiner, not a member of the in-sync set.
+    /// `SyncStart`: the receiver is a joiner and not in the in-sync set.
     pub const JOINER: u8 = 32;
-    /// Any: the body carries no checksum (NULL devices, whose data is not kept).
+    /// Any kind: the body has no checksum (NULL devices, whose data is not kept).
     pub const NO_BODY_CRC: u8 = 64;
-    /// `Replicate`: a resync's copy, not a client's write.
+    /// `Replicate`: a copy of a resync and not a client's write.
     pub const COPY: u8 = 128;
 }

@@ -1,11 +1,11 @@
 //! The wire format between Gabion's own processes.
 //!
 //! Every frame is one fixed 128-byte [`Header`] and a body of `body_len` bytes. The header carries
-//! all that the data path needs, so a read, a write, a replication or an acknowledgement is never
-//! parsed beyond it. Control messages are Protocol Buffers in the body ([`control`]): tagged fields
-//! survive rolling upgrades. Which frame means what: `docs/internals/protocol.md`.
+//! everything that the data path needs, so reads, writes, replication and acknowledgements never
+//! parse anything else. Control messages are Protocol Buffers in the body ([`control`]): tagged
+//! fields survive rolling upgrades. `docs/internals/protocol.md` explains each frame.
 //!
-//! This crate knows layouts, not behaviour: who may send what, and when, is decided elsewhere.
+//! This crate defines layouts, not behaviour: other crates decide who may send a frame, and when.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -18,7 +18,7 @@ pub mod records;
 pub use frame::{PeerFramer, body_ok, control_frame, frame, parse};
 pub use header::{Header, Kind, Status, flag};
 
-/// The newest protocol version that this build speaks, and the oldest.
+/// The newest protocol version that this build supports.
 pub const VERSION: u16 = 1;
-/// The oldest protocol version that this build still speaks.
+/// The oldest protocol version that this build supports.
 pub const VERSION_MIN: u16 = 1;

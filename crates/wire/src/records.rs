@@ -19,7 +19,7 @@ pub struct UnitBlocks {
 }
 
 impl UnitBlocks {
-    /// The record of these blocks.
+    /// Creates the record of these blocks.
     pub fn new(unit: UnitKey, blocks: BlockSet) -> UnitBlocks {
         UnitBlocks {
             volume: unit.volume.0.into(),
@@ -28,12 +28,12 @@ impl UnitBlocks {
         }
     }
 
-    /// Which unit.
+    /// Returns the unit.
     pub fn key(&self) -> UnitKey {
         UnitKey { volume: VolumeId(self.volume.get()), index: self.unit.get() }
     }
 
-    /// Which blocks.
+    /// Returns the blocks.
     pub fn set(&self) -> BlockSet {
         BlockSet(self.blocks.map(U64::get))
     }
@@ -49,16 +49,16 @@ pub struct Executed {
     pub sdc: U32,
     /// Zero.
     pub reserved: U32,
-    /// Its incarnation.
+    /// The client's incarnation.
     pub incarnation: U64,
-    /// Its number of the operation.
+    /// The client's number for the operation.
     pub seq: U64,
-    /// Where.
+    /// The blocks.
     pub blocks: UnitBlocks,
 }
 
 impl Executed {
-    /// The record of this operation.
+    /// Creates the record of this operation.
     pub fn new(
         sdc: SdcId,
         incarnation: Incarnation,
@@ -75,23 +75,23 @@ impl Executed {
         }
     }
 
-    /// The client.
+    /// Returns the client.
     pub fn sdc(&self) -> SdcId {
         SdcId(self.sdc.get())
     }
 
-    /// Which unit.
+    /// Returns the unit.
     pub fn key(&self) -> UnitKey {
         self.blocks.key()
     }
 
-    /// Which blocks.
+    /// Returns the blocks.
     pub fn set(&self) -> BlockSet {
         self.blocks.set()
     }
 }
 
-/// The records of a body; `None` when its length is not a multiple of a record's.
+/// Returns the records of a body; `None` if its length is not a multiple of the record size.
 pub fn read<T: FromBytes + Immutable + KnownLayout + Unaligned>(body: &[u8]) -> Option<&[T]> {
     <[T]>::ref_from_bytes(body).ok()
 }

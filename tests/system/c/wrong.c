@@ -1,6 +1,6 @@
 /*
- * Calls libgabion in every wrong way that it says it refuses: it must refuse, in words, and the client
- * must be as good as before. Fit for C and C++.
+ * Misuses libgabion in every way that it promises to refuse. It must refuse with a message, and the
+ * client must work afterwards. Valid as C and C++.
  */
 
 #include <errno.h>
@@ -83,7 +83,7 @@ static void opening(const char *where)
 	EXPECT(gabion_cluster_open(where, &o, &c) == -EINVAL && says(NULL, "name"));
 	o.name = NULL;
 	o.timeout_ms = 300;
-	/* Nobody listens there. */
+	/* Nothing listens there. */
 	EXPECT(gabion_cluster_open("127.0.0.1:1", &o, &c) == -ETIMEDOUT && says(NULL, "127.0.0.1:1"));
 	EXPECT(c == NULL);
 }
@@ -106,16 +106,16 @@ static void requests(void)
 	EXPECT(gabion_poll(cluster, NULL, 1, 0, 0) == -EINVAL);
 	EXPECT(gabion_poll(cluster, done, 1, 2, 0) == -EINVAL && says(cluster, "min"));
 	EXPECT(gabion_volume_stat(volume, NULL, sizeof(info)) == -EINVAL);
-	/* Nothing is outstanding: nothing to wait for. */
+	/* Nothing is outstanding, so there is nothing to wait for. */
 	EXPECT(gabion_poll(cluster, done, 8, 8, -1) == 0);
 
-	/* Beyond the end: known when it is tried. */
+	/* Beyond the end: refused when the request is executed. */
 	EXPECT(gabion_read(volume, data, 512, 1ull << 40, &info) == 0);
 	EXPECT(gabion_poll(cluster, done, 8, 8, -1) == 1);
 	EXPECT(done[0].result == -ERANGE && done[0].user == &info);
 	EXPECT(strstr(gabion_strerror(done[0].result), "leaves the volume"));
 
-	/* The queue is bounded; what it took completes. */
+	/* The queue is bounded; all requests in it complete. */
 	for (int i = 0; i < 4; i++)
 		EXPECT(gabion_write(volume, data, 4096, 4096 * i, GABION_FUA, &data[i]) == 0);
 	EXPECT(gabion_flush(volume, NULL) == -EAGAIN && says(cluster, "poll"));
@@ -128,7 +128,7 @@ static void requests(void)
 	EXPECT(gabion_volume_size(volume) == 64 << 20);
 }
 
-/* As a program does that waits for other things, too. */
+/* As in a program that also waits for other descriptors. */
 static void by_descriptor(void)
 {
 	static char data[4096], back[4096];
@@ -175,7 +175,7 @@ int main(int argc, char **argv)
 	by_descriptor();
 	EXPECT(gabion_volume_close(NULL) == 0 && gabion_cluster_close(NULL) == 0);
 	EXPECT(gabion_volume_close(volume) == 0);
-	/* What is outstanding is dropped with the client. */
+	/* Outstanding requests are dropped with the client. */
 	EXPECT(gabion_volume_open(cluster, "vol1", &volume) == 0);
 	EXPECT(gabion_flush(volume, NULL) == 0 && gabion_cluster_close(cluster) == 0);
 	printf("all refused\n");

@@ -1,16 +1,16 @@
-//! Content that is easy to make and hard to mistake.
+//! Content that is easy to generate and hard to mistake.
 
-/// A small generator of our own: the tests share no code with the product.
+/// A small random generator. The tests share no code with the product.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A stream that depends on the seed only.
+    /// Creates a stream that depends only on the seed.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// The next number (xorshift64*).
+    /// Returns the next number (xorshift64*).
     pub fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -18,12 +18,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.number() % n
     }
 
-    /// `len` bytes without a pattern; no block of them is all zero.
+    /// Returns `len` bytes without a pattern; no block of them is all zero.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes: Vec<u8> =
             (0..len.div_ceil(8)).flat_map(|_| self.number().to_le_bytes()).collect();
@@ -32,7 +32,7 @@ impl Random {
     }
 }
 
-/// CRC-32C, bit by bit, as RFC 3720 defines it.
+/// Returns the CRC-32C, computed bit by bit as RFC 3720 defines it.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = !0u32;
     for byte in bytes {

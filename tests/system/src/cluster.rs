@@ -1,4 +1,4 @@
-//! A cluster that a test owns: started with `gabion up --detach`, gone when the test ends.
+//! A cluster that a test owns: started with `gabion up --detach`, removed when the test ends.
 
 use crate::folder::Folder;
 use crate::nbd::Nbd;
@@ -11,16 +11,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How to start it.
+/// Options for starting a cluster.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Data servers.
+    /// Number of data servers.
     pub sds: u32,
-    /// Each one's device.
+    /// The device of each server.
     pub device: &'static str,
     /// Volumes.
     pub volumes: &'static [&'static str],
-    /// More arguments of `up`.
+    /// Further arguments of `up`.
     pub more: &'static [&'static str],
 }
 
@@ -33,27 +33,27 @@ impl Default for Options {
 /// A running cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    /// What `up` printed.
+    /// The output of `up`.
     pub printed: String,
-    /// For the test's own files.
+    /// Folder for the test's own files.
     pub folder: Folder,
     dir: PathBuf,
 }
 
 impl Cluster {
-    /// Starts a cluster; returns when it serves.
+    /// Starts a cluster. Returns when it serves.
     pub fn start(options: &Options) -> Result<Cluster> {
         Cluster::start_in(Folder::new()?, options)
     }
 
-    /// Starts one in the folder `c` of this one.
+    /// Starts a cluster in the subfolder `c` of this folder.
     pub fn start_in(folder: Folder, options: &Options) -> Result<Cluster> {
         let dir = folder.join("c");
         let mut cluster = Cluster { printed: String::new(), folder, dir };
         let (dir, sds) = (cluster.dir().to_owned(), options.sds.to_string());
         let mut args = vec!["up", "--detach", "--dir", &dir, "--sds", &sds];
         if !options.more.contains(&"--quarantine") {
-            args.extend(["--quarantine", "0"]); // tests kill more often than life does
+            args.extend(["--quarantine", "0"]); // tests kill more often than real faults do
         }
         args.extend(["--device", options.device]);
         args.extend(options.volumes.iter().flat_map(|v| ["--volume", v]));
@@ -62,22 +62,22 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts it again after a crash, by the same command without options.
+    /// Starts it again after a crash, with the same command without options.
     pub fn start_again(&self) -> Result<()> {
         self.gabion(&["up", "--detach"])?.ok().map(drop)
     }
 
-    /// Kills every process at the same moment.
+    /// Kills all processes at the same moment.
     pub fn kill_all(&self) -> Result<()> {
         kill_and_wait(&self.running())
     }
 
-    /// A file in its directory.
+    /// Returns the path of a file in the cluster's directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Its directory.
+    /// Returns the cluster's directory.
     pub fn dir(&self) -> &str {
         self.dir.to_str().expect("a temporary path is text")
     }
@@ -87,12 +87,12 @@ impl Cluster {
         gabion(args.iter().copied().chain(["--dir", self.dir()]))
     }
 
-    /// The same, with the words of a line.
+    /// Does the same with the arguments in one string, separated by spaces.
     pub fn say(&self, line: &str) -> Result<Ran> {
         self.gabion(&line.split(' ').collect::<Vec<_>>())
     }
 
-    /// What `status --json` says, whatever the state.
+    /// Returns the output of `status --json` in any state.
     pub fn status(&self) -> Result<Value> {
         let ran = self.gabion(&["status", "--json"])?;
         if ![0, 3, 4].contains(&ran.code) {
@@ -101,14 +101,14 @@ impl Cluster {
         serde_json::from_str(&ran.stdout).context("status --json is JSON")
     }
 
-    /// One number of the status, as in `/resync/moved_bytes`.
+    /// Returns a number of the status by its JSON pointer, such as `/resync/moved_bytes`.
     pub fn number(&self, pointer: &str) -> Result<u64> {
         let status = self.status()?;
         let value = status.pointer(pointer).and_then(Value::as_u64);
         value.with_context(|| format!("{pointer} is a number in {status:#}"))
     }
 
-    /// Waits until the status has this state, with nothing left to copy.
+    /// Waits until the status has this state and nothing is left to copy.
     pub fn wait_state(&self, state: &str, limit: Duration) -> Result<Value> {
         wait(&format!("the cluster is {state}"), limit, || {
             let status = self.status()?;
@@ -120,37 +120,37 @@ impl Cluster {
         })
     }
 
-    /// The socket that volumes are served at.
+    /// Returns the socket that volumes are served at.
     pub fn socket(&self) -> PathBuf {
         self.dir.join("nbd.sock")
     }
 
-    /// A volume's URI, as the documentation writes it.
+    /// Returns a volume's URI in the form of the documentation.
     pub fn uri(&self, volume: &str) -> String {
         format!("nbd+unix:///{volume}?socket={}", self.socket().display())
     }
 
-    /// A connection to a volume.
+    /// Connects to a volume.
     pub fn nbd(&self, volume: &str) -> Result<Nbd> {
         Nbd::connect(&self.socket(), volume)
     }
 
-    /// The pid of `mdm`, `sdc` or `sdsN`, as recorded.
+    /// Returns the recorded pid of `mdm`, `sdc` or `sdsN`.
     pub fn pid(&self, name: &str) -> Result<u32> {
         pid_in(&self.dir.join("run").join(format!("{name}.pid")))
     }
 
-    /// Kills a process as a power cut would, without the help of `gabion`; returns when it is gone.
+    /// Kills a process without the help of `gabion`, as a power cut would. Returns when it is gone.
     pub fn kill(&self, name: &str) -> Result<()> {
         kill_and_wait(&[self.pid(name)?])
     }
 
-    /// Makes a process silent.
+    /// Stops a process with SIGSTOP.
     pub fn freeze(&self, name: &str) -> Result<()> {
         signal(self.pid(name)?, Signal::STOP)
     }
 
-    /// Lets a silent process go on.
+    /// Lets a stopped process continue.
     pub fn thaw(&self, name: &str) -> Result<()> {
         signal(self.pid(name)?, Signal::CONT)
     }
@@ -160,7 +160,7 @@ impl Cluster {
         self.gabion(&["sds", "start", &n.to_string()])?.ok().map(drop)
     }
 
-    /// Waits until the MDM has noticed that a server is away.
+    /// Waits until the MDM has noticed that a server is down.
     pub fn wait_down(&self, name: &str) -> Result<()> {
         wait(&format!("{name} is down"), secs(10), || {
             let status = self.status()?;
@@ -169,7 +169,7 @@ impl Cluster {
         })
     }
 
-    /// Waits until a server that was ordered to go is no longer part of the cluster.
+    /// Waits until a server that was ordered to leave is removed from the cluster.
     pub fn wait_removed(&self, name: &str) -> Result<()> {
         wait(&format!("{name} is removed"), secs(20), || {
             let status = self.status()?;
@@ -178,17 +178,17 @@ impl Cluster {
         })
     }
 
-    /// Pids of all recorded processes that run.
+    /// Returns the pids of all recorded processes that run.
     pub fn running(&self) -> Vec<u32> {
         recorded(&self.dir).into_iter().filter(|pid| is_running(*pid)).collect()
     }
 
-    /// The file of a server's first device.
+    /// Returns the file of a server's first device.
     pub fn device(&self, n: impl std::fmt::Display) -> PathBuf {
         self.file(&format!("devices/sds{n}.0"))
     }
 
-    /// Stops the cluster; the first device of each of its `servers` by itself holds what it should.
+    /// Stops the cluster, and checks the first device of each of its `servers` for consistency.
     pub fn stop_and_inspect(&self, servers: u32) -> Result<()> {
         self.gabion(&["down"])?.ok()?;
         for n in 1..=servers {
@@ -197,12 +197,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes a volume from its beginning.
+    /// Writes content to the start of a volume.
     pub fn fill(&self, volume: &str, content: &[u8]) -> Result<()> {
         self.nbd(volume)?.fill(content)
     }
 
-    /// Reads a whole volume and compares it with what it should hold.
+    /// Reads a whole volume and compares it with the expected content.
     pub fn verify(&self, volume: &str, content: &[u8]) -> Result<()> {
         self.nbd(volume)?.verify(content).with_context(|| volume.to_owned())
     }
@@ -212,7 +212,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let pids = recorded(&self.dir);
         let _ = self.gabion(&["down"]);
-        // Whatever `down` has missed; its own test says whether it may.
+        // Kills everything that `down` missed; whether it may miss anything is for another test.
         for pid in pids.into_iter().filter(|pid| is_running(*pid)) {
             let _ = signal(pid, Signal::KILL);
         }
@@ -234,7 +234,7 @@ fn kill_and_wait(pids: &[u32]) -> Result<()> {
     })
 }
 
-/// True while the process is there and no zombie.
+/// Returns true while the process exists and is not a zombie.
 pub fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))

@@ -1,4 +1,4 @@
-//! Roles that a test runs beside a cluster: more clients, more servers.
+//! Processes that a test runs beside a cluster: additional clients and servers.
 
 use crate::cluster::signal;
 use crate::run::binary;
@@ -9,14 +9,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// A role that a test runs beside what `up` has started; it ends with the test.
+/// A process beside those that `up` has started. It ends with the test.
 #[derive(Debug)]
 pub struct Extra {
     child: Child,
 }
 
 impl Extra {
-    /// Starts it, with what a configuration file says beside its name and the MDM.
+    /// Starts the process. `config` is added to the name and the MDM in its configuration file.
     pub fn start(cluster: &Cluster, role: &str, name: &str, config: &str) -> Result<Extra> {
         let mdm = fs::read_to_string(cluster.file("config/sds1.toml"))?;
         let mdm = mdm.lines().find(|l| l.starts_with("mdm = ")).context("its MDM")?.to_owned();
@@ -33,7 +33,7 @@ impl Extra {
         Ok(Extra { child })
     }
 
-    /// A data client with a socket of its own.
+    /// Starts a data client with its own socket.
     pub fn sdc(cluster: &Cluster, name: &str) -> Result<(Extra, PathBuf)> {
         let socket = cluster.folder.join(&format!("{name}.sock"));
         let nbd = format!("nbd = [\"unix:{}\"]\n", socket.display());
@@ -46,7 +46,7 @@ impl Extra {
         Ok((extra, socket))
     }
 
-    /// A data server with one device in memory.
+    /// Starts a data server with one device in memory.
     pub fn sds(cluster: &Cluster, name: &str, home: &str, pool: &str) -> Result<Extra> {
         let config = format!(
             "{home}\n[[device]]\nspec = \"ram:256MiB\"\nlisten = \"127.0.0.1:{}\"\npool = \"{pool}\"\n",
@@ -55,7 +55,7 @@ impl Extra {
         Extra::start(cluster, "sds", name, &config)
     }
 
-    /// Kills it; returns when it is gone.
+    /// Kills it. Returns when it is gone.
     pub fn kill(&mut self) -> Result<()> {
         signal(self.child.id(), Signal::KILL)?;
         self.child.wait()?;
@@ -69,7 +69,7 @@ impl Drop for Extra {
     }
 }
 
-/// A port that the kernel gives: the next call gets another one.
+/// Returns a free port chosen by the kernel; each call gets another one.
 fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

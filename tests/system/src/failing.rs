@@ -1,4 +1,4 @@
-//! A device that fails when a test says so: a file system that consists of this one file, mounted over it. Takes root.
+//! A device that fails on demand: a file system of one file is mounted over it. Needs root.
 
 use anyhow::{Context, Result};
 use fuser::{
@@ -14,18 +14,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// What can fail, with EIO.
+/// The operations that can fail, with EIO.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Operation {
-    /// Nothing can be read.
+    /// Reads fail.
     Read,
-    /// Nothing can be written.
+    /// Writes fail.
     Write,
-    /// What is written can't be made durable.
+    /// Flushes fail.
     Flush,
 }
 
-/// The file, as long as this is there; afterwards it is what it was, with what was written meanwhile.
+/// Covers the file as long as this value exists. Afterwards the original file is back, with all
+/// data written meanwhile.
 #[derive(Debug)]
 pub struct Failing {
     path: PathBuf,
@@ -34,7 +35,7 @@ pub struct Failing {
 }
 
 impl Failing {
-    /// Takes the place of a file that nobody has open.
+    /// Mounts over a file that no process has open.
     pub fn over(path: &Path) -> Result<Failing> {
         let file = File::options().read(true).write(true).open(path)?;
         let failing = Arc::<[AtomicBool; 3]>::default();
@@ -44,7 +45,7 @@ impl Failing {
         Ok(Failing { path: path.to_owned(), failing, session: Some(session) })
     }
 
-    /// From now on this operation fails, or works again.
+    /// Lets this operation fail from now on, or work again.
     pub fn set(&self, operation: Operation, fails: bool) {
         self.failing[operation as usize].store(fails, Ordering::SeqCst);
     }
@@ -52,7 +53,7 @@ impl Failing {
 
 impl Drop for Failing {
     fn drop(&mut self) {
-        // Whoever has it open keeps it.
+        // Processes that have it open keep it.
         let _ = unmount(&self.path, UnmountFlags::DETACH);
         drop(self.session.take());
     }

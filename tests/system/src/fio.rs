@@ -1,7 +1,7 @@
-//! fio at work in the background: over NBD, and over the engine that links `libgabion`.
+//! Runs fio in the background, over NBD or over the engine that links `libgabion`.
 //!
-//! Invariants: what it leaves behind lies in its test's folder; its process ends with its value. What it
-//! finds wrong makes it fail; whether it looked at anything is for the test to check.
+//! Invariants: all its files are in the test's folder; its process ends with its value. Any error
+//! that fio finds makes it fail. The test has to check whether fio verified anything.
 
 use crate::cluster::signal;
 use crate::run::{binary, run};
@@ -13,12 +13,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The workspace that the tests belong to.
+/// The workspace of the tests.
 pub fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The folder that the library under test lies in: beside the binary.
+/// The folder of the library under test, which is beside the binary.
 pub fn built() -> Result<PathBuf> {
     let folder = binary().parent().context("the binary lies in a folder")?.to_owned();
     let library = folder.join("libgabion.so");
@@ -26,12 +26,12 @@ pub fn built() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// fio's engine: built by the script that the documentation names, kept in `target/fio`.
+/// Returns the path of fio's engine. The script from the documentation builds it in `target/fio`.
 pub fn engine() -> Result<String> {
     let profile = built()?;
     let profile = profile.file_name().context("target/PROFILE")?;
     let script = workspace().join("bench/fio/build.sh");
-    // What is there was built a moment ago, and cargo is busy with us.
+    // The library was built a moment ago, and cargo is still busy with this test run.
     let mut command = Command::new(script);
     command.arg(profile).env("GABION_LIB_IS_BUILT", "1");
     if let Some(target) = built()?.parent() {
@@ -40,7 +40,7 @@ pub fn engine() -> Result<String> {
     Ok(run(&mut command)?.ok()?.trim().to_owned())
 }
 
-/// fio's exit code when it was told to end.
+/// Exit code of fio after it was interrupted.
 const INTERRUPTED: i32 = 128;
 
 /// A run of fio in the background.
@@ -52,17 +52,17 @@ pub struct Fio {
     report: PathBuf,
 }
 
-/// What a run did.
+/// The work of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Did {
     /// Bytes written.
     pub written: u64,
-    /// Bytes read, to compare them.
+    /// Bytes read for verification.
     pub verified: u64,
 }
 
 impl Fio {
-    /// Starts it.
+    /// Starts fio.
     pub fn start(folder: &Folder, name: &str, args: &[String]) -> Result<Fio> {
         let place = folder.join(&format!("fio-{name}"));
         fs::create_dir_all(&place)?;
@@ -82,23 +82,23 @@ impl Fio {
         Ok(Fio { child, name: name.to_owned(), said, report })
     }
 
-    /// How it is called.
+    /// Name of the run.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// True until it has ended.
+    /// Returns true until it has ended.
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Tells it to end, and waits for that: it must have found nothing wrong until then.
+    /// Interrupts fio and waits for its end. It must not have found an error until then.
     pub fn stop(self) -> Result<Did> {
         signal(self.child.id(), Signal::INT)?;
         self.ended(INTERRUPTED)
     }
 
-    /// Waits for its end, which has to be a good one.
+    /// Waits for its end, which has to be a success.
     pub fn finish(self) -> Result<Did> {
         self.ended(0)
     }
@@ -114,7 +114,7 @@ impl Fio {
             self.words()
         );
         let report = fs::read_to_string(&self.report)?;
-        // Behind its warnings.
+        // The JSON follows fio's warnings.
         let json = report.find('{').map_or("", |at| &report[at..]);
         let report: Value = serde_json::from_str(json).with_context(|| self.words())?;
         let number = |pointer: &str| {

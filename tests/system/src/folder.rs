@@ -1,4 +1,4 @@
-//! Temporary folders: gone when their test has passed, kept with the processes' logs when not.
+//! Temporary folders: removed if their test passes, kept with the processes' logs if it fails.
 
 use anyhow::Result;
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ thread_local! {
     static MADE: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lines of each log that a failed test shows.
+/// Number of lines of each log that a failed test shows.
 const TAIL: usize = 12;
 
 /// A folder for one test, with a path short enough for unix sockets.
@@ -20,7 +20,7 @@ const TAIL: usize = 12;
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A new, empty one.
+    /// Creates an empty folder.
     pub fn new() -> Result<Folder> {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("gabion-t{}-{n}", std::process::id()));
@@ -29,14 +29,14 @@ impl Folder {
         Ok(Folder(path))
     }
 
-    /// A file or folder in it.
+    /// Returns the path of a file or folder in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }
 
-/// Runs the body of one test. What it made is removed when it passes; when it fails, the ends of
-/// the logs are shown and everything stays.
+/// Runs the body of one test. If it passes, its folders are removed. If it fails, the ends of the
+/// logs are shown, and everything is kept.
 pub fn case(body: impl FnOnce() -> Result<()>) {
     let outcome = body();
     let made = MADE.take();

@@ -1,8 +1,9 @@
-//! A writer that outlives crashes: knows which writes were answered, and which one may or may not be there.
+//! A writer that survives crashes. It knows which writes were answered, and which one may or may
+//! not have been executed.
 //!
-//! It writes runs of sectors of mixed lengths over its own part of a volume, again and again over the same
-//! places; some are zeroed or trimmed. Each sector tells its place and the number of its write, so a lost, a
-//! misplaced and a stale sector are all noticed.
+//! It writes runs of sectors of mixed lengths to its own part of a volume, repeatedly to the same
+//! places; some are zeroed or trimmed. Each sector contains its place and the number of its write,
+//! so lost, misplaced and stale sectors are all detected.
 
 use crate::bytes::Random;
 use crate::nbd::{Nbd, cmd};
@@ -13,28 +14,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// What is told apart.
+/// The unit of comparison, in bytes.
 const SECTOR: u64 = 512;
-/// Sectors of what devices keep a checksum of; less than that has a way of its own.
+/// Sectors in the unit of a device's checksums. Shorter writes take another code path.
 const BLOCK: u64 = 8;
 /// The longest write, in blocks.
 const LONGEST: u64 = 64;
 
-/// What one writer knows.
+/// The state of one writer.
 #[derive(Debug)]
 pub struct Ledger {
-    /// Sectors of the volume that are this writer's.
+    /// This writer's sectors of the volume.
     part: Range<u64>,
-    /// The number of the last answered write of each sector; 0: it has zeros.
+    /// The number of the last answered write of each sector; 0: it is zeros.
     answered: Vec<u64>,
-    /// Sectors and number of the write that was not answered.
+    /// Sectors and number of the unanswered write.
     doubtful: Option<(Range<u64>, u64)>,
     next: u64,
     random: Random,
 }
 
 impl Ledger {
-    /// Nothing is written yet to part `n` of `of` of the first `bytes` of a volume.
+    /// Creates an empty ledger for part `n` of `of` of the first `bytes` of a volume.
     pub fn new(n: u64, of: u64, bytes: u64) -> Ledger {
         let sectors = bytes / SECTOR / of / BLOCK * BLOCK;
         let part = n * sectors..(n + 1) * sectors;
@@ -42,14 +43,14 @@ impl Ledger {
         Ledger { part, answered, doubtful: None, next: 1, random: Random::new(n + 1) }
     }
 
-    /// Writes until told to stop, or until the connection breaks; counts what was answered.
+    /// Writes until `stop` is set or the connection breaks; counts answered writes.
     pub fn write(&mut self, mut nbd: Nbd, stop: &AtomicBool, count: &AtomicU64) {
         while !stop.load(Ordering::Relaxed) && self.write_one(&mut nbd).is_ok() {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Does the next write; in doubt until it is answered.
+    /// Does the next write, which is doubtful until it is answered.
     pub fn write_one(&mut self, nbd: &mut Nbd) -> Result<()> {
         let (command, sectors, number) = self.draw();
         let at = (self.part.start + sectors.start) * SECTOR;
@@ -65,7 +66,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The same writer somewhere else has done so many writes, and maybe one more.
+    /// Records the writes of the same writer elsewhere: `count` of them and maybe one more.
     pub fn take_over(&mut self, count: u64) {
         for _ in 0..count {
             let (_, sectors, number) = self.draw();
@@ -75,7 +76,7 @@ impl Ledger {
         self.doubtful = Some((sectors, number));
     }
 
-    /// The next write: its command, its sectors, and what they tell afterwards.
+    /// Draws the next write: its command, its sectors, and the number that they contain afterwards.
     fn draw(&mut self) -> (u16, Range<u64>, u64) {
         let sectors = self.place();
         let command = match self.random.below(16) {
@@ -88,7 +89,7 @@ impl Ledger {
         (command, sectors, number)
     }
 
-    /// Where the next write goes: half of them one block, some of them less.
+    /// Draws the place of the next write: half of them are one block, some are shorter.
     fn place(&mut self) -> Range<u64> {
         let blocks = if self.random.below(2) == 0 { 1 } else { 1 + self.random.below(LONGEST) };
         let first = self.random.below(self.answered.len() as u64 / BLOCK - blocks) * BLOCK;
@@ -99,7 +100,7 @@ impl Ledger {
         }
     }
 
-    /// Compares the volume with what is known; what was in doubt is settled afterwards.
+    /// Compares the volume with the recorded writes. This settles the doubtful write.
     pub fn verify(&mut self, nbd: &mut Nbd) -> Result<()> {
         let step = MIB / SECTOR;
         for from in (0..self.answered.len() as u64).step_by(step as usize) {
@@ -133,7 +134,7 @@ impl Ledger {
     }
 }
 
-/// What write `number` wrote to the 16 bytes at a place; zeros for 0.
+/// Returns what write `number` wrote to the 16 bytes at a place; zeros for 0.
 fn words(at: u64, number: u64) -> [u8; 16] {
     if number == 0 {
         return [0; 16];
@@ -141,12 +142,12 @@ fn words(at: u64, number: u64) -> [u8; 16] {
     (u128::from(number) << 64 | u128::from(at)).to_le_bytes()
 }
 
-/// Whether a sector has what write `number` wrote.
+/// Returns true if a sector has what write `number` wrote.
 fn is(found: &[u8], at: u64, number: u64) -> bool {
     found.chunks(16).zip((at..).step_by(16)).all(|(found, at)| found == words(at, number))
 }
 
-/// Writers at work.
+/// Writer threads.
 #[derive(Debug)]
 pub struct Writers {
     stop: Arc<AtomicBool>,
@@ -155,12 +156,12 @@ pub struct Writers {
 }
 
 impl Writers {
-    /// Starts one per ledger.
+    /// Starts one writer per ledger.
     pub fn start(cluster: &Cluster, volume: &str, ledgers: Vec<Ledger>) -> Result<Writers> {
         Writers::on(|| cluster.nbd(volume), ledgers)
     }
 
-    /// Starts one per ledger, on connections of its own.
+    /// Starts one writer per ledger, each on its own connection.
     pub fn on(connect: impl Fn() -> Result<Nbd>, ledgers: Vec<Ledger>) -> Result<Writers> {
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut threads = Vec::new();
@@ -174,7 +175,7 @@ impl Writers {
         Ok(Writers { stop, count, threads })
     }
 
-    /// Waits until so many writes more are answered.
+    /// Waits until `count` more writes are answered.
     pub fn wait(&self, count: u64) -> Result<()> {
         let goal = self.count.load(Ordering::Relaxed) + count;
         crate::wait(&format!("{count} writes more are answered"), crate::secs(60), || {
@@ -183,12 +184,12 @@ impl Writers {
         })
     }
 
-    /// Writes that were answered since the start.
+    /// Returns the number of answered writes since the start.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Lets them stop, or notice that the cluster is gone.
+    /// Stops the writers, or waits until they notice that the cluster is gone.
     pub fn finish(&mut self) -> Vec<Ledger> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.drain(..).map(|t| t.join().expect("a writer doesn't panic")).collect()

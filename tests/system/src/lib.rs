@@ -1,8 +1,8 @@
 //! The harness of the black-box tests: real clusters, real clients, real faults.
 //!
-//! It knows Gabion only as a user does: the binary, its printed JSON, NBD, signals and documented
-//! bytes. No crate of the product is linked in, so no mistake is shared. Nothing here sleeps to
-//! "give it time": it waits for conditions, with a limit. Processes are ended by recorded pid only.
+//! It uses Gabion only as a user does: the binary, its JSON output, NBD, signals and documented
+//! bytes. It links no crate of the product, so it shares no mistake with it. Nothing here sleeps to
+//! "give it time": it waits for conditions, with a limit. It ends processes by recorded pid only.
 #![forbid(unsafe_code)]
 
 pub mod bytes;
@@ -32,7 +32,7 @@ pub use spaces::Spaces;
 use anyhow::{Context, Result, bail};
 use std::time::{Duration, Instant};
 
-/// Waits until `condition` gives something; `what` says it in the error message.
+/// Waits until `condition` returns a value; `what` names the condition in the error message.
 pub fn wait<T>(
     what: &str,
     limit: Duration,
@@ -50,26 +50,26 @@ pub fn wait<T>(
     }
 }
 
-/// A number that the environment may give, for the long form of a test.
+/// Returns a number from the environment, for the long form of a test.
 pub fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-/// The next of these kinds of fault, after so many: each once, then as chance will have it.
+/// Returns the kind of the next fault after `count` faults: each kind once, then random ones.
 pub fn next_fault<T: Copy>(kinds: &[T], count: u64, random: &mut bytes::Random) -> T {
     let chance = random.below(kinds.len() as u64);
     *kinds.get(count as usize).unwrap_or(&kinds[chance as usize])
 }
 
-/// Seconds, for limits.
+/// Returns a duration in seconds, for limits.
 pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// A mebibyte.
+/// One MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// A port that nobody listens at, below those that the kernel gives to outgoing connections.
+/// Returns a port that is not in use, below those that the kernel uses for outgoing connections.
 pub fn free_port() -> Result<u16> {
     (9000..10_000u16)
         .rev()

@@ -1,7 +1,8 @@
-//! A machine whose power can be cut: User Mode Linux, with a disk that is a file of ours.
+//! A machine whose power can be cut: User Mode Linux, with a file as its disk.
 //!
-//! What programs in it have written, and nobody has flushed, lies in its kernel's page cache, and is gone with it. A
-//! process that is killed never shows that: the host's page cache stays. Its root is the host's, for reading only.
+//! Data that its programs have written and not flushed is in the page cache of its kernel, and is
+//! lost with it. Killing a process never shows that, because the host's page cache survives. Its
+//! root is the host's, read-only.
 
 use crate::{Folder, secs, tool, wait};
 use anyhow::{Context, Result, bail};
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 /// The kernel as a program, from Debian's package `user-mode-linux`.
 const KERNEL: &str = "linux.uml";
-/// What a script prints for us begins with this.
+/// Prefix of script output that the test evaluates.
 const MARK: &str = "=== ";
 /// Memory of the machine, in MiB.
 const MEMORY_MIB: u32 = 768;
@@ -38,7 +39,8 @@ pub struct Powered {
 }
 
 impl Machine {
-    /// With a new disk, which has this file system; `None` where User Mode Linux is not installed.
+    /// Creates a machine with a new disk, which has this file system. Returns `None` if User Mode
+    /// Linux is not installed.
     pub fn new(file_system: &'static str) -> Result<Option<Machine>> {
         let folders = ["/usr/bin", "/usr/local/bin"].map(PathBuf::from);
         let named = std::env::var_os("GABION_UML").map(PathBuf::from);
@@ -60,12 +62,12 @@ impl Machine {
         self.folder.join("disk")
     }
 
-    /// Where its disk is mounted.
+    /// Returns the path at which its disk is mounted.
     pub fn mount(&self) -> PathBuf {
         self.folder.join("m")
     }
 
-    /// Switches it on; it runs this shell script, and is off at its end.
+    /// Boots it. It runs this shell script and powers off at the end.
     pub fn boot(&self, script: &str) -> Result<Powered> {
         let (init, mount) = (self.folder.join("init"), self.mount());
         let (mount, kind) = (mount.display(), self.file_system);
@@ -97,7 +99,7 @@ impl Machine {
         let shown = said.clone();
         let heard = std::thread::spawn(move || {
             let mut line = Vec::new();
-            // What follows the last line's end was cut off.
+            // An incomplete last line was cut off.
             while lines.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
                 let text = String::from_utf8_lossy(&line).trim_end().to_owned();
                 shown.lock().expect("nobody panics with it").push(text);
@@ -109,19 +111,19 @@ impl Machine {
 }
 
 impl Powered {
-    /// All that its console has shown.
+    /// Returns all output of its console.
     pub fn said(&self) -> String {
         self.said.lock().expect("nobody panics with it").join("\n")
     }
 
-    /// What follows the last mark that begins so.
+    /// Returns the text after the last mark with this name.
     pub fn marked(&self, name: &str) -> Option<String> {
         let wanted = format!("{MARK}{name}");
         let said = self.said.lock().expect("nobody panics with it");
         said.iter().rev().find_map(|l| Some(l.strip_prefix(&wanted)?.trim().to_owned()))
     }
 
-    /// Waits for a mark; tells what follows it.
+    /// Waits for a mark and returns the text after it.
     pub fn wait(&self, name: &str, limit: Duration) -> Result<String> {
         wait(&format!("the machine says `{name}`"), limit, || match self.marked(name) {
             Some(rest) => Ok(Some(rest)),
@@ -129,7 +131,7 @@ impl Powered {
         })
     }
 
-    /// Cuts its power; what its console has shown until then.
+    /// Cuts its power. Returns the output of its console until then.
     pub fn cut(mut self) -> Result<Vec<String>> {
         self.kill()?;
         let heard = self.heard.take().context("it was on")?;
@@ -137,7 +139,7 @@ impl Powered {
         Ok(std::mem::take(&mut *self.said.lock().expect("nobody panics with it")))
     }
 
-    /// Waits until its script has come to its end.
+    /// Waits until its script has ended.
     pub fn end(self, limit: Duration) -> Result<String> {
         self.wait("off", limit)?;
         Ok(self.said())

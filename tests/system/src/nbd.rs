@@ -17,15 +17,15 @@ const REP_ACK: u32 = 1;
 const REP_INFO: u32 = 3;
 const INFO_EXPORT: u16 = 0;
 
-/// Errors of requests.
+/// Error numbers of requests.
 pub mod errno {
-    /// It is not allowed.
+    /// Not permitted.
     pub const EPERM: u32 = 1;
     /// Input or output failed.
     pub const EIO: u32 = 5;
-    /// The request makes no sense.
+    /// Invalid request.
     pub const EINVAL: u32 = 22;
-    /// There is no space.
+    /// No space.
     pub const ENOSPC: u32 = 28;
 }
 
@@ -35,9 +35,9 @@ pub mod cmd {
     pub const READ: u16 = 0;
     /// Write.
     pub const WRITE: u16 = 1;
-    /// Make what was answered durable.
+    /// Make all answered writes durable.
     pub const FLUSH: u16 = 3;
-    /// Give space back.
+    /// Free the space.
     pub const TRIM: u16 = 4;
     /// Zero a range.
     pub const WRITE_ZEROES: u16 = 6;
@@ -55,14 +55,14 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// A connection that is in transmission.
+/// A connection in the transmission phase.
 #[derive(Debug)]
 pub struct Nbd {
     /// The raw stream, for tests that break the rules.
     pub stream: UnixStream,
-    /// Bytes of the volume.
+    /// Size of the volume in bytes.
     pub size: u64,
-    /// The export's flags.
+    /// Flags of the export.
     pub flags: u16,
     cookie: u64,
 }
@@ -92,8 +92,7 @@ impl Nbd {
         }
     }
 
-    /// Sends a request and waits for its answer. An error that is [`Refused`] leaves the connection
-    /// as it was.
+    /// Sends a request and waits for its answer. A [`Refused`] error leaves the connection usable.
     pub fn request(&mut self, command: u16, at: u64, len: u32, data: &[u8]) -> Result<Vec<u8>> {
         self.send(command, 0, at, len, data)?;
         let mut reply = [0; 16];
@@ -111,14 +110,15 @@ impl Nbd {
         Ok(bytes)
     }
 
-    /// Sends a request under a cookie of its own, and does not wait: the cookie.
+    /// Sends a request under a new cookie without waiting. Returns the cookie.
     pub fn ask(&mut self, command: u16, at: u64, len: u32, data: &[u8]) -> Result<u64> {
         self.send(command, 0, at, len, data)?;
         self.cookie += 1;
         Ok(self.cookie - 1)
     }
 
-    /// Takes the next answer, which is to be a good one with so many bytes of data: its cookie, and the data.
+    /// Receives the next answer, which has to be a success with `len` bytes of data. Returns its
+    /// cookie and the data.
     pub fn answer(&mut self, len: usize) -> Result<(u64, Vec<u8>)> {
         let cookie = self.reply()?;
         let mut data = vec![0; len];
@@ -126,8 +126,8 @@ impl Nbd {
         Ok((cookie, data))
     }
 
-    /// Takes answers without data, all of them good, until this cookie's, with which so many bytes of data come: how
-    /// many came before it.
+    /// Receives successful answers without data, until the one with cookie `until`, which has `len`
+    /// bytes of data. Returns the number of answers before that.
     pub fn answers(&mut self, until: u64, len: usize) -> Result<u64> {
         let mut before = 0;
         while self.reply()? != until {
@@ -137,7 +137,7 @@ impl Nbd {
         Ok(before)
     }
 
-    /// Takes the head of the next answer, which is to be a good one: its cookie.
+    /// Receives the head of the next answer, which has to be a success. Returns its cookie.
     fn reply(&mut self) -> Result<u64> {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply).context("no answer")?;
@@ -146,7 +146,7 @@ impl Nbd {
         Ok(u64::from_be_bytes(reply[8..].try_into()?))
     }
 
-    /// Sends a request and does not wait.
+    /// Sends a request without waiting.
     pub fn send(&mut self, command: u16, flags: u16, at: u64, len: u32, data: &[u8]) -> Result<()> {
         let mut request = Vec::with_capacity(28 + data.len());
         request.extend(REQUEST.to_be_bytes());
@@ -160,23 +160,23 @@ impl Nbd {
         Ok(())
     }
 
-    /// Reads.
+    /// Reads from the volume.
     pub fn read(&mut self, at: u64, len: usize) -> Result<Vec<u8>> {
         self.request(cmd::READ, at, len as u32, &[])
     }
 
-    /// Writes.
+    /// Writes to the volume.
     pub fn write(&mut self, at: u64, data: &[u8]) -> Result<()> {
         self.request(cmd::WRITE, at, data.len() as u32, data).map(drop)
     }
 
-    /// Writes all of this from the volume's beginning.
+    /// Writes this content from the volume's start on.
     pub fn fill(&mut self, content: &[u8]) -> Result<()> {
         let mut units = (0..).zip(content.chunks(MIB as usize));
         units.try_for_each(|(i, unit)| self.write(i * MIB, unit))
     }
 
-    /// Reads as much, and compares it.
+    /// Reads as many bytes from the volume's start and compares them.
     pub fn verify(&mut self, content: &[u8]) -> Result<()> {
         for (i, expected) in (0..).zip(content.chunks(MIB as usize)) {
             let got = self.read(i * MIB, expected.len())?;
@@ -188,7 +188,7 @@ impl Nbd {
     }
 }
 
-/// Connects and takes the greeting; what follows are options.
+/// Connects and receives the greeting. Options follow.
 pub fn greet(socket: &Path) -> Result<UnixStream> {
     let mut stream = UnixStream::connect(socket).context("the SDC does not listen")?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -211,7 +211,7 @@ pub fn option(stream: &mut UnixStream, code: u32, body: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Takes one answer to an option: its kind and its body.
+/// Receives one answer to an option. Returns its kind and its body.
 pub fn option_reply(stream: &mut UnixStream) -> Result<(u32, Vec<u8>)> {
     let mut head = [0; 20];
     stream.read_exact(&mut head)?;
@@ -222,7 +222,7 @@ pub fn option_reply(stream: &mut UnixStream) -> Result<(u32, Vec<u8>)> {
     Ok((kind, body))
 }
 
-/// True when the other side closes the connection within `limit`, whatever it says before.
+/// Returns true if the peer closes the connection within `limit`, whatever it sends before.
 pub fn closes(stream: &mut (impl Read + ?Sized), limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     let mut bytes = [0; 4096];

@@ -1,7 +1,8 @@
-//! Steady small I/O that notices every stall and every wrong byte.
+//! Steady small I/O that detects every stall and every wrong byte.
 //!
-//! Each thread writes a 4 KiB block that tells who wrote it and when, reads it back at once, and
-//! remembers it. At the end all blocks are read again. The longest request is the longest stall.
+//! Each thread writes 4 KiB blocks that identify the thread and the write, reads them back at once,
+//! and records them. At the end it reads all blocks again. The longest request counts as the
+//! longest stall.
 
 use crate::bytes::Random;
 use crate::nbd::Nbd;
@@ -19,18 +20,18 @@ const BLOCK: u64 = 4096;
 #[derive(Debug)]
 pub struct Probe {
     stop: Arc<AtomicBool>,
-    /// Requests answered, by thread.
+    /// Answered requests, by thread.
     ops: Vec<Arc<AtomicU64>>,
     worst_ns: Arc<AtomicU64>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
 
-/// What a probe saw.
+/// The observations of a probe.
 #[derive(Clone, Copy, Debug)]
 pub struct Saw {
-    /// Requests answered.
+    /// Answered requests.
     pub ops: u64,
-    /// The longest one took.
+    /// Duration of the longest request.
     pub worst: Duration,
 }
 
@@ -61,8 +62,8 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Waits until so many requests more are answered, and at least one of each thread: one that
-    /// stalls is waited for, and counts before the next lap.
+    /// Waits until `count` more requests are answered, including at least one of each thread. So a
+    /// thread that stalls is counted before the next lap.
     pub fn wait_ops(&self, count: u64) -> Result<()> {
         let answered = || self.ops.iter().map(|ops| ops.load(Ordering::Relaxed));
         let before: Vec<u64> = answered().collect();
@@ -74,7 +75,7 @@ impl Probe {
         })
     }
 
-    /// What was seen since the start, or the last call.
+    /// Returns the observations since the start, or since the last call.
     pub fn lap(&self) -> Saw {
         Saw {
             ops: self.ops.iter().map(|ops| ops.swap(0, Ordering::Relaxed)).sum(),
@@ -82,7 +83,7 @@ impl Probe {
         }
     }
 
-    /// Ends it, and reads everything again that it has written.
+    /// Ends the probe, and reads everything again that it has written.
     pub fn finish(mut self) -> Result<Saw> {
         let saw = self.lap();
         self.stop.store(true, Ordering::Relaxed);
@@ -130,7 +131,8 @@ impl Worker {
         Ok(())
     }
 
-    /// A block of this thread's part: units are dealt out in turn, so each thread meets all groups.
+    /// Returns a random block of this thread's part. Units alternate between threads, so that each
+    /// thread uses all groups.
     fn place(&mut self) -> u64 {
         let units = self.bytes / MIB / self.threads;
         let unit = self.random.below(units) * self.threads + self.thread;

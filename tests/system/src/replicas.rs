@@ -1,18 +1,18 @@
-//! Copies, compared byte for byte from the device files of a cluster that is down.
+//! Compares copies byte for byte, from the device files of a cluster that is down.
 //!
-//! What a device holds of a volume comes from `gabion inspect`, which knows that one device only.
+//! The content on a device comes from `gabion inspect`, which only knows that one device.
 
 use crate::{Folder, MIB, gabion};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::Path;
 
-/// Copies of a unit.
+/// Number of copies of a unit.
 const COPIES: usize = 2;
 
-/// Compares all copies of a volume with each other and with its content: of each unit that has any, two
-/// devices hold exactly it, and no device holds anything else. Returns how many bytes were compared. The images go
-/// to the folder, and from there.
+/// Compares all copies of a volume with each other and with its content. Of each unit that has
+/// data, exactly two devices must hold that data, and no device may hold anything else. Returns the
+/// number of bytes compared. Images are created in the folder and removed again.
 pub fn compare(folder: &Folder, devices: &[String], volume: u64, content: &[u8]) -> Result<u64> {
     let mut images = Vec::new();
     for device in devices {
@@ -41,7 +41,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|b| *b == 0)
 }
 
-/// What a device holds of a volume, to the end of the last unit that is there.
+/// Returns a device's content of a volume, up to the end of the last unit that it has.
 fn export(folder: &Folder, device: &str, volume: u64) -> Result<Vec<u8>> {
     let name = Path::new(device).file_name().context("a device has a name")?;
     let out = folder.join(&format!("{}-{volume}", name.display()));

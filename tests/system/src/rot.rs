@@ -1,6 +1,6 @@
-//! Bits that flip on a device, while its server runs or not.
+//! Flips bits on a device, with or without its server running.
 //!
-//! Only data is hit: what finds the data is another matter (`docs/internals/on-disk.md`), as is the log.
+//! Only data is hit, not the log or other metadata (`docs/internals/on-disk.md`).
 
 use crate::bytes::Random;
 use crate::gabion;
@@ -13,13 +13,14 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 const BLOCK: u64 = 4096;
-/// How a superblock begins: one of them lies amid the data.
+/// Start of a superblock: one superblock lies in the middle of the data.
 const MAGIC: &[u8] = b"GABNDEV1";
-/// Places that are looked at for each one that is hit.
+/// Places that are tried for each one that is hit.
 const TRIES: u64 = 200;
 
-/// Opens a device as its server does, where the file system allows it. What one process writes through the page cache, and
-/// another one past it, collides: the kernel tells both of an error that no disk has made.
+/// Opens a device as its server does, with direct I/O if the file system allows it. If one process
+/// writes through the page cache and another one bypasses it, they collide, and the kernel reports
+/// I/O errors to both although no disk failed.
 pub fn past_the_cache(device: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true);
@@ -27,25 +28,25 @@ pub fn past_the_cache(device: &Path) -> std::io::Result<File> {
     direct.or_else(|_| options.open(device))
 }
 
-/// A block of memory that a device takes: at an address that is a multiple of a block.
+/// An aligned block of memory for direct I/O.
 #[derive(Debug)]
 pub struct Room(Vec<u8>);
 
 impl Room {
-    /// Zeros.
+    /// Creates a block of zeros.
     #[expect(clippy::new_without_default, reason = "it is no plain value")]
     pub fn new() -> Room {
         Room(vec![0; 2 * BLOCK as usize])
     }
 
-    /// The block.
+    /// Returns the block.
     pub fn block(&mut self) -> &mut [u8] {
         let at = self.0.as_ptr().align_offset(BLOCK as usize);
         &mut self.0[at..at + BLOCK as usize]
     }
 }
 
-/// Where data lies on the devices of a cluster: their sizes are the same.
+/// The place of data on the devices of a cluster, which all have the same size.
 #[derive(Clone, Copy, Debug)]
 pub struct Rot {
     at: u64,
@@ -53,7 +54,7 @@ pub struct Rot {
 }
 
 impl Rot {
-    /// Learns it from a device that is not in use.
+    /// Reads the place from a device that is not in use.
     pub fn learn(device: &str) -> Result<Rot> {
         let shown: Value = serde_json::from_str(&gabion(["inspect", device, "--json"])?.ok()?)?;
         let areas = shown["areas"].as_array().context("areas")?;
@@ -62,8 +63,8 @@ impl Rot {
         Ok(Rot { at: number("at")?, blocks: number("bytes")? / BLOCK })
     }
 
-    /// Flips a bit in up to `count` blocks that have data, of these if any are named by how they begin;
-    /// tells in how many.
+    /// Flips a bit in up to `count` blocks with data. If `only` is set, only in blocks that start
+    /// with one of these values. Returns the number of flipped blocks.
     pub fn flip(
         &self,
         device: &str,

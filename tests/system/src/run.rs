@@ -1,4 +1,4 @@
-//! Runs programs with a time limit and keeps what they said.
+//! Runs programs with a time limit and collects their output.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Long enough for the slowest honest client on a busy machine.
+/// Time limit, long enough for the slowest client on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// A program that has ended.
@@ -16,21 +16,21 @@ const LIMIT: Duration = Duration::from_secs(240);
 pub struct Ran {
     /// The command line.
     pub line: String,
-    /// Its exit code; -1 when a signal ended it.
+    /// Its exit code; -1 if a signal ended it.
     pub code: i32,
-    /// What it printed.
+    /// Its standard output.
     pub stdout: String,
-    /// What it complained.
+    /// Its standard error.
     pub stderr: String,
 }
 
 impl Ran {
-    /// What it printed; an error unless it ended with 0.
+    /// Returns its output; an error unless it ended with 0.
     pub fn ok(self) -> Result<String> {
         self.code(0)
     }
 
-    /// What it printed; an error unless it ended with this code.
+    /// Returns its output; an error unless it ended with this code.
     pub fn code(self, code: i32) -> Result<String> {
         if self.code != code {
             bail!(
@@ -44,7 +44,7 @@ impl Ran {
         Ok(self.stdout)
     }
 
-    /// An error unless it ended with this code and complained with these words.
+    /// Returns an error unless it ended with this code and its standard error has these words.
     pub fn fails(self, code: i32, words: &[&str]) -> Result<()> {
         let (line, stderr) = (self.line.clone(), self.stderr.clone());
         self.code(code)?;
@@ -57,7 +57,7 @@ impl Ran {
     }
 }
 
-/// The binary under test: what `GABION_BIN` names, else the one in `target/ci`.
+/// Returns the binary under test: `GABION_BIN`, or else the one in `target/ci`.
 pub fn binary() -> PathBuf {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/ci/gabion");
     let path = std::env::var_os("GABION_BIN").map_or_else(default, PathBuf::from);
@@ -81,7 +81,7 @@ pub fn shell(line: &str) -> Result<Ran> {
     run(Command::new("sh").args(["-c", line]))
 }
 
-/// Runs a command; ends it when it takes too long.
+/// Runs a command, and kills it after the time limit.
 pub fn run(command: &mut Command) -> Result<Ran> {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut child = command

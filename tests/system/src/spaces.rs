@@ -1,4 +1,5 @@
-//! A cluster whose hosts are network namespaces, as `gabion deploy --local` makes it: cables can be pulled.
+//! A cluster whose hosts are network namespaces, created with `gabion deploy --local`. Its cables
+//! can be pulled.
 
 use crate::cluster::{is_running, signal};
 use crate::nbd::Nbd;
@@ -12,18 +13,18 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// Hosts `h1`, `h2`, ..., each with one device, which begins with this.
+/// Path of the device on each of the hosts `h1`, `h2`, ...
 pub const DISK: &str = "var/lib/gabion/disk0";
 
-/// A cluster in namespaces, taken away with its test. The first host serves its volumes.
+/// A cluster in namespaces that is removed with its test. The first host serves its volumes.
 #[derive(Debug)]
 pub struct Spaces {
-    /// Where everything is.
+    /// Folder of all its files.
     pub folder: Folder,
-    /// The MDMs' addresses, with commas.
+    /// Addresses of the MDMs, separated by commas.
     mdm: String,
     prefix: String,
-    /// Roles that were started again: children of this process.
+    /// Processes that were started again, as children of this process.
     again: RefCell<Vec<Child>>,
 }
 
@@ -37,7 +38,7 @@ impl Drop for Spaces {
     }
 }
 
-/// A topology of hosts; `each` tells what a host has besides its name, its roles and its device.
+/// Returns a topology; `each` adds settings to a host besides its name, roles and device.
 pub fn topology(hosts: u32, disk: &str, volumes: &str, each: impl Fn(u32) -> String) -> String {
     let host = |n: u32| {
         let roles = if n == 1 { "mdm = true\nsdc = \"127.0.0.1:10809\"\n" } else { "" };
@@ -45,16 +46,17 @@ pub fn topology(hosts: u32, disk: &str, volumes: &str, each: impl Fn(u32) -> Str
         format!("[[host]]\nname = \"h{n}\"\n{roles}{}\n{device}", each(n))
     };
     let hosts: String = (1..=hosts).map(host).collect();
-    format!("volumes = [{volumes}]\nquarantine_seconds = 0\n{hosts}") // tests kill more often than life does
+    // Without a quarantine, because tests kill more often than real faults do.
+    format!("volumes = [{volumes}]\nquarantine_seconds = 0\n{hosts}")
 }
 
 impl Spaces {
-    /// So many hosts, with devices of this size, and these volumes.
+    /// Creates `hosts` hosts with devices of this size, and these volumes.
     pub fn new(hosts: u32, disk: &str, volumes: &str) -> Result<Spaces> {
         Spaces::of(&topology(hosts, disk, volumes, |_| String::new()))
     }
 
-    /// Of a topology whose hosts are called `h1`, `h2`, and so on.
+    /// Creates the hosts of a topology, which are named `h1`, `h2`, and so on.
     pub fn of(topology: &str) -> Result<Spaces> {
         let folder = Folder::new()?;
         fs::write(folder.join("c.toml"), topology)?;
@@ -64,12 +66,12 @@ impl Spaces {
         Ok(spaces)
     }
 
-    /// A file of a host: `h2/var/log/gabion/sds.log`.
+    /// Returns the path of a host's file, such as `h2/var/log/gabion/sds.log`.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join("data").join(name)
     }
 
-    /// The device of a host.
+    /// Returns the device of a host.
     pub fn device(&self, host: &str) -> String {
         self.file(&format!("{host}/{DISK}")).display().to_string()
     }
@@ -80,7 +82,7 @@ impl Spaces {
         gabion([&["deploy", "--dir", &dir], arguments].concat())
     }
 
-    /// Deploys it, or starts it again.
+    /// Deploys the cluster, or starts it again.
     pub fn up(&mut self) -> Result<()> {
         let topology = self.folder.join("c.toml").display().to_string();
         let said = self.deploy(&[&topology, "--local"])?.ok()?;
@@ -91,14 +93,14 @@ impl Spaces {
         Ok(())
     }
 
-    /// True when something of it is left in the kernel.
+    /// Returns true if the kernel still has a namespace or link of it.
     pub fn is_there(&self) -> Result<bool> {
         let cable = format!(" {}.", self.prefix.trim_end_matches('-').replace("gabion", "gab"));
         let spaces = tool("ip", ["netns"])?.ok()?.contains(&self.prefix);
         Ok(spaces || tool("ip", ["-o", "link"])?.ok()?.contains(&cable))
     }
 
-    /// Where the MDM of a host listens.
+    /// Returns the address of a host's MDM.
     pub fn mdm_of(&self, host: &str) -> Result<String> {
         Ok(format!("{}:7001", self.address(host)?))
     }
@@ -115,19 +117,19 @@ impl Spaces {
         gabion([arguments, &["--mdm", &self.mdm]].concat())
     }
 
-    /// A connection to a volume.
+    /// Connects to a volume.
     pub fn nbd(&self, volume: &str) -> Result<Nbd> {
         let socket = self.file("h1/run/gabion/nbd.sock");
         wait("the volume is served", secs(30), || Ok(Nbd::connect(&socket, volume).ok()))
     }
 
-    /// The process of a role of a host.
+    /// Returns the pid of a role on a host.
     pub fn pid(&self, host: &str, role: &str) -> Result<u32> {
         let text = fs::read_to_string(self.file(&format!("{host}/run/gabion/{role}.pid")))?;
         Ok(text.split_whitespace().next().context("a pid")?.parse()?)
     }
 
-    /// Signals a role of a host.
+    /// Sends a signal to a role on a host.
     pub fn signal(&self, host: &str, role: &str, what: Signal) -> Result<()> {
         signal(self.pid(host, role)?, what)
     }
@@ -149,12 +151,12 @@ impl Spaces {
         })
     }
 
-    /// Whether a role of a host runs; who ends by himself takes his pid file with him.
+    /// Returns true if a role runs on a host. A process that ends in order removes its pid file.
     pub fn runs(&self, host: &str, role: &str) -> bool {
         self.pid(host, role).is_ok_and(is_running)
     }
 
-    /// What a role of a host has said.
+    /// Returns the log of a role on a host.
     pub fn log(&self, host: &str, role: &str) -> Result<String> {
         Ok(fs::read_to_string(self.file(&format!("{host}/var/log/gabion/{role}.log")))?)
     }
@@ -163,12 +165,12 @@ impl Spaces {
         format!("{}{host}", self.prefix)
     }
 
-    /// Pulls a host's cable (`down`), or puts it in again (`up`).
+    /// Pulls a host's cable (`down`), or plugs it in again (`up`).
     pub fn cable(&self, host: &str, state: &str) -> Result<()> {
         tool("ip", ["-n", &self.space(host), "link", "set", "eth0", state])?.ok().map(drop)
     }
 
-    /// What one host sends to another one gets lost, or does not any more.
+    /// Starts or stops losing all packets from one host to another.
     pub fn lose(&self, from: &str, to: &str, lost: bool) -> Result<()> {
         let route = format!("{}/32", self.address(to)?);
         let change = if lost { "add" } else { "del" };
@@ -176,7 +178,7 @@ impl Spaces {
         tool("ip", ["-n", &space, "route", change, "blackhole", &route])?.ok().map(drop)
     }
 
-    /// What the MDM says.
+    /// Returns the status that the MDM reports.
     pub fn status(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.gabion(&["status", "--json"])?.stdout)?)
     }

@@ -1,10 +1,10 @@
-//! Frames of Gabion's own protocol, made from its documentation, to be broken by tests.
+//! Frames of Gabion's own protocol, built from its documentation, for tests that corrupt them.
 
 use crate::bytes::crc32c;
 use anyhow::{Result, ensure};
 use std::io::Read;
 
-/// A whole header: magic, checksums, length, version, kind; all else zero.
+/// Returns a header with magic, checksums, length, version and kind. All else is zero.
 pub fn header(kind: u8, version: u16, body: &[u8]) -> Vec<u8> {
     let mut head = vec![0; 128];
     head[..4].copy_from_slice(b"GABN");
@@ -16,7 +16,7 @@ pub fn header(kind: u8, version: u16, body: &[u8]) -> Vec<u8> {
     head
 }
 
-/// Sets the header's own checksum, after a change.
+/// Sets the header's own checksum after a change.
 pub fn seal(head: &mut [u8]) {
     let crc = crc32c(&head[8..128]);
     head[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -25,18 +25,18 @@ pub fn seal(head: &mut [u8]) {
 /// The kind of a hello.
 pub const HELLO: u8 = 1;
 
-/// The kind of the answer "yes".
+/// The kind of a welcome.
 pub const WELCOME: u8 = 2;
 
-/// The kind of the answer "no".
+/// The kind of a refusal.
 pub const REFUSAL: u8 = 3;
 
-/// A hello of a command line: role 4, versions 1 to 1.
+/// Returns a hello of a command line: role 4, versions 1 to 1.
 pub fn hello() -> Vec<u8> {
     hello_of(0, 1)
 }
 
-/// A hello of a command line that belongs to a cluster (0: none yet) and speaks one version.
+/// Returns a hello of a command line for a cluster (0: none yet) with one protocol version.
 pub fn hello_of(cluster: u8, version: u8) -> Vec<u8> {
     let mut body = vec![0x10, 4, 0x30, version, 0x38, version];
     if cluster > 0 {
@@ -45,12 +45,12 @@ pub fn hello_of(cluster: u8, version: u8) -> Vec<u8> {
     [header(HELLO, 1, &body), body].concat()
 }
 
-/// A number as a field of a message.
+/// Encodes a number as a field of a message.
 pub fn number(tag: u8, value: u64) -> Vec<u8> {
     [varint(u64::from(tag) << 3), varint(value)].concat()
 }
 
-/// Text as a field of a message.
+/// Encodes text as a field of a message.
 pub fn text(tag: u8, text: &str) -> Vec<u8> {
     [varint(u64::from(tag) << 3 | 2), varint(text.len() as u64), text.into()].concat()
 }
@@ -65,7 +65,7 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-/// Reads one frame: its kind and its body as text, as far as it is any.
+/// Reads one frame. Returns its kind, and its body as text with invalid bytes replaced.
 pub fn answer(from: &mut impl Read) -> Result<(u8, String)> {
     let mut head = [0; 128];
     from.read_exact(&mut head)?;

@@ -1,4 +1,4 @@
-//! What holds in every scenario, checked at every event: the ledger of links, dials and operations.
+//! Checks that apply to every event of every scenario: a ledger of links, dials and operations.
 
 use crate::effect::{Effect, Effects};
 use crate::event::Event;
@@ -10,23 +10,24 @@ use alloc::vec::Vec;
 use base::{LinkId, Time};
 use core::net::SocketAddr;
 
-/// What a probe is told about its surroundings.
+/// What a probe knows about its surroundings.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Where the probes listen, itself included, in their order.
+    /// Addresses of all probes, including this one, in order.
     pub peers: Vec<SocketAddr>,
-    /// An address of a host that is there, where nobody listens.
+    /// An address of a running host where nothing listens.
     pub nobody: SocketAddr,
-    /// The size of its device, if it has a fixed one: beyond it, `OutOfRange` is expected.
-    pub disk_bytes: Option<u64>,
-    /// What offsets and lengths of its operations are multiples of, in bytes; 1: any. Above 1, others get
+    /// Size of the probe's device in bytes, if it is fixed. Operations beyond it should end in
     /// `OutOfRange`.
+    pub disk_bytes: Option<u64>,
+    /// Offsets and lengths of device operations are multiples of this, in bytes; 1: any. If it is
+    /// above 1, other operations should end in `OutOfRange`.
     pub disk_block: u32,
-    /// All probes read the same clock, so that stamps of one mean something to the other.
+    /// True if all probes read the same clock, so that they can compare each other's timestamps.
     pub same_clock: bool,
 }
 
-/// More faults than this help nobody.
+/// Most faults that are recorded.
 const MOST: usize = 20;
 
 #[derive(Default)]
@@ -58,7 +59,7 @@ impl Ledger {
         self.now = now;
     }
 
-    /// Before the role sees the event.
+    /// Checks an event before the role sees it.
     pub(super) fn event(&mut self, event: &Event<'_>) {
         match event {
             Event::Tick | Event::Request { .. } => {}
@@ -92,7 +93,7 @@ impl Ledger {
         self.check(was, || format!("{dial:?} ended, but was not open"));
     }
 
-    /// What the role emits, on its way to the driver.
+    /// Records the effects of the role before the driver gets them.
     pub(super) fn effects(&mut self, out: &mut Effects) {
         let mut effects = Vec::new();
         out.swap(&mut effects);
@@ -113,7 +114,7 @@ impl Ledger {
         }
     }
 
-    /// At the end.
+    /// Returns a fault if operations or dials are still open at the end.
     pub(super) fn open_ends(&self) -> Option<String> {
         let operations = self.operations.values().filter(|n| **n > 0).count();
         (operations + self.dials.len() > 0).then(|| {

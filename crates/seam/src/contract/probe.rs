@@ -1,4 +1,4 @@
-//! The node that all scenarios run: a role, and the ledger around it; and its protocol.
+//! The node that all scenarios run (a role with a ledger around it), and its protocol.
 
 use super::check::{Ledger, Place};
 use super::roles::Role;
@@ -14,13 +14,13 @@ use alloc::vec::Vec;
 use base::{LinkId, Time};
 use core::cell::Cell;
 
-/// A node that plays a role in a scenario and notes what the driver does wrong.
+/// A node that plays a role in a scenario and records what the driver does wrong.
 pub struct Probe {
     role: Box<dyn Role>,
     ledger: Ledger,
     place: Option<Place>,
     started: bool,
-    /// What the driver was last told.
+    /// The time that `wake_at` returned last.
     told: Cell<Option<Time>>,
 }
 
@@ -35,17 +35,17 @@ impl Probe {
         }
     }
 
-    /// Tells the probe about the others. For the harness, before any probe runs.
+    /// Tells the probe about the others. The harness calls it before any probe runs.
     pub fn meet(&mut self, place: Place) {
         self.place = Some(place);
     }
 
-    /// True when its part is played. It may be asked at any time between two calls of the driver.
+    /// Returns true if the role is finished. May be called between any two calls of the driver.
     pub fn is_done(&self) -> bool {
         self.started && self.role.is_done()
     }
 
-    /// What went wrong so far; what is unfinished now counts.
+    /// Returns all faults so far. Anything unfinished counts as a fault.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = self.ledger.faults.clone();
         if !self.is_done() {
@@ -75,7 +75,7 @@ impl Stage<'_> {
         self.out.push(Effect::Dial { dial: crate::DialId(id), to, port: Port::Peer });
     }
 
-    /// Sends frame `seq` of a link with `len` bytes, in one piece or in two.
+    /// Sends frame `seq` of a link with a body of `len` bytes, in one piece or in two.
     pub(super) fn send(&mut self, link: LinkId, seq: u32, len: usize) {
         let head = head(seq, len, self.now);
         let mut body = self.out.alloc(len);
@@ -89,12 +89,12 @@ impl Stage<'_> {
         }
     }
 
-    /// Sends the `n`th frame of those that may overtake.
+    /// Sends the frame with number `n` of those that may overtake.
     pub(super) fn send_first(&mut self, link: LinkId, n: u32) {
         self.out.send_first(link, first(n));
     }
 
-    /// Checks a frame against what [`Stage::send_first`] sends; tells as which one, if it is right.
+    /// Checks a frame of [`Stage::send_first`]; returns its number if the frame is correct.
     pub(super) fn verify_first(&mut self, link: LinkId, head: &[u8], body: &Buf) -> Option<u32> {
         let n = head.get(1..5).and_then(|n| n.try_into().ok()).map(u32::from_le_bytes);
         let n = n.filter(|n| head == first(*n).as_slice() && body.is_empty());
@@ -102,7 +102,7 @@ impl Stage<'_> {
         n
     }
 
-    /// Checks a frame against what [`Stage::send`] sends as frame `seq`.
+    /// Checks a frame that [`Stage::send`] sent as frame `seq`.
     pub(super) fn verify(&mut self, link: LinkId, seq: u32, head: &[u8], body: &Buf) {
         let Some(h) = parse(head) else {
             return self.ledger.fault(format!("{link}: a head of {} bytes", head.len()));
@@ -123,7 +123,7 @@ impl Stage<'_> {
     }
 }
 
-/// The content of frame `seq`'s body.
+/// Returns byte `i` of the body of frame `seq`.
 fn pattern(seq: u32, i: usize) -> u8 {
     ((i as u32).wrapping_mul(0x9e37_79b1).wrapping_add(seq.wrapping_mul(0x85eb_ca6b)) >> 23) as u8
 }
@@ -131,7 +131,7 @@ fn pattern(seq: u32, i: usize) -> u8 {
 const MAGIC: u8 = 0xc7;
 const SHORTEST: usize = 18;
 
-/// How a frame begins that may overtake, and its length.
+/// First byte of a frame that may overtake. The constant below is its length in bytes.
 const FIRST: u8 = 0xc8;
 const FIRST_LEN: usize = 40;
 
@@ -142,7 +142,7 @@ fn first(n: u32) -> Head {
     Head::new(&h)
 }
 
-/// True for the head of a frame that may overtake.
+/// Returns true for the head of a frame that may overtake.
 pub(super) fn is_first(head: &[u8]) -> bool {
     head.first() == Some(&FIRST)
 }
@@ -157,7 +157,7 @@ fn head_len(seq: u32) -> usize {
     SHORTEST + seq as usize % (Head::MAX - SHORTEST + 1)
 }
 
-/// Frame `seq`'s head. Says more about the body than may follow: scenarios use that.
+/// Returns the head of frame `seq`. Some scenarios announce a longer body than they send.
 pub(super) fn head(seq: u32, len: usize, now: Time) -> Head {
     let mut h = [seq as u8; Head::MAX];
     h[0] = MAGIC;
@@ -174,7 +174,8 @@ fn parse(head: &[u8]) -> Option<Parsed> {
     Some(Parsed { seq: at(2)?, body: at(6)?, stamp: Time(stamp) })
 }
 
-/// Cuts probes' streams: heads of many lengths, and frames that are numbered from 0, apart from those that may overtake.
+/// Splits the streams of probes. Heads have many lengths; frames are numbered from 0, except those
+/// that may overtake.
 #[derive(Default)]
 pub struct ProbeFramer {
     next: u32,
@@ -189,13 +190,13 @@ impl Framer for ProbeFramer {
             Some(b) if *b != MAGIC => return Err(FrameError::BadMagic),
             Some(_) => {}
         }
-        // Its length is told before the head is there: the driver waits for the rest of it.
+        // The head states its length before it is complete: the driver has to wait for the rest.
         if start.len() < SHORTEST {
             return Ok(Framing::Need(SHORTEST));
         }
         let head = parse(start).ok_or(FrameError::BadHead)?;
         if head.seq != self.next {
-            return Err(FrameError::BadHead); // asked twice about one frame, or a frame is missing
+            return Err(FrameError::BadHead); // called twice for one frame, or a frame is missing
         }
         self.next += 1;
         Ok(Framing::Frame { head: start[1] as usize, body: head.body as usize })

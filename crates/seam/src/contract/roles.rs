@@ -1,4 +1,4 @@
-//! The parts that probes play.
+//! The roles that probes play.
 
 mod disk;
 mod link;
@@ -16,7 +16,7 @@ use crate::node::Strangers;
 use alloc::string::String;
 use base::Time;
 
-/// A part in a scenario. `start` comes with the first tick; links may come up before it.
+/// A role in a scenario. `start` comes with the first tick; links may come up before that.
 pub(super) trait Role: Send {
     fn start(&mut self, _stage: &mut Stage<'_>) {}
     fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>);
@@ -28,6 +28,6 @@ pub(super) trait Role: Send {
         None
     }
     fn is_done(&self) -> bool;
-    /// In a few words, how far it is.
+    /// Returns the progress in a few words.
     fn status(&self) -> String;
 }

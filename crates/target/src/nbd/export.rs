@@ -1,6 +1,5 @@
-//! What the session wants to know about volumes. It asks anew whenever an option's answer depends
-//! on it, and keeps nothing but what it told the client. How names and ids come about is not its
-//! business.
+//! The interface through which a session learns about volumes. The session queries it each time an
+//! answer depends on it, and stores only what it told the client. It does not assign names or ids.
 
 use alloc::string::String;
 use base::VolumeId;
@@ -10,9 +9,9 @@ use base::VolumeId;
 pub struct Export<'a> {
     /// The volume.
     pub volume: VolumeId,
-    /// Its size in bytes. What a last part of a sector would hold is not exported.
+    /// Its size in bytes. A last part that does not fill a sector is not exported.
     pub size: u64,
-    /// True when writes are refused.
+    /// True if writes are refused.
     pub read_only: bool,
     /// Its name: 1 to 4096 bytes.
     pub name: &'a str,
@@ -22,15 +21,15 @@ pub struct Export<'a> {
 
 /// The volumes that a client may attach.
 pub trait Exports {
-    /// The volume with this name; never asked for the empty name.
+    /// Returns the volume with this name. Never called with an empty name.
     fn find(&self, name: &[u8]) -> Option<Export<'_>>;
 
-    /// Shows every volume once, in an order that the same state always gives.
+    /// Visits every volume once, in an order that depends only on the state.
     fn each<'a>(&'a self, visit: &mut dyn FnMut(Export<'a>));
 }
 
-/// The export that a client means by `name`: the empty name means the only volume there is. If
-/// there is none to find, tells why, in a way that helps.
+/// Returns the export for `name`; an empty name means the only volume. If there is none, the error
+/// text says why, and what would help.
 pub(crate) fn resolve<'a>(exports: &'a dyn Exports, name: &[u8]) -> Result<Export<'a>, String> {
     if !name.is_empty() {
         return exports.find(name).ok_or_else(|| {
@@ -43,7 +42,7 @@ pub(crate) fn resolve<'a>(exports: &'a dyn Exports, name: &[u8]) -> Result<Expor
     exports.each(&mut |export| {
         count += 1;
         only = Some(export);
-        // Leaves room for the words around the names: a message ends at 4096 bytes.
+        // Leaves room for the text around the names: a message has at most 4096 bytes.
         cut |= names.len() + export.name.len() > 3900;
         if !cut {
             names.push_str(if names.is_empty() { "" } else { ", " });

@@ -1,8 +1,8 @@
-//! A bitmap of blocks, as the core answers `BlockKind::Extents`, seen as runs of equal bits.
+//! Converts a bitmap of blocks, the answer to `BlockKind::Extents`, to runs of equal bits.
 //!
-//! Invariants: the runs' lengths are never 0, neighbours differ, and their sum is exactly the
-//! range's length: the first and the last are cut where the range starts and ends within a block.
-//! Works on whole bytes where it can: a gibibyte's bitmap is 32 KiB.
+//! Invariants: no run has length 0, neighbours differ, and the lengths add up to the length of the
+//! range: the first and the last run are cut where the range starts and ends within a block. Works
+//! on whole bytes where possible: the bitmap of 1 GiB has 32 KiB.
 
 use base::BLOCK;
 
@@ -10,14 +10,14 @@ use base::BLOCK;
 #[derive(Clone, Debug)]
 pub(crate) struct Runs<'a> {
     bits: &'a [u8],
-    /// The number of the range's first block, to which bit 0 belongs.
+    /// Number of the range's first block, which is bit 0 of the bitmap.
     first: u64,
     at: u64,
     end: u64,
 }
 
 impl<'a> Runs<'a> {
-    /// The runs of `at..at + len`; `None` when the bitmap is too short for it.
+    /// Creates the runs of `at..at + len`; `None` if the bitmap is too short.
     pub(crate) fn new(bits: &'a [u8], at: u64, len: u32) -> Option<Runs<'a>> {
         let (first, end) = (at / u64::from(BLOCK), at + u64::from(len));
         let blocks = end.div_ceil(u64::from(BLOCK)) - first;
@@ -30,7 +30,7 @@ impl<'a> Runs<'a> {
 }
 
 impl Iterator for Runs<'_> {
-    /// The run's length in bytes, and whether it holds data.
+    /// Length of the run in bytes, and whether it holds data.
     type Item = (u32, bool);
 
     fn next(&mut self) -> Option<(u32, bool)> {

@@ -1,35 +1,35 @@
-//! Cuts what a client sends into frames: once 4 bytes of client flags, then options (a head of 16
+//! Splits a client's stream into frames: first 4 bytes of client flags, then options (a head of 16
 //! bytes, and data) and requests (a head of 28 bytes, and for a write its data).
 //!
-//! Invariants: the cut depends on the bytes alone, not on how they arrived; a body is never longer
-//! than the limits say. The framer tells options from requests by their magic and doesn't know the
-//! phase: that an option comes where a request belongs is for the session to notice. It doesn't
-//! look at anything that no length depends on.
+//! Invariants: the result depends only on the bytes, not on how they arrived; a body is never
+//! longer than the limits allow. The framer distinguishes options from requests by their magic and
+//! does not know the phase: the session detects an option in place of a request. It only reads
+//! fields that determine lengths.
 
 use super::proto::*;
 use base::Limits;
 use seam::{FrameError, Framer, Framing};
 
-/// The longest data of an option, in bytes. The longest useful one carries an export's name and a
+/// The longest data of an option, in bytes. The longest useful data has the name of an export and a
 /// few queries, each of at most 4096 bytes.
 pub const OPTION_MAX: u32 = 64 << 10;
 
 /// The framer of one connection from an NBD client.
 #[derive(Clone, Debug)]
 pub struct NbdFramer {
-    /// The client flags, which have no magic, were there already.
+    /// True after the client flags, which have no magic.
     greeted: bool,
     payload: u32,
 }
 
 impl NbdFramer {
-    /// A framer at the connection's start.
+    /// Creates a framer for the start of a connection.
     pub fn new(limits: &Limits) -> NbdFramer {
         NbdFramer { greeted: false, payload: limits.nbd_payload }
     }
 }
 
-/// The body's length, if it is allowed to be that long.
+/// Returns the length of the body if it is allowed.
 fn body(len: u32, limit: u32) -> Result<usize, FrameError> {
     if len > limit { Err(FrameError::TooLong) } else { Ok(len as usize) }
 }
@@ -60,8 +60,8 @@ impl Framer for NbdFramer {
             }
             body(be32(start, 12), OPTION_MAX)?
         } else if be16(start, 6) == NBD_CMD_WRITE {
-            // The spec would like an error reply to a longer one, but skipping it means to read it,
-            // and we told the client the limit: so the connection ends.
+            // The spec asks for an error reply to a longer one, but the server would have to read
+            // all of it to skip it, and the client knows the limit. So the connection ends.
             body(be32(start, 24), self.payload)?
         } else {
             0

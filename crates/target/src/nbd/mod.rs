@@ -1,21 +1,22 @@
-//! The server side of NBD, after the specification's `doc/proto.md` ("the spec" below).
+//! The server side of NBD, according to the specification's `doc/proto.md` ("the spec" below).
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `proto` | the spec's numbers under the spec's names |
-//! | `framer` | cuts the client's stream into frames |
-//! | `export` | what the session wants to know about volumes |
-//! | `options` | the data of options, and the answers to them |
-//! | `request` | what is wrong with a request, or what it asks of the volume |
-//! | `extents` | a bitmap of blocks as runs |
+//! | `proto` | the constants of the spec under their names |
+//! | `framer` | splits the client's stream into frames |
+//! | `export` | the interface through which a session learns about volumes |
+//! | `options` | the data of options, and their answers |
+//! | `request` | validates requests, and translates them for the volume |
+//! | `extents` | converts a bitmap of blocks to runs |
 //! | `reply` | replies of the transmission phase |
-//! | `session` | the phases, what is in flight, flow control |
-//! | `negotiate` | the session's option haggling |
+//! | `session` | the phases, requests in flight, flow control |
+//! | `negotiate` | option haggling of the session |
 //!
-//! The owner of a link makes an [`NbdFramer`] and a [`Session`], calls [`Session::greet`], then
-//! feeds frames and completions and executes the [`Action`]s, in order.
+//! The owner of a link creates an [`NbdFramer`] and a [`Session`], calls [`Session::greet`], then
+//! feeds frames and completions and executes the [`Action`]s in order.
 //!
-//! Not here: TLS (refused), the experimental extended headers and resize extensions (refused), and
+//! Not supported: TLS, the experimental extended headers and resize extensions (all refused), and
+//! the oldstyle handshake, which the spec has retired.
 //! the oldstyle handshake, which the spec has retired.
 
 mod export;

@@ -1,10 +1,10 @@
-//! The session's first half: client flags and option haggling, up to the export that is served
-//! (spec: "Handshake", "Option types").
+//! The first part of a session: client flags and option haggling, up to the attached export (spec:
+//! "Handshake", "Option types").
 //!
-//! Invariants: an option is answered before the next one is looked at; whatever depends on which
-//! volumes exist is answered only from exports that were fetched after the option came; the only
-//! ways to transmission are `NBD_OPT_GO` and `NBD_OPT_EXPORT_NAME`. The encoding is in `options`;
-//! authentication is nowhere: who reaches the port may attach.
+//! Invariants: an option is answered before the next one is processed. Answers that depend on the
+//! existing volumes only use exports that were fetched after the option came. Only `NBD_OPT_GO` and
+//! `NBD_OPT_EXPORT_NAME` lead to transmission. The encoding is in `options`. There is no
+//! authentication: any client that can reach the port may attach.
 
 use super::export::{Export, Exports, resolve};
 use super::options::{Answer, InfoQuery, MetaQuery, exported_size, transmission_flags};
@@ -20,12 +20,12 @@ impl Session {
         if head.len() != 4 || be32(head, 0) & !KNOWN != 0 {
             return self.close(Some("unknown client flags"), out);
         }
-        // Who does not say that it knows the fixed newstyle may use it nevertheless ("Client flags").
+        // A client that does not announce the fixed newstyle may still use it ("Client flags").
         self.no_zeroes = be32(head, 0) & NBD_FLAG_C_NO_ZEROES != 0;
         self.phase = Phase::Options;
     }
 
-    /// An option of the client: answered at once, unless the answer depends on which volumes exist.
+    /// Handles an option. Answers at once unless the answer depends on which volumes exist.
     pub(super) fn option(&mut self, option: u32, data: Buf, pool: &BufPool, out: &mut Vec<Action>) {
         if self.stopping && option != NBD_OPT_ABORT {
             return refuse_shutdown(option, pool, out);
@@ -102,7 +102,7 @@ impl Session {
         });
     }
 
-    /// The old way in, which can't tell an error.
+    /// The old way to attach, which has no error reply.
     fn export_name(
         &mut self,
         name: &[u8],
@@ -157,7 +157,7 @@ impl Session {
     ) {
         let list = option == NBD_OPT_LIST_META_CONTEXT;
         if !list {
-            self.allocation = None; // Also if this fails.
+            self.allocation = None; // even if the option fails
         }
         let mut answer = Answer::new(option);
         if !self.structured {
@@ -181,9 +181,9 @@ impl Session {
     }
 }
 
-/// Refuses an option because the server is going away.
+/// Refuses an option because the server is shutting down.
 pub(super) fn refuse_shutdown(option: u32, pool: &BufPool, out: &mut Vec<Action>) {
-    // The answer to NBD_OPT_EXPORT_NAME has no form for an error: closing, which follows, says it.
+    // The answer to NBD_OPT_EXPORT_NAME can't express an error; the close that follows does.
     if option != NBD_OPT_EXPORT_NAME {
         let why = "the server is shutting down";
         Answer::new(option).finish(NBD_REP_ERR_SHUTDOWN, why, pool, out);

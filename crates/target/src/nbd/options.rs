@@ -1,10 +1,10 @@
-//! The data of options, and the answers to them (spec: "Fixed newstyle negotiation", "Option
-//! types", "Option reply types").
+//! The data of options, and their answers (spec: "Fixed newstyle negotiation", "Option types",
+//! "Option reply types").
 //!
-//! Invariants: data is taken only if it is exactly as long as its own lengths say; all replies to
-//! one option leave as one send, the last of them final. What an answer says about a volume comes
-//! from `export`; what it changes in the session, `session` decides. May allocate: negotiation is
-//! not the data path.
+//! Invariants: data is accepted only if its length is exactly what its own length fields say. All
+//! replies to one option are sent as one, with the final one last. Properties of volumes come from
+//! `export`; `session` makes the changes of its state. This code may allocate memory: negotiation
+//! is not on the data path.
 
 use super::export::Export;
 use super::proto::*;
@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use base::{BLOCK, SECTOR};
 use seam::{BufPool, Head};
 
-/// Takes an option's data apart; `None` as soon as it is too short.
+/// Parses an option's data. Methods return `None` if it is too short.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -31,7 +31,7 @@ impl<'a> Cursor<'a> {
         self.take(4).map(|b| be32(b, 0))
     }
 
-    /// A string with its length in front.
+    /// Returns a string that is preceded by its length.
     fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()? as usize;
         if len > STRING_MAX { None } else { self.take(len) }
@@ -47,7 +47,7 @@ pub(crate) struct InfoQuery<'a> {
 }
 
 impl<'a> InfoQuery<'a> {
-    /// `None` when the data is malformed.
+    /// Returns `None` if the data is malformed.
     pub(crate) fn parse(data: &'a [u8]) -> Option<InfoQuery<'a>> {
         let mut data = Cursor(data);
         let mut query =
@@ -56,7 +56,7 @@ impl<'a> InfoQuery<'a> {
             match data.u16()? {
                 NBD_INFO_NAME => query.wants_name = true,
                 NBD_INFO_DESCRIPTION => query.wants_description = true,
-                _ => {} // The export and the block sizes are told in any case, others never.
+                _ => {} // export and block sizes are always sent, others never
             }
         }
         data.0.is_empty().then_some(query)
@@ -67,18 +67,18 @@ impl<'a> InfoQuery<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MetaQuery<'a> {
     pub(crate) name: &'a [u8],
-    /// A query names `base:allocation`, or, in a list, means it among others.
+    /// True if a query names `base:allocation`, or, in a list, includes it.
     pub(crate) allocation: bool,
 }
 
 impl<'a> MetaQuery<'a> {
-    /// `None` when the data is malformed. `list`: no query at all, and `base:`, mean everything.
+    /// Returns `None` if the data is malformed. In a `list`, no query and `base:` mean all.
     pub(crate) fn parse(data: &'a [u8], list: bool) -> Option<MetaQuery<'a>> {
         let mut data = Cursor(data);
         let name = data.string()?;
         let queries = data.u32()?;
         let mut allocation = list && queries == 0;
-        // Every query takes 4 bytes at least, so this ends soon whatever the number claims.
+        // Every query has at least 4 bytes, so this ends soon whatever number the client claims.
         for _ in 0..queries {
             let query = data.string()?;
             allocation |= query == BASE_ALLOCATION || (list && query == b"base:");
@@ -94,12 +94,12 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// An answer without a reply yet.
+    /// Creates an answer without replies.
     pub(crate) fn new(option: u32) -> Answer {
         Answer { option, bytes: Vec::new() }
     }
 
-    /// Adds a reply whose data is these parts in a row.
+    /// Adds a reply whose data is the concatenation of these parts.
     pub(crate) fn reply(&mut self, kind: u32, parts: &[&[u8]]) {
         let len: usize = parts.iter().map(|p| p.len()).sum();
         self.bytes.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
@@ -109,14 +109,14 @@ impl Answer {
         parts.iter().for_each(|p| self.bytes.extend_from_slice(p));
     }
 
-    /// Adds one export's line of a list.
+    /// Adds one export to a list.
     pub(crate) fn server(&mut self, export: Export<'_>) {
         let len = (export.name.len() as u32).to_be_bytes();
         self.reply(NBD_REP_SERVER, &[&len, export.name.as_bytes(), export.description.as_bytes()]);
     }
 
-    /// Adds what is to be told about an export. The block sizes always are, because ours aren't
-    /// the defaults ("Size constraints").
+    /// Adds the properties of an export. They always include the block sizes, because these differ
+    /// from the defaults ("Size constraints").
     pub(crate) fn info(
         &mut self,
         query: &InfoQuery<'_>,
@@ -137,17 +137,17 @@ impl Answer {
         self.reply(NBD_REP_INFO, &[&NBD_INFO_BLOCK_SIZE.to_be_bytes(), &min, &preferred, &max]);
     }
 
-    /// Adds the metadata context, under this number.
+    /// Adds the metadata context with this number.
     pub(crate) fn context(&mut self, id: u32) {
         self.reply(NBD_REP_META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION]);
     }
 
-    /// Ends the answer: success.
+    /// Ends the answer with success.
     pub(crate) fn ack(self, pool: &BufPool, out: &mut Vec<Action>) {
         self.finish(NBD_REP_ACK, "", pool, out);
     }
 
-    /// Ends the answer with this final reply, and sends all of it.
+    /// Ends the answer with this final reply, and sends it.
     pub(crate) fn finish(mut self, kind: u32, text: &str, pool: &BufPool, out: &mut Vec<Action>) {
         self.reply(kind, &[text.as_bytes()]);
         let (head, body) = self.bytes.split_at(self.bytes.len().min(Head::MAX));
@@ -155,14 +155,14 @@ impl Answer {
     }
 }
 
-/// What of a volume's size a client can address.
+/// Returns the part of a volume's size that a client can address.
 pub(crate) fn exported_size(bytes: u64) -> u64 {
     bytes - bytes % u64::from(SECTOR)
 }
 
-/// What an export allows ("Transmission flags"). Many connections see one state, because an answer
-/// means durable and visible (rule R7); for the same reason flush and FUA cost nothing. Zeroing
-/// changes metadata only, hence is always fast.
+/// Returns the transmission flags of an export ("Transmission flags"). Many connections see one
+/// state, because an answer means durable and visible (rule R7); for the same reason flush and FUA
+/// cost nothing. Zeroing only changes metadata, so it is always fast.
 pub(crate) fn transmission_flags(read_only: bool, structured: bool) -> u16 {
     let mut flags =
         NBD_FLAG_HAS_FLAGS | NBD_FLAG_SEND_FLUSH | NBD_FLAG_SEND_FUA | NBD_FLAG_CAN_MULTI_CONN;

@@ -1,29 +1,30 @@
-//! The numbers of the protocol, named as in the spec; each group names its section there.
+//! The constants of the protocol under the names of the spec; each group names its section there.
 //! Everything on the wire is big-endian. No logic here.
-#![allow(missing_docs)] // The names are the spec's, and so is what they mean.
+#![allow(missing_docs)] // The spec defines the names and their meaning.
 
 // "Newstyle negotiation"
 /// ASCII `NBDMAGIC`; the spec also calls it `INIT_PASSWD`.
 pub const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
-/// ASCII `IHAVEOPT`: the greeting's second half, and the start of every option.
+/// ASCII `IHAVEOPT`: the second half of the greeting, and the start of every option.
 pub const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
-/// Zeros that end the answer to `NBD_OPT_EXPORT_NAME`, without `NBD_FLAG_C_NO_ZEROES`.
+/// Number of zeros at the end of the answer to `NBD_OPT_EXPORT_NAME`, without
+/// `NBD_FLAG_C_NO_ZEROES`.
 pub const EXPORT_NAME_ZEROES: usize = 124;
 /// Bytes of an option's head: magic, option, length.
 pub const OPTION_HEAD: usize = 16;
 
 // "Fixed newstyle negotiation"
-/// Starts every reply to an option.
+/// Start of every reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 
-// "Transmission", "Request message" and what follows
+// "Transmission", "Request message" and the following sections
 pub const NBD_REQUEST_MAGIC: u32 = 0x2560_9513;
 pub const NBD_SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub const NBD_STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 /// Bytes of a request's head.
 pub const REQUEST_HEAD: usize = 28;
 
-// "Terminology" on strings: no string is longer.
+// "Terminology" on strings: the longest string
 pub const STRING_MAX: usize = 4096;
 
 // "Handshake flags" and "Client flags"
@@ -106,24 +107,24 @@ pub const NBD_EOVERFLOW: u32 = 75;
 pub const NBD_ESHUTDOWN: u32 = 108;
 
 // "The `base:` metadata namespace"
-/// The one metadata context: which ranges hold data.
+/// The only metadata context: which ranges hold data.
 pub const BASE_ALLOCATION: &[u8] = b"base:allocation";
-/// Its number in status replies; any would do.
+/// Its number in status replies; the value is arbitrary.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 pub const NBD_STATE_HOLE: u32 = 1 << 0;
 pub const NBD_STATE_ZERO: u32 = 1 << 1;
 
-/// The two bytes at `at`, which the caller knows to be there.
+/// Returns the two bytes at `at`, which the caller knows to exist.
 pub(crate) fn be16(from: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(core::array::from_fn(|i| from[at + i]))
 }
 
-/// The four bytes at `at`, which the caller knows to be there.
+/// Returns the four bytes at `at`, which the caller knows to exist.
 pub(crate) fn be32(from: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(core::array::from_fn(|i| from[at + i]))
 }
 
-/// The eight bytes at `at`, which the caller knows to be there.
+/// Returns the eight bytes at `at`, which the caller knows to exist.
 pub(crate) fn be64(from: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(core::array::from_fn(|i| from[at + i]))
 }

@@ -2,8 +2,8 @@
 //! message", "Structured reply types").
 //!
 //! Invariants: one request gets one reply, and each reply is one send: a simple reply, or, once
-//! structured replies are agreed on, exactly one chunk, marked as the last. Only a status reply
-//! takes memory, from the pool; errors and their words fit the head.
+//! structured replies are negotiated, exactly one chunk, marked as the last. Only a status reply
+//! allocates memory, from the pool; errors and their texts fit into the head.
 
 use super::extents::Runs;
 use super::proto::*;
@@ -11,7 +11,7 @@ use super::session::Action;
 use core::fmt::{self, Display, Write};
 use seam::{Buf, BufPool, Head};
 
-/// A head in the making. What does not fit is cut off; only error texts can be that long.
+/// A head under construction.
 struct Bytes {
     len: usize,
     bytes: [u8; Head::MAX],
@@ -40,7 +40,7 @@ impl Bytes {
         self.put(&value.to_be_bytes())
     }
 
-    /// The head of a chunk with `len` bytes behind it, the last of its reply.
+    /// Adds the head of a chunk with `len` bytes of payload, the last one of its reply.
     fn chunk(&mut self, kind: u16, cookie: u64, len: u32) -> &mut Bytes {
         self.u32(NBD_STRUCTURED_REPLY_MAGIC).u16(NBD_REPLY_FLAG_DONE).u16(kind);
         self.u64(cookie).u32(len)
@@ -55,7 +55,7 @@ impl Bytes {
     }
 }
 
-/// The words of an error, as far as they fit behind a chunk's head, the error and their length.
+/// The text of an error, cut to the space after a chunk's head, the error and the length.
 struct Text {
     len: usize,
     bytes: [u8; Head::MAX - 26],
@@ -71,7 +71,7 @@ impl Write for Text {
     }
 }
 
-/// Success without data.
+/// Creates a reply for success without data.
 pub(crate) fn success(structured: bool, cookie: u64) -> Action {
     let mut head = Bytes::new();
     if structured {
@@ -82,7 +82,7 @@ pub(crate) fn success(structured: bool, cookie: u64) -> Action {
     head.send(Buf::EMPTY)
 }
 
-/// Failure; the words reach the client only with structured replies.
+/// Creates a reply for a failure. The text reaches the client only with structured replies.
 pub(crate) fn failure(structured: bool, cookie: u64, error: u32, why: &dyn Display) -> Action {
     let mut head = Bytes::new();
     if structured {
@@ -96,7 +96,7 @@ pub(crate) fn failure(structured: bool, cookie: u64, error: u32, why: &dyn Displ
     head.send(Buf::EMPTY)
 }
 
-/// What was read from `at` on.
+/// Creates a reply with the data that was read from `at` on.
 pub(crate) fn data(structured: bool, cookie: u64, at: u64, body: Buf) -> Action {
     let mut head = Bytes::new();
     if structured {
@@ -107,7 +107,7 @@ pub(crate) fn data(structured: bool, cookie: u64, at: u64, body: Buf) -> Action 
     head.send(body)
 }
 
-/// What `base:allocation` says about a range: at most `max` of its runs, at least one.
+/// Creates a reply with the `base:allocation` of a range: at most `max` of its runs, at least one.
 pub(crate) fn status(cookie: u64, runs: Runs<'_>, max: usize, pool: &BufPool) -> Action {
     let count = runs.clone().take(max.max(1)).count();
     let mut body = pool.alloc(count * 8);

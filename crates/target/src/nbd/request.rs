@@ -1,15 +1,15 @@
-//! What is wrong with a request, or what it asks of the volume (spec: "Request message", "Command
-//! flags", "Request types", "Error values").
+//! Validates a request, and translates it for the volume (spec: "Request message", "Command flags",
+//! "Request types", "Error values").
 //!
-//! Invariants: what passes is aligned, not empty, within the export, and carries no flag that its
-//! command doesn't know; nothing here keeps state. The core checks ranges again, because a volume
-//! may have changed its size since the client was told.
+//! Invariants: a request that passes is aligned, not empty, within the export, and has no flag that
+//! its command does not support. There is no state here. The client code of the mirror checks
+//! ranges again, because a volume may have changed its size since the client attached it.
 
 use super::proto::*;
 use base::{SECTOR, VolumeId};
 use seam::{BlockError, BlockKind};
 
-/// A request's head.
+/// The head of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     pub(crate) flags: u16,
@@ -20,7 +20,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// `None` when this is not a request's head.
+    /// Returns `None` if this is not the head of a request.
     pub(crate) fn parse(head: &[u8]) -> Option<Header> {
         if head.len() != REQUEST_HEAD || be32(head, 0) != NBD_REQUEST_MAGIC {
             return None;
@@ -34,54 +34,55 @@ impl Header {
         })
     }
 
-    /// How many bytes follow the head.
+    /// Returns the number of bytes that follow the head.
     pub(crate) fn body_len(&self) -> usize {
         if self.command == NBD_CMD_WRITE { self.len as usize } else { 0 }
     }
 
-    /// True when this flag is set.
+    /// Returns true if this flag is set.
     pub(crate) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// What the client was told about the export that it attached.
+/// The export that the client attached, as the client was told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attached {
     pub(crate) volume: VolumeId,
     pub(crate) size: u64,
     pub(crate) read_only: bool,
-    /// Structured replies were agreed on.
+    /// True if structured replies were negotiated.
     pub(crate) structured: bool,
-    /// So was `base:allocation`, for this export.
+    /// True if `base:allocation` was negotiated for this export.
     pub(crate) allocation: bool,
     /// The largest payload, in bytes.
     pub(crate) payload: u32,
 }
 
-/// Why a request is refused: an error value of the spec, and words.
+/// The reason why a request is refused: an error value of the spec, and a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refusal {
     pub(crate) error: u32,
     pub(crate) why: &'static str,
 }
 
-/// What to do with a request that is in order.
+/// What to do with a valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Answer it with success; there is nothing to do.
     Succeed,
-    /// Ask the volume.
+    /// Send it to the volume.
     Ask {
         kind: BlockKind,
         len: u32,
-        /// Bytes of memory that it holds, up to its reply.
+        /// Bytes of memory that it holds until its reply.
         cost: u32,
     },
 }
 
-/// The longest range, in bytes, that one request for extents looks at: bounded work, and an answer
-/// within the payload limit even if every other block is a hole. A client asks on behind it.
+/// Returns the longest range, in bytes, that one request for extents covers. This bounds the work,
+/// and keeps the answer within the payload limit even if every other block is a hole. The client
+/// asks for the rest with another request.
 fn extents_max(payload: u32) -> u32 {
     (1 << 30).min((payload / 8).saturating_mul(4096)).max(4096)
 }
@@ -90,7 +91,7 @@ fn refuse<T>(error: u32, why: &'static str) -> Result<T, Refusal> {
     Err(Refusal { error, why })
 }
 
-/// The flags that a command knows. FUA is known to all ("Command flags", bit 0).
+/// Returns the flags that a command supports. All support FUA ("Command flags", bit 0).
 fn known_flags(command: u16, structured: bool) -> Option<u16> {
     let own = match command {
         NBD_CMD_READ if structured => NBD_CMD_FLAG_DF,
@@ -141,7 +142,8 @@ pub(crate) fn check(header: &Header, export: &Attached) -> Result<Step, Refusal>
     let (kind, len, cost) = match command {
         NBD_CMD_READ => (BlockKind::Read, len, len),
         NBD_CMD_WRITE => (BlockKind::Write, len, len),
-        // The spec lets a discard be anything between nothing and zeroing; here it is both.
+        // The spec allows a discard to do anything between nothing and zeroing. Here it frees the
+        // space and zeroes.
         NBD_CMD_TRIM => (BlockKind::Zero { hole: true }, len, 0),
         NBD_CMD_WRITE_ZEROES => {
             (BlockKind::Zero { hole: !header.has(NBD_CMD_FLAG_NO_HOLE) }, len, 0)
@@ -150,18 +152,18 @@ pub(crate) fn check(header: &Header, export: &Attached) -> Result<Step, Refusal>
             let len = len.min(extents_max(export.payload));
             (BlockKind::Extents, len, len / 512)
         }
-        _ => return Ok(Step::Succeed), // NBD_CMD_CACHE: nothing to load ahead.
+        _ => return Ok(Step::Succeed), // NBD_CMD_CACHE: there is nothing to prefetch
     };
     Ok(Step::Ask { kind, len, cost })
 }
 
-/// The error value for what the core says.
+/// Returns the error value of the spec for an error of the volume.
 pub(crate) fn error_value(header: &Header, export: &Attached, error: BlockError) -> u32 {
     match (error, header.command) {
         (BlockError::OutOfRange, NBD_CMD_WRITE | NBD_CMD_WRITE_ZEROES) => NBD_ENOSPC,
         (BlockError::Full, _) => NBD_ENOSPC,
-        // EOVERFLOW is kept for what a client may try again in smaller pieces: structured reads,
-        // and commands without payload; but never for a fast zero.
+        // EOVERFLOW only applies to requests that a client may retry in smaller pieces: structured
+        // reads, and commands without payload; but never a fast zero.
         (BlockError::TooBig, NBD_CMD_READ) if export.structured => NBD_EOVERFLOW,
         (BlockError::TooBig, NBD_CMD_TRIM | NBD_CMD_BLOCK_STATUS) => NBD_EOVERFLOW,
         (BlockError::TooBig, NBD_CMD_WRITE_ZEROES) if !header.has(NBD_CMD_FLAG_FAST_ZERO) => {

@@ -1,17 +1,17 @@
-//! One client's connection: its phases, what is in flight, and when to stop reading from it.
+//! The session of one client's connection: its phases, the requests in flight, and flow control.
 //!
 //! Invariants:
-//! - Frames take effect in the order in which they came. One that can't yet (fresh exports are
-//!   awaited, or too much is in flight) waits in the backlog, and so do all behind it.
-//! - Every request gets exactly one reply, when it is done: order of completion, not of arrival.
+//! - Frames take effect in the order in which they came. A frame that has to wait (for fresh
+//!   exports, or because too much is in flight) goes to the backlog, and so do all frames after it.
+//! - Every request gets exactly one reply when it is done, in the order of completion.
 //! - At most `Limits::nbd_requests` are in flight, and their memory is at most twice
-//!   `Limits::nbd_payload`, or the connection's share, before the last one is added. Writes that wait for space don't count, up to
-//!   [`WAITING`] of them and eight times `Limits::nbd_payload`: so reads, discards and flushes behind
-//!   them go on.
-//! - After [`Action::Close`] no action follows.
+//!   `Limits::nbd_payload`, or the connection's share, before the last one is added. Writes that
+//!   wait for space do not count, up to [`WAITING`] of them and eight times `Limits::nbd_payload`:
+//!   so reads, discards and flushes behind them continue.
+//! - No action follows [`Action::Close`].
 //!
-//! Option haggling is in `negotiate`. The session does not retry, order or cache anything, nor wait for durability: an answer of the core means
-//! durable (rule R7), so flush and FUA need nothing of their own.
+//! Option haggling is in `negotiate`. The session does not retry, order or cache anything, and does
+//! not wait for durability: a completion means durable (rule R7), so flush and FUA are trivial.
 
 use super::export::Exports;
 use super::extents::Runs;
@@ -25,44 +25,45 @@ use base::mutant::{self, Mutant};
 use base::{Limits, Slab, VolumeId};
 use seam::{BlockError, BlockRequest, Buf, BufPool, Head};
 
-/// Frames that may wait. Far more than any client has outstanding; the driver was told to pause
-/// when the first came.
+/// Most frames in the backlog. That is far more than any client has outstanding; the driver was
+/// told to pause when the first frame had to wait.
 const BACKLOG_FRAMES: usize = 16 << 10;
 
-/// Frames, and bytes of their bodies, that may wait before a volume is attached.
+/// Most frames in the backlog before a volume is attached.
 const OPTIONS_FRAMES: usize = 64;
+/// Most bytes of their bodies.
 const OPTIONS_BYTES: u64 = 4 * super::framer::OPTION_MAX as u64;
 
-/// Writes of one connection that may wait for space beside what is in flight.
+/// Most writes of one connection that may wait for space besides the requests in flight.
 pub const WAITING: usize = 1024;
 
-/// What the session asks of its owner. To be done in the order given.
+/// What the session asks its owner to do, in the order given.
 #[derive(Debug)]
 pub enum Action {
     /// Send this to the client.
     Send {
-        /// First the head,
+        /// The head, which is sent first.
         head: Head,
-        /// then the body.
+        /// The body, which is sent after the head.
         body: Buf,
     },
-    /// Ask the core, and answer with [`Session::done`].
+    /// Execute a request, and answer with [`Session::done`].
     Request {
-        /// Names the request until then.
+        /// Id of the request until then.
         tag: u64,
-        /// What is wanted.
+        /// The request.
         request: BlockRequest,
     },
-    /// Get to know which volumes there are now, then call [`Session::refreshed`]: an answer depends
-    /// on it, and a volume may have been created a moment ago.
+    /// Fetch the present list of volumes, then call [`Session::refreshed`]: an answer depends on
+    /// it, and a volume may have been created a moment ago.
     Refresh,
-    /// Stop reading from the client. Frames that are there already may still be handed over.
+    /// Stop reading from the client. Frames that have already arrived may still be delivered.
     Pause,
-    /// Read from the client again.
+    /// Resume reading from the client.
     Resume,
-    /// Close the connection after what was sent, and drop the session.
+    /// Close the connection after everything that was sent, and drop the session.
     Close {
-        /// What the client did wrong; `None` when it or we wanted to part.
+        /// The client's error; `None` if the connection ends in order.
         why: Option<&'static str>,
     },
 }
@@ -75,13 +76,13 @@ pub(super) enum Phase {
     Options,
     /// Transmission.
     Serving(Attached),
-    /// The client said goodbye: what is in flight ends, nothing is taken any more.
+    /// The client disconnected in order: requests in flight end, further frames are ignored.
     Ending(Attached),
     /// `Action::Close` was emitted.
     Closed,
 }
 
-/// A frame that waits for its turn.
+/// A frame in the backlog.
 #[derive(Debug)]
 struct Waiting {
     head: [u8; REQUEST_HEAD],
@@ -89,16 +90,16 @@ struct Waiting {
     body: Buf,
 }
 
-/// A request that the core works on.
+/// A request that the owner executes.
 #[derive(Debug)]
 struct InFlight {
     header: Header,
-    /// The length that the core was asked for.
+    /// The length of the request to the volume.
     len: u32,
     cost: u32,
-    /// The mutant answered it already.
+    /// True if the mutant has already answered it.
     answered: bool,
-    /// It waits for space, and doesn't count as in flight.
+    /// True if it waits for space, and does not count as in flight.
     waits: bool,
 }
 
@@ -119,9 +120,9 @@ pub struct Session {
     backlog_bytes: u64,
     flying: Slab<InFlight>,
     flying_bytes: u64,
-    /// What `flying_bytes` may be before the last request.
+    /// Limit on `flying_bytes` before the last request is added.
     share: u64,
-    /// Of those in flight, the ones that wait for space, and their bytes.
+    /// Number of requests that wait for space, and their bytes.
     waiting: usize,
     waiting_bytes: u64,
     paused: bool,
@@ -129,7 +130,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session for a connection that was just accepted.
+    /// Creates a session for a connection that was just accepted.
     pub fn new(limits: &Limits) -> Session {
         let requests = limits.nbd_requests.max(1) as usize;
         Session {
@@ -152,7 +153,7 @@ impl Session {
         }
     }
 
-    /// The server speaks first. To be called once, before anything else.
+    /// Sends the greeting, as the server speaks first. Call once, before anything else.
     pub fn greet(&mut self, out: &mut Vec<Action>) {
         let mut head = [0; 18];
         head[..8].copy_from_slice(&NBDMAGIC.to_be_bytes());
@@ -161,10 +162,10 @@ impl Session {
         out.push(Action::Send { head: Head::new(&head), body: Buf::EMPTY });
     }
 
-    /// Takes a frame, as [`super::NbdFramer`] cut it.
+    /// Handles a frame from [`super::NbdFramer`].
     pub fn frame(&mut self, head: &[u8], body: Buf, pool: &BufPool, out: &mut Vec<Action>) {
         if matches!(self.phase, Phase::Ending(_) | Phase::Closed) {
-            return; // A client may not send anything any more.
+            return; // the client may not send anything any more
         }
         if self.is_blocked() || !self.backlog.is_empty() {
             self.put_off(head, body, out);
@@ -174,8 +175,8 @@ impl Session {
         self.flow(out);
     }
 
-    /// Answers the option that [`Action::Refresh`] was about, from `exports`. If the owner could
-    /// not reach anybody, it shows what it knows.
+    /// Answers the option that caused [`Action::Refresh`], from `exports`. If the owner can't reach
+    /// an MDM, it passes the volumes that it knows.
     pub fn refreshed(&mut self, exports: &dyn Exports, pool: &BufPool, out: &mut Vec<Action>) {
         let Some((option, data)) = self.asked.take() else {
             return;
@@ -184,7 +185,7 @@ impl Session {
         self.drain(pool, out);
     }
 
-    /// Takes the core's answer to a request. One that isn't in flight (any more) is ignored.
+    /// Handles the completion of a request. A tag that is not in flight (any more) is ignored.
     pub fn done(
         &mut self,
         tag: u64,
@@ -215,8 +216,9 @@ impl Session {
         }
     }
 
-    /// This request waits for space: what is behind it needn't. `most` is how many bytes may come to wait. If there is
-    /// no room for it among those that wait, it counts as in flight until this is called again, and there is.
+    /// Records that this request waits for space, so that later requests need not wait for it.
+    /// `most` limits the bytes that wait in this way. If there is no room for the request among
+    /// those that wait, it counts as in flight until this is called again and there is room.
     pub fn waits(&mut self, tag: u64, most: u64, pool: &BufPool, out: &mut Vec<Action>) {
         let room = most.min(self.bytes_max() * 4 - self.waiting_bytes);
         let full = self.waiting >= WAITING;
@@ -231,29 +233,29 @@ impl Session {
         self.drain(pool, out);
     }
 
-    /// Bounds the bytes of requests that are in flight at a time, before the last one is added. What is in flight
-    /// already stays.
+    /// Limits the bytes of requests in flight, before the last one is added. Requests that are
+    /// already in flight stay.
     pub fn share(&mut self, bytes: u64) {
         self.share = bytes;
     }
 
-    /// True when this request is known to wait for space, or isn't in flight.
+    /// Returns true if this request is known to wait for space, or is not in flight.
     pub fn knows_wait(&self, tag: u64) -> bool {
         self.flying.get(tag).is_none_or(|op| op.waits)
     }
 
-    /// Writes that wait for space.
+    /// Returns the number of writes that wait for space.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Bytes of writes that wait for space.
+    /// Returns the bytes of writes that wait for space.
     pub fn waiting_bytes(&self) -> u64 {
         self.waiting_bytes
     }
 
-    /// Ends the session from our side: what is in flight ends, what comes is refused with
-    /// `NBD_ESHUTDOWN`, then the connection is closed.
+    /// Ends the session from the server's side: requests in flight end, further ones are refused
+    /// with `NBD_ESHUTDOWN`, then the connection is closed.
     pub fn shutdown(&mut self, pool: &BufPool, out: &mut Vec<Action>) {
         if matches!(self.phase, Phase::Closed) {
             return;
@@ -268,7 +270,7 @@ impl Session {
         }
     }
 
-    /// The volume that the client has attached, and the size that it was told.
+    /// Returns the volume that the client has attached, and the size that the client was told.
     pub fn attached(&self) -> Option<(VolumeId, u64)> {
         match self.phase {
             Phase::Serving(export) | Phase::Ending(export) => Some((export.volume, export.size)),
@@ -276,12 +278,12 @@ impl Session {
         }
     }
 
-    /// How many requests the core works on.
+    /// Returns the number of requests in flight, including those that wait for space.
     pub fn in_flight(&self) -> usize {
         self.flying.len()
     }
 
-    /// True after [`Action::Close`].
+    /// Returns true after [`Action::Close`].
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed)
     }
@@ -292,12 +294,12 @@ impl Session {
         u64::from(self.payload) * 2
     }
 
-    /// Requests that are in flight and don't wait for space.
+    /// Returns the number of requests in flight that do not wait for space.
     fn active(&self) -> usize {
         self.flying.len() - self.waiting
     }
 
-    /// Bytes that may be in flight before the last request is added.
+    /// Returns how many bytes may be in flight before the last request is added.
     fn window(&self) -> u64 {
         self.bytes_max().min(self.share).max(1)
     }
@@ -306,7 +308,7 @@ impl Session {
         self.active() >= self.requests || self.flying_bytes >= self.window()
     }
 
-    /// True when the next frame has to wait.
+    /// Returns true if the next frame has to wait.
     fn is_blocked(&self) -> bool {
         self.asked.is_some() || (self.is_full() && !self.stopping)
     }
@@ -330,7 +332,7 @@ impl Session {
         self.backlog_bytes = bytes;
     }
 
-    /// Takes from the backlog what can be taken.
+    /// Processes frames of the backlog until one has to wait.
     fn drain(&mut self, pool: &BufPool, out: &mut Vec<Action>) {
         while !self.is_blocked() {
             let Some(Waiting { head, len, body }) = self.backlog.pop_front() else {
@@ -342,7 +344,7 @@ impl Session {
         self.flow(out);
     }
 
-    /// Tells the driver to stop reading, or to go on, where that has changed.
+    /// Tells the driver to pause or resume reading if that has changed.
     fn flow(&mut self, out: &mut Vec<Action>) {
         if matches!(self.phase, Phase::Ending(_) | Phase::Closed) {
             return;
@@ -433,7 +435,7 @@ impl Session {
     }
 }
 
-/// The reply to a request that the core has answered.
+/// Returns the reply to a completed request.
 fn answer(
     op: &InFlight,
     export: &Attached,

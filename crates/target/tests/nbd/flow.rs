@@ -1,4 +1,4 @@
-//! What is in flight: limits, order, and every way to end.
+//! Requests in flight: limits, order, and all ways to end.
 
 use crate::rig::*;
 use base::Limits;
@@ -20,7 +20,7 @@ fn replies_come_in_order_of_completion() {
     let tags: Vec<u64> = rig.asked.drain(..).map(|(tag, _)| tag).collect();
     for i in [2, 0, 1] {
         rig.done_tag(tags[i], Ok(&[0; 512]));
-        rig.done_tag(tags[i], Ok(&[0; 512])); // The second time nobody waits for it.
+        rig.done_tag(tags[i], Ok(&[0; 512])); // the second completion is ignored
     }
     assert_eq!(cookies(&mut rig), [3, 1, 2]);
 }
@@ -91,7 +91,7 @@ fn a_disconnect_waits_for_what_is_in_flight() {
         assert!(!rig.session.is_closed());
         rig.done(Ok(&[0; 512]));
     }
-    // The fifth had waited; it came before the disconnect, so it is served. What came after is not.
+    // The fifth request waited. It came before the disconnect, so it is served; later ones are not.
     rig.done(Ok(&[0; 512]));
     assert_eq!((rig.told(), rig.asked.len()), (vec![Told::Close(None)], 0));
     assert_eq!(cookies(&mut rig), [1, 2, 3, 4, 5]);

@@ -1,4 +1,4 @@
-//! The NBD session, tested from outside as a client would see it.
+//! Tests of the NBD session from the outside, as a client sees it.
 
 mod flow;
 mod negotiation;

@@ -69,7 +69,7 @@ fn options_get_exactly_these_replies() {
             false,
             vec![(NBD_REP_ERR_UNSUP, text("this server does not know this option"))],
         ),
-        // INFO: what was asked for, and the block sizes in any case.
+        // INFO: the requested properties, and always the block sizes.
         (
             NBD_OPT_INFO,
             info(b"a", &[]),
@@ -159,7 +159,7 @@ fn options_get_exactly_these_replies() {
         assert_eq!(rig.ask(&option(number, &data)), expected, "option {number} with {data:x?}");
         assert!(rig.session.attached().is_none());
         assert!(!rig.session.is_closed());
-        // Still haggling, whatever it was.
+        // The session is still in option haggling.
         assert_eq!(rig.ask(&option(NBD_OPT_STRUCTURED_REPLY, &[])), ack(8));
     }
 }
@@ -173,7 +173,7 @@ fn go_attaches_and_names_what_is_read_only() {
     ]);
     let reply = rig.ask(&option(NBD_OPT_GO, &info(b"b", &[2])));
     let expected = [
-        // Neither trim nor zeroing; not the 100 bytes that no sector holds.
+        // Neither trim nor zeroing; without the last 100 bytes, which do not fill a sector.
         option_reply(7, 3, &export_info(0x010f)),
         option_reply(7, 3, &[hex("0002"), b"golden image".to_vec()].concat()),
         option_reply(7, 3, &hex(SIZES)),
@@ -218,7 +218,7 @@ fn the_default_export_is_the_only_volume_or_an_error_that_helps() {
     rig.volumes = Volumes(vec![(1, 512, false, "a", ""), (2, 512, false, "b", "")]);
     let two = b"there are 2 volumes, so there is no default: connect to one by its name (a, b)";
     assert_eq!(rig.ask(&option(NBD_OPT_GO, &info(b"", &[]))), option_reply(7, unknown, two));
-    // However many there are, the words are no longer than the spec allows.
+    // With any number of volumes, the text is no longer than the spec allows.
     let name: &'static str = "n".repeat(200).leak();
     rig.volumes = Volumes((1..1000).map(|i| (i, 512, false, name, "")).collect());
     let reply = rig.ask(&option(NBD_OPT_GO, &info(b"", &[])));
@@ -242,7 +242,7 @@ fn options_wait_for_fresh_exports_and_see_the_newest_volume() {
     rig.volumes = Volumes(vec![]);
     rig.feed(&option(NBD_OPT_GO, &info(b"new", &[])));
     assert_eq!((rig.told(), rig.sent()), (vec![Told::Refresh], vec![]));
-    // A client that does not wait for the answer: its frames do.
+    // The client does not wait for the answer: its frames do.
     rig.feed(&request(0, NBD_CMD_READ, 1, 0, 512));
     rig.feed(&request(0, NBD_CMD_FLUSH, 2, 0, 0));
     assert_eq!((rig.told(), rig.asked.len()), (vec![Told::Pause], 0));
@@ -260,7 +260,7 @@ fn options_wait_for_fresh_exports_and_see_the_newest_volume() {
 fn metadata_counts_only_for_the_export_that_it_was_selected_for() {
     let select = |name: &[u8]| option(NBD_OPT_SET_META_CONTEXT, &meta(name, &[b"base:allocation"]));
     let status = request(0, NBD_CMD_BLOCK_STATUS, 5, 0, 4096);
-    // What is sent before GO with "a", and whether the status is granted.
+    // The options that are sent before GO with "a", and whether the status is granted.
     let cases = [
         (vec![select(b"a")], true),
         (vec![select(b"")], false),
@@ -310,7 +310,7 @@ fn the_framer_refuses_what_is_no_nbd_or_too_long() {
         rig.feed(&bytes);
         assert_eq!(rig.garbage, Some(why), "{bytes:x?}");
     }
-    // A read may name any length: it has no body.
+    // A read may have any length: it has no body.
     let mut rig = Rig::serving(false, &Limits::SHIPPED);
     rig.feed(&request(0, NBD_CMD_READ, 1, 0, u32::MAX));
     assert_eq!(rig.garbage, None);

@@ -1,4 +1,4 @@
-//! What holds for any client: no panic, no dependence on how bytes arrive, one reply per request.
+//! Properties for any client: no panic, no dependence on how bytes arrive, one reply per request.
 
 use crate::rig::*;
 use base::Limits;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use target::nbd::NbdFramer;
 use target::nbd::proto::*;
 
-/// Cuts a stream that arrives in these pieces, as a driver does: it asks the framer once per frame.
+/// Splits a stream that arrives in these pieces, as a driver does: one frame per framer result.
 fn cut(stream: &[u8], pieces: &[usize]) -> (Vec<(usize, usize)>, Option<FrameError>) {
     let mut framer = NbdFramer::new(&Limits::TEST_MIN);
     let (mut frames, mut start, mut there) = (Vec::new(), 0, 0);
@@ -38,7 +38,7 @@ fn cut(stream: &[u8], pieces: &[usize]) -> (Vec<(usize, usize)>, Option<FrameErr
     }
 }
 
-/// Something that a client might send: sound, nearly sound, or nonsense.
+/// Returns something that a client might send: valid, nearly valid, or nonsense.
 fn anything() -> impl Strategy<Value = Vec<u8>> {
     let lengths = prop_oneof![Just(0u32), Just(512), Just(4096), Just(1 << 20), any::<u32>()];
     prop_oneof![
@@ -89,7 +89,7 @@ proptest! {
         rig.feed(&[0, 0, 0, flags]);
         for (frame, refreshes, done) in frames {
             let mut probe = rig.framer.clone();
-            // Nonsense may be half a frame: then the connection stops here.
+            // Nonsense may be half a frame; then the connection stops here.
             match probe.frame(&frame) {
                 Ok(Framing::Frame { head, body }) if head + body == frame.len() => {}
                 _ => break,
@@ -104,8 +104,8 @@ proptest! {
         }
     }
 
-    /// Whatever is asked, in whatever order and way the core answers: one reply per request, with
-    /// its cookie; the core never has more than the limit; and reading resumes in the end.
+    /// For any requests, and any order and kind of completions: there is one reply per request,
+    /// with its cookie; never more than the limit are in flight; and reading resumes in the end.
     #[test]
     fn every_request_gets_exactly_one_reply(
         structured in any::<bool>(),
@@ -137,7 +137,7 @@ proptest! {
             if *command == NBD_CMD_DISC {
                 continue;
             }
-            // Sizes that often reach the end, and are sometimes not aligned.
+            // Ranges that often reach the end of the volume, and sometimes are not aligned.
             let (at, len) = (at * (1 << 19), if *len == 39 { 700 } else { len * 16384 });
             let read = if *command == NBD_CMD_READ { len as usize } else { 0 };
             sizes.insert(cookie as u64, read);

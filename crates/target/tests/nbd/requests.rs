@@ -1,4 +1,4 @@
-//! Every kind of request: what it asks of the core, and its reply, byte by byte.
+//! Every kind of request: the resulting block request, and its reply, byte by byte.
 
 use crate::rig::*;
 use base::{Limits, VolumeId};
@@ -47,7 +47,7 @@ fn requests_ask_the_core_for_exactly_this() {
     use BlockKind::*;
     let (fua, fast) = (NBD_CMD_FLAG_FUA, NBD_CMD_FLAG_FAST_ZERO);
     let hole = Zero { hole: true };
-    // Flags, command, offset, length, what is asked for.
+    // Flags, command, offset, length, expected block request.
     let cases = [
         (0, NBD_CMD_READ, 0, 512, Read),
         (fua, NBD_CMD_READ, 16 * MIB - 512, 512, Read),
@@ -124,7 +124,7 @@ fn wrong_requests_are_refused_with_the_spec_s_error() {
         }
         assert!(rig.asked.is_empty() && !rig.session.is_closed());
     }
-    // Without structured replies there is neither DF nor a block status.
+    // Without structured replies there is neither DF nor block status.
     let mut rig = Rig::serving(false, &Limits::SHIPPED);
     assert_eq!(rig.ask(&request(df, NBD_CMD_READ, COOKIE, 0, 512)), simple(NBD_EINVAL));
     assert_eq!(rig.ask(&request(0, NBD_CMD_BLOCK_STATUS, COOKIE, 0, 512)), simple(NBD_EINVAL));
@@ -240,7 +240,7 @@ fn block_status_of_a_huge_range_is_cut_to_bounded_work() {
     let reply = rig.sent();
     assert_eq!(reply.len(), 20 + 4 + 8 * (1 << 18), "every other block is an extent");
 
-    // With a small payload limit the answer stays below it, even when the range is not aligned.
+    // With a small payload limit the answer stays below it, even if the range is not aligned.
     let limits = Limits { nbd_payload: 4096, ..Limits::SHIPPED };
     let mut rig = Rig::serving(true, &limits);
     rig.feed(&request(0, NBD_CMD_BLOCK_STATUS, COOKIE, 512, 8 << 20));

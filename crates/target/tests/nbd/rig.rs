@@ -1,5 +1,5 @@
-//! A client at one end and an owner at the other: feeds bytes through the framer into a session,
-//! executes its actions, and keeps what was sent and asked.
+//! A client on one side and an owner on the other: feeds bytes through the framer into a session,
+//! executes its actions, and records what it sends and asks for.
 
 use base::{Limits, VolumeId};
 use seam::{BlockError, BlockRequest, Buf, BufPool, FrameError, Framer, Framing};
@@ -24,7 +24,7 @@ impl Exports for Volumes {
     }
 }
 
-/// What an owner was told besides sends and requests.
+/// Actions of the session other than sends and requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
     Refresh,
@@ -38,7 +38,7 @@ pub struct Rig {
     pub framer: NbdFramer,
     pub pool: BufPool,
     pub volumes: Volumes,
-    /// Answers `Refresh` at once.
+    /// True if `Refresh` is answered at once.
     pub refreshes: bool,
     pub asked: Vec<(u64, BlockRequest)>,
     pub told: Vec<Told>,
@@ -49,7 +49,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A connection before its greeting, to a server with one volume `a` of 16 MiB.
+    /// Creates a connection before its greeting, to a server with one volume `a` of 16 MiB.
     pub fn new(limits: &Limits) -> Rig {
         Rig {
             session: Session::new(limits),
@@ -66,7 +66,7 @@ impl Rig {
         }
     }
 
-    /// In option haggling.
+    /// Creates a connection in option haggling.
     pub fn haggling() -> Rig {
         let mut rig = Rig::new(&Limits::SHIPPED);
         rig.greet();
@@ -76,7 +76,8 @@ impl Rig {
         rig
     }
 
-    /// In transmission with volume `a`; `structured` includes `base:allocation`.
+    /// Creates a connection in transmission with volume `a`; `structured` includes
+    /// `base:allocation`.
     pub fn serving(structured: bool, limits: &Limits) -> Rig {
         let mut rig = Rig::new(limits);
         rig.greet();
@@ -102,7 +103,7 @@ impl Rig {
         self.act();
     }
 
-    /// What the client received since the last call.
+    /// Returns the bytes that the client received since the last call.
     pub fn sent(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.sent)
     }
@@ -111,14 +112,14 @@ impl Rig {
         std::mem::take(&mut self.told)
     }
 
-    /// The client sends bytes.
+    /// Sends bytes from the client.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         while self.garbage.is_none() {
             match self.framer.frame(&self.input) {
                 Ok(Framing::Frame { head, body }) => {
                     if self.input.len() < head + body {
-                        // The framer was told that the frame is delivered, so wait for the rest here.
+                        // The framer counts the frame as delivered, so the rest has to be there.
                         panic!("tests feed whole frames");
                     }
                     let frame: Vec<u8> = self.input.drain(..head + body).collect();
@@ -136,14 +137,14 @@ impl Rig {
         }
     }
 
-    /// The owner has fresh exports.
+    /// Passes fresh exports to the session.
     pub fn refresh(&mut self) {
         let volumes = self.volumes.clone();
         self.session.refreshed(&volumes, &self.pool, &mut self.out);
         self.act();
     }
 
-    /// The core answers the request that was asked first.
+    /// Completes the oldest request.
     pub fn done(&mut self, result: Result<&[u8], BlockError>) {
         let (tag, _) = self.asked.remove(0);
         self.done_tag(tag, result);
@@ -165,13 +166,13 @@ impl Rig {
         self.act();
     }
 
-    /// One request and what the client gets without the core's help.
+    /// Sends one request, and returns what the client receives before any completion.
     pub fn ask(&mut self, request: &[u8]) -> Vec<u8> {
         self.feed(request);
         self.sent()
     }
 
-    /// A frame that no framer has seen.
+    /// Passes a frame that no framer has checked.
     pub fn raw(&mut self, head: &[u8], body: &[u8]) {
         let body = if body.is_empty() { Buf::EMPTY } else { self.pool.copy(body) };
         self.session.frame(head, body, &self.pool, &mut self.out);
@@ -206,12 +207,12 @@ impl Rig {
     }
 }
 
-/// An option as a client sends it.
+/// Returns an option as a client sends it.
 pub fn option(option: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT", &option.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// The data of `NBD_OPT_INFO` and `NBD_OPT_GO`.
+/// Returns the data of `NBD_OPT_INFO` and `NBD_OPT_GO`.
 pub fn info(name: &[u8], wants: &[u16]) -> Vec<u8> {
     let mut data = [&(name.len() as u32).to_be_bytes()[..], name].concat();
     data.extend_from_slice(&(wants.len() as u16).to_be_bytes());
@@ -219,7 +220,7 @@ pub fn info(name: &[u8], wants: &[u16]) -> Vec<u8> {
     data
 }
 
-/// The data of the two options on metadata contexts.
+/// Returns the data of the two options on metadata contexts.
 pub fn meta(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
     let mut data = [&(name.len() as u32).to_be_bytes()[..], name].concat();
     data.extend_from_slice(&(queries.len() as u32).to_be_bytes());
@@ -230,7 +231,7 @@ pub fn meta(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
     data
 }
 
-/// A request as a client sends it; a write carries `len` times `w`.
+/// Returns a request as a client sends it; a write carries `len` times `w`.
 pub fn request(flags: u16, command: u16, cookie: u64, at: u64, len: u32) -> Vec<u8> {
     let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
     bytes.extend_from_slice(&flags.to_be_bytes());
@@ -244,21 +245,21 @@ pub fn request(flags: u16, command: u16, cookie: u64, at: u64, len: u32) -> Vec<
     bytes
 }
 
-/// Bytes from hexadecimal digits; spaces don't count.
+/// Returns the bytes of hexadecimal digits; spaces are ignored.
 pub fn hex(digits: &str) -> Vec<u8> {
     let digits: Vec<u8> = digits.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     let digit = |d: u8| (d as char).to_digit(16).expect("a hexadecimal digit") as u8;
     digits.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
-/// A reply to an option.
+/// Returns a reply to an option.
 pub fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     let head = hex("0003e889045565a9");
     let len = (data.len() as u32).to_be_bytes();
     [&head[..], &option.to_be_bytes(), &kind.to_be_bytes(), &len, data].concat()
 }
 
-/// The structured error chunk.
+/// Returns the structured error chunk.
 pub fn error_chunk(cookie: u64, error: u32, why: &str) -> Vec<u8> {
     let mut bytes = hex("668e33ef 0001 8001");
     bytes.extend_from_slice(&cookie.to_be_bytes());
@@ -269,7 +270,7 @@ pub fn error_chunk(cookie: u64, error: u32, why: &str) -> Vec<u8> {
     bytes
 }
 
-/// One reply in a server's stream of transmission.
+/// One reply in a server's stream in the transmission phase.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reply {
     pub cookie: u64,
@@ -277,7 +278,7 @@ pub struct Reply {
     pub len: usize,
 }
 
-/// Takes a server's stream apart; `read_len` tells the length of a simple reply's data.
+/// Splits a server's stream into replies; `read_len` returns the length of a simple reply's data.
 pub fn replies(mut bytes: &[u8], read_len: &dyn Fn(u64) -> usize) -> Vec<Reply> {
     let mut list = Vec::new();
     let u32_at = |b: &[u8], at: usize| u32::from_be_bytes(b[at..at + 4].try_into().unwrap());

@@ -1,10 +1,10 @@
-//! Data of which no copy serves: what is told about it, and what people order.
+//! Data that no copy serves: reports about it, and orders of the operator.
 
 use super::map::GapInfo;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// "What of this volume can't be served?"
+/// Asks which parts of a volume can't be served.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DamageAsk {
     /// The volume.
@@ -12,28 +12,29 @@ pub struct DamageAsk {
     pub volume: String,
 }
 
-/// "Serve these volumes again, without what is lost."
+/// Orders that these volumes are served again without the lost data.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct AcceptLoss {
-    /// The volumes: all that have data in the groups that are lost.
+    /// The volumes: all that have data in the lost groups.
     #[prost(string, repeated, tag = "1")]
     pub volumes: Vec<String>,
-    /// Who orders it, for the record.
+    /// The person who orders it, for the record.
     #[prost(string, tag = "2")]
     pub by: String,
-    /// When: seconds since 1970, UTC.
+    /// Time of the order, in seconds since 1970, UTC.
     #[prost(uint64, tag = "3")]
     pub at: u64,
-    /// Not what is lost, which reads as zeros then, but what waits for a device that won't come back: an older copy that
-    /// is there is used, and what only that device had is given up.
+    /// False: accepts the loss of groups whose copies are all gone; they read as zeros. True: for
+    /// groups that wait for a device that will not come back, uses an older copy that is there, and
+    /// gives up the data that only that device had.
     #[prost(bool, tag = "4")]
     pub stale: bool,
-    /// What is lost is an error to read until it is written, instead of zeros.
+    /// Lost blocks are read errors until they are written, not zeros.
     #[prost(bool, tag = "5")]
     pub errors: bool,
 }
 
-/// Why nobody serves a group.
+/// Reason why no device serves a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
 #[repr(i32)]
 pub enum Unserved {
@@ -41,65 +42,65 @@ pub enum Unserved {
     Unknown = 0,
     /// Every copy is gone.
     Lost = 1,
-    /// Those that have every write are away.
+    /// The replicas that have every write are away.
     Away = 2,
-    /// After a recovery of the MDMs: it is not known who has every write.
+    /// After a recovery of the MDMs: it is not known which replica has every write.
     Doubt = 3,
 }
 
-/// A group that nobody serves.
+/// A group that no device serves.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct UnservedGroup {
-    /// Which.
+    /// The group.
     #[prost(uint32, tag = "1")]
     pub group: u32,
-    /// Why.
+    /// The reason.
     #[prost(enumeration = "Unserved", tag = "2")]
     pub why: i32,
-    /// Devices that have every write, or may have.
+    /// Devices that have every write, or may have it.
     #[prost(uint32, repeated, tag = "3")]
     pub waits_for: Vec<u32>,
-    /// Devices that are up, and have an older copy.
+    /// Devices that are up and have an older copy.
     #[prost(uint32, repeated, tag = "4")]
     pub stale: Vec<u32>,
 }
 
-/// A loss that somebody has accepted.
+/// A loss that the operator has accepted.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct AcceptedLoss {
-    /// Who.
+    /// The person who accepted it.
     #[prost(string, tag = "1")]
     pub by: String,
-    /// When: seconds since 1970, UTC.
+    /// Time, in seconds since 1970, UTC.
     #[prost(uint64, tag = "2")]
     pub at: u64,
-    /// Groups that began anew.
+    /// Groups that started again.
     #[prost(uint32, repeated, tag = "3")]
     pub groups: Vec<u32>,
-    /// With an older copy; otherwise empty.
+    /// True if they started with an older copy, false if empty.
     #[prost(bool, tag = "4")]
     pub stale: bool,
-    /// Empty blocks are errors to read; otherwise zeros.
+    /// True if empty blocks are read errors, false if they are zeros.
     #[prost(bool, tag = "5")]
     pub errors: bool,
 }
 
-/// What of a volume can't be served.
+/// The parts of a volume that can't be served.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct VolumeDamage {
-    /// Bytes of the volume.
+    /// Size of the volume in bytes.
     #[prost(uint64, tag = "1")]
     pub size: u64,
     /// The groups of its units, as in the map.
     #[prost(uint32, repeated, tag = "2")]
     pub slots: Vec<u32>,
-    /// Those of them that nobody serves.
+    /// Groups of these that no device serves.
     #[prost(message, repeated, tag = "3")]
     pub groups: Vec<UnservedGroup>,
-    /// Losses that were accepted before, the last ones.
+    /// The last losses that were accepted earlier.
     #[prost(message, repeated, tag = "4")]
     pub accepted: Vec<AcceptedLoss>,
-    /// What was lost and accepted, and is an error to read until it is written.
+    /// Parts whose loss was accepted, and that are read errors until they are written.
     #[prost(message, repeated, tag = "5")]
     pub gaps: Vec<GapInfo>,
 }

@@ -1,71 +1,73 @@
-//! The objects that people name, and orders about them: mappings of volumes, storage pools, protection domains,
-//! fault sets.
+//! Objects that people name, and orders about them: mappings of volumes, storage pools, protection
+//! domains, fault sets.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::Policy;
 
-/// What a client may do with a volume.
+/// The access of a client to a volume.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, prost::Enumeration)]
 #[repr(i32)]
 pub enum Access {
-    /// Everything.
+    /// Reading and writing.
     ReadWrite = 0,
-    /// Read.
+    /// Reading only.
     ReadOnly = 1,
 }
 
-/// A client's leave to use a volume.
+/// A client's permission to use a volume.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct GrantInfo {
-    /// The client; 0 where all are meant.
+    /// The client; 0 means all clients.
     #[prost(uint32, tag = "1")]
     pub sdc: u32,
-    /// What it may do.
+    /// The access that is allowed.
     #[prost(enumeration = "Access", tag = "2")]
     pub access: i32,
-    /// I/O of a lower generation is of a time before this leave was given, and is refused.
+    /// I/O of a lower generation was sent before this permission was given, and is refused.
     #[prost(uint32, tag = "3")]
     pub generation: u32,
 }
 
-/// Who may use a volume. Absent, as builds before mappings leave it: all may, for reading and writing.
+/// The clients that may use a volume. Absent, as in builds before mappings: all clients, for
+/// reading and writing.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct MappingInfo {
-    /// All clients; if it is absent, those of the list.
+    /// Permission of all clients. If it is absent, only those of the list have one.
     #[prost(message, optional, tag = "1")]
     pub all: Option<GrantInfo>,
-    /// These, each once.
+    /// Permissions of single clients, each client once.
     #[prost(message, repeated, tag = "2")]
     pub sdcs: Vec<GrantInfo>,
 }
 
-/// A client by its name, and what it may do.
+/// A client by name, and its access.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct MapTo {
     /// Its name; empty: all clients.
     #[prost(string, tag = "1")]
     pub sdc: String,
-    /// What it may do.
+    /// The access.
     #[prost(enumeration = "Access", tag = "2")]
     pub access: i32,
 }
 
-/// "Map a volume to these clients."
+/// Orders that a volume is mapped to these clients.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct MapAsk {
     /// The volume.
     #[prost(string, tag = "1")]
     pub volume: String,
-    /// To whom.
+    /// The clients.
     #[prost(message, repeated, tag = "2")]
     pub to: Vec<MapTo>,
-    /// And to nobody else from now on.
+    /// All other clients lose their mapping.
     #[prost(bool, tag = "3")]
     pub only: bool,
 }
 
-/// "Don't let these clients use the volume any more." Answered when no I/O of theirs can be done any more.
+/// Orders that these clients may no longer use the volume. Answered when none of their I/O can be
+/// executed any more.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct UnmapAsk {
     /// The volume.
@@ -74,7 +76,7 @@ pub struct UnmapAsk {
     /// The clients' names.
     #[prost(string, repeated, tag = "2")]
     pub sdcs: Vec<String>,
-    /// All clients.
+    /// True for all clients.
     #[prost(bool, tag = "3")]
     pub all: bool,
 }
@@ -93,7 +95,7 @@ pub enum ObjectKind {
     Sds = 3,
     /// A protection domain.
     Domain = 4,
-    /// A fault set: servers that share their fate.
+    /// A fault set: servers that fail together.
     FaultSet = 5,
     /// A storage pool.
     Pool = 6,
@@ -101,11 +103,11 @@ pub enum ObjectKind {
     System = 7,
 }
 
-/// What the devices of a storage pool are.
+/// The media of a storage pool's devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
 #[repr(i32)]
 pub enum Media {
-    /// Anything.
+    /// Any media.
     Any = 0,
     /// Hard disks.
     Hdd = 1,
@@ -113,7 +115,7 @@ pub enum Media {
     Ssd = 2,
 }
 
-/// How copies give way to clients: the numbers of a [`Policy`].
+/// How copies yield to clients: the numbers of a [`Policy`].
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct PolicyInfo {
     /// [`Policy::copies`].
@@ -147,7 +149,7 @@ impl From<Policy> for PolicyInfo {
 }
 
 impl From<PolicyInfo> for Policy {
-    /// As it is said; [`Policy::check`] tells whether that can be.
+    /// Takes the numbers unchecked; [`Policy::check`] validates them.
     fn from(p: PolicyInfo) -> Policy {
         let PolicyInfo { copies, always, rest, percent, micros, floor, within } = p;
         Policy { copies, always, rest, percent, micros, floor, within }
@@ -160,35 +162,35 @@ pub struct PoolInfo {
     /// Its id.
     #[prost(uint32, tag = "1")]
     pub id: u32,
-    /// How copies that replace a lost one give way to clients; absent: the default.
+    /// Policy for copies that replace a lost one; absent: the default.
     #[prost(message, optional, tag = "2")]
     pub rebuild: Option<PolicyInfo>,
-    /// The same for copies that only move.
+    /// Policy for copies that only move data; absent: the default.
     #[prost(message, optional, tag = "3")]
     pub rebalance: Option<PolicyInfo>,
-    /// Of each device, in percent, what is kept for copies that replace lost ones; absent: the default.
+    /// Percent of each device that is reserved for rebuilds; absent: the default.
     #[prost(uint32, optional, tag = "4")]
     pub spare: Option<u32>,
 }
 
-/// "Give it another name."
+/// Orders that an object is renamed.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RenameAsk {
-    /// What it is.
+    /// The kind of the object.
     #[prost(enumeration = "ObjectKind", tag = "1")]
     pub kind: i32,
     /// Its name.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// The new one.
+    /// Its new name.
     #[prost(string, tag = "3")]
     pub to: String,
 }
 
-/// "Make a protection domain, a fault set or a storage pool."
+/// Orders that a protection domain, a fault set or a storage pool is created.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct CreateObject {
-    /// What.
+    /// The kind of the object.
     #[prost(enumeration = "ObjectKind", tag = "1")]
     pub kind: i32,
     /// Its name.
@@ -197,27 +199,27 @@ pub struct CreateObject {
     /// The protection domain that it belongs to; empty: the only one.
     #[prost(string, tag = "3")]
     pub domain: String,
-    /// Of a pool: what its devices are.
+    /// For a pool: the media of its devices.
     #[prost(enumeration = "Media", tag = "4")]
     pub media: i32,
-    /// Of a pool: how many percent of it are for rebuilds only; absent: the default.
+    /// For a pool: percent of it that is reserved for rebuilds; absent: the default.
     #[prost(uint32, optional, tag = "5")]
     pub spare: Option<u32>,
-    /// Of a pool: how copies that replace a lost one give way to clients; absent: the default.
+    /// For a pool: policy for copies that replace a lost one; absent: the default.
     #[prost(message, optional, tag = "6")]
     pub rebuild: Option<PolicyInfo>,
-    /// The same for copies that only move.
+    /// For a pool: policy for copies that only move data; absent: the default.
     #[prost(message, optional, tag = "7")]
     pub rebalance: Option<PolicyInfo>,
-    /// Of a pool: new devices wait for an order.
+    /// For a pool: new devices wait for an order.
     #[prost(bool, tag = "8")]
     pub by_order: bool,
 }
 
-/// "Remove a protection domain, a fault set or a storage pool."
+/// Orders that a protection domain, a fault set or a storage pool is removed.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RemoveObject {
-    /// What.
+    /// The kind of the object.
     #[prost(enumeration = "ObjectKind", tag = "1")]
     pub kind: i32,
     /// Its name.
@@ -225,22 +227,22 @@ pub struct RemoveObject {
     pub name: String,
 }
 
-/// "Set what can be set of a storage pool."
+/// Changes settings of a storage pool. Absent fields keep their value.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct SetPool {
     /// Its name.
     #[prost(string, tag = "1")]
     pub pool: String,
-    /// How many percent of it are for rebuilds only.
+    /// Percent of it that is reserved for rebuilds.
     #[prost(uint32, optional, tag = "2")]
     pub spare: Option<u32>,
-    /// What its devices are.
+    /// The media of its devices.
     #[prost(enumeration = "Media", optional, tag = "3")]
     pub media: Option<i32>,
-    /// How copies that replace a lost one give way to clients.
+    /// Policy for copies that replace a lost one.
     #[prost(message, optional, tag = "4")]
     pub rebuild: Option<PolicyInfo>,
-    /// The same for copies that only move.
+    /// Policy for copies that only move data.
     #[prost(message, optional, tag = "5")]
     pub rebalance: Option<PolicyInfo>,
     /// New devices wait for an order.
@@ -248,10 +250,10 @@ pub struct SetPool {
     pub by_order: Option<bool>,
 }
 
-/// A protection domain, a fault set or a storage pool, as a status shows it.
+/// A protection domain, a fault set or a storage pool in the status.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ObjectStatus {
-    /// What it is.
+    /// The kind of the object.
     #[prost(enumeration = "ObjectKind", tag = "1")]
     pub kind: i32,
     /// Its id.
@@ -263,13 +265,13 @@ pub struct ObjectStatus {
     /// The protection domain that it belongs to.
     #[prost(string, tag = "4")]
     pub domain: String,
-    /// Servers of it, or with a device of it.
+    /// Number of its servers, or for a pool of servers with a device in it.
     #[prost(uint32, tag = "5")]
     pub servers: u32,
-    /// Devices of it.
+    /// Number of its devices.
     #[prost(uint32, tag = "6")]
     pub devices: u32,
-    /// Volumes of it.
+    /// Number of its volumes.
     #[prost(uint32, tag = "7")]
     pub volumes: u32,
     /// Bytes for data on its devices that are up.
@@ -278,22 +280,22 @@ pub struct ObjectStatus {
     /// Bytes in use.
     #[prost(uint64, tag = "9")]
     pub used: u64,
-    /// Of a pool: what its devices are.
+    /// For a pool: the media of its devices.
     #[prost(enumeration = "Media", tag = "10")]
     pub media: i32,
-    /// Of a pool: how many percent of it are for rebuilds only.
+    /// For a pool: percent of it that is reserved for rebuilds.
     #[prost(uint32, tag = "11")]
     pub spare: u32,
-    /// Of a pool: bytes that thick volumes have reserved, all copies.
+    /// For a pool: bytes that thick volumes have reserved, in all copies.
     #[prost(uint64, tag = "12")]
     pub reserved: u64,
-    /// Of a pool: how copies that replace a lost one give way to clients.
+    /// For a pool: policy for copies that replace a lost one.
     #[prost(message, optional, tag = "13")]
     pub rebuild: Option<PolicyInfo>,
-    /// The same for copies that only move.
+    /// For a pool: policy for copies that only move data.
     #[prost(message, optional, tag = "14")]
     pub rebalance: Option<PolicyInfo>,
-    /// Of a pool: new devices wait for an order.
+    /// For a pool: new devices wait for an order.
     #[prost(bool, tag = "15")]
     pub by_order: bool,
 }

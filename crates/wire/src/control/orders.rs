@@ -1,4 +1,4 @@
-//! What people and programs ask of the cluster, and what they are answered.
+//! Requests of people and programs to the cluster, and the answers.
 
 use super::{
     AcceptLoss, BackupAsk, CreateObject, DamageAsk, MapAsk, MapTo, RecoverMdm, RemoveObject,
@@ -7,10 +7,10 @@ use super::{
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What a person or program asks of the cluster.
+/// A request of a person or a program to the cluster.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AdminRequest {
-    /// The question or order.
+    /// The query or order.
     #[prost(
         oneof = "Ask",
         tags = "1, 2, 3, 4, 20, 30, 31, 32, 40, 41, 42, 50, 51, 52, 53, 54, 55, 80, 81, 82, 83"
@@ -21,10 +21,10 @@ pub struct AdminRequest {
 /// Kinds of [`AdminRequest`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Ask {
-    /// How is everything? Answered by `StatusInfo`.
+    /// Report the state of the cluster. Answered by `StatusInfo`.
     #[prost(message, tag = "1")]
     Status(StatusAsk),
-    /// Make a volume.
+    /// Create a volume.
     #[prost(message, tag = "2")]
     CreateVolume(CreateVolume),
     /// Grow a volume.
@@ -36,71 +36,71 @@ pub enum Ask {
     /// Scrub devices now.
     #[prost(message, tag = "20")]
     Scrub(ScrubAsk),
-    /// Have a device, or all of a server, removed; or not any more.
+    /// Remove a device or all devices of a server, or cancel that.
     #[prost(message, tag = "30")]
     Remove(RemoveAsk),
-    /// Put a server into maintenance, or end that.
+    /// Put a server into maintenance, or end the maintenance.
     #[prost(message, tag = "31")]
     Maintain(MaintainAsk),
-    /// Let new devices have copies.
+    /// Allow new devices to have copies.
     #[prost(message, tag = "32")]
     Admit(AdmitAsk),
-    /// Take an MDM into the cluster.
+    /// Add an MDM to the cluster.
     #[prost(message, tag = "40")]
     AddMdm(AddMdm),
-    /// Do without an MDM from now on.
+    /// Remove an MDM from the cluster.
     #[prost(message, tag = "41")]
     RemoveMdm(RemoveMdm),
-    /// Let another MDM lead.
+    /// Make another MDM the leader.
     #[prost(message, tag = "42")]
     SwitchMdm(SwitchMdm),
     /// Map a volume to clients.
     #[prost(message, tag = "50")]
     Map(MapAsk),
-    /// Don't let clients use a volume any more.
+    /// Forbid clients to use a volume any more.
     #[prost(message, tag = "51")]
     Unmap(UnmapAsk),
-    /// Give an object another name.
+    /// Rename an object.
     #[prost(message, tag = "52")]
     Rename(RenameAsk),
-    /// Make a protection domain, a fault set or a storage pool.
+    /// Create a protection domain, a fault set or a storage pool.
     #[prost(message, tag = "53")]
     CreateObject(CreateObject),
-    /// Remove one.
+    /// Remove a protection domain, a fault set or a storage pool.
     #[prost(message, tag = "54")]
     RemoveObject(RemoveObject),
-    /// Set what can be set of a storage pool.
+    /// Change settings of a storage pool.
     #[prost(message, tag = "55")]
     SetPool(SetPool),
-    /// Go on without the other MDMs, which are lost; or end that.
+    /// Continue without the other MDMs, which are lost; or end the recovery.
     #[prost(message, tag = "80")]
     RecoverMdm(RecoverMdm),
-    /// Tell all that an MDM knows.
+    /// Return the complete state of an MDM.
     #[prost(message, tag = "81")]
     Backup(BackupAsk),
-    /// What of a volume can't be served?
+    /// Report which parts of a volume can't be served.
     #[prost(message, tag = "82")]
     Damage(DamageAsk),
-    /// Serve volumes again without what is lost.
+    /// Serve volumes again without their lost data.
     #[prost(message, tag = "83")]
     AcceptLoss(AcceptLoss),
 }
 
-/// "Take an MDM into the cluster." It runs already, and belongs to none.
+/// Orders that an MDM is added to the cluster. It already runs, and belongs to no cluster.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AddMdm {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Where it listens, `ip:port`.
+    /// Its address, `ip:port`.
     #[prost(string, tag = "2")]
     pub address: String,
-    /// It is to lead only while no manager can.
+    /// True if it may lead only while no manager can.
     #[prost(bool, tag = "3")]
     pub tie_breaker: bool,
 }
 
-/// "Do without an MDM from now on."
+/// Orders that an MDM is removed from the cluster.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RemoveMdm {
     /// Its name.
@@ -108,92 +108,92 @@ pub struct RemoveMdm {
     pub name: String,
 }
 
-/// "Let another MDM lead."
+/// Orders that another MDM becomes the leader.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SwitchMdm {
-    /// Which; empty: the best one.
+    /// Name of the MDM; empty: the best one.
     #[prost(string, tag = "1")]
     pub name: String,
 }
 
-/// "How is everything?"
+/// Asks for the state of the cluster.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StatusAsk {}
 
-/// "Scrub a device, or all, now."
+/// Orders a scrub of a device, or of all devices.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ScrubAsk {
-    /// Which; 0: all.
+    /// The device; 0: all.
     #[prost(uint32, tag = "1")]
     pub device: u32,
 }
 
-/// "Have this removed, once what it holds is elsewhere", or "keep it".
+/// Orders that a device or server is removed once its data is elsewhere; or cancels that.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RemoveAsk {
-    /// A device; 0: all of a server.
+    /// The device; 0: all devices of a server.
     #[prost(uint32, tag = "1")]
     pub device: u32,
-    /// The server's name, if it is a server.
+    /// The server's name if a server is meant.
     #[prost(string, tag = "2")]
     pub server: String,
-    /// It stays after all.
+    /// True if it stays after all.
     #[prost(bool, tag = "3")]
     pub keep: bool,
 }
 
-/// "This device is no stranger: it may have copies."
+/// Orders that a new device may have copies.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AdmitAsk {
-    /// A device; 0: all of a server that wait.
+    /// The device; 0: all waiting devices of a server.
     #[prost(uint32, tag = "1")]
     pub device: u32,
-    /// The server's name, if it is a server.
+    /// The server's name if a server is meant.
     #[prost(string, tag = "2")]
     pub server: String,
 }
 
-/// "This server is about to be worked on", or "that is over".
+/// Puts a server into maintenance, or ends the maintenance.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct MaintainAsk {
     /// The server's name.
     #[prost(string, tag = "1")]
     pub server: String,
-    /// What it has moves away first.
+    /// True if its data has to move away first.
     #[prost(bool, tag = "2")]
     pub protected: bool,
-    /// It is over.
+    /// True to end the maintenance.
     #[prost(bool, tag = "3")]
     pub end: bool,
 }
 
-/// "Make a volume."
+/// Orders that a volume is created.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CreateVolume {
-    /// 1 to 31 characters: letters, digits, `-`, `_`, `.`.
+    /// Its name. 1 to 31 characters: letters, digits, `-`, `_`, `.`.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Bytes; rounded up to 1 MiB.
+    /// Size in bytes; rounded up to 1 MiB.
     #[prost(uint64, tag = "2")]
     pub size: u64,
-    /// Reserve space for all of it.
+    /// True if space for all of it is reserved.
     #[prost(bool, tag = "50")]
     pub thick: bool,
     /// The storage pool; empty: the only one.
     #[prost(string, tag = "51")]
     pub pool: String,
-    /// To whom it is mapped; if there is nobody, and `unmapped` is not set: to all.
+    /// The clients that it is mapped to. If there are none and `unmapped` is not set: all clients.
     #[prost(message, repeated, tag = "52")]
     pub to: Vec<MapTo>,
-    /// It is mapped to nobody.
+    /// True if it is mapped to no client.
     #[prost(bool, tag = "53")]
     pub unmapped: bool,
 }
 
-/// "Grow a volume."
+/// Orders that a volume grows.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ResizeVolume {
-    /// Which.
+    /// Name of the volume.
     #[prost(string, tag = "1")]
     pub name: String,
     /// Its new size in bytes, not below the present one; rounded up to 1 MiB.
@@ -201,22 +201,22 @@ pub struct ResizeVolume {
     pub size: u64,
 }
 
-/// "Delete a volume."
+/// Orders that a volume is deleted.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DeleteVolume {
-    /// Which.
+    /// Name of the volume.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Also if it is mapped to somebody, or in use.
+    /// Delete it even if it is mapped to a client, or in use.
     #[prost(bool, tag = "50")]
     pub unmap: bool,
 }
 
-/// Why an order is refused.
+/// Reason why an order is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
 #[repr(i32)]
 pub enum AdminError {
-    /// It is not: done.
+    /// The order was not refused: it is done.
     None = 0,
     /// A reason that this build does not know; see the text.
     Other = 1,
@@ -232,23 +232,23 @@ pub enum AdminError {
     Log = 6,
     /// Too few MDMs would be left, or the wrong ones.
     TooFewMdms = 7,
-    /// It is so already.
+    /// The requested state already exists.
     Already = 8,
-    /// Something uses it.
+    /// Something uses the object.
     InUse = 50,
     /// There is not enough space.
     NoSpace = 51,
-    /// It is done, and not everybody who has to know has confirmed it.
+    /// The order is done, but not every process that has to know has confirmed it.
     Unconfirmed = 52,
 }
 
 /// The answer to an [`AdminRequest`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AdminReply {
-    /// Why not, for programs.
+    /// The reason for a refusal, for programs.
     #[prost(enumeration = "AdminError", tag = "1")]
     pub error: i32,
-    /// Why not and what to do, for people.
+    /// The reason for a refusal and what to do, for people.
     #[prost(string, tag = "2")]
     pub text: String,
     /// The log index at which the order took effect.
@@ -257,10 +257,10 @@ pub struct AdminReply {
     /// The answer to `Status`.
     #[prost(message, optional, tag = "4")]
     pub status: Option<StatusInfo>,
-    /// The volume that was made or grown.
+    /// The volume that was created or grown.
     #[prost(message, optional, tag = "5")]
     pub volume: Option<VolumeStatus>,
-    /// The term of the MDM that leads, and answers: it never falls from one answer to the next.
+    /// The term of the leading MDM that answers. It never falls from one answer to the next.
     #[prost(uint64, tag = "30")]
     pub term: u64,
     /// The answer to `Backup`.

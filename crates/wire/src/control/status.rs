@@ -1,10 +1,10 @@
-//! What an MDM tells about the cluster: the answer to a question for its status.
+//! The state of the cluster as an MDM reports it: the answer to a status request.
 
 use super::{DeviceInfo, Heartbeat, MapTo, MdmInfo, ObjectStatus, RecoveryStatus};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// How everything is.
+/// The state of the cluster.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StatusInfo {
     /// The cluster.
@@ -13,7 +13,7 @@ pub struct StatusInfo {
     /// The map's version.
     #[prost(uint64, tag = "2")]
     pub map: u64,
-    /// Groups in all.
+    /// Total number of groups.
     #[prost(uint32, tag = "3")]
     pub groups: u32,
     /// Groups with fewer in-sync copies than wanted.
@@ -49,16 +49,16 @@ pub struct StatusInfo {
     /// Bytes per second copied lately.
     #[prost(uint64, tag = "14")]
     pub resync_rate: u64,
-    /// The MDM's process.
+    /// The MDM's process id.
     #[prost(uint32, tag = "15")]
     pub mdm_pid: u32,
     /// Bytes for data on devices that are up.
     #[prost(uint64, tag = "16")]
     pub bytes_capacity: u64,
-    /// There is not enough space; absent when there is.
+    /// Details on a lack of space; absent if there is none.
     #[prost(message, optional, tag = "20")]
     pub full: Option<FullStatus>,
-    /// Groups that get other replicas; absent when there is nothing of that.
+    /// Groups that get other replicas; absent if there are none.
     #[prost(message, optional, tag = "30")]
     pub moves: Option<MovesStatus>,
     /// Every MDM.
@@ -67,76 +67,76 @@ pub struct StatusInfo {
     /// Every protection domain, fault set and storage pool.
     #[prost(message, repeated, tag = "50")]
     pub objects: Vec<ObjectStatus>,
-    /// The cluster's name; empty: it has none.
+    /// The cluster's name; empty if it has none.
     #[prost(string, tag = "51")]
     pub name: String,
-    /// The last recovery of the MDMs; absent when there was none.
+    /// The last recovery of the MDMs; absent if there was none.
     #[prost(message, optional, tag = "80")]
     pub recovery: Option<RecoveryStatus>,
-    /// Servers that were not taken in lately.
+    /// Servers that were recently refused at registration.
     #[prost(message, repeated, tag = "90")]
     pub turned_away: Vec<TurnedAway>,
 }
 
-/// A server, or a device of one, that was not taken in.
+/// A server, or a device of one, that was refused at registration.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct TurnedAway {
     /// The name in its configuration.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// The device's place in the server, from 0.
+    /// Number of the device in the server, from 0.
     #[prost(uint32, tag = "2")]
     pub shard: u32,
-    /// Where it listens, `ip:port`; empty: it was turned away before it said so.
+    /// Its address, `ip:port`; empty if it was refused before it sent it.
     #[prost(string, tag = "3")]
     pub address: String,
-    /// Why, and what to do.
+    /// The reason, and what to do.
     #[prost(string, tag = "4")]
     pub why: String,
-    /// Since it was turned away last.
+    /// Seconds since the last refusal.
     #[prost(uint64, tag = "5")]
     pub seconds_ago: u64,
 }
 
-/// Copies that are made anew, move off devices that are to be removed, or to new ones.
+/// Copies that are rebuilt, or that move off devices to be removed, or to new devices.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct MovesStatus {
-    /// Groups that one replica comes to and another one leaves, now.
+    /// Groups that are currently replacing a replica.
     #[prost(uint32, tag = "1")]
     pub groups: u32,
     /// Groups that wait for that: they lack a copy, or have one on a device that is to be removed.
     #[prost(uint32, tag = "2")]
     pub waiting: u32,
-    /// About the bytes of these.
+    /// Approximate number of bytes in these.
     #[prost(uint64, tag = "3")]
     pub waiting_bytes: u64,
-    /// So many servers are away that no lost copy is made anew.
+    /// True if so many servers are away that no lost copy is rebuilt.
     #[prost(bool, tag = "4")]
     pub held_back: bool,
 }
 
-/// One MDM, as the leader sees it.
+/// One MDM, as seen by the leader.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct MdmStatus {
-    /// As in the map.
+    /// Its entry in the map.
     #[prost(message, optional, tag = "1")]
     pub info: Option<MdmInfo>,
-    /// It leads.
+    /// True if it leads.
     #[prost(bool, tag = "2")]
     pub leader: bool,
-    /// It counts. Otherwise it gets everything, and waits to be taken in.
+    /// True if it votes. Otherwise it receives the log, and waits until it is admitted.
     #[prost(bool, tag = "3")]
     pub voter: bool,
-    /// It was heard lately.
+    /// True if it was heard recently.
     #[prost(bool, tag = "4")]
     pub heard: bool,
-    /// How many entries it lacks, as far as is known.
+    /// Number of log entries that it lacks, as far as is known.
     #[prost(uint64, tag = "5")]
     pub behind: u64,
 }
 
-/// Writes find no space: clients hold them until there is some, by a volume that is deleted, data that is
-/// discarded, or a device that is added.
+/// Writes that find no space. Clients hold them until there is some, because a volume is deleted,
+/// data is discarded, or a device is added.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FullStatus {
     /// Devices on which a write found no space in the last seconds.
@@ -145,21 +145,22 @@ pub struct FullStatus {
     /// Operations that clients hold.
     #[prost(uint64, tag = "2")]
     pub held: u64,
-    /// Those of the devices that have their spare left, and keep it for copies that replace lost ones.
+    /// Devices of these that still have their spare, and reserve it for rebuilds.
     #[prost(uint32, repeated, tag = "3")]
     pub only_spare: Vec<u32>,
 }
 
-/// A device that takes long, as one device sees it: itself by its own operations, others by their answers.
+/// A slow device, as reported by one device: about itself by its own operations, about others by
+/// their answers.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct SlowDevice {
-    /// Which.
+    /// The device.
     #[prost(uint32, tag = "1")]
     pub device: u32,
-    /// Milliseconds, of lately.
+    /// Recent latency in milliseconds.
     #[prost(uint32, tag = "2")]
     pub ms: u32,
-    /// Of itself: for how many milliseconds none of its operations has ended, while some were to.
+    /// About itself: milliseconds for which none of its pending operations has ended.
     #[prost(uint32, tag = "3")]
     pub stands_ms: u32,
 }
@@ -167,19 +168,19 @@ pub struct SlowDevice {
 /// One device of one server.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DeviceStatus {
-    /// As in the map.
+    /// Its entry in the map.
     #[prost(message, optional, tag = "1")]
     pub info: Option<DeviceInfo>,
     /// The server's name.
     #[prost(string, tag = "2")]
     pub sds: String,
-    /// The shard in the server.
+    /// Number of the shard in the server.
     #[prost(uint32, tag = "3")]
     pub shard: u32,
-    /// The process.
+    /// The process id.
     #[prost(uint32, tag = "4")]
     pub pid: u32,
-    /// True when it has a session with the MDM.
+    /// True if it has a session with the MDM.
     #[prost(bool, tag = "5")]
     pub connected: bool,
     /// The last heartbeat.
@@ -191,25 +192,25 @@ pub struct DeviceStatus {
     /// Groups that it belongs to.
     #[prost(uint32, tag = "8")]
     pub replicas: u32,
-    /// Groups that a volume uses and of which it has the only copy that is in sync.
+    /// Groups in use by a volume of which it has the only in-sync copy.
     #[prost(uint32, tag = "9")]
     pub last_copies: u32,
-    /// Groups that it belongs to and that nobody serves.
+    /// Groups that it belongs to and that no device serves.
     #[prost(uint32, tag = "80")]
     pub unserved: u32,
-    /// Groups of which it is getting a copy.
+    /// Groups of which it is receiving a copy.
     #[prost(uint32, tag = "30")]
     pub coming: u32,
-    /// Groups that it leaves when the copy in its place is done.
+    /// Groups that it leaves when the replacing copy is complete.
     #[prost(uint32, tag = "31")]
     pub going: u32,
-    /// Milliseconds for which it is still held out, as it came and went too often.
+    /// Milliseconds left of its quarantine, for leaving and returning too often.
     #[prost(uint64, tag = "40")]
     pub quarantine_ms: u64,
-    /// Milliseconds that its operations, or its host's answers, take; 0: not long.
+    /// Latency of its operations, or of its host's answers, in milliseconds; 0: not slow.
     #[prost(uint32, tag = "41")]
     pub slow_ms: u32,
-    /// The other servers don't reach it.
+    /// True if the other servers can't reach it.
     #[prost(bool, tag = "42")]
     pub cut_off: bool,
     /// The server's protection domain.
@@ -221,7 +222,7 @@ pub struct DeviceStatus {
     /// The device's storage pool.
     #[prost(string, tag = "52")]
     pub pool: String,
-    /// The name that the server's processes give.
+    /// The name in the configuration of the server's processes.
     #[prost(string, tag = "53")]
     pub own: String,
 }
@@ -238,22 +239,22 @@ pub struct VolumeStatus {
     /// Its size in bytes.
     #[prost(uint64, tag = "3")]
     pub size: u64,
-    /// How many of its groups lack a copy.
+    /// Number of its groups that lack a copy.
     #[prost(uint32, tag = "4")]
     pub groups_degraded: u32,
-    /// How many of its groups have no copy.
+    /// Number of its groups that have no copy.
     #[prost(uint32, tag = "5")]
     pub groups_failed: u32,
-    /// How many groups it is striped over.
+    /// Number of groups that it is striped over.
     #[prost(uint32, tag = "6")]
     pub groups: u32,
     /// Its storage pool.
     #[prost(string, tag = "50")]
     pub pool: String,
-    /// Space for all of it is reserved.
+    /// True if space for all of it is reserved.
     #[prost(bool, tag = "51")]
     pub thick: bool,
-    /// To whom it is mapped; an empty name: all.
+    /// The clients that it is mapped to; an empty name means all.
     #[prost(message, repeated, tag = "52")]
     pub mapped: Vec<MapTo>,
 }
@@ -267,10 +268,10 @@ pub struct SdcStatus {
     /// Its name.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// The process.
+    /// The process id.
     #[prost(uint32, tag = "3")]
     pub pid: u32,
-    /// True when it has a session with the MDM.
+    /// True if it has a session with the MDM.
     #[prost(bool, tag = "4")]
     pub connected: bool,
     /// NBD addresses, as URIs without an export name.
@@ -279,7 +280,7 @@ pub struct SdcStatus {
     /// NBD connections.
     #[prost(uint32, tag = "6")]
     pub connections: u32,
-    /// Operations that it holds because there is no space.
+    /// Operations that wait because there is no space.
     #[prost(uint32, tag = "10")]
     pub held: u32,
     /// Devices that refuse it.

@@ -1,4 +1,5 @@
-//! Strangers, liars and vanishing clients: each gets an answer or a closed door, nobody else suffers.
+//! Strangers, forged input and vanishing clients: each gets an answer or is disconnected, and no
+//! other client suffers.
 
 use anyhow::{Context, Result, ensure};
 use std::io::Write;
@@ -9,7 +10,7 @@ use system::nbd::{self, closes, cmd};
 use system::probe::Probe;
 use system::{Cluster, Options, case, secs, tool, wire};
 
-/// Opens that a listener of our own protocol must survive, and end by itself.
+/// First bytes that a listener of the peer protocol must survive, and end by closing the link.
 fn openings() -> Vec<(&'static str, Vec<u8>)> {
     let garbage = b"GET / HTTP/1.1\r\nHost: gabion\r\n\r\n".repeat(8);
     let mut damaged = wire::hello();
@@ -46,11 +47,11 @@ fn strangers_on_our_ports_are_turned_away_and_io_goes_on() {
             for (what, bytes) in openings() {
                 let mut stream = TcpStream::connect(address)?;
                 stream.set_read_timeout(Some(secs(5)))?;
-                // The door may close while we still talk.
+                // The server may close the link while this side still sends.
                 let _ = stream.write_all(&bytes);
                 ensure!(closes(&mut stream, secs(5)), "{address} keeps the link after {what}");
             }
-            // Half a header, then gone; and one that stays and says nothing.
+            // Half a header and then a close; and a link that stays open without a frame.
             TcpStream::connect(address)?.write_all(&wire::hello()[..50])?;
             let silent = TcpStream::connect(address)?;
             probe.wait_ops(300)?;
@@ -119,7 +120,7 @@ fn broken_nbd_clients_harm_nobody() {
 
         oversized(&cluster)?;
 
-        // Gone in the middle of a request, and in the middle of many.
+        // Disconnects in the middle of a request, and in the middle of many.
         let mut vanishing = cluster.nbd("vol1")?;
         vanishing.send(cmd::WRITE, 0, 100 << 20, 1 << 20, &[1; 1000])?;
         drop(vanishing);
@@ -140,7 +141,7 @@ fn broken_nbd_clients_harm_nobody() {
     });
 }
 
-/// A request beyond the server's limit is refused; the connection may close, but only it.
+/// A request beyond the server's limit is refused. Its connection may close, but no other one.
 fn oversized(cluster: &Cluster) -> Result<()> {
     let mut nbd = cluster.nbd("vol1")?;
     ensure!(nbd.read(0, 64 << 20).is_err(), "64 MiB in one read");

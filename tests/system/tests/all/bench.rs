@@ -1,4 +1,4 @@
-//! Measurements run and print what they promise to print. No figure is judged: the machine is shared.
+//! Measurements run and print what they promise. Figures are not judged on a shared machine.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -11,7 +11,7 @@ use system::cluster::{is_running, signal};
 use system::run::binary;
 use system::{Cluster, Folder, Options, case, gabion, secs, wait};
 
-/// Runs a measurement and checks that these places hold numbers.
+/// Runs a measurement and checks that these JSON pointers lead to numbers.
 fn numbers(args: &[&str], places: &[&str]) -> Result<Value> {
     let json: Value = serde_json::from_str(&gabion(args)?.ok()?).context("--json is JSON")?;
     for place in places {
@@ -74,13 +74,13 @@ fn a_re_enacted_experiment_leaves_a_report_that_needs_no_other_file() {
         let dir = out.to_str().context("a temporary path is text")?;
         let args = ["bench", "esg", "--nodes", "3,6", "--rounds", "1", "--seconds", "0.3"];
         let printed = gabion([&args[..], &["--out", dir, "--json"]].concat())?;
-        // 7: a size could not be measured, which is about the machine.
+        // 7: a size could not be measured on this machine.
         ensure!([0, 7].contains(&printed.code), "{} {}", printed.code, printed.stderr);
         let written = fs::read_to_string(out.join("report.json"))?;
         let json: Value = serde_json::from_str(&written)?;
         ensure!(serde_json::from_str::<Value>(&printed.stdout)? == json, "--json prints the file");
         let rows = json["scaling"].as_array().context("a list")?;
-        // Two sizes, two layouts, two workloads.
+        // 2 sizes x 2 layouts x 2 workloads.
         ensure!(rows.len() == 8, "{json:#}");
         for row in rows.iter().filter(|row| row["note"].is_null()) {
             for field in ["nodes", "sds_per_process", "iops", "iops_per_node", "cpu_us_per_io"] {
@@ -114,7 +114,7 @@ fn loads_of_one_cluster_at_a_time_do_not_end_each_other() {
                 Err(_) => anyhow::bail!("a load panicked"),
             })
         })?;
-        // Which numbers they got depends on who else measures on this host now.
+        // The names depend on other measurements on this host.
         let status = cluster.status()?;
         let clients = status["sdc"].as_array().context("a list")?.iter();
         let names = clients.filter_map(|c| c["name"].as_str()).filter(|n| n.contains("-bench-"));
@@ -123,7 +123,7 @@ fn loads_of_one_cluster_at_a_time_do_not_end_each_other() {
     });
 }
 
-/// A measurement that a test ends; its temporary files are in the test's folder.
+/// A measurement that a test interrupts. Its temporary files are in the test's folder.
 struct Measuring {
     folder: Folder,
     child: Child,
@@ -142,7 +142,7 @@ impl Measuring {
         Ok(Measuring { folder, child })
     }
 
-    /// The directory of its cluster.
+    /// Returns the directory of its cluster.
     fn cluster(&self) -> Result<Option<PathBuf>> {
         for entry in fs::read_dir(self.folder.join(""))? {
             let path = entry?.path();
@@ -153,7 +153,7 @@ impl Measuring {
         Ok(None)
     }
 
-    /// The processes of its cluster.
+    /// Returns the processes of its cluster.
     fn daemons(&self) -> Result<Vec<u32>> {
         let Some(dir) = self.cluster()? else { return Ok(Vec::new()) };
         let files = fs::read_dir(dir.join("run"))?.filter_map(|f| Some(f.ok()?.path()));
@@ -163,7 +163,7 @@ impl Measuring {
         Ok(pids.collect())
     }
 
-    /// The processes that it has started itself: servers of the floor.
+    /// Returns the processes that it started itself: servers of the floor.
     fn children(&self) -> Result<Vec<u32>> {
         let parent = self.child.id();
         let all = fs::read_dir("/proc")?.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
@@ -175,7 +175,7 @@ impl Measuring {
         Ok(all.filter(is_child).collect())
     }
 
-    /// Ends it; nothing of it may be left.
+    /// Ends it, and checks that nothing is left.
     fn end(mut self, by: Signal) -> Result<()> {
         let (daemons, children) = (self.daemons()?, self.children()?);
         signal(self.child.id(), by)?;
@@ -190,7 +190,7 @@ impl Measuring {
 }
 
 impl Drop for Measuring {
-    /// A failed test leaves no cluster either.
+    /// Ends the measurement of a failed test, too.
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             let _ = signal(self.child.id(), Signal::TERM);
@@ -211,7 +211,7 @@ fn a_measurement_that_is_interrupted_leaves_nothing_behind() {
             })?;
             measuring.end(by)?;
         }
-        // While the cluster starts.
+        // Interrupted while the cluster starts.
         let measuring = Measuring::start(&args)?;
         wait("the MDM runs", secs(60), || Ok((!measuring.daemons()?.is_empty()).then_some(())))?;
         measuring.end(Signal::TERM)

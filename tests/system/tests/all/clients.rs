@@ -1,4 +1,4 @@
-//! The block clients that people have work against a volume, and every byte comes back.
+//! Common block clients work with a volume, and every byte comes back.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -60,7 +60,7 @@ fn nbdcopy_and_nbdkit_bring_back_every_byte() {
     case(|| {
         let cluster = Cluster::start(&Options { volumes: &["vol1:96MiB"], ..Options::default() })?;
         let (input, output) = (cluster.folder.join("in"), cluster.folder.join("out"));
-        // Some data, a hole, data that ends in the middle of a unit and of a block.
+        // Some data, a hole, and data that ends in the middle of a unit and of a block.
         let mut content = Random::new(1).bytes(40 * MIB as usize + 1234);
         content.resize(70 * MIB as usize, 0);
         content.extend(Random::new(2).bytes(26 * MIB as usize));
@@ -69,7 +69,7 @@ fn nbdcopy_and_nbdkit_bring_back_every_byte() {
         tool("nbdcopy", [&cluster.uri("vol1"), path(&output)])?.ok()?;
         ensure!(fs::read(&output)? == content, "nbdcopy brought back something else");
         cluster.verify("vol1", &content)?;
-        // nbdkit as a client of ours and a server of nbdcopy's.
+        // nbdkit as a client of Gabion and a server for nbdcopy.
         let line = format!(
             "nbdkit -U - nbd export=vol1 socket={} --run 'nbdcopy \"$uri\" {}'",
             cluster.socket().display(),

@@ -1,5 +1,5 @@
-//! `gabion demo exaforge`, in its short form: that it runs to its end and tells all of it. How fast it was says nothing
-//! on a machine that others share, so nothing of that is judged here.
+//! The short form of `gabion demo exaforge` runs to its end and reports everything. Speed on a
+//! shared machine says nothing, so it is not judged here.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -30,7 +30,7 @@ fn the_fifth_experiment_runs_to_its_end_without_an_error() {
         let sizes = ["--data", "64MiB", "--disk", "256MiB", "--seconds", "0.5"];
         let arguments = [&["demo", "exaforge", "--out", &out, "--json"], &sizes[..]].concat();
         let ran = gabion(arguments)?;
-        // 7: a rate was missed, as may be with so little data, and beside other tests.
+        // 7: a rate was missed, which may happen with so little data and beside other tests.
         ensure!(ran.code == 0 || ran.code == 7, "{ran:?}");
         let report: Value =
             serde_json::from_str(&ran.stdout).with_context(|| format!("{ran:?}"))?;
@@ -50,7 +50,7 @@ fn the_fifth_experiment_runs_to_its_end_without_an_error() {
             ensure!(begin >= end, "they come one after the other: {phase:#}");
             end = begin + number(phase, "/seconds")?;
         }
-        // What was away is made anew, and what was empty gets its share.
+        // Lost copies are rebuilt, and empty devices get their share.
         for moves in &phases[3..7] {
             ensure!(number(moves, "/moved_bytes")? > 0.0, "{moves:#}");
         }
@@ -76,7 +76,7 @@ fn the_fifth_experiment_runs_to_its_end_without_an_error() {
     });
 }
 
-/// Whether something is left beside the report.
+/// Returns true if there is anything besides the report.
 fn is_left(folder: &Folder) -> Result<bool> {
     let names = fs::read_dir(folder.join("report"))?.map(|e| Ok(e?.file_name()));
     let names: Vec<_> = names.collect::<Result<_>>()?;

@@ -1,4 +1,4 @@
-//! Clusters on several hosts: namespaces of this machine, and hosts that are reached over SSH.
+//! Clusters on several hosts: namespaces on this machine, and hosts that are reached over SSH.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -35,7 +35,7 @@ fn hosts_in_namespaces_lose_their_cable_and_their_server_and_nothing_else() {
         spaces.deploy(&["--down"])?.ok()?;
         spaces.deploy(&["--down"])?.fails(1, &["no cluster"])?;
         ensure!(!spaces.is_there()?, "a namespace or a cable is left");
-        // The same files, the same cluster.
+        // The same files give the same cluster.
         spaces.up()?;
         spaces.wait_state("healthy")?;
         spaces.nbd("v")?.verify(&content)
@@ -49,11 +49,11 @@ fn hosts_of_one_rack_never_have_both_copies() {
         let mut spaces = Spaces::of(&spaces::topology(4, "128MiB", "\"v:32MiB\"", rack))?;
         let content = Random::new(78).bytes(32 * MIB as usize);
         spaces.nbd("v")?.fill(&content)?;
-        // The whole rack that has no MDM.
+        // The whole rack without an MDM fails.
         spaces.signal("h2", "sds", Signal::KILL)?;
         spaces.signal("h4", "sds", Signal::KILL)?;
         spaces.nbd("v")?.verify(&content)?;
-        // The same topology again: the fault sets are there.
+        // The same topology again: the cluster remembers the fault sets.
         spaces.deploy(&["--down"])?.ok()?;
         spaces.up()?;
         spaces.wait_state("healthy")?;
@@ -83,12 +83,12 @@ fn volumes_lie_in_the_pools_that_a_topology_names() {
         let content = [79, 80].map(|seed| Random::new(seed).bytes(32 * MIB as usize));
         spaces.nbd("v")?.fill(&content[0])?;
         spaces.nbd("w")?.fill(&content[1])?;
-        // One of each domain, which is one more than a single domain of four could bear.
+        // One server of each domain fails. A single domain of four could survive only one failure.
         spaces.signal("h2", "sds", Signal::KILL)?;
         spaces.signal("h4", "sds", Signal::KILL)?;
         spaces.nbd("v")?.verify(&content[0])?;
         spaces.nbd("w")?.verify(&content[1])?;
-        // The same topology again: all of that is there.
+        // The same topology again: the cluster remembers pools and domains.
         spaces.deploy(&["--down"])?.ok()?;
         spaces.up()?;
         spaces.wait_state("healthy")?;
@@ -96,7 +96,7 @@ fn volumes_lie_in_the_pools_that_a_topology_names() {
     });
 }
 
-/// A topology with a manager, a manager and a tie-breaker.
+/// Returns a topology with two managers and a tie-breaker.
 fn three_mdms(topology: &str) -> String {
     let also = |text: &str, host: &str, role: &str| {
         let name = format!("name = \"{host}\"\n");
@@ -124,13 +124,13 @@ fn three_mdms_are_one_cluster_and_a_lost_log_begins_no_other_one() {
         wait("the others have another leader", secs(20), || {
             Ok(spaces.gabion(&["volume", "create", "w", "1MiB"])?.ok().ok())
         })?;
-        // It waits, empty: it began the cluster, and does not begin one again.
+        // The MDM is empty and waits: it began the cluster once, and does not begin another one.
         let ran = system::gabion(["status", "--mdm", &first])?;
         ensure!(ran.code == 5, "{ran:?}");
         spaces.gabion(&["mdm", "remove", "h1"])?.ok()?;
         spaces.gabion(&["mdm", "add", "h1", &first])?.ok()?;
         wait("all vote", secs(20), || Ok((roles()?.len() == 3).then_some(())))?;
-        // The whole cluster again, from its files.
+        // The whole cluster starts again from its files.
         spaces.deploy(&["--down"])?.ok()?;
         let (log, aside) =
             (spaces.file("h3/var/lib/gabion/mdm.log"), spaces.folder.join("aside.log"));
@@ -139,7 +139,7 @@ fn three_mdms_are_one_cluster_and_a_lost_log_begins_no_other_one() {
         let said = spaces.deploy(&[&file, "--local"])?;
         ensure!(said.code == 1 && said.stdout.contains("h3 has none"), "{said:?}");
         fs::rename(&aside, &log)?;
-        // A disk that was cloned, as virtual machines are.
+        // A cloned disk, as in cloned virtual machines.
         let (kept, disk) = (spaces.folder.join("aside.disk"), spaces.device("h2"));
         fs::rename(&disk, &kept)?;
         tool("cp", ["--sparse=always", &spaces.device("h1"), &disk])?.ok()?;
@@ -151,7 +151,7 @@ fn three_mdms_are_one_cluster_and_a_lost_log_begins_no_other_one() {
     });
 }
 
-/// An SSH server that lets this test in, and an `ssh` that knows it.
+/// An SSH server that accepts this test, and an `ssh` that knows the server.
 struct Sshd {
     server: Child,
     program: PathBuf,
@@ -179,7 +179,7 @@ impl Sshd {
             file("user.pub")
         );
         fs::write(folder.join("sshd_config"), config)?;
-        fs::create_dir_all("/run/sshd")?; // where it shuts itself in; some systems make it at boot only
+        fs::create_dir_all("/run/sshd")?; // sshd needs it; some systems only create it at boot
         let log = fs::File::create(folder.join("sshd.log"))?;
         let mut server = Command::new("/usr/sbin/sshd");
         server.args(["-D", "-e", "-f", &file("sshd_config")]).stdin(Stdio::null()).stderr(log);
@@ -205,7 +205,7 @@ impl Sshd {
     }
 }
 
-/// Ends what was started on hosts whose folders are below this one.
+/// Ends the processes on hosts whose folders are below this one.
 struct Started(PathBuf);
 
 impl Drop for Started {
@@ -235,14 +235,14 @@ fn hosts_are_checked_installed_and_started_over_ssh() {
         let text = three_mdms(&spaces::topology(3, "128MiB", "\"v:32MiB\"", host));
         let text = text.replace("10809", &free_port()?.to_string());
         let devices = |text: &str| {
-            // Hosts that share a file system have devices of their own.
+            // Hosts that share a file system need different device files.
             let disk = |n| format!("{}/disks/{n}", root.display());
             (1..=3).fold(text.to_owned(), |t, n| t.replacen(&format!("/{DISK}"), &disk(n), 1))
         };
         let file = folder.join("c.toml").display().to_string();
         fs::write(&file, devices(&text))?;
         let _started = Started(root.clone());
-        // Mistakes first: nothing is changed.
+        // Mistakes first: they change nothing.
         let wrong = folder.join("wrong.toml").display().to_string();
         fs::write(&wrong, devices(&text).replace("127.0.0.4", "127.0.0.3"))?;
         sshd.gabion(&["deploy", &wrong])?.fails(1, &["two hosts have the address"])?;

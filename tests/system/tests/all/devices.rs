@@ -1,4 +1,4 @@
-//! Devices are added, listed and removed while everything runs; what can't be used is refused with words.
+//! Devices are added, listed and removed at run time; unusable ones are refused with a message.
 
 use anyhow::{Context, ensure};
 use std::fs;
@@ -25,7 +25,7 @@ fn a_server_gets_one_more_device_and_gives_it_back() {
         cluster.gabion(&["device", "remove", &id, "--sds", "2", "--now"])?.ok()?;
         cluster.gabion(&["device", "import", &spec, "--sds", "3"])?.ok()?;
         ensure!(nbd.read(0, 4096)? == [7; 4096]);
-        // It is found again by the next start.
+        // The next start finds it again.
         cluster.gabion(&["down"])?.ok()?;
         cluster.start_again()?;
         let list = cluster.gabion(&["device", "list"])?.ok()?;
@@ -45,7 +45,7 @@ fn a_cluster_starts_again_without_what_was_removed_or_lost() {
         let said = cluster.gabion(&["up", "--detach"])?.ok()?;
         ensure!(said.contains("sds4 ended") && said.contains("was removed"), "{said}");
         cluster.gabion(&["down"])?.ok()?;
-        // The only device of a server.
+        // The only device of a server is lost.
         fs::remove_file(cluster.device(2))?;
         let said = cluster.gabion(&["up", "--detach"])?.ok()?;
         ensure!(said.contains("sds2 ended") && said.contains("--sds sds2 --replace"), "{said}");
@@ -59,7 +59,7 @@ fn a_cluster_starts_again_without_what_was_removed_or_lost() {
         cluster.gabion(&["sds", "start", "sds2"])?.ok()?;
         cluster.wait_state("healthy", secs(60))?;
         cluster.verify("vol1", &content)?;
-        // What has replaced something is not to be lost without a word in its turn.
+        // A device that replaced another one must not be lost silently either.
         cluster.gabion(&["sds", "kill", "2"])?.ok()?;
         fs::remove_file(cluster.file("fresh"))?;
         cluster.gabion(&["sds", "start", "2"])?.fails(1, &["it is empty"])?;
@@ -84,7 +84,7 @@ fn what_is_no_empty_device_is_refused() {
         add("block:/dev/null".into())?.fails(1, &["/dev/null"])?;
         let import = |path: String| cluster.gabion(&["device", "import", &path, "--sds", "1"]);
         import(format!("file:{}", path("photo")))?.fails(1, &["device add"])?;
-        // A device of another cluster.
+        // A device of another cluster is refused.
         let other = Cluster::start(&OPTIONS)?;
         other.gabion(&["down"])?.ok()?;
         let foreign = other.file("devices/sds1.0").display().to_string();

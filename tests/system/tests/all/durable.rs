@@ -1,4 +1,4 @@
-//! File devices: what was answered survives every crash, and a damaged block is never served.
+//! File devices: answered writes survive every crash, and a damaged block is never served.
 
 use anyhow::{Context, Result, ensure};
 use std::os::unix::fs::FileExt;
@@ -11,7 +11,7 @@ use system::{Cluster, MIB, Options, case, secs, setting, wait};
 const OPTIONS: Options =
     Options { sds: 3, device: "file:320MiB", volumes: &["vol1:128MiB"], more: &[] };
 
-/// Rounds of the crash loop: enough for each kind twice. `GABION_ROUNDS=50` is the long form.
+/// Rounds of the crash loop: each kind of crash twice. `GABION_ROUNDS=50` is the long form.
 fn rounds() -> u32 {
     setting("GABION_ROUNDS", 6) as u32
 }
@@ -52,7 +52,7 @@ fn what_was_answered_survives_crashes_of_one_of_the_mdm_and_of_all() {
             }
         }
         cluster.wait_state("healthy", secs(60))?;
-        // Each device by itself holds what it should.
+        // Each device alone is consistent.
         cluster.stop_and_inspect(3)
     });
 }
@@ -73,11 +73,11 @@ fn the_same_command_finds_the_same_cluster() {
         }
         ensure!(after["volumes"].as_array().map(Vec::len) == Some(2), "{after:#}");
         cluster.verify("vol1", &data)?;
-        // Other servers than it has: a clear refusal, and nothing is lost.
+        // Options that contradict the cluster are refused, and nothing is lost.
         cluster.gabion(&["down"])?.ok()?;
         cluster.gabion(&["up", "--detach", "--sds", "2"])?.fails(1, &["3 servers"])?;
         cluster.gabion(&["up", "--detach", "--device", "ram:64MiB"])?.fails(1, &["--device"])?;
-        // More servers: it grows.
+        // More servers are added to the cluster.
         cluster.gabion(&["up", "--detach", "--sds", "4"])?.ok()?;
         ensure!(cluster.status()?["sds"].as_array().map(Vec::len) == Some(4));
         cluster.verify("vol1", &data)?;
@@ -85,13 +85,13 @@ fn the_same_command_finds_the_same_cluster() {
     });
 }
 
-/// Flips a bit in each of up to `count` places of the file where this block lies.
+/// Flips a bit in up to `count` places of the file that contain one of these blocks.
 fn flip(file: &Path, blocks: &[&[u8]], count: usize) -> Result<usize> {
     let device = past_the_cache(file)?;
     let content = std::fs::read(file)?;
     let (mut room, mut flipped) = (Room::new(), 0);
     for block in blocks {
-        // Data lies at multiples of a block, or behind a record's head in the log.
+        // Data lies at multiples of a block, or after a record's head in the log.
         let places = content.chunks_exact(4096).enumerate().filter(|(_, found)| found == block);
         for (place, found) in places {
             let data = room.block();
@@ -120,7 +120,7 @@ fn flipped_bits_are_found_repaired_and_counted_and_never_served() {
             let flipped = flip(&cluster.device(n), &blocks, 20)?;
             ensure!(flipped > 5, "sds{n} has only {flipped} of {} blocks", blocks.len());
             all += flipped as u64;
-            // Half of it is where clients read, the other half where only the scrubber does.
+            // Clients read one half of the damage, only the scrubber reads the other half.
             cluster.verify("vol1", &data)?;
             cluster.gabion(&["device", "scrub"])?.ok()?;
             cluster.verify("vol1", &data)?;
@@ -130,7 +130,7 @@ fn flipped_bits_are_found_repaired_and_counted_and_never_served() {
         let devices = servers.filter_map(|s| s["devices"].as_array()).flatten();
         let repaired: u64 = devices.filter_map(|d| d["repaired_bytes"].as_u64()).sum();
         println!("{all} blocks were damaged, {repaired} bytes repaired");
-        // A block may be in the log, too, where damage is no more than history.
+        // A block may also be in the log, where damage no longer matters.
         ensure!(
             (5 * 3 * 4096..=all * 4096).contains(&repaired),
             "{repaired} bytes of {all} blocks"
@@ -192,7 +192,7 @@ fn a_scrub_is_followed_to_its_end_by_an_mdm_that_knows_of_no_pass_before() {
         cluster.kill("mdm")?;
         cluster.gabion(&["mdm", "start"])?.ok()?;
         cluster.gabion(&["device", "scrub"])?.ok()?;
-        // It has ended: each copy alone is good.
+        // The scrub has ended: each copy alone is good.
         cluster.stop_and_inspect(3)
     });
 }
@@ -211,7 +211,7 @@ fn a_moved_device_counts_again() {
             devices.iter().filter_map(|d| d["id"].as_u64()).collect()
         };
         let before = *ids(&cluster.status()?, "sds3").first().context("sds3 has a device")?;
-        // What was just written is uncertain until a beacon has passed, on a busy machine a late one.
+        // The last writes are uncertain until the next beacon, which may be late on a busy machine.
         std::thread::sleep(secs(2));
         cluster.kill("sds3")?;
         cluster.wait_down("sds3")?;
@@ -227,7 +227,7 @@ fn a_moved_device_counts_again() {
         ensure!(ids(&status, "sds1").contains(&before), "{status:#}");
         let moved_bytes = cluster.number("/resync/moved_bytes")?;
         ensure!(moved_bytes <= 8 * MIB, "{moved_bytes} bytes were copied, and 1 MiB had changed");
-        // It counts: without the other servers' copies it serves alone what it has.
+        // The device counts again: without the other servers' copies it serves its data alone.
         cluster.kill("sds2")?;
         cluster.wait_down("sds2")?;
         wait("everything can be read", secs(20), || {

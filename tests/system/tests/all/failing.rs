@@ -1,5 +1,5 @@
-//! Devices that fail with EIO, on reads, on writes, on flushes: the volume goes on from the other copy, clients see
-//! nothing, the server says what it met, and the device counts again when it works again.
+//! Devices that fail with EIO on reads, writes or flushes. The volume continues with the other
+//! copy, clients notice nothing, the server logs the failure, and a repaired device is used again.
 
 use anyhow::{Result, ensure};
 use std::fs;
@@ -12,7 +12,7 @@ const OPTIONS: Options =
     Options { sds: 3, device: "file:256MiB", volumes: &["vol1:32MiB", "vol2:32MiB"], more: &[] };
 const BYTES: u64 = 32 * MIB;
 
-/// A cluster whose second server has a device that can fail; it has been there from before.
+/// Starts a cluster with data, whose second server has a device that can fail.
 fn cluster() -> Result<(Cluster, Failing)> {
     let cluster = Cluster::start(&OPTIONS)?;
     cluster.fill("vol1", &Random::new(5).bytes(BYTES as usize))?;
@@ -30,7 +30,7 @@ fn what_a_device_cannot_read_comes_from_the_other_copy() {
         let content = Random::new(5).bytes(BYTES as usize);
         disk.set(Read, true);
         cluster.verify("vol1", &content)?;
-        // Not even what was written anew from there can be read: it is no use.
+        // Blocks that were just rewritten can't be read either: the device is useless.
         cluster.wait_down("sds2")?;
         ended(&cluster, "can't read what was just written to it")?;
         disk.set(Read, false);
@@ -46,14 +46,15 @@ fn what_a_device_cannot_read_comes_from_the_other_copy() {
     });
 }
 
-/// The second server has said why it ended.
+/// Checks that the second server has logged why it ended.
 fn ended(cluster: &Cluster, why: &str) -> Result<()> {
     let log = fs::read_to_string(cluster.file("logs/sds2.log"))?;
     ensure!(log.contains(why), "{log}");
     Ok(())
 }
 
-/// Writers go on while a device fails to do this, and all that was answered is there, on the device, too, in the end.
+/// Writers continue while a device fails in this operation. In the end all answered writes are
+/// there, including on the device.
 fn fails(operation: Operation) -> Result<()> {
     let (cluster, disk) = cluster()?;
     let ledgers = (0..2).map(|n| Ledger::new(n, 2, BYTES)).collect();
@@ -63,7 +64,7 @@ fn fails(operation: Operation) -> Result<()> {
     cluster.wait_down("sds2")?;
     writers.wait(500)?;
     ended(&cluster, "the device failed to write or to flush")?;
-    // As long as it is like that, it can't come back, and says so.
+    // While its device fails, the server can't come back, and says so.
     let said = cluster.gabion(&["sds", "start", "2"])?;
     ensure!(said.code == 1, "{said:?}");
     writers.wait(100)?;
@@ -74,7 +75,7 @@ fn fails(operation: Operation) -> Result<()> {
     cluster.wait_state("healthy", secs(30))?;
     let mut nbd = cluster.nbd("vol2")?;
     ledgers.iter_mut().try_for_each(|ledger| ledger.verify(&mut nbd))?;
-    // Its copies alone hold all of it.
+    // Its copies alone have everything.
     for other in ["sds1", "sds3"] {
         cluster.kill(other)?;
         ledgers.iter_mut().try_for_each(|ledger| ledger.verify(&mut nbd))?;

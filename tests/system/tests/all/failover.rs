@@ -1,4 +1,4 @@
-//! A server that dies or falls silent: I/O stalls for a moment at most, no error, no wrong byte.
+//! A server dies or becomes silent: I/O stalls for a moment at most, without errors or wrong bytes.
 
 use anyhow::{Context, Result, ensure};
 use std::thread;
@@ -65,7 +65,7 @@ fn a_silent_server_stalls_io_for_three_seconds_at_most() {
     });
 }
 
-/// Parts of the volume that have servers of their own: each server leads some of them.
+/// Parts of the volume in different groups. Each server leads some of them.
 const PARTS: u64 = 48;
 
 fn all_parts_have(nbd: &mut Nbd, mark: u8) -> Result<()> {
@@ -76,8 +76,8 @@ fn all_parts_have(nbd: &mut Nbd, mark: u8) -> Result<()> {
     Ok(())
 }
 
-/// Programs that break off write the same blocks, one after the other, while the server that leads some of
-/// these stands still. What the last one wrote is what stays, also when the server goes on.
+/// Programs that disconnect write the same blocks one after the other, while the server that leads
+/// some of these blocks is stopped. The last one's data must stay when the server continues.
 #[test]
 fn what_a_connection_that_is_gone_had_asked_for_never_lands_after_what_a_later_one_wrote() {
     case(|| {

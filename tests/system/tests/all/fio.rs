@@ -1,10 +1,11 @@
-//! fio judges durable devices: while it writes and compares, over NBD and over the engine of `libgabion`,
-//! servers, the MDM and everything are killed.
+//! fio verifies durable devices: while it writes and compares, over NBD and over the engine of
+//! `libgabion`, servers, the MDM and everything are killed.
 //!
-//! How a round is honest: fio remembers what it was answered, and its job does not end with the crash. The
-//! library holds what has no answer, and so does nbdkit, which connects again when the SDC is back. At its end
-//! fio reads what it wrote, so all that was answered before, during and after the crash is compared. A round
-//! writes to one part of each volume; the other parts must then be what earlier rounds have left.
+//! How a round verifies: fio records the answers that it got, and its job does not end with the
+//! crash. The library holds unanswered requests, and so does nbdkit, which reconnects when the SDC
+//! is back. At its end fio reads its data, so everything that was answered before, during and after
+//! the crash is compared. A round writes to one part of each volume; the other parts must still
+//! have the content of earlier rounds.
 
 use anyhow::{Context, Result, ensure};
 use std::process::{Child, Command, Stdio};
@@ -15,22 +16,22 @@ use system::{Cluster, Fio, MIB, Options, case, secs, setting, wait};
 const OPTIONS: Options =
     Options { sds: 3, device: "file:320MiB", volumes: &["nbd:48MiB", "lib:48MiB"], more: &[] };
 
-/// A volume's parts, one per round in turn.
+/// Number of parts of a volume; rounds use them in turn.
 const PARTS: u64 = 3;
 const PART: u64 = 16 * MIB;
 
-/// Sizes mixed, places overlapping, requests that never overlap while they are under way; slow enough that
-/// it writes for some seconds.
+/// Mixed sizes and overlapping places, but concurrent requests never overlap. Slow enough that it
+/// writes for some seconds.
 const JOB: &str = "--rw=randwrite --norandommap --bsrange=4k-128k --numjobs=2 --size=8m --io_size=32m \
                    --offset_increment=8m --iodepth=16 --serialize_overlap=1 --rate=,20m --verify=crc32c \
                    --do_verify=1 --verify_backlog=64 --verify_fatal=1";
 
-/// Rounds: enough for each kind of crash once. `GABION_ROUNDS=50` is the long form.
+/// Number of rounds, enough for each kind of crash once. `GABION_ROUNDS=50` is the long form.
 fn rounds() -> u64 {
     setting("GABION_ROUNDS", 3)
 }
 
-/// nbdkit between fio and the SDC: it connects again, and repeats what was not answered.
+/// nbdkit between fio and the SDC: it reconnects, and repeats unanswered requests.
 struct Bridge {
     child: Child,
     uri: String,
@@ -71,7 +72,7 @@ fn start(cluster: &Cluster, volume: &str, round: u64, how: &[String]) -> Result<
     Fio::start(&cluster.folder, volume, &args)
 }
 
-/// Operations that the servers have done since they were started.
+/// Returns the number of operations that the servers have done since their start.
 fn operations(cluster: &Cluster) -> Result<u64> {
     let status = cluster.status()?;
     let devices = status["sds"].as_array().context("servers")?.iter();
@@ -79,7 +80,7 @@ fn operations(cluster: &Cluster) -> Result<u64> {
     Ok(devices.filter_map(|d| d["ops"].as_u64()).sum())
 }
 
-/// Kills something, and brings it back.
+/// Kills one or all processes, and starts them again.
 fn crash(cluster: &Cluster, round: u64, random: &mut Random) -> Result<()> {
     match round % 3 {
         0 => {
@@ -99,7 +100,7 @@ fn crash(cluster: &Cluster, round: u64, random: &mut Random) -> Result<()> {
     }
 }
 
-/// A volume after a round: what the round did not write to is as before.
+/// Checks after a round that the parts of a volume that it did not write to are unchanged.
 fn keep(cluster: &Cluster, volume: &str, round: u64, kept: &mut [u8]) -> Result<()> {
     let mut nbd = cluster.nbd(volume)?;
     for (part, before) in kept.chunks_mut(PART as usize).enumerate() {
@@ -143,7 +144,7 @@ fn fio_finds_all_that_was_answered_over_nbd_and_over_the_library_whatever_is_kil
             for (fio, kept) in both.into_iter().zip(&mut kept) {
                 let name = fio.name().to_owned();
                 let did = fio.finish().with_context(|| format!("round {round}"))?;
-                // What overlaps is compared where it was written last only.
+                // Overlapping data is only compared where it was written last.
                 ensure!(did.verified > MIB, "round {round} compared too little: {did:?}");
                 all.written += did.written;
                 all.verified += did.verified;

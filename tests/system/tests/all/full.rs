@@ -1,5 +1,5 @@
-//! Full devices: new data waits, nothing is lost, others are served, and space that comes back is used. The spare is
-//! for copies of what was lost.
+//! Full devices: new data waits, nothing is lost, other volumes are served, and freed space is
+//! used. The spare is reserved for rebuilding lost copies.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use system::bytes::Random;
 use system::nbd::{Nbd, cmd};
 use system::{Cluster, MIB, Options, case, secs, wait};
 
-/// Units that are written, one after the other; more than there is space for.
+/// Units that are written in sequence; more than there is space for.
 const UNITS: usize = 60;
 
 fn write_all(nbd: &mut Nbd, units: &[Vec<u8>], done: &AtomicUsize) -> Result<()> {
@@ -27,7 +27,7 @@ fn is_full(cluster: &Cluster) -> Result<bool> {
     Ok(devices.filter(|d| d["full"].as_bool() == Some(true)).count() > 0)
 }
 
-/// Two volumes, of which one is larger than the devices.
+/// Starts a cluster with two volumes, one of which is larger than the devices.
 fn small_devices() -> Result<Cluster> {
     let volumes = &["big:256MiB", "other:4MiB"];
     Cluster::start(&Options { device: "ram:32MiB", volumes, ..Options::default() })
@@ -48,7 +48,7 @@ fn a_full_pool_holds_new_data_and_keeps_the_old() {
             wait("the pool is full", secs(30), || Ok(is_full(&cluster)?.then_some(())))?;
             let written = done.load(Ordering::SeqCst);
             ensure!((10..UNITS).contains(&written), "full after {written} MiB");
-            // What was written is there and can be overwritten; others are served.
+            // Written data is there and can be overwritten; other volumes are served.
             for (i, data) in units[..written].iter().enumerate() {
                 ensure!(nbd.read(i as u64 * MIB, data.len())? == *data, "unit {i}");
             }
@@ -56,7 +56,7 @@ fn a_full_pool_holds_new_data_and_keeps_the_old() {
             other.write(4096, &[6; 4096])?;
             ensure!(other.read(0, 4096)? == [5; 4096]);
             ensure!(done.load(Ordering::SeqCst) == written && !writing.is_finished());
-            // Discards give space back, and what waits is done.
+            // Discards free space, and the waiting write is executed.
             wait("everything is written", secs(30), || {
                 let end = done.load(Ordering::SeqCst).saturating_sub(1);
                 nbd.request(cmd::TRIM, 0, (end as u64 * MIB) as u32, &[])?;
@@ -73,7 +73,8 @@ fn a_full_pool_holds_new_data_and_keeps_the_old() {
     });
 }
 
-/// Writes that wait for space, at least, and the length of each: far beyond what one connection may have in flight.
+/// Least number of writes that wait for space, and the length of each: far more than one connection
+/// may have in flight.
 const WAITING: u64 = 1000;
 const PART: u64 = 128 << 10;
 
@@ -91,7 +92,7 @@ fn a_thousand_waiting_writes_hold_nothing_else_up() {
         wait("writes wait", secs(60), || {
             Ok((cluster.status()?["full"]["held"].as_u64() >= Some(WAITING)).then_some(()))
         })?;
-        // A read, a flush and a discard of the same connection go on; so does another volume.
+        // Reads, flushes and discards of the same connection continue, and so do other volumes.
         let mut answered = 0;
         for (command, len) in [(cmd::READ, 4096), (cmd::FLUSH, 0), (cmd::TRIM, 4096)] {
             let at = if command == cmd::FLUSH { 0 } else { 255 * MIB };
@@ -102,7 +103,7 @@ fn a_thousand_waiting_writes_hold_nothing_else_up() {
         other.write(0, &[6; 4096])?;
         ensure!(other.read(0, 4096)? == [6; 4096]);
         ensure!(answered <= asked - WAITING, "{answered} writes are done: they don't wait");
-        // Space comes back: all of them are done, without an error.
+        // Space is freed: all writes are executed without an error.
         while answered < asked {
             let cookie = nbd.ask(cmd::TRIM, 0, (200 * MIB) as u32, &[])?;
             answered += nbd.answers(cookie, 0)?;
@@ -111,7 +112,7 @@ fn a_thousand_waiting_writes_hold_nothing_else_up() {
     });
 }
 
-/// A server with space on each of its devices.
+/// Returns a server with space on each of its devices.
 fn with_space(cluster: &Cluster) -> Result<String> {
     let status = cluster.status()?;
     let mut servers = status["sds"].as_array().context("servers")?.iter();
@@ -121,7 +122,7 @@ fn with_space(cluster: &Cluster) -> Result<String> {
     Ok(name.to_string())
 }
 
-/// Of all devices that are up: used bytes over all bytes, at most.
+/// Returns the highest fill level (used bytes per capacity) of the devices that are up.
 fn fullest(cluster: &Cluster) -> Result<f64> {
     let status = cluster.status()?;
     let devices = status["sds"].as_array().context("servers")?.iter();
@@ -163,7 +164,8 @@ fn a_pool_that_is_full_but_for_its_spare_heals_and_keeps_its_word_to_thick_volum
             for (at, part) in content.chunks(MIB as usize).enumerate() {
                 thick.write(at as u64 * MIB, part)?;
             }
-            // All of it finds a place with the others. The held write still meets the device that held it up.
+            // All of it finds space on the other devices. The held write still waits for the device
+            // that held it up.
             let lost = with_space(&cluster)?;
             cluster.kill(&lost)?;
             cluster.wait_down(&lost)?;
@@ -174,7 +176,7 @@ fn a_pool_that_is_full_but_for_its_spare_heals_and_keeps_its_word_to_thick_volum
             ensure!(fullest(&cluster)? > 0.75, "the spare is in use");
             ensure!(done.load(Ordering::SeqCst) == before && !writing.is_finished());
             ensure!(thick.read(0, content.len())? == content);
-            // Who wants to may write there instead.
+            // The operator may release the spare for writes.
             cluster.gabion(&["pool", "set", "default", "--spare", "0"])?.ok()?;
             wait("writes go on", secs(30), || {
                 Ok((done.load(Ordering::SeqCst) > before + 4).then_some(()))

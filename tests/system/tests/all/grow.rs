@@ -1,4 +1,4 @@
-//! Devices that become larger while everything runs.
+//! Devices become larger while everything runs.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -16,7 +16,7 @@ use system::{Cluster, MIB, Options, case, secs, wait};
 const OPTIONS: Options =
     Options { sds: 3, device: "file:40MiB", volumes: &["vol1:256MiB"], more: &[] };
 
-/// A server's first device, as the status shows it.
+/// Returns the status of a server's first device.
 fn device(cluster: &Cluster, n: u32) -> Result<Value> {
     let status = cluster.status()?;
     let mut servers = status["sds"].as_array().context("servers")?.iter();
@@ -63,7 +63,7 @@ fn writes_that_wait_for_space_go_on_when_devices_have_grown() {
                 ensure!(said.contains("40 MiB -> 160 MiB"), "{said}");
                 ensure!(capacity(&cluster, n)? > before + 100 * MIB);
             }
-            // Nobody asks again.
+            // The writes continue without a retry.
             wait("everything is written", secs(60), || Ok(writing.is_finished().then_some(())))?;
             writing.join().expect("the writer does not panic")
         })?;
@@ -74,7 +74,7 @@ fn writes_that_wait_for_space_go_on_when_devices_have_grown() {
         let list = cluster.gabion(&["device", "list"])?.ok()?;
         ensure!(list.matches(":160MiB").count() == 3, "{list}");
         cluster.stop_and_inspect(3)?;
-        // The next start finds all of it, also by the command that made the cluster.
+        // The next start finds everything, even with the command that created the cluster.
         cluster.gabion(&["up", "--detach", "--device", "file:40MiB"])?.ok()?;
         ensure!(capacity(&cluster, 2)? > before + 100 * MIB);
         cluster.verify("vol1", &content)
@@ -95,7 +95,7 @@ fn devices_grow_under_load_and_nothing_is_lost() {
             }
         }
         writers.wait(200)?;
-        // In the middle of it all, and at once, everything dies.
+        // All processes are killed at once in the middle of it.
         cluster.kill_all()?;
         let mut ledgers = writers.finish();
         cluster.start_again()?;
@@ -132,18 +132,18 @@ fn a_larger_file_and_a_larger_size_in_the_configuration_count_as_well() {
                 Ok((capacity(&cluster, n)? > before).then_some(()))
             })
         };
-        // By hand, while it runs: the configuration, and a signal.
+        // By hand, while the server runs: the configuration, and a signal.
         let (old, new) = (":40MiB", ":80MiB");
         replace(&configuration(&cluster, 1), old, new)?;
         signal(cluster.pid("sds1")?, Signal::HUP)?;
         larger(1)?;
-        // The file, whatever the configuration says, and the next start.
+        // The file grows, although the configuration says otherwise, and the server restarts.
         File::options().write(true).open(cluster.device(2))?.set_len(90 * MIB)?;
         cluster.wait_state("healthy", secs(60))?;
         cluster.kill("sds2")?;
         cluster.start_sds(2)?;
         larger(2)?;
-        // The configuration, and the next start.
+        // The configuration changes, and the server restarts.
         cluster.wait_state("healthy", secs(60))?;
         cluster.kill("sds3")?;
         replace(&configuration(&cluster, 3), old, new)?;
@@ -176,7 +176,7 @@ fn what_does_not_grow_says_why() {
             .gabion(&["device", "grow", &id, "1GiB", "--sds", "1"])?
             .fails(1, &["has no device"])?;
         ensure!(fs::metadata(&file)?.len() == 16 * MIB && capacity(&cluster, 1)? == before);
-        // Memory doesn't grow.
+        // Memory can't grow.
         cluster.gabion(&["device", "add", "ram:64MiB", "--sds", "1"])?.ok()?;
         let list = cluster.gabion(&["device", "list", "--json"])?.ok()?;
         let list: Value = serde_json::from_str(&list)?;
@@ -185,7 +185,7 @@ fn what_does_not_grow_says_why() {
         cluster
             .gabion(&["device", "grow", &ram, "128MiB", "--sds", "1"])?
             .fails(1, &["is memory", "only files and block devices"])?;
-        // So often, and not more.
+        // A device can grow 16 times.
         for i in 2..=17 {
             grow(&cluster, 1, &[&format!("{}MiB", 16 * i)])?.ok()?;
         }

@@ -1,5 +1,5 @@
-//! A cluster heals and grows itself: lost copies are made anew, devices and servers come and go, and nobody
-//! who reads or writes notices.
+//! A cluster heals and grows by itself: lost copies are rebuilt, devices and servers come and go,
+//! and no client notices.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -19,7 +19,7 @@ const OPTIONS: Options = Options {
     more: &["--rebuild-after", "2"],
 };
 
-/// A cluster with content in `vol2`, and a probe that works on `vol1`.
+/// Starts a cluster with content in `vol2`, and a probe on `vol1`.
 fn loaded() -> Result<(Cluster, Vec<u8>, Probe)> {
     let cluster = Cluster::start(&OPTIONS)?;
     let content = Random::new(5).bytes(96 * MIB as usize);
@@ -28,7 +28,7 @@ fn loaded() -> Result<(Cluster, Vec<u8>, Probe)> {
     Ok((cluster, content, probe))
 }
 
-/// Groups by server, as the status shows them.
+/// Returns the number of groups of a server, from the status.
 fn groups(cluster: &Cluster, server: &str) -> Result<u64> {
     let status = cluster.status()?;
     let servers = status["sds"].as_array().context("servers")?.clone();
@@ -52,7 +52,7 @@ fn settled(cluster: &Cluster) -> Result<Value> {
     })
 }
 
-/// All data is right, under load and read again, and on every device of the cluster's `servers`.
+/// Checks all data: under load, read again, and on every device of the cluster's `servers`.
 fn verified(cluster: &Cluster, content: &[u8], probe: Probe, servers: u32) -> Result<()> {
     probe.finish()?;
     cluster.verify("vol2", content)?;
@@ -69,7 +69,7 @@ fn what_a_lost_server_had_is_made_anew_without_anybodys_doing() {
             Ok((groups(&cluster, "sds4")? == 0).then_some(()))
         })?;
         settled(&cluster)?;
-        // Another one, now that the first one's copies are elsewhere.
+        // Another server fails, now that the first one's copies are elsewhere.
         cluster.kill("sds3")?;
         cluster.wait_down("sds3")?;
         wait("two have it all", secs(120), || Ok((groups(&cluster, "sds3")? == 0).then_some(())))?;
@@ -153,7 +153,7 @@ fn a_device_and_a_server_are_removed_under_load() {
         let id = second["devices"][1]["id"].to_string();
         cluster.gabion(&["device", "remove", &id, "--sds", "2"])?.ok()?;
         ensure!(!cluster.gabion(&["device", "list"])?.ok()?.contains("sds2.1"));
-        // One order is taken back, the next one is not.
+        // The first removal is cancelled, the second one is not.
         cluster.gabion(&["sds", "remove", "3", "--detach"])?.ok()?;
         cluster.gabion(&["sds", "remove", "3", "--keep"])?.ok()?;
         cluster.gabion(&["sds", "remove", "4"])?.ok()?;
@@ -169,7 +169,7 @@ fn a_device_and_a_server_are_removed_under_load() {
     });
 }
 
-/// A server that isn't one of `up`'s; it ends with the test.
+/// A server that `up` did not start. It ends with the test.
 struct Guest(Child);
 
 impl Drop for Guest {
@@ -221,7 +221,7 @@ fn a_slow_server_is_done_without() {
         let options = Options { more: &["--quarantine", "600"], ..OPTIONS };
         let cluster = Cluster::start(&options)?;
         let probe = Probe::start(&cluster, "vol1", 2, 16 * MIB)?;
-        // It stands still for most of the time, and is never silent for long.
+        // The server is stopped most of the time, but never silent for long.
         let over = AtomicBool::new(false);
         let held = std::thread::scope(|scope| {
             let slow = scope.spawn(|| -> Result<()> {

@@ -1,4 +1,5 @@
-//! Roles run one by one from configuration files, as on real hosts: `docs/operate/hosts.md`.
+//! Roles that are started one by one from configuration files, as on real hosts:
+//! `docs/operate/hosts.md`.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -10,7 +11,7 @@ use system::nbd::Nbd;
 use system::run::binary;
 use system::{Folder, MIB, case, free_port, gabion, secs, wait};
 
-/// Processes of a test, ended with it.
+/// Processes of a test. They end with it.
 struct Hosts {
     folder: Folder,
     mdm: String,
@@ -27,7 +28,7 @@ impl Drop for Hosts {
 }
 
 impl Hosts {
-    /// Runs a role with the example configuration, after some changes to its lines.
+    /// Runs a role with the example configuration, after changes to some of its lines.
     fn run(
         &mut self,
         role: &str,
@@ -95,7 +96,7 @@ fn roles_run_from_their_files_and_a_later_process_takes_over() {
             nbd.write(i as u64 * MIB, unit)?;
         }
         hosts.wait_healthy()?;
-        // The same server again, at another address, while the first one still lives.
+        // The same server again at another address, while the first one is still running.
         hosts.sds("s1-again", "s1", "")?;
         let old = &mut hosts.running[1];
         let status = wait("the earlier process ends", secs(10), || Ok(old.try_wait()?))?;
@@ -106,14 +107,14 @@ fn roles_run_from_their_files_and_a_later_process_takes_over() {
         for (i, unit) in content.chunks(MIB as usize).enumerate() {
             ensure!(nbd.read(i as u64 * MIB, unit.len())? == unit, "unit {i}");
         }
-        // The same client again, at another socket: the first one can't know which of them was meant.
+        // The same client again at another socket: the first one can't know which is right.
         let other = format!("[\"unix:{}\"]", hosts.folder.join("nbd-again.sock").display());
         hosts.run("sdc", "sdc-again", &[("mdm", format!("[{mdm:?}]")), ("nbd", other)], "")?;
         wait("the earlier client says what to do", secs(10), || {
             let said = fs::read_to_string(hosts.folder.join("sdc.log"))?;
             Ok(said.contains("one of the two needs another `name`").then_some(()))
         })?;
-        // SIGTERM ends each cleanly.
+        // SIGTERM ends each process cleanly.
         for (i, child) in hosts.running.iter_mut().enumerate().filter(|(i, _)| *i != 1) {
             signal(child.id(), Signal::TERM)?;
             let status = wait("it ends", secs(10), || Ok(child.try_wait()?))?;

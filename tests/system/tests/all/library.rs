@@ -1,6 +1,6 @@
-//! `libgabion` as programs use it: its example in C, and fio through the engine that links it.
+//! `libgabion` as programs use it: its example in C, and fio with the engine that links it.
 //!
-//! Built by the compilers and scripts that a user has; the product is seen through its header only.
+//! The tests use a user's compilers and scripts, and see the product only through its header.
 
 use anyhow::{Result, ensure};
 use std::fs;
@@ -10,7 +10,7 @@ use system::fio::{built, engine, workspace};
 use system::run::run;
 use system::{Cluster, Fio, Folder, MIB, Options, case, secs, shell, wait};
 
-/// Compiles the example, as the documentation says.
+/// Compiles the example as documented.
 fn example(folder: &Folder) -> Result<String> {
     let (library, program) = (built()?, folder.join("copy"));
     let link = folder.join("libgabion.so.0");
@@ -41,13 +41,13 @@ fn the_example_copies_into_a_volume_and_back() {
             fs::read(output.to_string())? == content,
             "the library brought back something else"
         );
-        // What is written through the library is what NBD serves.
+        // NBD serves the data that was written through the library.
         content.resize(64 * MIB as usize, 0);
         cluster.verify("vol1", &content)?;
-        // A volume that was made after the client's last map.
+        // A volume that was created after the client's last map.
         cluster.gabion(&["volume", "create", "late", "8MiB"])?.ok()?;
         shell(&format!("head -c 4096 {input} | {copy} dir:{dir} late"))?.ok()?;
-        // What fails says what to do.
+        // Every failure says what to do.
         let words = |line: &str, words: &[&str]| shell(line)?.fails(1, words);
         words(&format!("{copy} dir:{dir} nope < {input}"), &["no volume `nope`", "volume create"])?;
         words(&format!("{copy} dir:/nowhere vol1 < {input}"), &["/nowhere", "gabion up"])?;
@@ -62,7 +62,7 @@ fn the_example_copies_into_a_volume_and_back() {
 fn wrong_calls_are_refused_in_words_and_harm_nothing() {
     case(|| {
         let cluster = Cluster::start(&Options { volumes: &["vol1:64MiB"], ..Options::default() })?;
-        example(&cluster.folder)?; // brings the library's link
+        example(&cluster.folder)?; // creates the link to the library
         let program = cluster.folder.join("wrong");
         let capi = workspace().join("crates/capi");
         for compiler in ["-xc", "-xc++"] {
@@ -71,7 +71,7 @@ fn wrong_calls_are_refused_in_words_and_harm_nothing() {
             gcc.arg(workspace().join("tests/system/c/wrong.c")).arg("-I").arg(capi.join("include"));
             gcc.arg("-L").arg(built()?).args(["-lgabion", "-Wl,-rpath,$ORIGIN"]);
             if compiler == "-xc++" {
-                // The header is fit for C++, too; no C++ library is needed to see that.
+                // The header is also valid C++; checking that needs no C++ library.
                 gcc.arg("-fsyntax-only");
             }
             run(&mut gcc)?.ok()?;

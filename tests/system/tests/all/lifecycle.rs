@@ -1,4 +1,4 @@
-//! Starting and stopping clusters, in order and out of order.
+//! Starting and stopping clusters, regularly and irregularly.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -91,7 +91,7 @@ fn a_recycled_pid_is_never_signalled() {
     });
 }
 
-/// A foreground `up`, and what it prints.
+/// Starts `up` in the foreground, with its output in a file.
 fn foreground(folder: &Folder) -> Result<Child> {
     let out = fs::File::create(folder.join("out"))?;
     Ok(Command::new(binary())
@@ -125,7 +125,7 @@ fn ctrl_c_stops_a_foreground_cluster_cleanly() {
         wait_printed(&folder, "nbdinfo")?;
         let pids = pids(&folder)?;
         ensure!(pids.len() == 5, "{pids:?}");
-        // The live view tells what happens.
+        // The live view shows events.
         gabion(["sds", "kill", "2", "--dir", folder.join("c").to_str().context("text")?])?.ok()?;
         wait_printed(&folder, "degraded")?;
         signal(up.id(), Signal::INT)?;
@@ -175,7 +175,7 @@ fn a_used_address_is_named() {
         fs::write(&file, format!("listen = \"{address}\"\nlog = \"{}\"\n", log.display()))?;
         let file = file.to_str().context("text")?;
         gabion(["mdm", "run", "--config", file])?.fails(6, &[&address, "in use"])?;
-        // A cluster that can't start whole doesn't stay in part.
+        // A cluster that can't start completely does not stay in part.
         let dir = folder.join("c");
         let dir = dir.to_str().context("text")?;
         gabion(["up", "--detach", "--dir", dir, "--nbd-tcp", &address])?
@@ -270,7 +270,7 @@ fn an_idle_cluster_costs_less_than_a_hundredth_of_a_core() {
         let pids = cluster.running();
         let spent = || pids.iter().map(|pid| busy_ns(*pid)).sum::<Result<u64>>();
         let (before, window) = (spent()?, Duration::from_secs(5));
-        // Nothing to wait for: what is measured is a stretch of time.
+        // There is no condition to wait for: this measures a period of time.
         sleep(window);
         let per_cent = (spent()? - before) as f64 * 100.0 / window.as_nanos() as f64;
         println!("idle: {per_cent:.2} % of a core, all processes together");
@@ -279,7 +279,7 @@ fn an_idle_cluster_costs_less_than_a_hundredth_of_a_core() {
     });
 }
 
-/// Processor time of all threads of a process, in nanoseconds.
+/// Returns the processor time of all threads of a process, in nanoseconds.
 fn busy_ns(pid: u32) -> Result<u64> {
     let mut sum = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -1,4 +1,4 @@
-//! When every copy of something is gone, that is said: errors, never zeros, never old data.
+//! If every copy of some data is gone, clients get errors, never zeros and never old data.
 
 use anyhow::{Result, bail, ensure};
 use system::bytes::Random;
@@ -7,7 +7,7 @@ use system::{Cluster, MIB, Options, Ran, case, secs, wait};
 
 const UNITS: u64 = 64;
 
-/// How many units read as written, and how many as errors; anything else is an error here.
+/// Returns how many units read as written, and how many as errors. Fails on other content.
 fn count(cluster: &Cluster, content: &[u8]) -> Result<(u64, u64)> {
     let mut nbd = cluster.nbd("vol1")?;
     let (mut right, mut errors) = (0, 0);
@@ -22,7 +22,7 @@ fn count(cluster: &Cluster, content: &[u8]) -> Result<(u64, u64)> {
     Ok((right, errors))
 }
 
-/// Two servers with volatile devices die: what only they had is lost. The status that says so.
+/// Kills two servers with volatile devices, so that data is lost. Returns the status.
 fn lose(cluster: &Cluster, names: [&str; 2]) -> Result<serde_json::Value> {
     for name in names {
         cluster.kill(name)?;
@@ -35,7 +35,7 @@ fn accept(cluster: &Cluster, read_as: &str) -> Result<Ran> {
     cluster.gabion(&["volume", "accept-loss", "vol1", "--read-as", read_as, "--yes"])
 }
 
-/// Servers that came back empty must have said so before the loss can be accepted.
+/// Accepts the loss once the servers that came back empty have reported it.
 fn accept_once_possible(cluster: &Cluster, read_as: &str) -> Result<()> {
     wait("the loss is accepted", secs(10), || {
         Ok((accept(cluster, read_as)?.code == 0).then_some(()))
@@ -49,7 +49,7 @@ fn lost_groups_are_errors_and_stay_errors() {
         let content = Random::new(9).bytes((UNITS * MIB) as usize);
         let mut nbd = cluster.nbd("vol1")?;
         cluster.fill("vol1", &content)?;
-        // The MDM knows from heartbeats how much there is.
+        // The MDM knows the amount of data from heartbeats.
         wait("all is told", secs(10), || {
             Ok((cluster.number("/capacity/protected_bytes")? >= 2 * UNITS * MIB).then_some(()))
         })?;
@@ -66,7 +66,7 @@ fn lost_groups_are_errors_and_stay_errors() {
         cluster.wait_state("failed", secs(10))?;
         let log = std::fs::read_to_string(cluster.file("logs/sds2.log"))?;
         ensure!(log.contains("groups of this device are LOST"), "{log}");
-        // Writing into a lost group is an error, too: half a unit of new data would look whole.
+        // Writes to a lost group fail, too: with half a unit of new data the unit would look whole.
         let mut refused = 0;
         for unit in 0..UNITS {
             match nbd.request(cmd::WRITE, unit * MIB, 512, &[1; 512]) {
@@ -102,7 +102,7 @@ fn after_a_loss_a_new_volume_is_whole() {
     });
 }
 
-/// What `volume damage --json` says.
+/// Returns the output of `volume damage --json`.
 fn damaged(cluster: &Cluster) -> Result<(Vec<(u64, u64)>, serde_json::Value)> {
     let ran = cluster.gabion(&["volume", "damage", "vol1", "--json"])?;
     let told: serde_json::Value = serde_json::from_str(&ran.stdout)?;
@@ -178,7 +178,7 @@ fn an_accepted_loss_may_stay_an_error_until_it_is_written() {
         let numbers = |s: &serde_json::Value| Some((s["from"].as_u64()?, s["length"].as_u64()?));
         let spans: Vec<(u64, u64)> = spans.iter().filter_map(numbers).collect();
         ensure!(spans.iter().map(|s| s.1).sum::<u64>() == lost * MIB, "{told:#}");
-        // The first unit of them is written, the last one zeroed: these are whole, at each copy.
+        // The first of these units is written and the last one zeroed: both are whole again.
         let (first, last) = (spans[0].0, spans[spans.len() - 1].0 + spans[spans.len() - 1].1 - MIB);
         let mut nbd = cluster.nbd("vol1")?;
         let of = |at: u64| at as usize..(at + MIB) as usize;
@@ -251,12 +251,12 @@ fn an_older_copy_is_used_when_somebody_says_so() {
             content[(unit * MIB) as usize..][..4096].fill(1);
         }
         accept(&cluster, "zeros")?.fails(1, &["--use-stale"])?;
-        // What would be refused is not asked.
+        // An order that would be refused does not ask for confirmation.
         let unasked = cluster.gabion(&["volume", "accept-loss", "vol1", "--read-as", "zeros"])?;
         unasked.fails(1, &["--use-stale"])?;
         cluster.gabion(&["volume", "accept-loss", "vol1", "--use-stale", "--yes"])?.ok()?;
         cluster.verify("vol1", &content)?;
-        // The one that had more comes back, and what was given up does not.
+        // The server with more data comes back, but the data that was given up does not.
         cluster.start_sds(1)?;
         cluster.wait_state("healthy", secs(90))?;
         for dead in ["sds2", "sds3"] {
@@ -281,7 +281,7 @@ fn a_removal_that_waits_for_lost_data_says_so() {
             .gabion(&["sds", "remove", "1"])?
             .fails(4, &["no copy that may serve", "accept-loss"])?;
         accept(&cluster, "zeros")?.ok()?;
-        // The removal was ordered above, so it goes on by itself.
+        // The removal that was ordered above continues by itself.
         cluster.wait_removed("sds1")
     });
 }

@@ -1,4 +1,4 @@
-//! What a user can see, tested from outside: one file per theme.
+//! Black-box tests of what a user can see, one file per topic.
 
 mod bad_input;
 mod bench;

@@ -1,4 +1,4 @@
-//! Most MDMs, or all, are lost for good: one goes on, by order, and nothing that was answered is lost.
+//! Most or all MDMs are lost for good: one continues by order, and no answered write is lost.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -37,7 +37,7 @@ fn lose(cluster: &Cluster, name: &str) -> Result<()> {
     Ok(fs::remove_file(cluster.file(&format!("{name}.log")))?)
 }
 
-/// Lost MDMs come back with empty logs.
+/// Adds lost MDMs again, with empty logs.
 fn add_again(cluster: &Cluster, lost: &[(&str, String)]) -> Result<()> {
     for (name, address) in lost {
         cluster.gabion(&["mdm", "start", name])?;
@@ -70,7 +70,7 @@ fn the_last_of_three_goes_on_and_every_byte_is_there() {
         cluster.verify("vol1", &content)?;
         cluster.gabion(&["volume", "create", "later", "5MiB"])?.ok()?;
         add_again(&cluster, &lost)?;
-        // It is a cluster as any other one: the survivor may go, when the others know that they vote.
+        // The cluster works normally: the survivor may go once the others know that they vote.
         cluster.gabion(&["volume", "create", "then", "1MiB"])?.ok()?;
         probe.wait_ops(1000)?;
         cluster.kill("mdm")?;
@@ -95,7 +95,7 @@ fn what_a_lost_majority_decided_is_learned_from_the_servers() {
         cluster.fill("vol1", &content)?;
         cluster.gabion(&["mdm", "switch", "mdm2"])?.ok()?;
         let lost = [("mdm2", address(&cluster, "mdm2")?), ("mdm3", address(&cluster, "mdm3")?)];
-        // This one knows nothing of what comes now: another volume, and a server that is away while the others are written.
+        // This MDM misses what follows: a new volume, and a server that is down during writes.
         cluster.kill("mdm")?;
         cluster.gabion(&["volume", "create", "vol2", "32MiB"])?.ok()?;
         let second = Random::new(3).bytes((32 * MIB) as usize);
@@ -108,7 +108,7 @@ fn what_a_lost_majority_decided_is_learned_from_the_servers() {
             lose(&cluster, name)?;
         }
         cluster.gabion(&["mdm", "start"])?;
-        // One server is away: whether it knows more, only a person can say.
+        // One server is down: only the operator can decide whether it knows more.
         wait("the survivor goes on", secs(60), || {
             let ran = cluster.gabion(&["mdm", "recover", "--yes"])?;
             Ok(ran.stderr.contains("of sds2: start them").then_some(()))
@@ -139,7 +139,7 @@ fn all_mdms_are_lost_and_an_older_backup_does() {
         let file = file.to_str().context("text")?;
         cluster.gabion(&["mdm", "backup", file])?.ok()?;
         cluster.gabion(&["mdm", "backup", file])?.fails(1, &["can't write"])?;
-        // After the backup: a volume, and groups change as a server goes and comes.
+        // After the backup: a new volume, and groups change as a server goes and comes back.
         cluster.gabion(&["volume", "create", "vol2", "32MiB"])?.ok()?;
         let second = Random::new(6).bytes((32 * MIB) as usize);
         cluster.fill("vol2", &second)?;
@@ -206,11 +206,11 @@ fn a_backup_is_restored_after_all_processes_have_ended_and_new_volumes_are_not_d
             })
         };
         told()?;
-        // An MDM that starts again has heard nobody yet, and ends nothing for that.
+        // A restarted MDM has not heard from any server yet, and ends nothing because of that.
         cluster.kill("mdm")?;
         cluster.gabion(&["mdm", "start"])?.ok()?;
         told()?;
-        // Whoever goes on without that volume keeps its data: a newer backup may turn up.
+        // A recovery without that volume keeps its data: a newer backup may be found.
         cluster.gabion(&["mdm", "recover", "--finish", "--yes"])?.ok()?;
         cluster.gabion(&["sdc", "start"])?.ok()?;
         cluster.wait_state("healthy", secs(60))?;
@@ -228,7 +228,7 @@ fn a_backup_is_restored_after_all_processes_have_ended_and_new_volumes_are_not_d
     });
 }
 
-/// Carries out commands as a message names them; none asks, or stays.
+/// Runs the commands that a message names, without prompts and in the background.
 fn obey<'a>(commands: impl Iterator<Item = &'a str>) -> Result<usize> {
     let mut count = 0;
     for line in commands {
@@ -244,7 +244,7 @@ fn obey<'a>(commands: impl Iterator<Item = &'a str>) -> Result<usize> {
     Ok(count)
 }
 
-/// The commands that `up` names to have its MDMs again that it left out.
+/// Runs the commands that `up` names for adding the MDMs that it left out. Returns their number.
 fn add_left_out(printed: &str) -> Result<usize> {
     let lines = printed.lines().filter_map(|line| line.split_once("To have it again: "));
     obey(lines.flat_map(|(_, commands)| commands.split(" && ")))
@@ -265,7 +265,7 @@ fn a_cluster_that_was_stopped_starts_again_without_the_first_mdms_log() {
         fs::remove_file(cluster.file("mdm.log"))?;
         let printed = cluster.gabion(&["up", "--detach"])?.ok()?;
         there()?;
-        // An empty log in the place of the lost one begins nothing, whatever starts its MDM.
+        // An empty log in place of the lost one starts no new cluster, however its MDM is started.
         cluster.gabion(&["mdm", "start"])?;
         cluster.gabion(&["down"])?.ok()?;
         ensure!(cluster.file("mdm.log").exists());
@@ -309,7 +309,7 @@ fn a_cluster_that_was_stopped_comes_back_with_one_of_three_logs_by_the_commands_
         ensure!(obey(ran.stderr.lines().filter(commands))? == 3, "{}", ran.stderr);
         there()?;
         cluster.wait_state("healthy", secs(60))?;
-        // What is left is the whole cluster, and starts as such.
+        // The remaining MDMs are the whole cluster, and start as such.
         cluster.gabion(&["down"])?.ok()?;
         let printed = cluster.gabion(&["up", "--detach"])?.ok()?;
         there()?;

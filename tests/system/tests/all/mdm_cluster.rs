@@ -1,5 +1,5 @@
-//! Several MDMs: any one may die, at any time, and nothing of the configuration is lost; they come and go
-//! while the cluster serves; one that has forgotten something is turned away.
+//! Several MDMs: any one may die at any time, and no configuration is lost. MDMs are added and
+//! removed while the cluster serves. An MDM with an incomplete log is refused.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -48,7 +48,7 @@ fn leaders_die_under_load_and_no_io_fails_and_no_configuration_is_lost() {
             wait("another MDM leads", secs(10), || {
                 let name = format!("b{i}");
                 let ran = cluster.gabion(&["volume", "create", &name, "1MiB"])?;
-                // An order without an answer may have been carried out.
+                // An order without an answer may have been executed.
                 Ok((ran.code == 0 || ran.stderr.contains("there is a volume")).then_some(()))
             })?;
             gaps.push(start.elapsed());
@@ -80,7 +80,7 @@ fn a_member_goes_and_comes_and_another_one_leads_on_demand() {
         cluster.gabion(&["mdm", "switch", "mdm3"])?.fails(1, &["tie-breaker"])?;
         cluster.gabion(&["mdm", "remove", "mdm3"])?.fails(1, &["even number"])?;
         cluster.gabion(&["mdm", "remove", "nobody"])?.fails(1, &["there is no MDM"])?;
-        // The leader itself: it hands over first.
+        // The leader itself is removed: it hands over first.
         let gone = list(&cluster)?.into_iter().find(|m| m["name"] == "mdm2").context("mdm2")?;
         cluster.gabion(&["mdm", "remove", "mdm2"])?.ok()?;
         ensure!(list(&cluster)?.len() == 2);

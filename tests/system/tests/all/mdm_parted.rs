@@ -1,5 +1,6 @@
-//! MDMs on hosts of their own, whose cables are cut: a manager from the others, with the tie-breaker on either side,
-//! and in one direction only. I/O goes on, the side with the majority has a leader, and the other one decides nothing.
+//! MDMs on different hosts whose cables are cut: a manager is cut off from the others, with the
+//! tie-breaker on either side, and in one direction only. I/O continues, the side with the majority
+//! has a leader, and the other side decides nothing.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -9,7 +10,7 @@ use system::{MIB, Spaces, case, secs, setting, wait};
 const BYTES: u64 = 32 * MIB;
 const WRITERS: u64 = 2;
 
-/// Two servers, and three hosts with an MDM and nothing else.
+/// Two servers, and three hosts with only an MDM.
 const TOPOLOGY: &str = r#"
 volumes = ["v:32MiB"]
 [[host]]
@@ -30,28 +31,28 @@ name = "h5"
 mdm = "tie-breaker"
 "#;
 
-/// It leads before each cut.
+/// The leader before each cut.
 const LEADER: &str = "h3";
 const OTHER: &str = "h4";
 const TIE_BREAKER: &str = "h5";
 
-/// Who leads when the cut has lasted.
+/// The leader that is expected after the cut has lasted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Leads {
-    /// The same one, all the time.
+    /// The same MDM all the time.
     Still,
     /// The other manager.
     Other,
-    /// Either.
+    /// Either manager.
     Somebody,
 }
 
-/// A cut: what gets lost from whom to whom.
+/// A cut: the pairs of sender and receiver between which packets are lost.
 struct Cut {
     name: &'static str,
     lost: &'static [(&'static str, &'static str)],
     leads: Leads,
-    /// The one that led hears nobody and is heard by nobody.
+    /// True if the former leader hears no other MDM and is heard by none.
     alone: bool,
 }
 
@@ -95,9 +96,9 @@ const CUTS: [Cut; 6] = [
 
 struct Parted {
     spaces: Spaces,
-    /// Volumes whose making was confirmed.
+    /// Volumes whose creation was confirmed.
     made: Vec<String>,
-    /// Those that were asked of the one that led, alone: refused or not answered.
+    /// Volumes that were requested from the isolated former leader: refused or not answered.
     refused: Vec<String>,
 }
 
@@ -118,7 +119,7 @@ impl Parted {
         })
     }
 
-    /// All three are there, have everything, and the one leads that is to be cut off.
+    /// Waits until all three MDMs are up to date, and `LEADER` leads.
     fn prepare(&self) -> Result<()> {
         wait("all MDMs vote and have everything", secs(30), || {
             let all = self.list()?;
@@ -135,11 +136,11 @@ impl Parted {
         })
     }
 
-    /// Changes the configuration: at once, or as soon as somebody leads.
+    /// Changes the configuration, as soon as there is a leader.
     fn make(&mut self, name: String) -> Result<()> {
         wait("a volume is made", secs(30), || {
             let ran = self.spaces.gabion(&["volume", "create", &name, "1MiB"])?;
-            // An order without an answer may have been carried out.
+            // An order without an answer may have been executed.
             Ok((ran.code == 0 || ran.stderr.contains("there is a volume")).then_some(()))
         })?;
         self.made.push(name);
@@ -185,7 +186,7 @@ impl Parted {
     }
 }
 
-/// `GABION_ROUNDS=10` does all of it so often.
+/// `GABION_ROUNDS=10` repeats all cuts 10 times.
 #[test]
 fn a_parted_manager_decides_nothing_and_the_majority_goes_on() {
     case(|| {

@@ -1,4 +1,4 @@
-//! Without the MDM I/O goes on; when it is back, nothing of the configuration is missing.
+//! I/O continues without the MDM. When the MDM is back, its configuration is complete.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -8,7 +8,7 @@ use system::probe::Probe;
 use system::run::binary;
 use system::{Cluster, Options, case, free_port, secs, tool, wait};
 
-/// An MDM that is not the cluster's own, with a copy of its log. It ends with the test.
+/// An additional MDM with a copy of the cluster's log. It ends with the test.
 struct Copy {
     child: Child,
     address: String,
@@ -56,7 +56,7 @@ fn io_goes_on_while_the_mdm_is_away() {
             probe.wait_ops(500)?;
         }
         cluster.gabion(&["status"])?.fails(5, &["no MDM answers", "sds3", "gabion mdm start"])?;
-        // New clients come in, too.
+        // New clients can connect, too.
         tool("nbdinfo", ["--size", &cluster.uri("keep")])?.ok()?;
         cluster.gabion(&["mdm", "start"])?.ok()?;
         wait("everything is there again", secs(20), || {
@@ -69,7 +69,7 @@ fn io_goes_on_while_the_mdm_is_away() {
         let saw = probe.lap();
         println!("longest request while the MDM was away: {:?}", saw.worst);
         ensure!(saw.worst <= Duration::from_secs(1), "{saw:?}");
-        // It still does its work.
+        // The MDM still does its work.
         cluster.kill("sds1")?;
         cluster.wait_down("sds1")?;
         probe.wait_ops(500)?;
@@ -121,7 +121,7 @@ fn a_copy_of_the_only_mdms_log_leads_only_when_that_one_is_gone() {
             let volumes = status["volumes"].as_array().context("a list")?;
             let servers = status["sds"].as_array().context("a list")?;
             let up = servers.len() == 3 && servers.iter().all(|s| s["state"] == "up");
-            // The client was told the former address only: it serves on, and this MDM doesn't hear it.
+            // The client only knows the former address: it serves, but this MDM does not hear it.
             let unheard = volumes.iter().all(|v| v["unserved"] == true);
             let well = status["state"] == if unheard { "degraded" } else { "healthy" };
             Ok((volumes.len() == 2 && up && well).then_some(()))

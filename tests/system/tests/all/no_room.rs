@@ -1,4 +1,5 @@
-//! A file system that gets full under a whole cluster: servers wait, status answers, and all heals when there is room.
+//! The file system below a whole cluster becomes full: servers wait, status answers, and everything
+//! recovers when there is space.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -9,7 +10,7 @@ use system::bytes::Random;
 use system::nbd::cmd;
 use system::{Cluster, Folder, MIB, Options, case, secs, tool, wait};
 
-/// A small file system in memory, unmounted with its test.
+/// A small file system in memory. It is unmounted with its test.
 struct Small(PathBuf);
 
 impl Small {
@@ -37,7 +38,7 @@ fn a_full_file_system_holds_a_cluster_and_room_heals_it() {
             println!("we may not mount: not tested");
             return Ok(());
         };
-        // The whole cluster lies there.
+        // The whole cluster lies in it.
         let options = Options {
             device: "file:256MiB",
             volumes: &["vol1:128MiB"],
@@ -49,7 +50,7 @@ fn a_full_file_system_holds_a_cluster_and_room_heals_it() {
         ensure!(cluster.printed.contains("WARNING: devices"), "{}", cluster.printed);
         let data = Random::new(8).bytes(16 * MIB as usize);
         cluster.fill("vol1", &data)?;
-        // Somebody else takes what is left, but some.
+        // A file takes most of the remaining space.
         let filler = small.0.join("filler");
         let free = rustix::fs::statvfs(&small.0)?;
         let free = free.f_bavail * free.f_frsize;
@@ -68,7 +69,7 @@ fn a_full_file_system_holds_a_cluster_and_room_heals_it() {
             Ok(sds.iter().any(|s| s["state"] == "down").then_some(status))
         })?;
         ensure!(starved["state"] != "healthy", "{starved:#}");
-        // The MDM's own room was reserved.
+        // The MDM's space was reserved.
         for n in 0..3 {
             cluster.gabion(&["fault-set", "create", &format!("rack{n}")])?.ok()?;
         }

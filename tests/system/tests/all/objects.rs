@@ -1,4 +1,4 @@
-//! Objects as users see them: mappings, protection domains, fault sets, storage pools, and every refusal.
+//! Objects as users see them: mappings, domains, fault sets, pools, and all refusals.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -7,10 +7,10 @@ use system::bytes::Random;
 use system::nbd::{Nbd, Refused, cmd, errno};
 use system::{Cluster, Extra, MIB, Options, case, secs, wait};
 
-/// The export's flag of a volume that may only be read.
+/// The export flag of a read-only volume.
 const READ_ONLY: u16 = 2;
 
-/// Its first I/O is refused, and then its connection is over.
+/// Checks that its first I/O is refused, and that its connection is closed.
 fn is_cut_off(mut nbd: Nbd) -> Result<()> {
     let refused = nbd.read(0, 4096).expect_err("it is not mapped any more");
     let code = refused.downcast_ref::<Refused>().map(|r| r.0);
@@ -118,7 +118,7 @@ fn who_unmaps_is_told_when_a_server_can_not_confirm_it() {
     });
 }
 
-/// How many groups the servers of these names have, each.
+/// Returns the number of groups of each of these servers.
 fn groups(cluster: &Cluster, names: &[&str]) -> Result<Vec<u64>> {
     let status = cluster.status()?;
     let all = status["sds"].as_array().context("a list")?;
@@ -186,7 +186,8 @@ fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
             list.contains("ssd") && list.contains("20 %") && list.contains("128 MiB"),
             "{list}"
         );
-        // Its two fault sets have nowhere else to go; three servers do.
+        // `fast` has only two fault sets, so it can't rebuild anything and gets no advice on its
+        // spare; `default` has three servers.
         let short = list.contains("`gabion pool set default --spare 34`");
         ensure!(short && !list.contains("pool set fast"), "{list}");
         say("pool rename fast gold")?.ok()?;
@@ -197,7 +198,7 @@ fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
         say("system rename lab")?.ok()?;
         ensure!(cluster.status()?["name"] == "lab");
 
-        // A whole fault set dies, and nothing is missing.
+        // A whole fault set dies, and no data is missing.
         let content = Random::new(5).bytes(32 * MIB as usize);
         cluster.fill("v", &content)?;
         servers[0].kill()?;
@@ -233,13 +234,13 @@ fn a_new_server_waits_where_a_pool_says_so_and_gets_copies_when_it_is_admitted()
     });
 }
 
-/// Units of the volume that they write: one of each group.
+/// Units of the volume that clients write: one of each group.
 const UNITS: u64 = 384;
-/// Clients at a time, and how often others come: 30 were enough to make a device fail for good.
+/// Concurrent clients, and turns of them. 30 clients were enough to break a device for good.
 const CLIENTS: u32 = 6;
 const TURNS: u32 = 6;
 
-/// A client with a name of its own writes its block of each unit.
+/// Writes a client's block of each unit, by a client with this name.
 fn write_as(cluster: &Cluster, name: u32) -> Result<()> {
     let (mut client, socket) = Extra::sdc(cluster, &format!("c{name}"))?;
     let mut nbd = Nbd::connect(&socket, "vol1")?;

@@ -1,4 +1,4 @@
-//! Small things that cost an operator a night: what commands say, refuse, and leave alone.
+//! Details that matter to an operator at night: what commands print, refuse, and leave alone.
 
 use anyhow::{Context, ensure};
 use std::fs;
@@ -33,7 +33,7 @@ fn a_cluster_without_its_mdms_log_is_not_replaced_by_another_one() {
     });
 }
 
-/// Another cluster begins at the MDM's address: the servers have the only map of theirs, and go on.
+/// Another cluster starts at the MDM's address. The servers keep their own map, and continue.
 #[test]
 fn an_mdm_that_has_lost_its_log_is_not_started_and_ends_no_server() {
     case(|| {
@@ -52,7 +52,7 @@ fn an_mdm_that_has_lost_its_log_is_not_started_and_ends_no_server() {
             command
         };
         run::run(&mut run(&own))?.fails(1, &["is gone", "holds data of a cluster"])?;
-        // Its configuration, where no server's is.
+        // Its configuration, in a folder without those of the servers.
         let (log_there, config) = (cluster.folder.join("other.log"), cluster.folder.join("o.toml"));
         let text = fs::read_to_string(&own)?;
         let text = text.replace(&*log.to_string_lossy(), &log_there.to_string_lossy());
@@ -146,7 +146,7 @@ fn a_volume_that_overcommits_its_pool_is_told() {
         let status = cluster.gabion(&["status"])?.stdout;
         let id = cluster.status()?["sds"][0]["devices"][0]["id"].as_u64().context("an id")?;
         ensure!(status.contains(&format!("dev{id} durable")), "{status}");
-        // Everything is killed, and comes back at once.
+        // All processes are killed, and come back at once.
         cluster.kill_all()?;
         cluster.start_again()
     });
@@ -168,7 +168,7 @@ fn requests_end_with_an_error_after_the_time_that_the_operator_allows() {
         cluster.wait_state("healthy", secs(20))?;
         ensure!(nbd.read(0, 4096)? == [1; 4096], "what ended with an error was sent again");
         nbd.write(0, &[3; 4096])?;
-        // What was said once holds at the next start.
+        // The next start keeps the setting.
         cluster.gabion(&["down"])?.ok()?;
         cluster.start_again()?;
         ensure!(cluster.nbd("vol1")?.read(0, 4096)? == [3; 4096]);
@@ -195,7 +195,8 @@ fn a_new_volume_is_served_while_the_mdm_is_away_although_nobody_had_asked_for_it
 fn a_device_that_is_emptied_under_its_server_is_done_without() {
     case(|| {
         let cluster = Cluster::start(&FILES)?;
-        // A server sees its device at once when it starts with one; what it has not seen can't be missed.
+        // Restart the server with an existing device: only a server that has seen the content of
+        // its device can notice that the content is gone.
         cluster.kill("sds1")?;
         cluster.start_sds(1)?;
         let data = Random::new(8).bytes(8 * MIB as usize);

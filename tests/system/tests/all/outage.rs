@@ -1,4 +1,4 @@
-//! What moves when a server comes back: the changes after a silence, everything after a death.
+//! What is copied when a server comes back: the changes after a silence, everything after a death.
 
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ fn filled() -> Result<(Cluster, Vec<u8>)> {
     Ok((cluster, content))
 }
 
-/// What the counter says once the last heartbeats are in.
+/// Returns the counter after the last heartbeats have arrived.
 fn moved_at_least(cluster: &Cluster, before: u64, least: u64) -> Result<u64> {
     let mut last = 0;
     wait(&format!("the counter of moved bytes rests above {least}"), secs(10), || {
@@ -24,7 +24,7 @@ fn moved_at_least(cluster: &Cluster, before: u64, least: u64) -> Result<u64> {
         let rests = moved == last;
         last = moved;
         ensure!(moved >= least, "{moved}");
-        // Servers report five times a second.
+        // Servers send five heartbeats per second.
         std::thread::sleep(Duration::from_millis(500));
         Ok(rests.then_some(moved))
     })
@@ -52,11 +52,11 @@ fn after_a_silence_only_the_changes_are_copied() {
         })?;
         cluster.thaw("sds2")?;
         cluster.wait_state("healthy", secs(60))?;
-        // Two of three servers hold each block, so about two thirds of the changes are missing there.
+        // Two of three servers hold each block, so this one lacks about two thirds of the changes.
         let moved = moved_at_least(&cluster, before, CHANGED as u64 / 3)?;
         println!("{} MiB changed, {} MiB moved", CHANGED as u64 / MIB, moved / MIB);
         ensure!(moved <= CHANGED as u64 * 3 / 2, "{moved} bytes moved for {CHANGED} changed");
-        // Now what was copied has to serve alone.
+        // Now the copied data has to serve alone.
         cluster.kill("sds1")?;
         cluster.wait_down("sds1")?;
         cluster.verify("vol1", &content)
@@ -71,7 +71,7 @@ fn a_server_that_died_comes_back_empty_and_is_filled() {
         cluster.kill("sds2")?;
         cluster.wait_down("sds2")?;
         cluster.start_sds(2)?;
-        // While it is being filled it is not taken for a copy: what it serves is right.
+        // While it is being filled it does not count as a copy: all data is right.
         cluster.verify("vol1", &content)?;
         cluster.wait_state("healthy", secs(90))?;
         let moved = moved_at_least(&cluster, before, VOLUME as u64 / 2)?;

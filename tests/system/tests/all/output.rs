@@ -1,4 +1,4 @@
-//! Output that nobody reads: commands end as others do, without a word; the cluster goes on.
+//! Output without a reader: commands end normally and silently, and the cluster continues.
 
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use system::run::binary;
 use system::{Cluster, Options, case};
 
-/// What comes of a command that prints there.
+/// Runs a command that prints to `stdout`, and returns the result.
 fn prints_to(stdout: impl Into<Stdio>, cluster: &Cluster, args: &str) -> Result<Output> {
     let mut command = Command::new(binary());
     command.args(args.split(' ')).args(["--dir", cluster.dir()]);

@@ -1,6 +1,7 @@
-//! True power cuts: what was in the page cache is gone, and the same `up` brings everything back.
+//! Real power cuts: data in the page cache is lost, and the same `up` brings everything back.
 //!
-//! The cluster runs in a machine of its own (`system::machine`). Without User Mode Linux these tests say so and pass.
+//! The cluster runs in a virtual machine (`system::machine`). Without User Mode Linux these tests
+//! say so and pass.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
@@ -12,13 +13,13 @@ use system::machine::Machine;
 use system::nbd::Nbd;
 use system::{Cluster, MIB, Options, case, run, secs, setting};
 
-/// What makes the cluster.
+/// Options that create the cluster.
 const FIRST: &str = "--device file:256MiB --volume vol1:64MiB";
-/// How long a start may take in there, where each system call costs much.
+/// Time limit for a start in the machine, where system calls are slow.
 const PATIENCE: Duration = secs(120);
-/// Which part of a test this program plays in the machine.
+/// Environment variable with the task of this program when it runs in the machine.
 const PART: &str = "GABION_POWER_PART";
-/// Parts of the volume; each round writes one.
+/// Parts of the volume. Each round writes one.
 const PARTS: u64 = 24;
 
 fn machine(file_system: &'static str) -> Result<Option<Machine>> {
@@ -29,12 +30,12 @@ fn machine(file_system: &'static str) -> Result<Option<Machine>> {
     Ok(machine)
 }
 
-/// The command line of `gabion` in there.
+/// Returns the command line of `gabion` in the machine.
 fn gabion(machine: &Machine) -> String {
     format!("{} --dir {}", run::binary().display(), machine.mount().join("c").display())
 }
 
-/// Lines that start the cluster, and say what came of it.
+/// Returns shell commands that start the cluster and report the result.
 fn up(machine: &Machine, options: &str) -> String {
     let gabion = gabion(machine);
     format!(
@@ -45,7 +46,8 @@ fn up(machine: &Machine, options: &str) -> String {
     )
 }
 
-/// Cuts the power so long after the first `up`, or in its midst, and starts everything again by the same command.
+/// Cuts the power this long after the beginning or the end of the first `up`, and starts everything
+/// again with the same command.
 fn cut(machine: &Machine, after: Duration, whole: bool) -> Result<()> {
     let when =
         format!("{after:?} after the {} of the first `up`", if whole { "end" } else { "begin" });
@@ -60,7 +62,7 @@ fn cut(machine: &Machine, after: Duration, whole: bool) -> Result<()> {
     Ok(())
 }
 
-/// Each cut in a machine of its own, side by side.
+/// Tests each cut in a separate machine, all concurrently.
 fn cuts(all: &[(&'static str, Duration, bool)]) -> Result<()> {
     let mut machines = Vec::new();
     for (file_system, after, whole) in all {
@@ -88,7 +90,7 @@ fn a_power_cut_after_the_first_up_leaves_a_cluster_that_starts_again() {
     });
 }
 
-/// A few seconds are less than a file system takes to write files of its own accord.
+/// The test takes only a few seconds, so the file system does not write files back by itself.
 #[test]
 fn a_device_that_was_added_is_there_after_a_power_cut() {
     case(|| {
@@ -128,7 +130,8 @@ fn a_power_cut_in_the_midst_of_the_first_up_leaves_what_the_same_command_complet
     });
 }
 
-/// Runs in the machine: writes, and says after each write how many were answered; or compares what is there.
+/// Runs in the machine. Either writes and reports after each write how many were answered, or
+/// compares the content.
 #[test]
 #[ignore = "the test below runs it in the machine"]
 fn in_the_machine() {
@@ -191,7 +194,7 @@ fn what_was_answered_survives_power_cuts_under_load() {
             on.wait("answered 30", PATIENCE)?;
             thread::sleep(Duration::from_millis(random.below(1500)));
             let answered = on.marked("answered").context("some are")?;
-            // What comes between these lines may be answered, too: the last word counts.
+            // More writes may be answered between these lines: the last report counts.
             let said = on.cut()?;
             let last = said.iter().rev().find_map(|l| l.strip_prefix("=== answered "));
             counts += &format!(" {}", last.unwrap_or(&answered));
@@ -200,7 +203,7 @@ fn what_was_answered_survives_power_cuts_under_load() {
     });
 }
 
-/// Empties files as a power cut emptied those of a build that did not flush them.
+/// Truncates files as a power cut did with files of a build that did not flush them.
 fn empty(cluster: &Cluster, names: &[&str]) -> Result<()> {
     names.iter().try_for_each(|name| {
         let file = cluster.file(name);
@@ -263,7 +266,7 @@ fn three_mdms_find_each_other_again_when_their_files_were_emptied() {
         cluster.start_again()?;
         cluster.wait_state("healthy", secs(30))?;
         cluster.verify("vol1", &data)?;
-        // When nothing tells their addresses any more, the command says where to find them.
+        // If nothing has their addresses any more, the command says where to find them.
         cluster.gabion(&["down"])?.ok()?;
         empty(&cluster, &configs)?;
         empty(&cluster, &["config/sdc.toml"])?;

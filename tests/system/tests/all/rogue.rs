@@ -1,4 +1,5 @@
-//! Somebody on the network who speaks the protocol, and lies: refused, and nothing changes.
+//! An attacker on the network speaks the protocol and sends forged frames: they are refused, and
+//! nothing changes.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -9,10 +10,10 @@ use system::probe::Probe;
 use system::{Cluster, Options, case, secs, wire};
 
 const RAFT: u8 = 50;
-/// The consensus' kinds of messages: entries, an answer, a vote, a state, a heartbeat.
+/// Kinds of consensus messages: entries, answer, vote, state, heartbeat.
 const KINDS: [u8; 5] = [3, 4, 5, 7, 8];
 
-/// A hello as an MDM of this cluster.
+/// Returns a hello as an MDM of this cluster.
 fn hello_as(id: u64, to: u64, address: &str) -> Vec<u8> {
     let mut body = [wire::number(2, 1), wire::number(6, 1), wire::number(7, 1)].concat();
     body.extend([wire::number(3, id), wire::number(21, to), wire::number(22, 1 << 20)].concat());
@@ -20,23 +21,23 @@ fn hello_as(id: u64, to: u64, address: &str) -> Vec<u8> {
     [wire::header(wire::HELLO, 1, &body), body].concat()
 }
 
-/// A frame with a message of the consensus.
+/// Returns a frame with a consensus message.
 fn raft(kind: u8, from: u64, to: u64, term: u64, commit: u64) -> Vec<u8> {
     let numbers = [(1, u64::from(kind)), (2, to), (3, from), (4, term), (8, commit)];
     let body: Vec<u8> = numbers.iter().flat_map(|(tag, n)| wire::number(*tag, *n)).collect();
     let mut head = wire::header(RAFT, 1, &body);
-    // Where `len` is: the length of the whole message.
+    // The field `len`: the length of the whole message.
     head[88..92].copy_from_slice(&(body.len() as u32).to_le_bytes());
     wire::seal(&mut head);
     [head, body].concat()
 }
 
-/// A hello to a data server: as a server (role 2) or a client (role 3), of this life.
+/// Returns a hello of a server (role 2) or a client (role 3) with this incarnation.
 fn hello_of_life(role: u8, id: u64, incarnation: u64) -> Vec<u8> {
     let mut body = [wire::number(2, role.into()), wire::number(3, id)].concat();
     body.extend([wire::number(4, incarnation), wire::number(5, 1 << 20)].concat());
     body.extend([wire::number(6, 1), wire::number(7, 1)].concat());
-    // A map that nobody has: leases would rest on it.
+    // A map version that does not exist: leases would depend on it.
     body.extend(wire::number(8, u64::MAX));
     [wire::header(wire::HELLO, 1, &body), body].concat()
 }
@@ -75,7 +76,7 @@ fn forged_messages_of_an_mdm_are_refused_and_nothing_changes() {
                     ensure!(closes(&mut link, secs(5)), "the link stays after kind {kind}");
                 }
             }
-            // And whom nobody knows is not welcome at all.
+            // An unknown MDM is refused.
             let mut link = TcpStream::connect(addresses[to])?;
             link.set_read_timeout(Some(secs(5)))?;
             link.write_all(&hello_as(9, to as u64 + 1, "127.0.0.1:9"))?;
@@ -106,7 +107,7 @@ fn forged_lives_of_clients_and_servers_are_refused_and_nothing_changes() {
         let servers = status["sds"].as_array().context("a list")?.iter();
         let addresses: Vec<&str> = servers.filter_map(|s| s["address"].as_str()).collect();
         ensure!(addresses.len() == 3, "{status:#}");
-        // Each of them waits for a map that names such a life.
+        // Each hello waits for a map that names its incarnation.
         let mut links = Vec::new();
         for address in addresses {
             for (role, ids) in [(2, 1..=4), (3, 1..=3)] {
@@ -124,7 +125,7 @@ fn forged_lives_of_clients_and_servers_are_refused_and_nothing_changes() {
             ensure!(answer == wire::REFUSAL, "{who}: {text}");
             ensure!(closes(link, secs(5)), "the link of {who} stays");
         }
-        // The true ones go on, also when they have to connect anew.
+        // The real processes continue, even if they have to reconnect.
         probe.wait_ops(500)?;
         let after = cluster.status()?;
         ensure!(after["state"] == "healthy", "{after:#}");

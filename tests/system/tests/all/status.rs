@@ -1,11 +1,11 @@
-//! What `status` says is true while something is lost, and it says so at once.
+//! `status` is correct while something is lost, and answers at once.
 
 use anyhow::{Context, Result, ensure};
 use std::time::Instant;
 use system::bytes::Random;
 use system::{Cluster, MIB, Options, case, secs, wait};
 
-/// A number of the status.
+/// Returns a number of the status by its JSON pointer.
 fn number(status: &serde_json::Value, pointer: &str) -> Result<u64> {
     status.pointer(pointer).and_then(serde_json::Value::as_u64).with_context(|| pointer.to_owned())
 }
@@ -16,7 +16,7 @@ fn a_frozen_mdm_holds_no_command_up_and_a_lost_one_is_shown() {
         let options = Options { more: &["--mdms", "3"], ..Options::default() };
         let cluster = Cluster::start(&options)?;
         cluster.gabion(&["status"])?.code(0)?;
-        // The first of the list.
+        // The first MDM of the list.
         cluster.freeze("mdm")?;
         wait("another one leads, and has heard the third one", secs(10), || {
             let status = cluster.status()?;

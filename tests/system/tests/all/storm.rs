@@ -1,8 +1,8 @@
-//! Hosts with cables: servers and the MDM are killed and frozen, cables are pulled, what one host sends to another gets
-//! lost, bits flip, disks fail, one after the other and at once; what was answered is there, and at the end all copies
-//! are equal.
+//! Hosts with cables: servers and the MDM are killed and stopped, cables are pulled, packets
+//! between two hosts are lost, bits flip and disks fail, one after the other and at once. All
+//! answered writes must be there, and at the end all copies must be equal.
 //!
-//! Careful as the torture run is: a fault comes while another one lasts only if both leave a good copy.
+//! Like the torture test, it adds a fault while another one lasts only if both leave a good copy.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -26,9 +26,9 @@ enum Fault {
     KillMdm,
     FreezeMdm,
     PullCable,
-    /// From a server to one other host; not back.
+    /// Packets from a server to one other host are lost; the other direction works.
     LoseOneWay,
-    /// Between two servers, both ways.
+    /// Packets between two servers are lost in both directions.
     Part,
     FlipBits,
     FailReads,
@@ -56,15 +56,15 @@ struct Storm {
     random: Random,
     rot: Rot,
     writers: Writers,
-    /// Of each host but the first.
+    /// The disks of all hosts except the first.
     disks: BTreeMap<String, Failing>,
-    /// Its disk has failed last: its server may have ended, or is about to.
+    /// The host whose disk failed last: its server may have ended, or is about to.
     failed: Option<String>,
     flipped: u64,
 }
 
 impl Storm {
-    /// A server's host; not the one where the volume is served, whose cable nobody may pull.
+    /// Returns a server's host, except the one that serves the volume, whose cable must stay.
     fn server(&mut self) -> String {
         format!("h{}", 2 + self.random.below(u64::from(HOSTS) - 1))
     }
@@ -78,7 +78,7 @@ impl Storm {
         }
     }
 
-    /// Waits for some writes, which go on whatever has happened.
+    /// Waits for some writes, which continue under any fault.
     fn some_writes(&mut self) -> Result<()> {
         let count = 1 + self.random.below(200);
         self.writers.wait(count)
@@ -126,7 +126,7 @@ impl Storm {
         }
     }
 
-    /// A disk fails until its server has ended, or has not met it.
+    /// Lets a disk fail until its server has ended or has not noticed.
     fn fail(&mut self, host: &str, operation: Operation) -> Result<()> {
         self.disks[host].set(operation, true);
         let seen = self.spaces.nbd("v")?.read(0, (BYTES / 4) as usize).map(drop);

@@ -1,4 +1,4 @@
-//! Connections that say nothing keep nobody out: neither members nor people who ask for the status.
+//! Silent connections keep nothing out, neither members of the cluster nor status requests.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -7,10 +7,10 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use system::{Cluster, Options, case, secs, setting, wait};
 
-/// As many as this process may have open, but at most so many to each port.
+/// Connections to each port, or as many as this process may have open.
 const CROWD: u64 = 8300;
 
-/// How many connections to each of so many ports.
+/// Returns the number of connections to each of `ports` ports.
 fn crowd(ports: u64) -> usize {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -49,14 +49,14 @@ fn thousands_of_silent_connections_keep_nobody_out() {
             println!("{many} connections to {address}");
             status_within(&cluster, secs(1))?;
         }
-        // A member comes back beside them, and so does its client.
+        // A server comes back beside them, and so does its client.
         cluster.kill("sds3")?;
         cluster.wait_down("sds3")?;
         cluster.start_sds(3)?;
         cluster.wait_state("healthy", secs(60))?;
         status_within(&cluster, secs(1))?;
         cluster.verify("vol1", &content)?;
-        // What says nothing is closed in the end.
+        // Silent connections are closed in the end.
         for streams in &mut held {
             let last = streams.last_mut().context("some")?;
             last.set_read_timeout(Some(secs(1)))?;

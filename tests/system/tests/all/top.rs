@@ -1,4 +1,4 @@
-//! The cluster, watched.
+//! The live view of a cluster.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;

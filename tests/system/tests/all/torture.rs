@@ -1,9 +1,9 @@
-//! Everything at once, for as long as is wanted: at the end every copy of every unit is byte-equal.
+//! All faults at once, for any length of time: at the end every copy of every unit is byte-equal.
 //!
-//! Writers that remember go on while processes are killed and frozen and bits flip, one fault after the other
-//! and before the last one is healed. What is never done, because no cluster of two copies survives it: damage
-//! to both copies of a block. So bits flip on one device at a time, when both copies are whole, and are
-//! repaired before anything else happens.
+//! Writers that record their writes continue while processes are killed and stopped and bits flip,
+//! one fault after the other and before the last one is healed. The test never damages both copies
+//! of a block, because no cluster of two copies survives that. So bits flip on one device at a
+//! time, while both copies are whole, and are repaired before the next fault.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ fn device(cluster: &Cluster, n: u64) -> String {
     cluster.device(n).display().to_string()
 }
 
-/// What can happen.
+/// The kinds of faults.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Fault {
     KillOne,
@@ -33,9 +33,9 @@ enum Fault {
     KillAll,
     FreezeServer,
     FreezeMdm,
-    /// Of a running server.
+    /// On a running server.
     FlipBits,
-    /// Of a server that is down meanwhile, in data that was there long before.
+    /// On a server that is down meanwhile, in data that was written long before.
     KillAndFlipBits,
 }
 
@@ -47,10 +47,10 @@ struct Torture {
     cluster: Cluster,
     random: Random,
     rot: Rot,
-    /// How the blocks begin that are written once only.
+    /// First bytes of the blocks that are written only once.
     cold: BTreeSet<[u8; 16]>,
     writers: Writers,
-    /// Blocks.
+    /// Number of blocks with flipped bits.
     flipped: u64,
     /// Writes that were answered to earlier writers.
     answered: u64,
@@ -61,12 +61,12 @@ impl Torture {
         Writers::start(cluster, "hot", ledgers)
     }
 
-    /// One of the servers.
+    /// Returns one of the servers.
     fn any(&mut self) -> u64 {
         1 + self.random.below(3)
     }
 
-    /// Waits for some writes more.
+    /// Waits for some more writes.
     fn some_writes(&mut self) -> Result<()> {
         let count = 1 + self.random.below(300);
         self.writers.wait(count)
@@ -76,12 +76,12 @@ impl Torture {
         self.cluster.kill(&format!("sds{n}"))
     }
 
-    /// Half of the faults come before the last one is healed.
+    /// Causes a fault. Half of the faults come before the last one is healed.
     fn happens(&mut self, fault: Fault) -> Result<()> {
         if self.random.below(2) == 0 || matches!(fault, FlipBits | KillAndFlipBits) {
             self.cluster.wait_state("healthy", secs(60))?;
         }
-        // Else what is killed or frozen now may have the only good copy of something.
+        // Otherwise a process that is killed or stopped now may have the only good copy.
         let goes_on = self.cluster.status()?["state"] == "healthy";
         let n = self.any();
         match fault {
@@ -127,7 +127,7 @@ impl Torture {
         outcome
     }
 
-    /// Flips bits, brings the server back if it was down, and has them repaired.
+    /// Flips bits, starts the server again if it was down, and has the bits repaired.
     fn flip(&mut self, n: u64, down: bool) -> Result<()> {
         let device = device(&self.cluster, n);
         let only = down.then_some(&self.cold);
@@ -139,7 +139,7 @@ impl Torture {
         self.cluster.gabion(&["device", "scrub"])?.ok().map(drop)
     }
 
-    /// What the writers know must be there afterwards.
+    /// Kills all processes. Afterwards everything that the writers recorded must be there.
     fn kill_all(&mut self) -> Result<()> {
         self.cluster.kill_all()?;
         let mut ledgers = self.writers.finish();
@@ -154,7 +154,7 @@ impl Torture {
     }
 }
 
-/// A cluster with data that is never written again.
+/// Starts a cluster with data that is never written again.
 fn prepared() -> Result<(Cluster, Rot, Vec<u8>)> {
     let cluster = Cluster::start(&OPTIONS)?;
     let cold = Random::new(2).bytes(COLD as usize);
@@ -206,7 +206,7 @@ fn after_any_faults_every_copy_is_byte_equal_to_what_was_answered() {
     });
 }
 
-/// From the devices alone.
+/// Compares the copies on the devices alone.
 fn equal_copies(cluster: &Cluster, cold: &[u8]) -> Result<()> {
     let hot = whole(cluster, "hot", HOT)?;
     let status = cluster.status()?;

@@ -1,4 +1,4 @@
-//! A client that asks and never reads the answers: it costs little memory, and hinders nobody.
+//! A client that never reads its answers uses little memory, and does not affect others.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -8,15 +8,15 @@ use system::nbd::{Nbd, cmd};
 use system::probe::Probe;
 use system::{Cluster, MIB, Options, case, secs, wait};
 
-/// Connections that don't read, what each asks for, and the length of each request.
+/// Number of connections that do not read, requests of each, and the length of a request.
 const GREEDY: u64 = 4;
 const ASKED: u64 = 100;
 const PART: u64 = 2 * MIB;
 const VOLUME: u64 = 64 * MIB;
-/// What one of them may cost: what may be in flight (64 MiB), what may wait (1 MiB), and some room.
+/// Memory that one may use: requests in flight (64 MiB), unsent answers (1 MiB), and a margin.
 const COST: u64 = 96 * MIB;
 
-/// Memory that a process has in use, in bytes.
+/// Returns the resident memory of a process, in bytes.
 fn memory(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("its memory")?;
@@ -24,7 +24,7 @@ fn memory(pid: u32) -> Result<u64> {
     Ok(kib << 10)
 }
 
-/// Waits until a process needs no more memory than a second before, and tells how much that is.
+/// Waits until a process needs no more memory than a second before. Returns the amount.
 fn settled(pid: u32) -> Result<u64> {
     let mut before = 0;
     wait("its memory settles", secs(60), || {
@@ -57,10 +57,10 @@ fn a_client_that_never_reads_costs_little_and_hinders_nobody() {
         let grown = settled(sdc)?.saturating_sub(before);
         println!("{GREEDY} clients that don't read cost {} MiB", grown / MIB);
         ensure!(grown <= GREEDY * COST, "{} MiB", grown / MIB);
-        // Others go on, also on the same volume.
+        // Others continue, even on the same volume.
         probe.wait_ops(500)?;
         cluster.nbd("vol1")?.verify(&content[..8 * MIB as usize])?;
-        // One of them reads in the end: every answer is there. Another one just leaves.
+        // One of them finally reads: every answer is there. Another one just disconnects.
         let mut reader: Nbd = greedy.pop().context("one of them")?;
         drop(greedy.pop());
         for _ in 0..ASKED {

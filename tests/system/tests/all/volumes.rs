@@ -1,4 +1,4 @@
-//! Volumes are made, grown and deleted while others are in use.
+//! Volumes are created, grown and deleted while others are in use.
 
 use anyhow::{Context, ensure};
 use system::bytes::Random;
@@ -21,7 +21,7 @@ fn volumes_come_grow_and_go_beside_running_io() {
         ensure!(new.read(0, 2 * MIB as usize)? == content);
         ensure!(new.read(2 * MIB, MIB as usize)?.iter().all(|b| *b == 0));
         new.write(8 * MIB, &content[..4096])?;
-        // The client that negotiated two MiB goes on with them.
+        // The client that negotiated 2 MiB continues with that size.
         ensure!(old.read(MIB, 4096)? == content[MIB as usize..][..4096]);
         let refused = cluster.gabion(&["volume", "delete", "a", "--yes"])?;
         refused.fails(1, &["`a` is in use by sdc", "--unmap"])?;
@@ -31,7 +31,7 @@ fn volumes_come_grow_and_go_beside_running_io() {
         })?;
         ensure!(gone.downcast_ref::<Refused>().is_some(), "{gone:?}");
         ensure!(cluster.nbd("a").is_err(), "a deleted volume can't be attached");
-        // The name may come back; the data may not.
+        // The name may be used again; the data must not come back.
         cluster.gabion(&["volume", "create", "a", "2MiB"])?.ok()?;
         cluster.verify("a", &vec![0; 2 * MIB as usize])?;
         probe.finish()?;

@@ -1,5 +1,5 @@
-//! A server finds something else than its device, or a device that fails: it says what to do, the other copies
-//! serve, and nothing is lost.
+//! A server finds something other than its device, or a device that fails: it says what to do, the
+//! other copies serve, and no data is lost.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -26,7 +26,7 @@ fn fill(cluster: &Cluster, volume: &str, seed: u64, bytes: u64) -> Result<Vec<u8
     Ok(data)
 }
 
-/// Where superblocks lie on a device of this size.
+/// Places of the superblocks on a device of this size.
 const SUPERBLOCKS: [u64; 4] = [0, MIB, SIZE / 2, SIZE - (64 << 10)];
 
 fn overwrite(path: &Path, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -39,12 +39,13 @@ fn resize(path: &Path, bytes: u64) -> Result<()> {
     Ok(File::options().write(true).open(path)?.set_len(bytes)?)
 }
 
-/// Something else in the place of a device.
+/// Something else in place of a device.
 struct Wrong {
     what: &'static str,
-    /// Puts it there; gets the device's path, which holds the device, and one that another server uses.
+    /// Puts it in place. Gets the path of the device, which is there, and the path of another
+    /// server's device.
     harm: fn(&Path, &Path) -> Result<()>,
-    /// What a server's start says, and what `inspect` says.
+    /// Messages of a server's start, and below those of `inspect`.
     start: &'static [&'static str],
     inspect: &'static [&'static str],
 }
@@ -129,7 +130,7 @@ fn what_lies_in_the_place_of_a_device_is_told_and_never_served() {
             cluster.verify("vol1", &data)?;
             let _ = fs::remove_dir(&path).or_else(|_| fs::remove_file(&path));
         }
-        // Its folder is not mounted; then everything is as it was.
+        // The device's folder is not mounted; afterwards everything is as before.
         let (folder, away) = (cluster.file("devices"), cluster.file("away"));
         fs::rename(&folder, &away)?;
         let refused = cluster.gabion(&["sds", "start", "2"])?;
@@ -188,7 +189,7 @@ fn a_device_that_may_not_be_written_or_is_in_use_is_refused() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
         let data = fill(&cluster, "vol1", 2, 8 * MIB)?;
-        // Two servers with one device: the second one ends, and the first one doesn't notice.
+        // Two servers with one device: the second one ends, and the first one does not notice.
         let (file, path) = (cluster.file("config/sds3.toml"), cluster.device(2));
         let before = fs::read_to_string(&file)?;
         cluster.kill("sds3")?;
@@ -202,7 +203,7 @@ fn a_device_that_may_not_be_written_or_is_in_use_is_refused() {
             gabion(what)?.fails(1, &["in use", "gabion sds kill"])?;
         }
         fs::write(&file, before)?;
-        // A file that can't be written, not even by root, where the file system knows such files.
+        // A file that even root can't write, if the file system supports that.
         let own = cluster.device(3);
         if tool("chattr", ["+i", text(&own)])?.code == 0 {
             let refused = cluster.gabion(&["sds", "start", "3"])?;
@@ -224,7 +225,7 @@ fn a_device_that_shrinks_while_it_serves_is_mended_from_the_other_copies() {
     case(|| {
         let cluster = Cluster::start(&OPTIONS)?;
         let data = fill(&cluster, "vol1", 3, 24 * MIB)?;
-        // Reads behind its end fail from now on, as those of a bad disk do.
+        // Reads beyond its end fail from now on, as on a bad disk.
         resize(&cluster.device(2), 12 * MIB)?;
         cluster.verify("vol1", &data)?;
         cluster.gabion(&["device", "scrub"])?.ok()?;
@@ -232,7 +233,7 @@ fn a_device_that_shrinks_while_it_serves_is_mended_from_the_other_copies() {
         let status = cluster.status()?;
         let repaired = status.pointer("/sds/1/devices/0/repaired_bytes").and_then(|n| n.as_u64());
         ensure!(repaired > Some(0), "{status:#}");
-        // Its server can't use it again as it is, and says so.
+        // Its server can't use it like this, and says so.
         cluster.kill("sds2")?;
         cluster.wait_down("sds2")?;
         if fs::metadata(cluster.device(2))?.len() < SIZE {
@@ -263,11 +264,11 @@ fn compare(cluster: &Cluster, devices: &[PathBuf], volume: &str, data: &[u8]) ->
     replicas::compare(&cluster.folder, &devices, id, data).map(drop)
 }
 
-/// A file system in memory, unmounted with its value.
+/// A file system in memory. It is unmounted when the value is dropped.
 struct Mounted(PathBuf);
 
 impl Mounted {
-    /// `None` where we may not mount.
+    /// Returns `None` if mounting is not permitted.
     fn new(at: PathBuf, bytes: u64) -> Result<Option<Mounted>> {
         fs::create_dir_all(&at)?;
         let size = format!("size={bytes}");
@@ -297,7 +298,7 @@ fn when_the_file_system_beneath_a_device_is_full_the_other_copies_serve() {
         };
         let path = mounted.0.join("device");
         let spec = format!("file:{}:64MiB", path.display());
-        // It says that it is memory.
+        // `--force` is needed because the file system is memory.
         cluster.gabion(&["device", "add", &spec, "--sds", "1", "--force"])?.ok()?;
         cluster.gabion(&["volume", "create", "late", "64MiB"])?.ok()?;
         let data = fill(&cluster, "late", 4, 64 * MIB)?;
@@ -305,7 +306,7 @@ fn when_the_file_system_beneath_a_device_is_full_the_other_copies_serve() {
         let log = fs::read_to_string(cluster.file("logs/sds1.log"))?;
         ensure!(log.contains("is full: make room"), "{log}");
         cluster.verify("late", &data)?;
-        // With room the device comes back, and all copies are equal.
+        // With more space the device comes back, and all copies are equal.
         mounted.resize(80 * MIB)?;
         signal(cluster.pid("sds1")?, Signal::HUP)?;
         cluster.wait_state("healthy", secs(30))?;
@@ -351,7 +352,7 @@ fn inspect_tells_damaged_devices_from_whole_ones() {
         let pairs = whole.chunks(4096).zip(less.chunks(4096));
         let differ: Vec<_> = pairs.filter(|(whole, less)| whole != less).collect();
         ensure!(differ.len() == 3 && differ.iter().all(|(_, less)| *less == zeros));
-        // A cluster mends it.
+        // A running cluster repairs it.
         cluster.start_again()?;
         cluster.wait_state("healthy", secs(20))?;
         cluster.gabion(&["device", "scrub"])?.ok()?;
@@ -378,7 +379,7 @@ fn what_can_not_be_added_or_imported_is_refused_at_once() {
         add("c:64MiB")?.fails(1, &["is a folder"])?;
         import("none")?.fails(1, &["there is no", "none"])?;
         import("c")?.fails(1, &["is a folder"])?;
-        // Devices of this cluster that can't be used as they are.
+        // Devices of this cluster that can't be used in their present state.
         let spec = format!("{}:64MiB", path("moved").display());
         device("add", format!("file:{spec}"))?.ok()?;
         let list = cluster.gabion(&["device", "list", "--json"])?.ok()?;
@@ -393,7 +394,7 @@ fn what_can_not_be_added_or_imported_is_refused_at_once() {
         overwrite(&path("newer"), 8, &[99])?;
         import("newer")?.fails(1, &["newer", "format 99", "update"])?;
         add("newer")?.fails(1, &["can't be read", "--force"])?;
-        // And one that can, which then is in use; its copy is one too many.
+        // And one that can be used. Then it is in use, and its copy is refused.
         fs::copy(path("moved"), path("copy"))?;
         import("moved")?.ok()?;
         import("moved")?.fails(1, &["already"])?;

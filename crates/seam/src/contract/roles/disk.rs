@@ -11,11 +11,11 @@ use alloc::string::String;
 
 /// Operations in flight at once.
 const DEPTH: u32 = 32;
-/// Each slot of the device is written once. Slots are this large.
+/// Size of a slot of the device, in bytes. Each slot is written once.
 const SLOT: u64 = 256 << 10;
 const DISK: DiskId = DiskId(0);
 
-/// Writes slots, each followed by a flush and a read; or only reads what an earlier run wrote.
+/// Writes slots, each followed by a flush and a read; or only reads the slots of an earlier run.
 pub(in crate::contract) struct Writer {
     slots: u32,
     only_read: bool,
@@ -40,13 +40,13 @@ impl Writer {
         Writer { slots, only_read, begun: 0, ended: 0, next_op: 1000, running: BTreeMap::new() }
     }
 
-    /// A slot's length: odd ones too, if the device takes them.
+    /// Returns the length of a slot's data in bytes. Some are odd if the device allows that.
     fn len(slot: u32, stage: &Stage<'_>) -> usize {
         let len = [512usize, 4096, 4097, 1, 65536, 12288, 200_000, 131_072][slot as usize % 8];
         len.next_multiple_of(stage.place.disk_block as usize)
     }
 
-    /// Where it begins: the order on the device is not the order of time.
+    /// Returns the offset of a slot. The order on the device differs from the order in time.
     fn at(slot: u32) -> u64 {
         u64::from(slot * 83 % 256) * SLOT + u64::from(slot % 2) * 4096
     }

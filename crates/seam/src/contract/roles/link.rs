@@ -1,4 +1,4 @@
-//! Roles about the life of links, dials and time.
+//! Roles that test links, dials and time.
 
 use super::Role;
 use crate::contract::probe::{Stage, head};
@@ -11,10 +11,10 @@ use alloc::string::String;
 use base::{LinkId, Time};
 use core::time::Duration;
 
-/// How long silence is watched.
+/// How long a role checks that no further event comes.
 const WATCH: Duration = Duration::from_millis(100);
 
-/// Dials, sends one frame and closes, many times; or takes the other side of it.
+/// Dials, sends one frame and closes, many times; or plays the opposite side.
 pub(in crate::contract) struct Churner {
     peer: Option<usize>,
     links: u64,
@@ -82,7 +82,7 @@ impl Role for Churner {
     }
 }
 
-/// Dials; at the first frame, sends many and closes. Afterwards it wants silence.
+/// Dials, sends many frames after the first one arrives, and closes. Then no event may follow.
 pub(in crate::contract) struct Closer {
     peer: usize,
     frames: u32,
@@ -108,7 +108,7 @@ impl Role for Closer {
                 stage.check(self.watch.is_none(), || "a frame after Close".into());
                 (0..self.frames).for_each(|seq| stage.send(link, seq, 5000));
                 stage.out.push(Effect::Close { link });
-                // None of these means anything any more.
+                // None of these has any effect on a closed link.
                 stage.out.push(Effect::Pause { link });
                 stage.send(link, self.frames, 10);
                 stage.out.push(Effect::Resume { link });
@@ -133,7 +133,7 @@ impl Role for Closer {
     }
 }
 
-/// Sends frames at once on the link that comes, and wants others until the end of it.
+/// Sends frames at once on a link that comes up, and expects others until the link ends.
 pub(in crate::contract) struct Teller {
     send: u32,
     want: u32,
@@ -161,7 +161,7 @@ impl Role for Teller {
                 let (got, want) = (self.got, self.want);
                 stage.check(got == want, || format!("{link} ended after {got} of {want} frames"));
                 stage.check(why == DownReason::Closed, || format!("{link}: {why:?}"));
-                stage.send(link, self.send, 10); // means nothing any more
+                stage.send(link, self.send, 10); // has no effect any more
                 self.ended = Some(why);
             }
             other => stage.check(false, || format!("unexpected: {other:?}")),
@@ -177,10 +177,10 @@ impl Role for Teller {
     }
 }
 
-/// Sends five frames, and then something that is none; or takes the other side of it.
+/// Sends five frames and then something that is not a frame; or plays the opposite side.
 pub(in crate::contract) struct Torn {
     part: Part,
-    /// A victim that does not read: it is told of the end all the same.
+    /// True for a victim that does not read: it still gets the end of the link.
     pauses: bool,
     got: u32,
     done: bool,
@@ -188,11 +188,11 @@ pub(in crate::contract) struct Torn {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// Half a frame, then the end.
+    /// Half a frame, then the end. The value is the index of the peer.
     Half(usize),
-    /// A head that is none.
+    /// An invalid head. The value is the index of the peer.
     Garbage(usize),
-    /// Wants five frames, and the link's end for this reason.
+    /// Expects five frames and a link that ends for this reason.
     Victim(DownReason),
 }
 
@@ -270,7 +270,7 @@ impl Role for Torn {
     }
 }
 
-/// Dials an address where nobody listens.
+/// Dials an address where nothing listens.
 pub(in crate::contract) struct Dialer {
     dials: u64,
     refused: u64,
@@ -305,8 +305,8 @@ impl Role for Dialer {
     }
 }
 
-/// Asks for ticks at all sorts of distances, on an idle driver or on one that its device keeps busy.
-/// That none is early is checked for all probes.
+/// Asks for ticks after various delays, on an idle driver or one that its device keeps busy. The
+/// ledger of every probe checks that no tick is early.
 pub(in crate::contract) struct Ticker {
     wake: Option<Time>,
     left: &'static [u64],
@@ -370,7 +370,7 @@ impl Role for Ticker {
     }
 }
 
-/// Sends to a peer that does not read, until it is told that this has no end.
+/// Sends to a peer that does not read, until the link ends as `Stuck`.
 pub(in crate::contract) struct Flooder {
     peer: usize,
     queue: u64,
@@ -380,7 +380,7 @@ pub(in crate::contract) struct Flooder {
     stuck: bool,
 }
 
-/// What a driver may have on its way besides its queue: the kernels' buffers.
+/// Bytes that a driver may have in flight besides its queue, in the buffers of the kernels.
 const ON_THE_WAY: u64 = 64 << 20;
 
 impl Flooder {
@@ -411,7 +411,7 @@ impl Role for Flooder {
                 let (sent, least) = (self.sent, self.queue);
                 stage.check(why == DownReason::Stuck, || format!("{why:?}"));
                 stage.check(sent >= least, || format!("stuck after {sent} of {least} bytes"));
-                stage.send(link, self.seq, 10); // means nothing any more
+                stage.send(link, self.seq, 10); // has no effect any more
                 (self.stuck, self.link) = (true, None);
             }
             other => stage.check(false, || format!("unexpected: {other:?}")),

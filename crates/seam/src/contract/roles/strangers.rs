@@ -1,4 +1,4 @@
-//! Roles about strangers: who dials and says nothing, or too much, and who listens.
+//! Roles that test strangers: guests that send nothing or too much, and hosts that listen.
 
 use super::Role;
 use crate::contract::probe::{Stage, head};
@@ -11,28 +11,28 @@ use alloc::string::String;
 use base::{LinkId, Time};
 use core::time::Duration;
 
-/// How many strangers a crowded host takes.
+/// Strangers that a crowded host accepts.
 const MOST: u32 = 4;
-/// What it allows a body, in bytes.
+/// Bytes that a host allows in a body.
 const BODY: u32 = 1000;
 /// How long an impatient host waits for a first frame.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// How long a patient one does: longer than a scenario.
+/// How long a patient host waits: longer than any scenario.
 const LONG: Duration = Duration::from_secs(100);
 
-/// Dials some links one after the other, and says nothing on them; or, with the first and the last one,
-/// what its host answers; or more than its host allows.
+/// Dials several links one after the other. Sends nothing on them; or one frame on the first and
+/// the last one; or a longer body than the host allows.
 pub(in crate::contract) struct Guest {
     peer: usize,
     links: u64,
     speaks: bool,
     wordy: bool,
     dialled: u64,
-    /// In the order in which they came up.
+    /// Number of the dial of each link that is up.
     up: BTreeMap<LinkId, u64>,
-    /// Links of which a frame came back.
+    /// Links on which the host answered.
     answered: u32,
-    /// Links that its host has closed.
+    /// Links that the host closed.
     closed: u64,
 }
 
@@ -50,17 +50,17 @@ impl Guest {
         }
     }
 
-    /// Says nothing at all.
+    /// Sends nothing at all.
     pub(in crate::contract) fn silent(peer: usize, links: u64) -> Guest {
         Guest::new(peer, links)
     }
 
-    /// Says something on the first link and on the last.
+    /// Sends a frame on the first link and on the last.
     pub(in crate::contract) fn crowding(peer: usize, links: u64) -> Guest {
         Guest { speaks: true, ..Guest::new(peer, links) }
     }
 
-    /// Says more than its host allows.
+    /// Sends a longer body than its host allows.
     pub(in crate::contract) fn wordy(peer: usize) -> Guest {
         Guest { wordy: true, ..Guest::new(peer, 1) }
     }
@@ -84,12 +84,12 @@ impl Role for Guest {
                 self.up.insert(link, dial.0);
                 let ends = [0, self.links - 1];
                 if self.wordy {
-                    // No more than the head: nobody is to wait for the rest.
+                    // Only the head: the host must not wait for the rest.
                     let head = head(0, BODY as usize + 1, stage.now);
                     stage.out.send(link, head, crate::Buf::EMPTY);
                 } else if self.speaks && ends.contains(&dial.0) {
                     stage.send(link, 0, BODY as usize);
-                    return; // the next one when this one is welcome
+                    return; // dials again when this link is welcome
                 }
                 self.dial(stage);
             }
@@ -111,7 +111,7 @@ impl Role for Guest {
 
     fn is_done(&self) -> bool {
         match self.speaks {
-            // Two are welcome, and as many of the others are left as the host takes.
+            // Two links are welcome, and of the others as many are left as the host accepts.
             true => self.answered == 2 && self.closed + 2 + u64::from(MOST) >= self.links,
             false => self.closed == self.links,
         }
@@ -122,13 +122,13 @@ impl Role for Guest {
     }
 }
 
-/// Listens with bounds: welcomes and answers whoever says something.
+/// Listens with bounds on strangers. Welcomes and answers every link that sends a frame.
 pub(in crate::contract) struct Host {
     bounds: Strangers,
-    /// Links that are to go, and why.
+    /// Number of links that the driver should close.
     goes: u64,
     why: DownReason,
-    /// Links that are there, with the time at which they came.
+    /// Links that are up, with the time at which they came up.
     up: BTreeMap<LinkId, Time>,
     welcome: BTreeSet<LinkId>,
     gone: u64,
@@ -141,18 +141,18 @@ impl Host {
         Host { bounds, goes, why, up, welcome, gone: 0 }
     }
 
-    /// Has room, and no time.
+    /// Accepts many strangers, but only for a short time.
     pub(in crate::contract) fn impatient(links: u64) -> Host {
         Host::new(100, PATIENCE, links, DownReason::Stranger)
     }
 
-    /// Has time, and no room: of so many links the first and the last are welcome.
+    /// Accepts few strangers, for a long time. The first and the last of `links` links are welcome.
     pub(in crate::contract) fn crowded(links: u64) -> Host {
-        // The last one is a stranger, too, when it comes.
+        // The last link is a stranger, too, when it comes up.
         Host::new(MOST, LONG, links - 2 - u64::from(MOST - 1), DownReason::Stranger)
     }
 
-    /// Takes short bodies only.
+    /// Accepts short bodies only.
     pub(in crate::contract) fn terse() -> Host {
         Host::new(100, LONG, 1, DownReason::Garbage)
     }
@@ -168,7 +168,7 @@ impl Role for Host {
             Event::LinkUp { link, .. } => {
                 self.up.insert(link, stage.now);
                 let strangers = self.up.len() - self.welcome.len();
-                // The one that makes room for it may be told a moment later.
+                // The link that is closed to make room may go down a moment later.
                 let most = self.bounds.most as usize + 1;
                 stage.check(strangers <= most, || format!("{strangers} strangers at once"));
             }

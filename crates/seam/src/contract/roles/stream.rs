@@ -10,7 +10,7 @@ use alloc::string::String;
 use base::{LinkId, Prng, Time};
 use core::time::Duration;
 
-/// Sends a number of frames on each of its links, and wants as many from the other side.
+/// Sends a number of frames on each of its links, and expects as many from the other side.
 pub(in crate::contract) struct Stream {
     links: usize,
     frames: u32,
@@ -25,11 +25,11 @@ struct Flow {
     rng: Prng,
     sent: u32,
     received: u32,
-    /// The numbers of the frames that were received and may overtake.
+    /// Numbers of the received frames that may overtake.
     first: BTreeSet<u32>,
 }
 
-/// Beside so many frames goes one that may overtake.
+/// One frame that may overtake is sent per this many others.
 const EVERY: u32 = 5;
 
 impl Stream {
@@ -73,7 +73,7 @@ impl Stream {
         Stream { one_way: true, ..self }
     }
 
-    /// With frames that may overtake, in both directions.
+    /// Adds frames that may overtake, in both directions.
     pub(in crate::contract) fn overtaking(self) -> Stream {
         Stream { overtaking: true, ..self }
     }
@@ -123,7 +123,7 @@ impl Role for Stream {
         }
     }
 
-    /// A good part at once, then a few per batch, so that sends and receives are mixed.
+    /// Sends a third of the frames at once, then a few per batch, so that sends and receives mix.
     fn flush(&mut self, stage: &mut Stage<'_>) {
         for (link, flow) in &mut self.flows {
             let some = if flow.sent == 0 { self.frames / 3 } else { 8 };
@@ -155,7 +155,7 @@ impl Role for Stream {
     }
 }
 
-/// Receives a stream, and pauses in the middle of it; or pauses until the other side is gone.
+/// Receives a stream and pauses in the middle; or pauses until the peer is gone.
 pub(in crate::contract) struct Pauser {
     frames: u32,
     received: u32,
@@ -166,17 +166,17 @@ pub(in crate::contract) struct Pauser {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Reading,
-    /// Paused; what was received already may come until then.
+    /// Paused. Frames that were already received may come until this time.
     Settling(Time),
-    /// Paused: nothing may come, until then.
+    /// Paused. No frame may come until this time.
     Silent(Time),
     Resumed,
-    /// Paused until the other side is gone.
+    /// Paused until the peer is gone.
     Forever,
     Gone,
 }
 
-/// How long frames that were received already may take, and how long silence is watched.
+/// Time for frames that were already received, and time in which no frame may come.
 const SETTLE: Duration = Duration::from_millis(50);
 
 impl Pauser {
@@ -194,7 +194,7 @@ impl Role for Pauser {
         match (event, self.phase) {
             (Event::LinkUp { link, .. }, phase) => {
                 self.link = Some(link);
-                stage.out.push(Effect::Resume { link }); // changes nothing
+                stage.out.push(Effect::Resume { link }); // has no effect
                 if phase == Phase::Forever {
                     stage.out.push(Effect::Pause { link });
                 }
