@@ -1,15 +1,16 @@
-//! The clock that leases rest on.
+//! The clock that leases are measured by.
 
 use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds since this host's boot. All shards of all processes share this clock.
 ///
-/// It is `CLOCK_BOOTTIME`: it goes on while the process is stopped by a signal, and while the host is suspended, so
-/// that a lease that ran out meanwhile is seen to have run out (see [`seam::Node::on`]). In a virtual machine that
-/// its host has stopped no clock goes on: `docs/operate/hosts.md` says what that means.
+/// It is `CLOCK_BOOTTIME`. It keeps running while a signal has stopped the process and while the
+/// host is suspended, so that a lease that expired in the meantime is seen as expired (see
+/// [`seam::Node::on`]). In a virtual machine that its host has paused, no clock runs:
+/// `docs/operate/hosts.md` explains the consequences.
 ///
-/// Waits of the kernel may be measured by another clock, which stands still in suspend: then a tick is late, and
-/// what is late finds by this clock what has run out.
+/// The kernel may measure waits by another clock, which stands still during suspend. A tick is then
+/// late, and the node sees by this clock what has expired.
 #[inline]
 pub fn now() -> base::Time {
     let t = clock_gettime(ClockId::Boottime);
