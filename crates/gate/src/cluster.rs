@@ -114,7 +114,7 @@ impl Cluster {
         }
     }
 
-    // ---- what is counted ----
+    // ---- measured operations ----
 
     /// Prepares [`OPERATIONS`] requests of 4 KiB for different blocks anywhere in the volume.
     /// Executes them several times first, so that tables have grown, pools are filled and reads

@@ -9,8 +9,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// [`seam::Node::on`]). In a virtual machine that its host has paused, no clock runs:
 /// `docs/operate/hosts.md` explains the consequences.
 ///
-/// The kernel may measure waits by another clock, which stands still during suspend. A tick is then
-/// late, and the node sees by this clock what has expired.
+/// The kernel may measure waits by another clock, which stands still during suspend. Ticks are then
+/// late, but the node compares its deadlines with this clock.
 #[inline]
 pub fn now() -> base::Time {
     let t = clock_gettime(ClockId::Boottime);
@@ -23,7 +23,7 @@ mod tests {
 
     fn boottime() -> u128 {
         let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut t) };
         assert_eq!(result, 0);
         t.tv_sec as u128 * 1_000_000_000 + t.tv_nsec as u128

@@ -55,7 +55,8 @@ impl AsFd for Device {
 }
 
 impl Device {
-    /// Opens a file or a block device for reading. Other readers may share it.
+    /// Opens a file or a block device for reading. Several readers may share a file, but not a
+    /// block device, because of `O_EXCL`.
     pub(crate) fn read_only(path: &Path) -> Result<Device, RtError> {
         let failed = failed(path);
         let found = kind(path)?.ok_or_else(|| failed(Errno::NOENT))?;

@@ -6,8 +6,8 @@
 //! 2. The clock is read, and again after each receive, so that an event's `now` is never earlier
 //!    than its data or than the event before.
 //! 3. Events go to [`Node::on`] one by one. The effects of an event are carried out at once, but
-//!    without I/O on sockets: sends are queued, and a closed link is silent from then on. Answers
-//!    that are known at once become events of the next turn (`ready`), never a recursion.
+//!    sends are only queued, and a closed link is silent from then on. Answers that are known at
+//!    once become events of the next turn (`ready`), never a recursion.
 //! 4. Each node that had events gets a [`Node::flush`]. Further turns follow while there are
 //!    `ready` events, up to a bound.
 //! 5. Each link with queued data sends it at once. Operations that have to wait (a send on a full

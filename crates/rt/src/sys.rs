@@ -98,7 +98,7 @@ pub(crate) trait Sys {
 
     /// Completes as [`Token::Recv`] when the other side has closed the link, no matter how much
     /// data is unread. The result is then not negative: it holds the flags of `poll`, such as
-    /// `POLLHUP` and `POLLERR` for a broken link. It takes the place of [`Sys::await_input`].
+    /// `POLLHUP` and `POLLERR` for a broken link. Used instead of [`Sys::await_input`].
     fn await_end(&mut self, link: u32, fd: RawFd);
 
     /// Makes [`Sys::await_end`] complete soon, with any result.
@@ -141,8 +141,8 @@ pub(crate) trait Sys {
     /// Returns the number of operations that the kernel has not completed.
     fn in_flight(&self) -> usize;
 
-    /// Prepares the end: cancels the wait for a wake-up. (Closing a socket ends its operations;
-    /// file operations complete by themselves.)
+    /// Prepares the end: cancels the wait for a wake-up. (The shard calls [`Sys::forget`] for its
+    /// sockets; file operations complete by themselves.)
     fn cancel_all(&mut self);
 }
 

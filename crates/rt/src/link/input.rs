@@ -114,8 +114,8 @@ impl Input {
         }
     }
 
-    /// Returns the places for the next bytes: at most two, of which the second may be empty. All
-    /// frames that arrived have been cut before, except for a part of one. The places are valid
+    /// Returns the buffers for the next bytes: at most two, of which the second may be empty. All
+    /// frames that arrived have been cut before, except for a part of one. The buffers are valid
     /// until the next call of any method.
     pub(crate) fn prepare(&mut self, pool: &BufPool) -> [libc::iovec; 2] {
         self.make_room(pool);
@@ -155,7 +155,7 @@ impl Input {
         assert!(self.end < self.staging.len(), "the next frame fits");
     }
 
-    /// Records that `n` bytes have arrived in the places of the last [`Input::prepare`]. Returns
+    /// Records that `n` bytes have arrived in the buffers of the last [`Input::prepare`]. Returns
     /// true if they filled all of it.
     pub(crate) fn received(&mut self, n: usize) -> bool {
         let mut n = n;
@@ -260,12 +260,12 @@ mod tests {
         }
     }
 
-    /// Does the kernel's part: fills the places with at most `limit` bytes of `stream`.
+    /// Does the kernel's part: fills the buffers with at most `limit` bytes of `stream`.
     fn kernel(parts: [libc::iovec; 2], stream: &[u8], limit: usize) -> usize {
         let mut done = 0;
         for part in parts.iter().filter(|p| p.iov_len > 0) {
             let n = part.iov_len.min(stream.len() - done).min(limit - done);
-            // SAFETY: `prepare` returned the places, and nothing has changed since.
+            // SAFETY: `prepare` returned the buffers, and nothing has changed since.
             unsafe {
                 part.iov_base.cast::<u8>().copy_from_nonoverlapping(stream[done..].as_ptr(), n);
             }

@@ -22,7 +22,7 @@ const KEEP: usize = 256 << 10;
 
 /// The sending side of one link.
 pub(crate) struct Output {
-    /// The kernel holds `message` and what it points to.
+    /// The kernel may read `message` and the memory that it points to.
     pub(crate) in_flight: bool,
     /// The link is in the shard's list of links that have something to send.
     pub(crate) listed: bool,
