@@ -1,10 +1,10 @@
 #!/bin/sh
-# Builds fio's engine for Gabion, target/fio/gabion.so, and libgabion.so.0 beside it.
+# Builds fio's engine for Gabion, target/fio/gabion.so, with libgabion.so.0 beside it.
 #
-#   bench/fio/build.sh [PROFILE]      PROFILE: release (the default), ci, dev
+#   bench/fio/build.sh [PROFILE]      PROFILE: release (default), ci, dev
 #
-# fio's headers come from Debian's source package of the very fio that is installed: its engines have
-# no stable interface. Nothing outside of target/ is changed; what is there already is not made again.
+# fio has no stable interface for engines, so its headers come from Debian's source package of the
+# installed fio. Changes nothing outside target/, and does not download again what is there.
 # Needs: cargo, gcc, make, apt-get, and dpkg-source (Debian package dpkg-dev).
 set -eu
 profile=${1:-release}
@@ -33,7 +33,7 @@ if [ ! -f "$source/config-host.h" ]; then
     apt=$out/apt
     rm -rf "$source" "$source.new"
     mkdir -p "$apt/lists/partial" "$apt/archives/partial"
-    # Debian's own places, for this once: the system's lists may lack source packages.
+    # Uses Debian's own servers for this, because the system's lists may lack source packages.
     code=$(. /etc/os-release && echo "$VERSION_CODENAME")
     keys=/usr/share/keyrings/debian-archive-keyring.gpg
     {
@@ -42,7 +42,7 @@ if [ ! -f "$source/config-host.h" ]; then
     } >"$apt/sources.list"
     only="-q -o Dir::Etc::SourceList=$apt/sources.list -o Dir::Etc::SourceParts=/dev/null
         -o Dir::State::Lists=$apt/lists -o Dir::Cache=$apt -o APT::Sandbox::User=root"
-    # apt checks the signature of the list, and the package's sums by the list.
+    # apt checks the signature of the list, and the checksums of the package against the list.
     (
         cd "$apt"
         apt-get $only update
@@ -54,7 +54,7 @@ if [ ! -f "$source/config-host.h" ]; then
     mv "$source.new" "$source"
 fi
 
-# The loader wants the name with the ABI.
+# The loader looks for the name with the ABI version.
 soname=$(sed -n 's/^#define GABION_ABI \([0-9]*\)$/libgabion.so.\1/p' "$root/crates/capi/include/gabion.h")
 cp "$built/libgabion.so" "$out/$soname.new"
 mv "$out/$soname.new" "$out/$soname"

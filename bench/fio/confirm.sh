@@ -1,18 +1,19 @@
 #!/bin/bash
-# Does fio confirm what `gabion bench io` says? Compares the processor time per I/O of both.
+# Compares the processor time per I/O that fio measures with that of `gabion bench io`.
 #
-#   bench/fio/confirm.sh [read|write]...        the default: both
+#   bench/fio/confirm.sh [read|write]...        default: both
 #
-# In each round, on NULL devices, 4 KiB at random places, with the same number of requests under way:
-#   bench   gabion bench io --copy, as fio's data comes and goes through memory of its own, too
+# Each round measures, on NULL devices, 4 KiB at random offsets, with the same queue depth:
+#   bench   gabion bench io --copy, because fio's data also passes through separate memory
 #   fio     fio with the engine that links libgabion, on a cluster of the same shape
-#   null    fio with its own engine `null`, same options: what fio itself costs
-# on one cluster, whose processes don't poll: polling fills the time that a slower client leaves.
-# And  ratio = (fio - null) / bench.  Ends with 1 when the median of a row's ratios is not within
-# 15 % of 1. Processor time is that of the client and of all the cluster's processes; beside it the busy
-# time of the whole machine, which means something only while nobody else uses it.
+#   null    fio with its own engine `null`, same options: the cost of fio itself
+# All rounds use one cluster whose processes don't poll, because polling would fill the time that a
+# slower client leaves. The result is  ratio = (fio - null) / bench.  The exit code is 1 if the
+# median of a row's ratios differs from 1 by more than 15 %. Processor time is that of the client
+# and of all processes of the cluster. Beside it stands the busy time of the whole machine, which
+# is meaningful only if nothing else uses the machine.
 #
-# Settings, by environment: ROUNDS (3), SECONDS_EACH (4), DEPTH (64), SDS (3), PROFILE (release).
+# Environment: ROUNDS (3), SECONDS_EACH (4), DEPTH (64), SDS (3), PROFILE (release).
 set -euo pipefail
 rounds=${ROUNDS:-3} seconds=${SECONDS_EACH:-4} depth=${DEPTH:-64} sds=${SDS:-3}
 profile=${PROFILE:-release}
@@ -31,7 +32,7 @@ work=$(mktemp -d)
 trap '"$gabion" down --dir "$work/c" >"$work/down.log" 2>&1 || cat "$work/down.log"; rm -rf "$work"' EXIT
 "$gabion" up --detach --dir "$work/c" --sds "$sds" --spin 0 --device null:1TiB --volume bench:512MiB >"$work/up.log"
 
-# Prints microseconds: what the cluster's processes have used, what all cores were busy.
+# Prints two times in microseconds: used by the cluster's processes, and busy on all cores.
 cat >"$work/snap" <<'SNAP'
 for file in c/run/*.pid; do
     read -r pid _ <"$file"
@@ -40,8 +41,8 @@ done | awk '{ ns += $1 } END { printf "%.0f ", ns / 1000 }'
 awk -v hz="$(getconf CLK_TCK)" '/^cpu / { printf "%.0f\n", ($2 + $3 + $4 + $7 + $8) / hz * 1e6 }' /proc/stat
 SNAP
 
-# run_fio PATTERN OPTIONS...: sets `process` and `machine`, microseconds per I/O. What fio does before
-# and after its job (it calibrates clocks, for one) is left out: it would weigh more in a slower job.
+# run_fio PATTERN OPTIONS...: sets `process` and `machine`, microseconds per I/O. Leaves out fio's
+# work before and after its job (such as calibrating clocks): it would weigh more in a slower job.
 run_fio() {
     local pattern=$1
     shift
@@ -50,8 +51,8 @@ run_fio() {
         --exec_prerun="sh ./snap" --exec_postrun="sh ./snap" \
         --output-format=terse --terse-version=3 "$@" >fio.out 2>fio.err) ||
         { cat "$work/fio.out" "$work/fio.err" >&2; exit 1; }
-    # Fields 6 and 47 are KiB read and written (a request has 4), 9 and 50 milliseconds, 88 and 89 the
-    # job's user and system time in percent of those.
+    # Fields 6 and 47 are KiB read and written (a request has 4), 9 and 50 are milliseconds, 88 and
+    # 89 are the job's user and system time in percent of those.
     read -r process machine < <(awk '
         FILENAME ~ /prerun.txt$/ { split($0, b, " ") }
         FILENAME ~ /postrun.txt$/ { split($0, a, " ") }
@@ -60,7 +61,7 @@ run_fio() {
         "$work/job.prerun.txt" "$work/job.postrun.txt" "$work/fio.out")
 }
 
-# The same from `gabion bench io`.
+# run_bench PATTERN: the same with `gabion bench io`.
 run_bench() {
     local json
     json=$("$gabion" bench io --workload "rand$1" --dir "$work/c" --volume bench --copy --depth "$depth" --seconds "$seconds" --json 2>"$work/bench.err") ||
@@ -69,7 +70,7 @@ run_bench() {
     machine=$(grep -oE '"machine_us_per_(io|op)": ?[0-9.]+' <<<"$json" | head -1 | grep -oE '[0-9.]+$')
 }
 
-# So that reads find something, as those of `bench io` do.
+# Writes the volume, so that reads find data, as those of `bench io` do.
 fio --name=fill --rw=write --bs=1m --size=512m --iodepth=8 --thread=1 --ioengine=external:"$engine" \
     --cluster=dir:"$work/c" --volume=bench >"$work/fill.log" 2>&1 || { cat "$work/fill.log" >&2; exit 1; }
 

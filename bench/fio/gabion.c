@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 
 /*
- * fio's way to a Gabion volume: an external engine that links libgabion.
+ * fio's access to a Gabion volume: an external engine that links libgabion.
  *
  *   fio --ioengine=external:/path/gabion.so --cluster=dir:gabion-data --volume=vol1 ...
  *
- * Each job is a client of its own: it opens the cluster in its own thread or process (init); the
- * volume's size was looked at before (setup) by a client that is closed again. What is queued goes out
- * when fio asks for events. Completions are taken in as large a batch as there is and handed to fio as
- * it wants them, so that what it starts in between makes one batch again.
+ * Each job is a separate client: it opens the cluster in its own thread or process (init). Before
+ * that, another client looks up the volume's size (setup) and is closed again. Queued requests go
+ * out when fio asks for events. Completions are taken in batches as large as available and handed
+ * to fio as it asks for them, so the requests that fio starts in between form one batch again.
  *
- * This one file includes fio's headers, which are under the GPL version 2; see README.md beside it.
+ * This file includes fio's headers, which are under the GPL version 2; see README.md beside it.
  */
 
 #include <errno.h>
@@ -26,10 +26,10 @@
 struct gabion_job {
 	gabion_cluster *cluster;
 	gabion_volume *volume;
-	/* Room for what one poll brings, and which part of it fio has not seen. */
+	/* Room for the completions of one poll, and the range of those that fio has not seen. */
 	gabion_completion *done;
 	unsigned int capacity, first, end;
-	/* How many the last getevents has promised. */
+	/* The number of events that the last getevents returned. */
 	unsigned int promised;
 };
 
@@ -61,7 +61,7 @@ static struct fio_option options[] = {
 	{ .name = NULL },
 };
 
-/* Opens the cluster and the volume that the job names. */
+/* Opens the cluster and the volume of the job. */
 static int attach(struct thread_data *td, gabion_cluster **cluster, gabion_volume **volume)
 {
 	struct gabion_engine_options *o = td->eo;
@@ -91,7 +91,7 @@ static int attach(struct thread_data *td, gabion_cluster **cluster, gabion_volum
 	return 0;
 }
 
-/* In fio's main process, before it starts the jobs: there is one file, as large as the volume. */
+/* Runs in fio's main process, before the jobs: there is one file, as large as the volume. */
 static int setup(struct thread_data *td)
 {
 	gabion_cluster *cluster;
@@ -118,7 +118,7 @@ static int setup(struct thread_data *td)
 	return 0;
 }
 
-/* In the job. */
+/* Runs in the job. */
 static int init(struct thread_data *td)
 {
 	struct gabion_job *job = calloc(1, sizeof(*job));
@@ -191,7 +191,7 @@ static int getevents(struct thread_data *td, unsigned int min, unsigned int max,
 	unsigned int there = job->end - job->first;
 	int r;
 
-	/* Too few are left: make room, and get as many as there are. */
+	/* Too few are left: make room, and take as many as there are. */
 	if (!there || there < min) {
 		memmove(job->done, job->done + job->first, there * sizeof(*job->done));
 		r = gabion_poll(job->cluster, job->done + there, job->capacity - there,
@@ -226,7 +226,7 @@ static struct io_u *event(struct thread_data *td, int n)
 	return io_u;
 }
 
-/* There is nothing to open: init has done it. */
+/* There is nothing to open: init has opened the volume. */
 static int open_file(struct thread_data *td, struct fio_file *f)
 {
 	return 0;

@@ -1,5 +1,5 @@
-//! Decoders of all control messages: arbitrary bytes are a message or an error, and a message's own
-//! bytes are that message again.
+//! Decoders of all control messages: arbitrary bytes decode to a message or an error, and a message
+//! that is encoded again decodes to the same message.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,14 +1,14 @@
-//! The MDM's log with arbitrary entries on a damaged disk: it recovers something, or refuses with a reason; and what it
-//! recovered, it can go on with.
+//! The MDM's log with arbitrary entries on a damaged disk: recovery succeeds or fails with a
+//! reason, and a recovered log can be used further.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use mdm::log::{AREAS, Batch, Found, Io, Log, Progress};
 
-/// The disk: a prefix of each area, and of the one that earlier builds used; the rest is zeros.
+/// The disk: a prefix of each area, including the one that older builds used; the rest is zeros.
 struct Disk([Vec<u8>; AREAS.len()]);
 
-/// Which area a byte of the disk lies in, and where in it.
+/// Returns the area of a byte on the disk, and the offset within the area.
 fn place(at: u64) -> (usize, usize) {
     let area = AREAS.iter().rposition(|begin| at >= *begin).expect("the first one begins at 0");
     (area, (at - AREAS[area]) as usize)
@@ -50,7 +50,7 @@ fn recover(disk: &mut Disk) -> Option<(Log, Found)> {
     None
 }
 
-/// Does what the log wants.
+/// Carries out the log's I/O until it has no more.
 fn drain(log: &mut Log, disk: &mut Disk) {
     while let Some(io) = log.next() {
         let data = disk.run(&io);
@@ -58,7 +58,7 @@ fn drain(log: &mut Log, disk: &mut Disk) {
     }
 }
 
-// Entries with arbitrary content and right checksums; then bytes that were changed on the disk.
+// Entries with arbitrary content and valid checksums, then bytes that are changed on the disk.
 fuzz_target!(|input: (Vec<Vec<u8>>, Vec<(bool, u16, u8)>)| {
     let mut disk = Disk([const { Vec::new() }; AREAS.len()]);
     let (mut log, _) = recover(&mut disk).expect("an empty disk is an empty log");

@@ -1,10 +1,11 @@
-//! Any bytes as an NBD client's stream, in any pieces, with any order of completions.
+//! Arbitrary bytes as the stream of an NBD client, in any pieces, with any order of completions.
 //!
-//! Checked: no panic; the framer keeps its contract and doesn't depend on the pieces; nothing after
-//! a close; the limits hold; every request gets exactly one reply; all memory comes back.
+//! Checked: no panic; the framer keeps its contract and does not depend on the pieces; nothing
+//! happens after a close; the limits hold; every request gets exactly one reply; all memory is
+//! freed.
 //!
-//! Input: one byte of mode, then a script of (control byte, bytes of the stream). Not checked here:
-//! what the replies say (`crates/target/tests/nbd` does).
+//! Input: one byte for the mode, then a script of control bytes, each followed by bytes of the
+//! stream. The content of the replies is not checked here (`crates/target/tests/nbd` does that).
 #![no_main]
 
 use base::{Limits, VolumeId};
@@ -103,7 +104,8 @@ impl Owner {
     }
 }
 
-/// The next frame's lengths, asked for with ever more bytes; the answer must not depend on how many.
+/// Returns the next frame's lengths. Feeds the framer ever more bytes: its answer must not depend
+/// on how many.
 fn cut(framer: &mut NbdFramer, stream: &[u8], piece: usize) -> Option<(usize, usize)> {
     let whole = framer.clone().frame(stream);
     let mut there = 0;
@@ -130,7 +132,7 @@ fn cut(framer: &mut NbdFramer, stream: &[u8], piece: usize) -> Option<(usize, us
     }
 }
 
-/// Brings the session to transmission, with all there is to negotiate.
+/// Brings the session to transmission, using all options of the negotiation.
 fn enter(owner: &mut Owner, framer: &mut NbdFramer, structured: bool) {
     let option = |number: u8, data: &[u8]| {
         let lengths = [0, 0, 0, number, 0, 0, 0, data.len() as u8];
@@ -190,10 +192,10 @@ fuzz_target!(|input: &[u8]| {
                 let piece = 1 + (control & 63) as usize;
                 let Some((head, body)) = cut(&mut framer, stream, piece) else { break };
                 if head + body > stream.len() {
-                    break; // The client went away within a frame.
+                    break; // The client left within a frame.
                 }
                 let (frame, behind) = stream.split_at(head + body);
-                // What a client sends behind its DISC, or after the close, is nobody's request.
+                // Data after a client's DISC, or after the close, is not a request.
                 requests += usize::from(head == 28 && !owner.closed && frame[6..8] != [0, 2]);
                 owner.frame(&frame[..head], &frame[head..]);
                 if head == 28 && frame[6..8] == [0, 2] {

@@ -1,6 +1,6 @@
-//! A data server and what strangers, clients and other servers may send it: nothing that comes over a
-//! link makes it panic. Headers are well-formed and sealed, their fields and bodies are arbitrary; one
-//! link sends raw bytes through the framer.
+//! A data server, and what strangers, clients and other servers may send to it: nothing that
+//! arrives on a link makes it panic. Headers are well-formed and sealed, with arbitrary fields and
+//! bodies; one link sends raw bytes through the framer.
 #![no_main]
 
 use base::{Limits, LinkId, Prng, Time};
@@ -49,7 +49,7 @@ impl Rig {
         self.settle();
     }
 
-    /// Does what the node asks for, as far as it matters here.
+    /// Carries out the node's effects as far as they matter here.
     fn settle(&mut self) {
         for _ in 0..1000 {
             self.sds.flush(self.now, &mut self.out);

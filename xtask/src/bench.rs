@@ -1,6 +1,7 @@
-//! `cargo xtask bench`: builds what ships, and lets it measure itself against the floor.
+//! `cargo xtask bench`: builds the release binary and runs `gabion bench ratio`, which measures
+//! Gabion against the floor.
 //!
-//! How, and what the figures say: `docs/internals/measuring.md`.
+//! `docs/internals/measuring.md` explains the method and the figures.
 
 use crate::steps::cargo;
 use crate::target_dir;

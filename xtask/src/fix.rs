@@ -1,4 +1,4 @@
-//! `cargo xtask fix`: what machines can repair.
+//! `cargo xtask fix`: automatic repairs.
 
 use crate::header;
 use crate::steps::{Steps, cargo};

@@ -1,8 +1,9 @@
-//! `cargo xtask gate`: counts instructions and compares with the committed baseline, as
+//! `cargo xtask gate`: counts instructions and compares them with the committed baseline, as
 //! `docs/internals/measuring.md` explains.
 //!
-//! What is counted is in `crates/gate`. It runs under valgrind, driven by the runner of gungraun, which
-//! has to be of the library's very version: it is installed below the target directory, once.
+//! The measurements are in `crates/gate`. They run under valgrind, driven by gungraun's runner. The
+//! runner must have exactly the library's version, so it is installed once below the target
+//! directory.
 
 mod compare;
 
@@ -20,15 +21,15 @@ use std::process::Command;
 /// Options of `cargo xtask gate`.
 #[derive(Args)]
 pub struct GateArgs {
-    /// Write what was counted down as the new baseline
+    /// Write the counts as the new baseline
     #[arg(long)]
     update: bool,
 }
 
-/// What each count is divided by: `gate::OPERATIONS`.
+/// Each count is divided by this: `gate::OPERATIONS`.
 const OPERATIONS: f64 = 64.0;
 
-/// Tells the library where its runner is.
+/// The environment variable that tells the library where its runner is.
 const RUNNER: &str = "GUNGRAUN_RUNNER";
 
 const BENCH: [&str; 6] =
@@ -41,7 +42,7 @@ pub fn run(args: &GateArgs) -> Result<bool> {
     Ok(steps.finish())
 }
 
-/// The part of `cargo xtask test`.
+/// Runs the gate as a part of `cargo xtask test`.
 pub fn part(steps: &mut Steps) -> Result<()> {
     gate(steps, false)
 }
@@ -64,7 +65,7 @@ fn gate(steps: &mut Steps, update: bool) -> Result<()> {
     let (runner, version) = (target_dir().join("tools/bin/gungraun-runner"), wanted_version()?);
     if !is_version(&runner, &version) {
         let root = target_dir().join("tools");
-        // Unoptimised: it only starts valgrind and reads what that wrote.
+        // Unoptimised: it only starts valgrind and reads its output.
         let mut install = cargo(&["install", "--quiet", "--debug", "--locked", "--version"]);
         install.args([&version, "--root"]).arg(root).arg("gungraun-runner");
         if !steps.command("install the runner (once)", &mut install)? {
@@ -72,7 +73,7 @@ fn gate(steps: &mut Steps, update: bool) -> Result<()> {
         }
     }
     let mut build = cargo(&["bench", "--no-run"]);
-    // Read while it is built: with another value it would be built again when it runs.
+    // The build reads it: with another value at run time, cargo would build again.
     build.env(RUNNER, &runner);
     if !steps.command("build what is counted", build.args(BENCH))? {
         return Ok(());
@@ -100,15 +101,15 @@ fn baseline_file() -> PathBuf {
     format!("crates/gate/baseline/{}.txt", std::env::consts::ARCH).into()
 }
 
-/// Where the runner leaves what callgrind saw.
+/// Returns the path at which the runner leaves callgrind's output.
 fn profile(name: &str) -> PathBuf {
     let folder = target_dir().join("gungraun/gabion-gate/instructions/all").join(name);
     folder.join(format!("callgrind.{name}.out"))
 }
 
-/// Why counts of this machine can't be compared, if so. To programs valgrind shows one and the same
-/// processor on all hosts that have AVX2, and others on older ones: checksums and copies would then go
-/// other ways.
+/// Returns the reason why counts of this machine can't be compared, if there is one. Valgrind
+/// presents the same processor to programs on all hosts with AVX2, and a different one on older
+/// hosts, where checksums and copies would take other code paths.
 fn cannot_compare() -> Result<Option<String>> {
     if std::env::consts::ARCH != "x86_64" {
         return Ok(None);
@@ -120,7 +121,7 @@ fn cannot_compare() -> Result<Option<String>> {
         .map(|f| format!("this processor lacks {f}, so code goes other ways than the baseline's")))
 }
 
-/// The version of the library that the workspace is locked to.
+/// Returns the version of the library that the workspace is locked to.
 fn wanted_version() -> Result<String> {
     let lock = std::fs::read_to_string("Cargo.lock")?;
     let found = lock.split_once("name = \"gungraun\"\nversion = \"");
@@ -138,7 +139,7 @@ fn first_line(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).lines().next().unwrap_or_default().to_owned())
 }
 
-/// What else than our code has a say in the counts.
+/// Returns the tools, besides our code, that influence the counts.
 fn tools() -> Result<String> {
     let rustc = first_line(Command::new("rustc").arg("--version"))?;
     let valgrind = first_line(Command::new("valgrind").arg("--version"))?;
@@ -146,7 +147,7 @@ fn tools() -> Result<String> {
     Ok(format!("{rustc}, {valgrind}, {libc}"))
 }
 
-/// One line of what the runner prints.
+/// One line of the runner's output.
 #[derive(Deserialize)]
 struct Summary {
     function_name: String,
@@ -194,7 +195,7 @@ fn count(runner: &Path) -> Result<Vec<Count>> {
         let instructions = metrics.and_then(|m| m.get("Ir")).context("no instructions counted")?;
         counts.push(Count {
             name: format!("{}.{}", summary.function_name, summary.id),
-            // As exact as it is written down.
+            // As precise as it is written to the baseline.
             instructions: (instructions.values.new / OPERATIONS * 10.0).round() / 10.0,
         });
     }

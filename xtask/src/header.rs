@@ -1,14 +1,14 @@
-//! The C header of libgabion, made from the Rust text: `fix` writes it, `tidy` compares.
+//! The C header of libgabion, generated from the Rust source: `fix` writes it, `tidy` compares it.
 
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::Path;
 
-/// The header, as programs include it.
+/// The path of the header that programs include.
 const HEADER: &str = "crates/capi/include/gabion.h";
 const CRATE: &str = "crates/capi";
 
-/// What it should be.
+/// Generates the text of the header.
 fn generate() -> Result<String> {
     let config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml"))
         .map_err(|e| anyhow::anyhow!("{CRATE}/cbindgen.toml: {e}"))?;
@@ -19,13 +19,13 @@ fn generate() -> Result<String> {
     Ok(for_c(&String::from_utf8(bytes)?))
 }
 
-/// Without the headings that only readers of the Rust text need: in C all is a matter of promises.
+/// Removes headings that only readers of the Rust source need: in C every function has such rules.
 fn for_c(text: &str) -> String {
     let lines = text.lines().map(str::trim_end).filter(|l| l.trim_start() != "// # Safety");
     lines.flat_map(|l| [l, "\n"]).collect()
 }
 
-/// Writes it.
+/// Writes the header if it has changed.
 pub fn write() -> Result<bool> {
     let text = generate()?;
     if fs::read_to_string(HEADER).unwrap_or_default() != text {
@@ -38,7 +38,7 @@ pub fn write() -> Result<bool> {
     Ok(true)
 }
 
-/// A finding when it is not what the Rust text says.
+/// Returns a finding if the header differs from the Rust source.
 pub fn check() -> Result<Vec<String>> {
     let there = fs::read_to_string(HEADER).unwrap_or_default();
     let current = there == generate()?;

@@ -1,7 +1,7 @@
 //! The project's own chores, run as `cargo xtask CHORE`.
 //!
-//! One file per chore. Each prints what it runs and how long that took, so that it can be repeated
-//! by hand; the last line counts what passed and what failed.
+//! There is one file per chore. Each prints the commands that it runs and how long they took, so
+//! that they can be repeated by hand; the last line counts what passed and what failed.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -32,17 +32,18 @@ enum Chore {
     /// Run everything that CI runs: format, lints, tidy, unit, contract, instruction
     /// counts, simulation, fuzz, system
     Test(test::TestArgs),
-    /// Format, apply what clippy can repair, and write what is generated (the C header)
+    /// Format, apply what clippy can fix, and write generated files (the C header)
     Fix,
-    /// Check the house rules: who may import whom, file sizes, heads, links, generated files
+    /// Check the house rules: imports between crates, file sizes and headers, links, generated
+    /// files
     Tidy,
     /// Run seeds in the simulator
     Sim(sim::SimArgs),
-    /// Search for bugs in the simulator for a while
+    /// Search for bugs with the simulator for a limited time
     Hunt(sim::HuntArgs),
     /// Measure the floor, Gabion, the floor again, and print the ratios
     Bench(bench::BenchArgs),
-    /// Count instructions, and fail when something needs more than its baseline
+    /// Count instructions, and fail if a count exceeds its baseline
     Gate(gate::GateArgs),
 }
 
@@ -70,19 +71,19 @@ fn run(chore: Chore) -> Result<bool> {
     }
 }
 
-/// The workspace.
+/// Returns the root of the workspace.
 fn root() -> PathBuf {
     let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().map(PathBuf::from).unwrap_or(manifest)
 }
 
-/// Where cargo builds.
+/// Returns cargo's target directory.
 fn target_dir() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
     root().join(target)
 }
 
-/// A binary that was built with the profile `ci`.
+/// Returns the path of a binary built with the profile `ci`.
 fn built(binary: &str) -> PathBuf {
     target_dir().join("ci").join(binary)
 }

@@ -1,14 +1,14 @@
-//! The third-party programs that we need: those that the system tests judge us with, and valgrind.
+//! The third-party programs that the chores need: clients for the system tests, and valgrind.
 
 use anyhow::Result;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// A program, and the Debian package that brings it.
+/// A program, and the Debian package that contains it.
 pub type Tool = (&'static str, &'static str);
 
-/// What the system tests judge us with.
+/// The programs that the system tests use.
 pub const SYSTEM: &[Tool] = &[
     ("fio", "fio"),
     ("gcc", "gcc"),
@@ -28,14 +28,15 @@ pub const SYSTEM: &[Tool] = &[
     ("sshd", "openssh-server"),
 ];
 
-/// What tests do without, with a word: there is none for some processors.
+/// Programs that tests can do without, with a message: the package does not exist for some
+/// processors.
 pub const OPTIONAL: &[Tool] = &[("linux.uml", "user-mode-linux")];
 
-/// What counts instructions.
+/// The programs that the instruction gate uses.
 pub const GATE: &[Tool] = &[("valgrind", "valgrind")];
 
-/// Makes sure that these programs are there; installs what is missing when it may. False, after a
-/// plain word, when something is missing in the end.
+/// Ensures that these programs are installed, and installs missing ones if it may. Returns false,
+/// after a message, if some are still missing.
 pub fn ensure(tools: &[Tool]) -> Result<bool> {
     let missing = missing(tools);
     if missing.is_empty() {
@@ -59,7 +60,7 @@ pub fn ensure(tools: &[Tool]) -> Result<bool> {
         Ok(command.status()?.success())
     };
     let install = [&["install", "--no-install-recommends"], &packages[..]].concat();
-    // Package lists of a fresh machine are old, or not there.
+        // The package lists of a new machine are old or missing.
     if !apt(&install)? {
         apt(&["update"])?;
         apt(&install)?;
@@ -77,7 +78,7 @@ fn missing(tools: &[Tool]) -> BTreeSet<&'static str> {
 
 fn is_there(tool: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
-    // Administrators' programs, which an ordinary user's path may lack.
+    // Administration programs, which an ordinary user's path may lack.
     path.split(':').chain(["/usr/sbin", "/sbin"]).any(|dir| Path::new(dir).join(tool).exists())
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask sim` and `cargo xtask hunt`: the simulator, built with optimisation and all asserts.
+//! `cargo xtask sim` and `cargo xtask hunt`: the simulator, built optimised and with all asserts.
 
 use crate::built;
 use crate::steps::{Steps, cargo};
@@ -9,8 +9,8 @@ use std::process::Command;
 /// Options of `cargo xtask sim`.
 #[derive(Args)]
 pub struct SimArgs {
-    /// Passed on to `gabion-sim`, as in `--seed 7 --trace` or `run --seeds 0..5000`; without: the
-    /// sample of seeds that CI runs
+    /// Arguments for `gabion-sim`, such as `--seed 7 --trace` or `run --seeds 0..5000`; default:
+    /// the sample of seeds that CI runs
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
@@ -18,18 +18,18 @@ pub struct SimArgs {
 /// Options of `cargo xtask hunt`.
 #[derive(Args)]
 pub struct HuntArgs {
-    /// Passed on to `gabion-sim hunt`, as in `--budget 30m`
+    /// Arguments for `gabion-sim hunt`, such as `--budget 30m`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
 
-/// The sample of CI.
+/// The sample of seeds that CI runs.
 const SAMPLE: [&str; 3] = ["run", "--seeds", "0..1000"];
 
-/// One more of CI, in which damage strikes any copy: what is lost has to be told.
+/// Another sample of CI, in which damage may hit every copy: lost data must then be reported.
 pub const LOSSES: [&str; 4] = ["run", "--allow-loss", "--seeds", "0..300"];
 
-/// Builds the simulator. Apart from the product, as it has the switches of the mutants in it.
+/// Builds the simulator. It is built separately from the product, because it contains the mutants.
 pub fn build(steps: &mut Steps) -> Result<bool> {
     steps.command(
         "build the simulator",
@@ -37,14 +37,14 @@ pub fn build(steps: &mut Steps) -> Result<bool> {
     )
 }
 
-/// The simulator with these arguments.
+/// Returns a command that runs the simulator with these arguments.
 pub fn simulator(args: &[&str]) -> Command {
     let mut command = Command::new(built("gabion-sim"));
     command.args(args);
     command
 }
 
-/// Runs the sample.
+/// Returns the command that runs the sample.
 pub fn sample() -> Command {
     simulator(&SAMPLE)
 }

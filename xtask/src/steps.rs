@@ -1,4 +1,4 @@
-//! Runs commands one after the other, times them, and counts.
+//! Runs commands one after the other, measures their time, and counts results.
 
 use anyhow::{Context, Result};
 use std::ffi::OsStr;
@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// What was run so far.
+/// The results so far.
 #[derive(Default)]
 pub struct Steps {
     passed: u32,
@@ -15,7 +15,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Runs one command as a step. A test binary's tests count one by one.
+    /// Runs one command as a step. If it is a test binary, each of its tests counts.
     pub fn command(&mut self, title: &str, command: &mut Command) -> Result<bool> {
         self.step(title, &line(command), |steps| {
             let mut child = command
@@ -38,7 +38,7 @@ impl Steps {
             }
             steps.passed += passed;
             steps.failed += failed;
-            // A binary that crashed has not counted its failure.
+            // A binary that crashed did not count its failure.
             if !ok && failed == 0 {
                 steps.failed += 1;
             }
@@ -71,12 +71,12 @@ impl Steps {
         Ok(ok)
     }
 
-    /// Says that something was left out, and why.
+    /// Prints that a step was skipped, and why.
     pub fn skip(&mut self, title: &str, why: &str) {
         println!("\n=== {title}: left out: {why}");
     }
 
-    /// Prints the counts; true when nothing failed.
+    /// Prints the counts; returns true if nothing failed.
     pub fn finish(self) -> bool {
         if !self.broken.is_empty() {
             println!("\nFailed: {}", self.broken.join(", "));
@@ -86,7 +86,7 @@ impl Steps {
     }
 }
 
-/// A command as a person would type it.
+/// Returns a command line as a person would type it.
 fn line(command: &Command) -> String {
     let mut words: Vec<String> = command
         .get_envs()
@@ -106,8 +106,8 @@ fn quote(word: &OsStr) -> String {
     }
 }
 
-/// The counts in a line such as `test result: ok. 17 passed; 0 failed; ...` of a test binary, or
-/// `300 passed, 0 failed` of the simulator.
+/// Returns the counts in a line such as `test result: ok. 17 passed; 0 failed; ...` of a test
+/// binary, or `300 passed, 0 failed` of the simulator.
 fn test_result(text: &str) -> Option<(u32, u32)> {
     let counts = match text.strip_prefix("test result: ") {
         Some(rest) => rest.split_once(". ")?.1,
@@ -118,7 +118,7 @@ fn test_result(text: &str) -> Option<(u32, u32)> {
     Some((passed.parse().ok()?, failed.parse().ok()?))
 }
 
-/// `cargo` as it runs us.
+/// Returns a command that runs the `cargo` that runs us.
 pub fn cargo(args: &[&str]) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.args(args);

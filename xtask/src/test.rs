@@ -1,6 +1,6 @@
-//! `cargo xtask test`: everything that CI runs, from the quick to the slow.
+//! `cargo xtask test`: everything that CI runs, fast parts first.
 //!
-//! Built twice where it must be: once for clippy, once with the profile `ci` for all that runs.
+//! The code is built once for clippy, and once with the profile `ci` for everything that runs.
 
 use crate::steps::{Steps, cargo};
 use crate::{built, gate, packages, root, sim, tidy};
@@ -11,7 +11,7 @@ use std::process::Command;
 /// Options of `cargo xtask test`.
 #[derive(Args)]
 pub struct TestArgs {
-    /// Run these parts only
+    /// Run only these parts
     #[arg(value_enum)]
     parts: Vec<Part>,
 }
@@ -20,19 +20,19 @@ pub struct TestArgs {
 enum Part {
     /// Format, lints, house rules
     Style,
-    /// Unit tests of all crates, and the driver's contract on its backends
+    /// Unit tests of all crates, and the driver contract on all backends
     Unit,
     /// Instruction counts against their baseline
     Gate,
     /// The simulator's own tests, a sample of seeds, the fingerprint check
     Sim,
-    /// Each fuzz target for some seconds
+    /// Each fuzz target for 8 seconds
     Fuzz,
     /// Black-box tests with real processes and third-party clients
     System,
 }
 
-/// How long each fuzz target runs.
+/// How long each fuzz target runs, in seconds.
 const FUZZ_SECONDS: u32 = 8;
 
 /// Runs `cargo xtask test`.
@@ -82,7 +82,7 @@ fn unit(steps: &mut Steps) -> Result<()> {
             "gabion-system-tests",
         ]),
     )?;
-    // Apart from the others: these switches must not get into what they build.
+    // Separate from the others: the mutants must not get into their builds.
     mutants(steps, "the durable store", "gabion-store", &["--test", "mutants"])?;
     let exactly = ["--test", "pair", "--", "--exact", "mutants::every_mutant_is_caught"];
     mutants(steps, "the mirrors", "gabion-mirror", &exactly)?;
@@ -90,7 +90,7 @@ fn unit(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests in which a crate's rules are switched off one by one.
+/// Runs the tests that switch the rules of a crate off one by one.
 fn mutants(steps: &mut Steps, whose: &str, package: &str, tests: &[&str]) -> Result<()> {
     let mut command = cargo(&["test", "--profile", "ci", "--features", "mutants"]);
     command.args(["--package", package]).args(tests);

@@ -1,8 +1,9 @@
-//! What is counted. Each function does [`OPERATIONS`] times what its name says; setups are not counted. They
-//! hand over boxes: moving a cluster by value would be counted, byte by byte.
+//! The measurements. Each function does [`OPERATIONS`] times what its name says; setups are not
+//! counted. Setups return boxes, because moving a cluster by value would be counted, byte by byte.
 //!
-//! `function.case` is the name in the baseline. Not counted here: the kernel, and the driver `rt`.
-// The macros make public items out of what is described here, and a `main` that exits.
+//! A measurement's name in the baseline is `function.case`. The kernel and the driver `rt` are not
+//! counted.
+// The macros turn these functions into public items, and make a `main` that exits.
 #![allow(missing_docs, clippy::disallowed_methods)]
 
 use base::{GroupId, Limits, Map};
@@ -26,7 +27,7 @@ fn headers() -> Vec<[u8; 128]> {
     (0..OPERATIONS as u64).map(sealed).collect()
 }
 
-// A head as it comes in: checked by the framer, then read.
+// A head on receipt: checked by the framer, then parsed.
 #[library_benchmark]
 #[bench::check_and_read(headers())]
 fn head_in(heads: Vec<[u8; 128]>) {
@@ -37,7 +38,7 @@ fn head_in(heads: Vec<[u8; 128]>) {
     }
 }
 
-// A head as it goes out.
+// A head being sent.
 #[library_benchmark]
 #[bench::seal()]
 fn head_out() {
@@ -70,7 +71,7 @@ fn headers_with_bodies() -> Vec<Vec<u8>> {
     (0..OPERATIONS as u64).map(sealed).collect()
 }
 
-// A buffer full of frames with 4 KiB of body, cut at their ends.
+// A buffer full of frames with bodies of 4 KiB, cut into frames.
 #[library_benchmark]
 #[bench::cut(stream())]
 fn frames(stream: Vec<u8>) {
@@ -110,7 +111,7 @@ fn table_of_512(table: Map<GroupId, u64>) {
     }
 }
 
-// Which group a unit is in, and who leads it.
+// Looks up the group of a unit, and its primary.
 #[library_benchmark]
 #[bench::group_of_unit(Box::new(Cluster::healthy().prepare(Read)))]
 fn map(cluster: Box<Cluster>) -> Box<Cluster> {
@@ -121,11 +122,11 @@ fn map(cluster: Box<Cluster>) -> Box<Cluster> {
     cluster
 }
 
-// ---- one node at a time: a batch of events, the flush, and what it asks its driver for ----
+// ---- one node at a time: a batch of events, the flush, and the effects ----
 
 use Who::{Primary, Sdc, Secondary};
 
-/// The cluster just before the last of these turns.
+/// Returns the cluster just before the last of these turns, and the participant of that turn.
 fn before(kind: BlockKind, turns: &[Who]) -> (Box<Cluster>, Who) {
     let (last, first) = turns.split_last().expect("at least one turn");
     let cluster = Cluster::healthy().led(kind).after(first);
@@ -162,7 +163,7 @@ fn write((mut cluster, who): (Box<Cluster>, Who)) -> Box<Cluster> {
     cluster
 }
 
-// ---- the whole way, from the program and back ----
+// ---- the whole path, from the program and back ----
 
 #[library_benchmark]
 #[bench::read_4k(Box::new(Cluster::healthy().prepare(Read)))]
@@ -180,7 +181,7 @@ fn alone(mut cluster: Box<Cluster>) -> Box<Cluster> {
     cluster
 }
 
-// All nodes' work in one period of beacons, without I/O: two beacons, two grants, heartbeats.
+// The work of all nodes in one beacon period without I/O: two beacons, two grants, heartbeats.
 #[library_benchmark]
 #[bench::beacon_period(Box::new(Cluster::healthy()))]
 fn idle(mut cluster: Box<Cluster>) -> Box<Cluster> {

@@ -1,4 +1,4 @@
-//! An MDM, two data servers and a client; links between them, and the program that asks for blocks.
+//! An MDM, two data servers, a client, the links between them, and a program that makes requests.
 
 use crate::place::{Item, Place, Post};
 use base::{BLOCK, ClusterId, Limits, LinkId, MIB, Prng, Time, UNIT, UnitKey, VolumeId};
@@ -13,25 +13,25 @@ use std::time::Duration;
 use wire::control::{AdminRequest, Ask, CreateVolume, Role};
 use wire::{Header, Kind, control_frame};
 
-/// How many operations are counted at a time; a count is divided by it.
+/// Operations per measurement; each count is divided by this.
 pub const OPERATIONS: usize = 64;
 
-/// Units of the volume.
+/// Size of the volume in units.
 const UNITS: u32 = 64;
 const VOLUME: &str = "data";
 
-/// Who takes part.
+/// A participant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
-    /// The manager.
+    /// The metadata manager.
     Mdm,
     /// The client.
     Sdc,
-    /// The data server that leads the groups that [`Cluster::led`] asks for.
+    /// The data server that is the primary of the groups that [`Cluster::led`] chooses.
     Primary,
-    /// The other one.
+    /// The other data server.
     Secondary,
-    /// Whoever ordered the volume.
+    /// The administrator that creates the volume.
     Admin,
 }
 
@@ -45,27 +45,27 @@ impl Who {
     }
 }
 
-/// All of them.
+/// The participants and the links between them.
 pub struct Cluster {
-    /// Stands still but for [`Cluster::pass`].
+    /// Advances only in [`Cluster::pass`].
     now: Time,
     mdm: Place<Mdm>,
     sdc: Place<Sdc>,
     primary: Place<Sds>,
     secondary: Place<Sds>,
-    /// By link: whose end is at the other side, and what it is called there.
+    /// By link: the participant at the other side, and the link's id there.
     ends: Vec<Option<(Who, LinkId)>>,
     posts: Vec<(Who, Post)>,
     volume: VolumeId,
-    /// Where the program's data comes from.
+    /// The pool of the program's buffers.
     pool: BufPool,
     asked: u64,
-    /// The operations that are counted.
+    /// The operations to be counted.
     requests: Vec<BlockRequest>,
 }
 
 impl Cluster {
-    /// A healthy cluster with one volume, and the blocks that will be asked for written.
+    /// Returns a healthy cluster with one volume.
     pub fn healthy() -> Cluster {
         let limits = Limits::SHIPPED;
         let address = "10.0.0.1:7000".parse().expect("an address");
@@ -114,16 +114,17 @@ impl Cluster {
         }
     }
 
-    // ---- what is counted ----
+    // ---- measured operations ----
 
-    /// Prepares [`OPERATIONS`] requests of 4 KiB for different blocks anywhere in the volume, and does
-    /// them once, so that tables have grown and pools are filled. Reads find data.
+    /// Prepares [`OPERATIONS`] requests of 4 KiB for different blocks anywhere in the volume.
+    /// Executes them several times first, so that tables have grown, pools are filled and reads
+    /// find data.
     pub fn prepare(mut self, kind: BlockKind) -> Cluster {
         self.choose(kind, |_, _| true);
         self
     }
 
-    /// The same, with blocks whose groups [`Who::Primary`] leads.
+    /// Prepares requests likewise, for blocks of groups whose primary is [`Who::Primary`].
     pub fn led(mut self, kind: BlockKind) -> Cluster {
         self.choose(kind, |cluster, unit| {
             let map = cluster.sdc.node.map();
@@ -155,7 +156,7 @@ impl Cluster {
             self.batched();
             self.requests = chosen(self, kind);
             self.alone();
-            // Marks of what is under way are cleared, and beacons are not due in what is counted.
+            // Lets the nodes clear the state of finished writes; no beacon is due while counting.
             self.pass(Duration::from_millis(1000));
         }
         self.requests = chosen(self, kind);
@@ -178,14 +179,14 @@ impl Cluster {
         self.sdc.inbox.push_back(Item::Request(RequestId(self.asked), request));
     }
 
-    /// The program asks for all that was prepared.
+    /// Makes all prepared requests.
     pub fn ask_all(&mut self) {
         for request in std::mem::take(&mut self.requests) {
             self.ask(request);
         }
     }
 
-    /// All that was prepared, at once; ends when all of it is answered.
+    /// Makes all prepared requests at once, and runs until all are answered.
     pub fn batched(&mut self) {
         let before = self.sdc.served;
         self.ask_all();
@@ -193,7 +194,7 @@ impl Cluster {
         assert_eq!(self.sdc.served - before, OPERATIONS, "answered without waiting for anything");
     }
 
-    /// All that was prepared, one after the other.
+    /// Executes the prepared requests one after the other.
     pub fn alone(&mut self) {
         let before = self.sdc.served;
         for request in std::mem::take(&mut self.requests) {
@@ -203,7 +204,7 @@ impl Cluster {
         assert_eq!(self.sdc.served - before, OPERATIONS, "answered without waiting for anything");
     }
 
-    /// Prepared, asked, and on its way behind the turns of these.
+    /// Makes all prepared requests, and runs one turn of each of these participants.
     pub fn after(mut self, turns: &[Who]) -> Cluster {
         self.ask_all();
         for who in turns {
@@ -213,7 +214,8 @@ impl Cluster {
         self
     }
 
-    /// One batch of one node. What it sends is not carried yet.
+    /// Runs one batch of one node. The frames it sends stay where they are until
+    /// [`Cluster::carry`].
     pub fn turn(&mut self, who: Who) {
         let now = self.now;
         match who {
@@ -225,7 +227,7 @@ impl Cluster {
         }
     }
 
-    /// How much waits for somebody.
+    /// Returns the number of events that wait for a participant.
     pub fn waiting(&self, who: Who) -> usize {
         match who {
             Who::Sdc => self.sdc.inbox.len(),
@@ -236,17 +238,17 @@ impl Cluster {
         }
     }
 
-    /// Block requests that were answered since the preparation.
+    /// Returns the number of block requests answered since the preparation.
     pub fn served(&self) -> usize {
         self.sdc.served
     }
 
-    /// The client.
+    /// Returns the client.
     pub fn sdc(&self) -> &Sdc {
         &self.sdc.node
     }
 
-    /// The unit that each of the prepared requests is for.
+    /// Returns the unit of each prepared request.
     pub fn units(&self) -> Vec<UnitKey> {
         let index = |r: &BlockRequest| (r.at / u64::from(UNIT)) as u32;
         self.requests.iter().map(|r| UnitKey { volume: r.volume, index: index(r) }).collect()
@@ -254,7 +256,7 @@ impl Cluster {
 
     // ---- the driver ----
 
-    /// Turns until nothing waits for anybody; time stands still.
+    /// Runs turns until no events are waiting; time stands still.
     pub fn settle(&mut self) {
         const ALL: [Who; 4] = [Who::Sdc, Who::Primary, Who::Secondary, Who::Mdm];
         loop {
@@ -272,7 +274,7 @@ impl Cluster {
         }
     }
 
-    /// Lets time pass.
+    /// Advances time, and runs the nodes whose ticks fall due.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -299,7 +301,7 @@ impl Cluster {
         self.settle();
     }
 
-    /// Takes everything that was sent to whom it is for.
+    /// Moves everything that was sent to its recipients.
     pub fn carry(&mut self) {
         let mut posts = std::mem::take(&mut self.posts);
         posts.extend(self.sdc.posts.drain(..).map(|p| (Who::Sdc, p)));
@@ -342,7 +344,7 @@ impl Cluster {
         self.put(from, Item::Up(mine, Some(dial)));
     }
 
-    /// A link between two; tells its name at the end of `to`, who learns of it.
+    /// Connects two participants; returns the link's id at `to`, which gets the `LinkUp`.
     fn connect(&mut self, from: Who, to: Who) -> LinkId {
         let mine = LinkId(self.ends.len() as u64);
         let theirs = LinkId(mine.0 + 1);
@@ -394,7 +396,7 @@ mod tests {
         }
     }
 
-    /// The stages that are counted one by one are the whole road.
+    /// The stages that are counted one by one make up the whole path.
     #[test]
     fn every_stage_has_work_and_the_last_one_answers() {
         use Who::{Primary, Sdc, Secondary};

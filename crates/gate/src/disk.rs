@@ -1,18 +1,18 @@
-//! A device in memory: sparse pages of 4 KiB, each operation done at once.
+//! A device in memory: sparse pages of 4 KiB. Each operation completes at once.
 
 use base::Map;
 use seam::{Buf, BufPool};
 
 const PAGE: usize = 4096;
 
-/// Sparse bytes; what was never written reads as zeros. Whole pages only: that is what nodes ask for.
+/// Sparse bytes; unwritten ones read as zeros. Operations start at a page, as those of nodes do.
 #[derive(Default)]
 pub struct Disk {
     pages: Map<u64, Box<[u8; PAGE]>>,
 }
 
 impl Disk {
-    /// The bytes at `at`, in a buffer of their own.
+    /// Returns the bytes at `at` in a new buffer.
     pub fn read(&self, at: u64, len: u32, pool: &BufPool) -> Buf {
         let mut buf = pool.alloc(len as usize);
         for (number, part) in (page(at)..).zip(buf.as_mut().chunks_mut(PAGE)) {
@@ -24,7 +24,7 @@ impl Disk {
         buf
     }
 
-    /// Keeps the bytes at `at`.
+    /// Stores the bytes at `at`.
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
         for (number, part) in (page(at)..).zip(bytes.chunks(PAGE)) {
             let page = self.pages.entry(number).or_insert_with(|| Box::new([0; PAGE]));

@@ -1,4 +1,4 @@
-//! One node with its device, what waits for it, and what it has sent.
+//! One node with its device, its incoming events, and the effects it has for others.
 
 use crate::disk::Disk;
 use base::{LinkId, Prng, Time};
@@ -9,43 +9,43 @@ use seam::{
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// What waits for a node.
+/// An event that waits for a node.
 pub enum Item {
-    /// A connection is there.
+    /// A link is up.
     Up(LinkId, Option<DialId>),
-    /// It is gone.
+    /// A link is down.
     Down(LinkId),
-    /// Nobody listens there.
+    /// A dial was refused.
     Refused(DialId),
-    /// A frame came.
+    /// A frame has arrived.
     Frame(LinkId, Head, Buf),
-    /// The device has done it.
+    /// A device operation is done.
     Done(DiskOp, Buf),
-    /// The program asks.
+    /// The program makes a request.
     Request(RequestId, BlockRequest),
 }
 
-/// What a node wants of others.
+/// An effect that concerns another node.
 pub enum Post {
-    /// This frame for whom the link leads to.
+    /// A frame for the other side of a link.
     Frame(LinkId, Head, Buf),
-    /// A connection.
+    /// A dial.
     Dial(DialId, SocketAddr),
-    /// No connection any more.
+    /// The end of a link.
     Close(LinkId),
 }
 
-/// A node's place in the cluster.
+/// A node with everything that belongs to it.
 pub struct Place<N: Node> {
     /// The node.
     pub node: N,
-    /// What waits for it.
+    /// Events that wait for the node.
     pub inbox: VecDeque<Item>,
-    /// What it wants of others.
+    /// Effects for other nodes.
     pub posts: Vec<Post>,
-    /// When it wants to be woken.
+    /// When the node wants its next tick.
     pub wake: Option<Time>,
-    /// Block requests that were answered, all of them well.
+    /// Block requests that were answered, all successfully.
     pub served: usize,
     out: Effects,
     pool: BufPool,
@@ -55,7 +55,8 @@ pub struct Place<N: Node> {
 }
 
 impl<N: Node> Place<N> {
-    /// A node that has not been woken yet. Seeds are for jitter: any will do, as long as it stays.
+    /// Takes a node before its first tick. The seed is for jitter: any value will do if it never
+    /// changes.
     pub fn new(node: N, seed: u64) -> Place<N> {
         let pool = BufPool::new(64 << 20);
         Place {
@@ -72,7 +73,7 @@ impl<N: Node> Place<N> {
         }
     }
 
-    /// One batch, as a driver does it: all that waits, the flush, the effects.
+    /// Runs one batch, as a driver does: delivers all waiting events, flushes, carries out effects.
     pub fn turn(&mut self, now: Time) {
         if self.wake.is_some_and(|at| at <= now) {
             self.node.on(now, Event::Tick, &mut self.out);

@@ -1,15 +1,16 @@
-//! The clock that leases rest on.
+//! The clock that leases are measured by.
 
 use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds since this host's boot. All shards of all processes share this clock.
 ///
-/// It is `CLOCK_BOOTTIME`: it goes on while the process is stopped by a signal, and while the host is suspended, so
-/// that a lease that ran out meanwhile is seen to have run out (see [`seam::Node::on`]). In a virtual machine that
-/// its host has stopped no clock goes on: `docs/operate/hosts.md` says what that means.
+/// It is `CLOCK_BOOTTIME`. It keeps running while a signal has stopped the process and while the
+/// host is suspended, so that a lease that expired in the meantime is seen as expired (see
+/// [`seam::Node::on`]). In a virtual machine that its host has paused, no clock runs:
+/// `docs/operate/hosts.md` explains the consequences.
 ///
-/// Waits of the kernel may be measured by another clock, which stands still in suspend: then a tick is late, and
-/// what is late finds by this clock what has run out.
+/// The kernel may measure waits by another clock, which stands still during suspend. Ticks are then
+/// late, but the node compares its deadlines with this clock.
 #[inline]
 pub fn now() -> base::Time {
     let t = clock_gettime(ClockId::Boottime);
@@ -22,7 +23,7 @@ mod tests {
 
     fn boottime() -> u128 {
         let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut t) };
         assert_eq!(result, 0);
         t.tv_sec as u128 * 1_000_000_000 + t.tv_nsec as u128

@@ -1,4 +1,4 @@
-//! What a shard is made of: plain data, checked when the shard is bound.
+//! The configuration of a shard: plain data, checked when the shard is bound.
 
 use base::Limits;
 use seam::Port;
@@ -11,10 +11,10 @@ use std::time::Duration;
 /// How the shard talks to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Backend {
-    /// io_uring where the kernel allows it, else epoll; [`crate::Shard::notice`] tells why.
+    /// io_uring where the kernel allows it, else epoll; [`crate::Shard::notice`] gives the reason.
     #[default]
     Auto,
-    /// io_uring or nothing.
+    /// io_uring, or an error.
     Uring,
     /// epoll, `sendmsg` and `recvmsg`; files are read and written synchronously.
     Epoll,
@@ -47,12 +47,12 @@ impl fmt::Display for Backend {
 pub enum ListenAddr {
     /// A TCP address; port 0 lets the kernel choose.
     Tcp(SocketAddr),
-    /// A unix socket. A file that is left over from a dead process is replaced.
+    /// A unix socket. A socket file left by a dead process is replaced.
     Unix(PathBuf),
 }
 
 impl ListenAddr {
-    /// The TCP address, if it is one.
+    /// Returns the TCP address, if it is one.
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
             ListenAddr::Tcp(at) => Some(*at),
@@ -69,7 +69,7 @@ impl From<SocketAddr> for ListenAddr {
 
 impl FromStr for ListenAddr {
     type Err = String;
-    /// `ip:port`, `[ip6]:port`, or a path: `unix:PATH`, or anything with a slash.
+    /// Parses `ip:port`, `[ip6]:port`, or a path: `unix:PATH`, or anything with a slash.
     fn from_str(s: &str) -> Result<ListenAddr, String> {
         if let Some(path) = s.strip_prefix("unix:") {
             return Ok(ListenAddr::Unix(path.into()));
@@ -92,96 +92,98 @@ impl fmt::Display for ListenAddr {
     }
 }
 
-/// One address that a shard accepts links at.
+/// An address at which a shard accepts links.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
-    /// The protocol spoken there.
+    /// The protocol spoken at this address.
     pub port: Port,
-    /// Where.
+    /// The address.
     pub at: ListenAddr,
 }
 
 /// One device of a shard; its index in the configuration is its [`seam::DiskId`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiskSpec {
-    /// Memory of this many bytes. It grows as it is written, and is gone with the process.
+    /// Memory of this many bytes. Pages are allocated on first write, and lost with the process.
     Ram(u64),
-    /// Swallows writes and reads as zeros: this many bytes, up to 2^63.
+    /// A device that discards writes and reads as zeros: this many bytes, up to 2^63.
     Null(u64),
-    /// A file without an end, for logs: made when it is not there, it grows when it is written beyond its
-    /// end, and reads as zeros there. Takes any range, and goes through the page cache. It is locked: one
-    /// process at a time.
+    /// A file without a fixed end, for logs. It is created if it does not exist, grows when it is
+    /// written beyond its end, and reads as zeros there. It takes any range and uses the page
+    /// cache. It is locked, so only one process can use it at a time.
     Growing {
         /// Its path.
         path: PathBuf,
     },
-    /// A file as a device: it has an end, and takes ranges of whole blocks of 4 KiB. Past the page cache
-    /// where the file system allows it, else [`crate::Shard::notice`] says so. It is locked, and never
-    /// truncated.
+    /// A file used as a device: it has a fixed size and takes ranges of whole 4 KiB blocks. It uses
+    /// direct I/O where the file system allows it; otherwise [`crate::Shard::notice`] says so. It
+    /// is locked, and never truncated.
     File {
         /// Its path.
         path: PathBuf,
-        /// How many bytes it gets, sparse, if it is not there or is empty. `None`: it must be there.
+        /// Size in bytes for a sparse file, if the file is missing or empty. `None`: it must exist.
         size: Option<u64>,
-        /// Each write is durable when it ends, without a flush.
+        /// Each write is durable when it completes, without a flush.
         write_through: bool,
     },
-    /// A block device: ranges as with a file. Refused when it is mounted, used otherwise, or read-only.
+    /// A block device, with the same rules for ranges as a file. A device that is mounted, in use
+    /// by another program, or read-only is refused.
     Block {
         /// Its path.
         path: PathBuf,
-        /// Each write is durable when it ends, without a flush.
+        /// Each write is durable when it completes, without a flush.
         write_through: bool,
     },
 }
 
 impl DiskSpec {
-    /// A file as a device that needs flushes; of `size` bytes, if it has to be made.
+    /// Returns a file device that needs flushes. It gets `size` bytes if it has to be created.
     pub fn file(path: impl Into<PathBuf>, size: Option<u64>) -> DiskSpec {
         DiskSpec::File { path: path.into(), size, write_through: false }
     }
 
-    /// A block device that needs flushes.
+    /// Returns a block device that needs flushes.
     pub fn block(path: impl Into<PathBuf>) -> DiskSpec {
         DiskSpec::Block { path: path.into(), write_through: false }
     }
 }
 
-/// What one node of a shard has for itself.
+/// The listeners and devices of one node of a shard.
 #[derive(Clone, Debug, Default)]
 pub struct Seat {
-    /// Where to accept links.
+    /// The addresses at which the node accepts links.
     pub listeners: Vec<Listener>,
     /// The devices.
     pub disks: Vec<DiskSpec>,
 }
 
-/// What a shard is made of.
+/// The configuration of a shard.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How to talk to the kernel.
     pub backend: Backend,
-    /// One per node: mostly there is one.
+    /// One per node; usually there is one.
     pub seats: Vec<Seat>,
-    /// The processor core to stay on.
+    /// The processor core that the shard's thread is pinned to.
     pub pin: Option<usize>,
     /// How long to poll after the last event before sleeping. A wake-up costs more than 20 us, so
-    /// this decides the latency of a client that waits for each answer. Zero: sleep at once. The
-    /// shard polls for shorter, or not at all, while polling finds nothing.
+    /// this decides the latency of a client that waits for each answer. Zero: sleep at once. While
+    /// polling finds nothing, the shard polls for less time or not at all.
     pub spin: Duration,
     /// Bytes of free buffers that the shard keeps for reuse.
     pub pool_bytes: usize,
-    /// Bytes that may wait to be sent on one link before the link is given up as stuck.
+    /// Bytes that may be queued on one link before the link is closed as stuck.
     pub link_queue: u64,
-    /// Talk past TCP, by unix sockets, with processes of the same host that do so too. Addresses stay
-    /// TCP addresses, and TCP is what is used whenever the other way is not there.
+    /// Uses unix sockets instead of TCP to reach processes on the same host that also set this.
+    /// Addresses remain TCP addresses, and TCP is the fallback.
     pub local: bool,
-    /// Seeds the node's random numbers. Give each process and shard its own.
+    /// Seeds the nodes' random numbers. Give each process and shard its own.
     pub seed: u64,
 }
 
 impl Config {
-    /// For one node, with its listeners and devices; the rest as by default.
+    /// Returns the configuration of one node with these listeners and devices, and defaults
+    /// otherwise.
     pub fn of(listeners: Vec<Listener>, disks: Vec<DiskSpec>) -> Config {
         Config { seats: vec![Seat { listeners, disks }], ..Config::default() }
     }

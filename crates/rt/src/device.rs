@@ -1,11 +1,13 @@
-//! Files and block devices: opened so that nobody else has them, and past the page cache.
+//! Opens files and block devices for exclusive use and, where possible, for direct I/O.
 //!
-//! Invariants: an open device is this process's alone (a lock on a file, `O_EXCL` on a block device); its
-//! size is what it was when it was opened, whatever happens to it later; a file is never truncated.
+//! Invariants: an open device belongs to this process alone (a lock on a file, `O_EXCL` and a lock
+//! on a block device); its size stays what it was at open, whatever happens to it later; a file is
+//! never truncated.
 //!
-//! Three kinds. A *growing* file takes any range and has no end: for logs. A *file device* and a *block
-//! device* have an end, and take ranges of whole blocks of 4 KiB, so that data goes from and to its buffers
-//! without a copy. Not done here: starting operations on them (`disk`, `sys`).
+//! There are three kinds. A *growing* file takes any range and has no fixed end: it is for logs. A
+//! *file device* and a *block device* have a fixed size and take ranges of whole 4 KiB blocks, so
+//! that data moves to and from its buffers without a copy. Operations on devices are started
+//! elsewhere (`disk`, `sys`).
 
 use crate::error::RtError;
 use rustix::fs::{
@@ -18,30 +20,31 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What device ranges are multiples of, in bytes.
+/// Ranges on a device are multiples of this, in bytes.
 pub(crate) const BLOCK: u64 = 4096;
 
-/// Size of a block device in bytes (`BLKGETSIZE64`), and whether it is read-only (`BLKROGET`).
+/// ioctls: the size of a block device in bytes (`BLKGETSIZE64`), and its read-only flag
+/// (`BLKROGET`).
 const GET_SIZE: Opcode = opcode::read::<usize>(0x12, 114);
 const GET_READ_ONLY: Opcode = opcode::none(0x12, 94);
 
-/// How long to wait for who has the device: a process that was killed has it until the kernel has taken
-/// down its io_uring, and device managers have it while they look at it.
+/// How long to wait for the device's present user. A killed process keeps it until the kernel has
+/// torn down its io_uring, and device managers open it for a moment to inspect it.
 const OWN_PATIENCE: Duration = Duration::from_secs(2);
-/// For who only reads.
+/// The same when the device is only read.
 const LOOK_PATIENCE: Duration = Duration::from_millis(300);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A file or block device that is open.
+/// An open file or block device.
 pub(crate) struct Device {
     fd: OwnedFd,
-    /// Its size in bytes; `None`: it grows.
+    /// Size in bytes; `None`: a growing file.
     bytes: Option<u64>,
-    /// Direct I/O, with memory that begins at multiples of this; `None`: through the page cache.
+    /// Alignment of memory for direct I/O, in bytes; `None`: I/O uses the page cache.
     direct: Option<usize>,
-    /// Each write is durable when it ends.
+    /// Each write is durable when it completes.
     pub(crate) write_through: bool,
-    /// What its user should know.
+    /// What the user should know.
     pub(crate) notice: Option<String>,
 }
 
@@ -52,7 +55,8 @@ impl AsFd for Device {
 }
 
 impl Device {
-    /// Opens a file or a block device for reading; others may do so, too.
+    /// Opens a file or a block device for reading. Several readers may share a file, but not a
+    /// block device, because of `O_EXCL`.
     pub(crate) fn read_only(path: &Path) -> Result<Device, RtError> {
         let failed = failed(path);
         let found = kind(path)?.ok_or_else(|| failed(Errno::NOENT))?;
@@ -78,7 +82,7 @@ impl Device {
         Device { fd, bytes: None, direct: None, write_through: false, notice: None }
     }
 
-    /// Opens a growing file; makes it if it is not there.
+    /// Opens a growing file; creates it if it does not exist.
     pub(crate) fn growing(path: &Path) -> Result<Device, RtError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let fd = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed(path))?;
@@ -87,7 +91,7 @@ impl Device {
         Ok(Device::of(fd))
     }
 
-    /// Opens a file as a device; makes it with `size` bytes if it is not there or empty.
+    /// Opens a file device; a file that is missing or empty is created with `size` bytes.
     pub(crate) fn file(
         path: &Path,
         size: Option<u64>,
@@ -107,7 +111,7 @@ impl Device {
         let fd = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(&failed)?;
         lock(&fd, FlockOperation::NonBlockingLockExclusive, path, OWN_PATIENCE)?;
         let mut bytes = fstat(&fd).map_err(&failed)?.st_size as u64;
-        // Also what a crash between making it and giving it its size has left.
+        // A file is also empty after a crash between its creation and the call of `make`.
         if let (0, Some(size)) = (bytes, size) {
             make(&fd, path, size)?;
             bytes = size;
@@ -134,7 +138,7 @@ impl Device {
         Device { bytes: Some(bytes), write_through, ..Device::of(fd) }.go_direct(path)
     }
 
-    /// Past the page cache from now on, if that is possible.
+    /// Switches to direct I/O, if the file system supports it.
     fn go_direct(self, path: &Path) -> Result<Device, RtError> {
         let flags = fcntl_getfl(&self.fd).map_err(failed(path))?;
         let aligns = alignments(&self.fd);
@@ -156,17 +160,17 @@ impl Device {
         }
     }
 
-    /// Its size in bytes when it was opened; a growing file's present one.
+    /// Returns the size in bytes at open; for a growing file, the present size.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.unwrap_or_else(|| fstat(&self.fd).map_or(0, |s| s.st_size as u64))
     }
 
-    /// It takes any range, and has no end.
+    /// Returns true for a growing file: it takes any range and has no fixed end.
     pub(crate) fn grows(&self) -> bool {
         self.bytes.is_none()
     }
 
-    /// Whether a range is one of this device.
+    /// Returns true if the device takes this range.
     pub(crate) fn has(&self, at: u64, len: usize) -> bool {
         let len = len as u64;
         match self.bytes {
@@ -178,15 +182,15 @@ impl Device {
         }
     }
 
-    /// Whether data may lie here for an operation.
+    /// Returns true if the device can read from, or write to, this memory directly.
     pub(crate) fn takes(&self, memory: *const u8) -> bool {
         self.direct.is_none_or(|align| memory.addr().is_multiple_of(align))
     }
 }
 
-/// What direct I/O wants.
+/// Alignments that direct I/O requires.
 struct Alignments {
-    /// Of memory, in bytes.
+    /// Of memory addresses, in bytes.
     memory: usize,
     /// Of offsets and lengths, in bytes.
     offset: u64,
@@ -215,7 +219,7 @@ fn folder(path: &Path) -> PathBuf {
     }
 }
 
-/// What is there; `None`: nothing.
+/// Returns the type of the file at `path`; `None`: no file exists.
 fn kind(path: &Path) -> Result<Option<FileType>, RtError> {
     match rustix::fs::stat(path) {
         Ok(found) => Ok(Some(FileType::from_raw_mode(found.st_mode))),
@@ -234,7 +238,7 @@ fn wrong_kind(path: &Path, is: FileType) -> RtError {
     RtError::WrongKind { path: path.to_owned(), is, instead }
 }
 
-/// Opens a block device that nobody has mounted or opened like this.
+/// Opens a block device with `O_EXCL`: it fails if the device is mounted or open with `O_EXCL`.
 fn exclusive(path: &Path, flags: OFlags, patience: Duration) -> Result<OwnedFd, RtError> {
     let opened =
         patiently(patience, Errno::BUSY, || open(path, flags | OFlags::EXCL, Mode::empty()));
@@ -245,7 +249,7 @@ fn exclusive(path: &Path, flags: OFlags, patience: Duration) -> Result<OwnedFd, 
     })
 }
 
-/// Tries again for so long while it fails in this way.
+/// Repeats an attempt that fails with `again`, for at most `patience`.
 fn patiently<T>(
     patience: Duration,
     again: Errno,
@@ -272,28 +276,29 @@ fn lock(fd: &OwnedFd, how: FlockOperation, path: &Path, patience: Duration) -> R
     })
 }
 
-/// Gives a new file its size, so that it still has it after a power loss.
+/// Gives a new file its size, and makes that survive a power loss.
 fn make(fd: &OwnedFd, path: &Path, size: u64) -> Result<(), RtError> {
     let failed = |e: Errno| RtError::Make { path: path.to_owned(), bytes: size, source: e.into() };
     ftruncate(fd, size).map_err(failed)?;
     fsync(fd).map_err(failed)
 }
 
-/// A file that is open is still found by its name after a power loss. Also one that was there: who made it may have
-/// died before this.
+/// Flushes the directory of a file, so that its name survives a power loss. An existing file needs
+/// it too: the process that created it may have died before the flush.
 fn settle(path: &Path) -> Result<(), RtError> {
     let failed = failed(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = open(folder(path), flags, Mode::empty()).map_err(&failed)?;
     match fsync(folder) {
-        // Some file systems have nothing to flush in a folder.
+        // Some file systems can't flush a directory.
         Err(Errno::INVAL) => Ok(()),
         outcome => outcome.map_err(failed),
     }
 }
 
-/// Lets what is read from now on come from the disk. When a write-back fails, the pages count as clean afterwards: who
-/// opens the file next would read, and rely on, what is on no disk.
+/// Flushes a file and drops it from the page cache, so that later reads come from the disk. After a
+/// failed write-back the kernel marks the pages clean: a process that opens the file next would
+/// read, and rely on, data that is on no disk.
 fn forget_cache(fd: impl AsFd) -> Result<(), Errno> {
     fsync(&fd)?;
     fadvise(fd, 0, None, Advice::DontNeed)
@@ -305,7 +310,7 @@ mod tests {
     use rustix::io::{ReadWriteFlags, preadv2};
     use std::io::{IoSliceMut, Write};
 
-    /// Bytes that can be read without the disk.
+    /// Returns the number of bytes of the first block that are in the page cache.
     fn cached(fd: impl AsFd) -> Result<usize, Errno> {
         let mut block = [0; 4096];
         let read = preadv2(fd, &mut [IoSliceMut::new(&mut block)], 0, ReadWriteFlags::NOWAIT);
@@ -317,7 +322,7 @@ mod tests {
 
     #[test]
     fn what_was_written_by_the_page_cache_is_read_from_the_disk() {
-        // Beside this program, as /tmp may be memory.
+        // Next to this program, because /tmp may be a tmpfs.
         let path = std::env::current_exe().unwrap().with_extension("cache");
         let mut file = std::fs::File::options()
             .read(true)

@@ -1,4 +1,4 @@
-//! Dials that have not ended yet.
+//! Outgoing connections that are not established yet.
 
 use base::Time;
 use seam::{DialError, DialId, Port};
@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use crate::link::Pinned;
 
-/// How long a dial may take.
+/// How long a dial may take before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A connection that is being made.
+/// A connection that is being established.
 pub(crate) struct Dial {
-    /// Whose it is.
+    /// The node that dialled.
     pub(crate) seat: u32,
     pub(crate) dial: DialId,
     pub(crate) port: Port,
     pub(crate) socket: OwnedFd,
-    /// The kernel may look at it until the connect has completed.
+    /// The kernel may read it until the connect has completed.
     pub(crate) address: Pinned<socket2::SockAddr>,
     pub(crate) until: Time,
-    /// The node was told that it failed; only the kernel is not done with it.
+    /// The node has seen the failure; the entry only waits for the kernel's completion.
     pub(crate) abandoned: bool,
 }
 
-/// What a failed connect means. Only a refusal proves that nobody is there.
+/// Returns what a failed connect means. Only a refusal proves that no process listens there.
 pub(crate) fn why(error: i32) -> DialError {
     if error == libc::ECONNREFUSED { DialError::Refused } else { DialError::Unreachable }
 }

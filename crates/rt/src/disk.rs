@@ -1,9 +1,10 @@
-//! Operations on devices: in memory, of nothing, in files and on block devices.
+//! Operations on devices: RAM, NULL, files and block devices.
 //!
-//! Memory and NULL devices answer at once; the shard delivers the answer as an event of its own. A
-//! file operation is a [`FileOp`], which owns its buffer until the kernel has completed it, and which
-//! goes on after a short read or write. Beyond the end of a growing file there are zeros to read; a device
-//! that ends earlier than it did when it was opened fails.
+//! RAM and NULL devices answer at once; the shard delivers the answer as an event of its own. A
+//! file operation is a [`FileOp`]. It owns its buffer until the kernel has completed it, and
+//! continues after a short read or write. A growing file reads as zeros beyond its end. On any
+//! other device, a read beyond the present end fails, because the device has shrunk since it was
+//! opened.
 
 use crate::config::DiskSpec;
 use crate::device::Device;
@@ -37,7 +38,7 @@ impl Disk {
         }
     }
 
-    /// Its size; a growing file's present one.
+    /// Returns the size in bytes; for a growing file, the present size.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Disk::Ram(ram) => ram.len as u64,
@@ -46,7 +47,7 @@ impl Disk {
         }
     }
 
-    /// Whether a range is one of this device.
+    /// Returns true if the device takes this range.
     pub(crate) fn has(&self, at: u64, len: usize) -> bool {
         match self {
             Disk::Ram(ram) => check(at, len, ram.len as u64).is_ok(),
@@ -55,7 +56,7 @@ impl Disk {
         }
     }
 
-    /// What its user should know.
+    /// Returns what the user should know about this device.
     pub(crate) fn notice(&self) -> Option<&str> {
         match self {
             Disk::Ram(_) | Disk::Null(_) => None,
@@ -64,13 +65,13 @@ impl Disk {
     }
 }
 
-/// A device in memory: untouched pages take none.
+/// A device in memory. Pages that were never written take no memory.
 pub(crate) struct Ram {
     map: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it owns its mapping; nothing in it belongs to a thread.
+// SAFETY: it owns its mapping, and nothing in it is tied to a thread.
 unsafe impl Send for Ram {}
 
 impl Ram {
@@ -102,14 +103,14 @@ impl Ram {
     fn read(&self, at: u64, len: usize, pool: &BufPool) -> Result<Buf, DiskError> {
         let from = self.range(at, len)?;
         let mut buf = pool.alloc(len);
-        // SAFETY: `from` has `len` bytes, the buffer too, and they are apart.
+        // SAFETY: `from` has `len` bytes, so has the buffer, and they don't overlap.
         unsafe { buf.as_mut().as_mut_ptr().copy_from_nonoverlapping(from, len) };
         Ok(buf)
     }
 
     fn write(&mut self, at: u64, body: &[u8]) -> Result<Buf, DiskError> {
         let to = self.range(at, body.len())?;
-        // SAFETY: `to` has room for `body`, and they are apart.
+        // SAFETY: `to` has room for `body`, and they don't overlap.
         unsafe { to.copy_from_nonoverlapping(body.as_ptr(), body.len()) };
         Ok(Buf::EMPTY)
     }
@@ -124,20 +125,20 @@ impl Drop for Ram {
     }
 }
 
-/// What to do with a device.
+/// An operation on a device.
 pub(crate) enum Act {
     Read { at: u64, len: u32 },
     Write { at: u64, body: Buf, durable: bool },
     Flush,
 }
 
-/// What became of it.
+/// A started operation: it ended at once, or continues as a file operation.
 pub(crate) enum Begun {
     Ended(Result<Buf, DiskError>),
     File(FileOp),
 }
 
-/// The zeros that a NULL device reads as: one buffer for all.
+/// The zeros that a NULL device returns: all reads share one buffer.
 #[derive(Default)]
 pub(crate) struct Zeros(Buf);
 
@@ -150,7 +151,7 @@ impl Zeros {
     }
 }
 
-/// Begins an operation.
+/// Starts an operation.
 pub(crate) fn begin(
     disk: &mut Disk,
     op: DiskOp,
@@ -213,9 +214,9 @@ pub(crate) struct FileOp {
     pub(crate) op: DiskOp,
     pub(crate) fd: RawFd,
     kind: Kind,
-    /// The file has no end.
+    /// The file is a growing one: reads beyond its end return zeros.
     grows: bool,
-    /// A write is durable when it ends.
+    /// A write is durable when it completes.
     durable: bool,
     pub(crate) at: u64,
     buf: Buf,
@@ -223,7 +224,7 @@ pub(crate) struct FileOp {
 }
 
 impl FileOp {
-    /// What the kernel is to do next. The memory in it is this operation's buffer.
+    /// Returns the next system call for the kernel. Its memory is this operation's buffer.
     pub(crate) fn call(&mut self) -> FileCall {
         let at = self.at + self.done as u64;
         let len = (self.buf.len() - self.done) as u32;
@@ -239,7 +240,7 @@ impl FileOp {
         }
     }
 
-    /// The kernel has done the last [`FileOp::call`]. `None`: there is more to do.
+    /// Takes the result of the last [`FileOp::call`]. `None`: there is more to do.
     pub(crate) fn completed(&mut self, result: i32) -> Option<Result<Buf, DiskError>> {
         if result < 0 {
             return match -result {
@@ -252,7 +253,7 @@ impl FileOp {
         match self.kind {
             Kind::Read if result == 0 && self.done < self.buf.len() => {
                 if !self.grows {
-                    return Some(Err(DiskError::Io)); // it has shrunk
+                    return Some(Err(DiskError::Io)); // the device has shrunk
                 }
                 self.buf.as_mut()[self.done..].fill(0);
                 Some(Ok(std::mem::take(&mut self.buf)))

@@ -1,10 +1,11 @@
-//! One device without a shard: its caller begins operations and waits for their ends.
+//! One device without a shard: the caller starts operations and waits for them to end.
 //!
-//! For tools that look at a device offline, and for tests and measurements of what runs on one. It carries
-//! out the device effects of a core as a shard does, with the same code; links and timers it does not know.
+//! It serves tools that look at a device offline, and tests and benchmarks of code that runs on
+//! one. It carries out the device effects of a core with the same code as a shard. It has no links
+//! and no timers.
 //!
-//! Invariant: as with a shard, the memory of an operation stays until the kernel has let go of it, also
-//! when the drive is dropped.
+//! Invariant: as in a shard, the memory of an operation stays allocated until the kernel is done
+//! with it, even when the drive is dropped.
 
 use crate::config::{Backend, DiskSpec};
 use crate::device::Device;
@@ -22,19 +23,19 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// How an operation ended.
+/// A completed operation and its result.
 pub type Ended = (DiskOp, Result<Buf, DiskError>);
 
-/// How long to wait at the end for the kernel to let go of everything.
+/// How long a dropped drive waits for the kernel to complete everything.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
-#[allow(clippy::large_enum_variant)] // There is one, and it stays where it is.
+#[allow(clippy::large_enum_variant)] // There is one per drive, and it is not moved around.
 enum Engine {
     Uring(Uring),
     Plain(Epoll),
 }
 
-/// Calls the same on either engine.
+/// Makes the same call on either engine.
 macro_rules! on {
     ($engine:expr, $sys:ident => $call:expr) => {
         match $engine {
@@ -47,7 +48,7 @@ macro_rules! on {
 /// An open device. It stays on the thread that opened it.
 pub struct Drive {
     engine: Engine,
-    /// What the engine would be woken by.
+    /// The engine watches it; no thread wakes a drive.
     _waker: Waker,
     disk: Disk,
     pool: BufPool,
@@ -56,18 +57,19 @@ pub struct Drive {
     running: usize,
     ready: VecDeque<Ended>,
     done: Vec<Done>,
-    /// `Some`: the device does not change.
+    /// `Some`: the device is not modified.
     shadow: Option<Shadow>,
 }
 
 impl Drive {
-    /// Opens a device for this process alone.
+    /// Opens a device for exclusive use by this process.
     pub fn open(spec: &DiskSpec, backend: Backend) -> Result<Drive, RtError> {
         Drive::new(Disk::open(spec)?, backend, None)
     }
 
-    /// Opens a file or block device that must not change, and that nobody else writes to: it is opened for
-    /// reading, what is written is kept in memory, where reads find it, and flushes do nothing.
+    /// Opens a file or block device that must not change, and that no process writes to. The device
+    /// is opened for reading only. Writes are kept in memory, reads see them, and flushes do
+    /// nothing.
     pub fn read_only(path: &Path) -> Result<Drive, RtError> {
         let disk = Disk::File(Device::read_only(path)?);
         Drive::new(disk, Backend::Auto, Some(Shadow::default()))
@@ -98,23 +100,23 @@ impl Drive {
         })
     }
 
-    /// Its size in bytes, as it was when it was opened.
+    /// Returns the size of the device in bytes, as it was when it was opened.
     pub fn bytes(&self) -> u64 {
         self.disk.bytes()
     }
 
-    /// Why it goes through the page cache, if it does: one line for its user.
+    /// Returns one line for the user if the device uses the page cache, with the reason.
     pub fn notice(&self) -> Option<&str> {
         self.disk.notice()
     }
 
-    /// Where buffers come from.
+    /// Returns the pool that buffers come from.
     pub fn pool(&self) -> &BufPool {
         &self.pool
     }
 
-    /// Begins the device operations among what a core emitted. Other effects are dropped, and so is the
-    /// name of the device: there is one.
+    /// Starts the device operations among the effects that a core emitted. Other effects are
+    /// dropped. The device id is ignored, because a drive has one device.
     pub fn begin_all(&mut self, out: &mut Effects) {
         for effect in out.drain() {
             match effect {
@@ -152,7 +154,8 @@ impl Drive {
         }
     }
 
-    /// Goes on with an operation of which the kernel has done a part, until it ends or waits.
+    /// Continues an operation until it ends or has to wait; `result` is the kernel's last answer to
+    /// it.
     fn go_on(&mut self, index: u32, mut result: Option<i32>) {
         loop {
             let Some(file) = self.files.get_mut(index) else { return };
@@ -164,8 +167,8 @@ impl Drive {
                 return self.ready.push_back((op, ended));
             }
             let (fd, call) = (file.fd, file.call());
-            // SAFETY: the memory is the operation's own buffer; the operation stays in `files` until its
-            // completion, and its buffer is not looked at meanwhile.
+            // SAFETY: the memory is the operation's own buffer; the operation stays in `files`
+            // until it completes, and its buffer is not accessed meanwhile.
             result = on!(&mut self.engine, sys => unsafe { sys.file(index, fd, call) });
             if result.is_none() {
                 return;
@@ -180,7 +183,7 @@ impl Drive {
         data
     }
 
-    /// The end of an operation; waits for one. `None`: none is under way.
+    /// Waits for an operation to end and returns it. `None`: no operation is in flight.
     pub fn wait(&mut self) -> Result<Option<Ended>, RtError> {
         while self.ready.is_empty() && self.running > 0 {
             self.reap(None)?;
@@ -188,7 +191,7 @@ impl Drive {
         Ok(self.ready.pop_front())
     }
 
-    /// The end of an operation, if one has ended. Starts what was begun.
+    /// Returns an operation that has ended, if there is one. Submits those that were started.
     pub fn poll(&mut self) -> Result<Option<Ended>, RtError> {
         if self.ready.is_empty() && self.running > 0 {
             self.reap(Some(Duration::ZERO))?;

@@ -1,30 +1,30 @@
-//! Why a shard could not start or had to end, and what the user can do about it.
+//! The reasons why a shard could not start or had to stop, and what the user can do about them.
 
 use crate::config::ListenAddr;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a shard could not start, or had to end.
+/// Why a shard could not start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RtError {
-    /// Somebody else listens there.
+    /// Another process listens at this address.
     #[error(
         "{at} is in use by another program: stop that one (`ss -ltnp` or `ss -lxp` names it), or listen elsewhere"
     )]
     InUse {
-        /// Where.
+        /// The address.
         at: ListenAddr,
     },
-    /// Listening failed otherwise.
+    /// Listening failed for another reason.
     #[error("can't listen on {at}: {source}{}", hint_listen(source))]
     Listen {
-        /// Where.
+        /// The address.
         at: ListenAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The path of a unix socket is taken by something else.
+    /// The path of a unix socket belongs to a file that is no socket.
     #[error("can't listen on {}: there is a file that is not a socket; move it away or choose another path", path.display())]
     NotASocket {
         /// The path.
@@ -35,10 +35,10 @@ pub enum RtError {
     Open {
         /// Its path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Another process has the device.
+    /// Another process uses the device.
     #[error(
         "device {} is in use by another process: is a server running on it already?",
         path.display()
@@ -47,33 +47,33 @@ pub enum RtError {
         /// Its path.
         path: PathBuf,
     },
-    /// A file that is to be a device is not there.
+    /// A file to be used as a device does not exist.
     #[error("there is no file {}: give it a size (file:PATH:SIZE), and it is made", path.display())]
     Missing {
         /// Its path.
         path: PathBuf,
     },
-    /// A new file could not be given its size.
+    /// A new file could not be extended to its size.
     #[error("can't make {} with {bytes} bytes: {source}{}", path.display(), hint_make(source))]
     Make {
         /// Its path.
         path: PathBuf,
-        /// The size in bytes.
+        /// Size in bytes.
         bytes: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Another kind of thing has this path.
+    /// The path belongs to the wrong kind of file.
     #[error("{} is {is}: {instead}", path.display())]
     WrongKind {
         /// The path.
         path: PathBuf,
-        /// What is there.
+        /// What the path is.
         is: &'static str,
-        /// What to do.
+        /// What the user can do.
         instead: &'static str,
     },
-    /// A block device has another user.
+    /// A block device is mounted or in use by another program.
     #[error(
         "block device {0} is mounted, or a part of it is, or another program has it: `lsblk {0}` and `fuser -v {0}` show who; unmount it, or choose another",
         path.display()
@@ -82,7 +82,7 @@ pub enum RtError {
         /// Its path.
         path: PathBuf,
     },
-    /// A block device that can't be written.
+    /// A block device is read-only.
     #[error(
         "block device {0} is read-only: `blockdev --setrw {0}`, or choose another",
         path.display()
@@ -91,48 +91,48 @@ pub enum RtError {
         /// Its path.
         path: PathBuf,
     },
-    /// Its smallest range is more than 4 KiB.
+    /// The device has blocks larger than 4 KiB.
     #[error("device {} takes blocks of {bytes} bytes: choose one that takes 4096", path.display())]
     LargeBlocks {
         /// Its path.
         path: PathBuf,
-        /// The smallest range in bytes.
+        /// Block size in bytes.
         bytes: u64,
     },
-    /// A device in memory could not be made.
+    /// The memory for a RAM device could not be mapped.
     #[error("can't make a device of {bytes} bytes in memory: {source}; choose a smaller size")]
     Memory {
-        /// Its size.
+        /// Size in bytes.
         bytes: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The size of a NULL device is not possible.
+    /// A NULL device is larger than 2^63 bytes.
     #[error("a NULL device of {bytes} bytes is too large: at most 2^63")]
     TooLarge {
-        /// Its size.
+        /// Size in bytes.
         bytes: u64,
     },
-    /// io_uring was asked for and can't be had.
+    /// io_uring was requested and is not available.
     #[error("io_uring can't be used here: {why}; use --backend epoll (or auto)")]
     NoUring {
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The thread can't be pinned.
     #[error("can't stay on core {core}: {source}; choose one of `taskset -p $$`, or don't pin")]
     Pin {
-        /// Which core.
+        /// The core.
         core: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A system call that never fails on a healthy system did.
+    /// A system call failed that never fails on a healthy system.
     #[error("{what} failed: {source}{}", hint_open(source))]
     System {
-        /// Which one.
+        /// The call.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

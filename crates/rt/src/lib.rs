@@ -1,10 +1,10 @@
 //! The driver that runs nodes on real sockets, devices and clocks.
 //!
-//! A [`Shard`] is one thread, one ring (io_uring, or epoll where that is forbidden) and one
-//! [`seam::Node`], or several that share it. It takes no lock and allocates nothing per I/O in steady state; other threads
-//! reach it through [`Stop`] only. What it promises to the node is written down, and
-//! tested, in [`seam::contract`]. A [`Drive`] is one device without all that, for tools; a [`HeldName`] is what
-//! a process calls its client.
+//! A [`Shard`] is one thread with one reactor (io_uring, or epoll where io_uring is forbidden) that
+//! runs one or more [`seam::Node`]s. It takes no lock and allocates nothing per I/O in steady
+//! state; other threads reach it only through [`Stop`]. [`seam::contract`] lists what a driver
+//! promises to a node, and tests it. A [`Drive`] is a single device without a shard, for tools. A
+//! [`HeldName`] is the name that a process gives its client.
 //!
 //! ```no_run
 //! # fn run<N: seam::Node>(mut node: N) -> Result<(), rt::RtError> {
@@ -17,7 +17,7 @@
 //! # }
 //! ```
 //!
-//! **Architecture invariant:** nothing here knows a protocol, a replica or a volume's content.
+//! **Architecture invariant:** nothing here knows a protocol, a replica or the content of a volume.
 
 mod clock;
 mod config;

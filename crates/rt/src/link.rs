@@ -1,8 +1,9 @@
-//! One connection: its socket, what is being received, what waits to be sent.
+//! One connection: its socket, the data being received, and the frames queued for sending.
 //!
-//! Invariant: while [`Output::in_flight`] is set, the kernel may use the memory that it lent to it, and
-//! the link is neither dropped nor is that memory touched. Nor is the link dropped while
-//! [`Input::awaited`] is set, so that no completion meets another link in its place. The parts don't do I/O themselves; `shard` and `sys` do.
+//! Invariant: while [`Output::in_flight`] is set, the kernel may use the memory that was lent to
+//! it; that memory is not touched, and the link is not dropped. The link is not dropped either
+//! while [`Input::awaited`] is set, so that no completion meets another link in its place. These
+//! types do no I/O; `shard` and `sys` do.
 
 mod input;
 mod output;
@@ -17,56 +18,57 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
-/// Where a link stands in its life.
+/// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// The node knows it and uses it.
+    /// The node knows the link and uses it.
     Up,
-    /// The node has closed it: what is queued goes out, until then.
+    /// The node has closed it. Queued data is sent until this time.
     Closing(Time),
-    /// Everything is out and the other side knows the end; it may close first, until then.
+    /// All data is sent and the other side has been told; it has until this time to close first.
     Finished(Time),
-    /// Nothing is to be done but to wait for the kernel to let go of it.
+    /// Closed; the link only waits for the kernel to be done with it.
     Dead,
 }
 
-/// What a link is as long as its node has not welcomed who dialled it.
+/// State of a link that another side dialled, until the node welcomes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stranger {
     pub(crate) port: Port,
-    /// The longest body, in bytes.
+    /// The longest allowed body, in bytes.
     pub(crate) body: usize,
-    /// When its first frame has to be there; `None`: it is.
+    /// Deadline of its first frame; `None`: the frame has arrived.
     pub(crate) until: Option<Time>,
 }
 
-/// What may wait for a link that its node bounds, and since when more does.
+/// The node's bound on unsent data of a link, and the time since when the link is above it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unread {
     pub(crate) port: Port,
-    /// Bytes.
+    /// The bound in bytes.
     pub(crate) most: u64,
-    /// More than `most` waited then, and more than half of it has waited since: the link is not read.
+    /// Set when more than `most` bytes were unsent, and cleared at half of `most`. While it is set,
+    /// the link is not read.
     pub(crate) since: Option<Time>,
 }
 
 /// A connection.
 pub(crate) struct Link<F> {
     pub(crate) id: LinkId,
-    /// Whose it is.
+    /// The node that the link belongs to.
     pub(crate) seat: u32,
     socket: OwnedFd,
     pub(crate) framer: F,
     pub(crate) state: State,
-    /// Somebody dialled it whom the node doesn't know yet.
+    /// Set while the node has not welcomed the side that dialled.
     pub(crate) stranger: Option<Stranger>,
-    /// Set where the node bounds what waits for who dialled it.
+    /// Set if another side dialled the link and the node bounds the unsent data of such links.
     pub(crate) unread: Option<Unread>,
-    /// The node does not want to read.
+    /// The node has paused reading.
     pub(crate) paused: bool,
-    /// Sending failed: what the other side said before is still read, and then this is told.
+    /// Sending failed. Data that the other side sent before is still read; then the link goes down.
     pub(crate) broken: bool,
-    /// The stream ended; told after the frames before it.
+    /// The stream has ended; reported after the frames before the end.
     pub(crate) ended: Option<DownReason>,
     pub(crate) input: Input,
     pub(crate) output: Output,
@@ -90,25 +92,25 @@ impl<F> Link<F> {
         }
     }
 
-    /// A link that somebody dialled whom the node may not know.
+    /// Makes this link a stranger's: another side dialled it, and the node may not know that side.
     pub(crate) fn of_stranger(self, now: Time, port: Port, bounds: Strangers) -> Link<F> {
         let (body, until) = (bounds.body as usize, Some(now + bounds.patience));
         Link { stranger: Some(Stranger { port, body, until }), input: Input::small(), ..self }
     }
 
-    /// The node knows who is there.
+    /// Ends the limits of a stranger: the node has welcomed the other side.
     pub(crate) fn welcome(&mut self) -> Option<Stranger> {
         self.input.widen();
         self.stranger.take()
     }
 
-    /// True while no frame may be delivered: the node doesn't want one, or the other side doesn't take
-    /// what waits for it.
+    /// Returns true while no frame may be delivered: the node has paused the link, or the other
+    /// side does not read what is sent to it.
     pub(crate) fn rests(&self) -> bool {
         self.paused || self.unread.is_some_and(|unread| unread.since.is_some())
     }
 
-    /// Where the other side is; a path has no address.
+    /// Returns the address of the other side; `None` for a unix socket.
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
         getpeername(&self.socket).ok()??.try_into().ok()
     }
@@ -117,7 +119,7 @@ impl<F> Link<F> {
         self.socket.as_raw_fd()
     }
 
-    /// True when data may be taken from the socket: for the node, or to be thrown away.
+    /// Returns true when data may be taken from the socket, for the node or to be discarded.
     pub(crate) fn wants_input(&self) -> bool {
         match self.state {
             State::Up => !self.rests() && self.ended.is_none(),
@@ -126,12 +128,13 @@ impl<F> Link<F> {
         }
     }
 
-    /// True when nothing may be taken from the socket, but the node has to learn when the other side goes.
+    /// Returns true when the socket may not be read, but the node must learn when the other side
+    /// goes.
     pub(crate) fn wants_end(&self) -> bool {
         self.state == State::Up && self.paused && self.ended.is_none()
     }
 
-    /// True when the backend has nothing of this link under way.
+    /// Returns true when the backend has no operation of this link in flight.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.input.awaited && !self.output.in_flight
     }
@@ -143,7 +146,7 @@ impl<F> AsFd for Link<F> {
     }
 }
 
-/// A value at an address that does not change when its owner moves, for the kernel to look at.
+/// A value at an address that does not change when its owner moves, so that the kernel can read it.
 pub(crate) struct Pinned<T>(NonNull<T>);
 
 impl<T> Pinned<T> {
@@ -158,12 +161,12 @@ impl<T> Pinned<T> {
 
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
-        // SAFETY: it came from `Box::leak` in `new`, and is given back once.
+        // SAFETY: the pointer came from `Box::leak` in `new`, and is freed once.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-/// A message header that points nowhere yet.
+/// Returns a message header without any parts.
 fn empty_message() -> libc::msghdr {
     // SAFETY: all zeros are a valid `msghdr`: null pointers with lengths of zero.
     unsafe { std::mem::zeroed() }

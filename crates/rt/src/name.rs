@@ -1,18 +1,19 @@
-//! Names for the clients of this host: `HOST-lib-1` and the like.
+//! Names for the clients of this host, such as `HOST-lib-1`.
 //!
-//! A cluster keeps a row for each name for ever, and a newer client ends an older one of the same name.
-//! So names are used again, but never by two at a time: each holds an abstract unix socket, which the
-//! kernel gives free with the process, however it ends. (Two containers of one host name don't see
-//! each other's sockets: name their clients by hand.)
+//! A cluster keeps a row for each client name forever, and a new client replaces an older one of
+//! the same name. So names are reused, but never by two clients at a time: each client holds an
+//! abstract unix socket, which the kernel frees when the process ends, however it ends. (Two
+//! containers with the same host name don't see each other's sockets: give their clients names by
+//! hand.)
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::{fs, io};
 
-/// Of the host's name: a cluster takes 64 bytes for a client's.
+/// Bytes taken from the host name: a cluster accepts client names of up to 64 bytes.
 const HOST: usize = 40;
 
-/// A name, taken for as long as this lives.
+/// A name that is reserved as long as this value lives.
 #[derive(Debug)]
 pub struct HeldName {
     /// The name.
@@ -21,10 +22,11 @@ pub struct HeldName {
 }
 
 impl HeldName {
-    /// How many with the same mark there can be on one host.
+    /// The highest number of names with the same mark on one host.
     pub const MOST: u32 = 4096;
 
-    /// The host's name, this mark, and the first number that nobody holds; `None`: all are held.
+    /// Reserves the host name followed by `mark` and the lowest free number. `None`: all are in
+    /// use.
     pub fn first_free(mark: &str) -> io::Result<Option<HeldName>> {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host: String = host.trim().chars().filter(char::is_ascii_graphic).take(HOST).collect();
@@ -52,7 +54,7 @@ mod tests {
         let (a, b) = (first_free(), first_free());
         assert_ne!(a.text, b.text);
         drop(a);
-        // Another process may be quicker, but only with a name that is free.
+        // Another process may take a name first, but only one that is free.
         let again = first_free();
         assert!(again.text != b.text && again.text.contains("-test-") && again.text.len() <= 64);
     }

@@ -1,6 +1,6 @@
-//! Sockets: made, bound and set up. No I/O.
+//! Creates, binds and configures sockets. Does no I/O.
 //!
-//! Buffer sizes are left to the kernel: TCP sizes its own by need up to several MiB, and a fixed size
+//! Buffer sizes are left to the kernel: TCP adapts its buffers up to several MiB, and a fixed size
 //! would switch that off.
 
 use crate::config::ListenAddr;
@@ -16,11 +16,11 @@ use std::time::Duration;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A socket that listens. A unix socket's file goes with it.
+/// A listening socket. The file of a unix socket is removed when this is dropped.
 pub(crate) struct Listening {
     pub(crate) socket: OwnedFd,
     pub(crate) at: ListenAddr,
-    /// The same TCP address for processes of this host: see [`dial_local`].
+    /// The same TCP address for processes on this host: see [`dial_local`].
     pub(crate) local: Option<Box<Listening>>,
     file: Option<PathBuf>,
 }
@@ -33,8 +33,8 @@ impl Drop for Listening {
     }
 }
 
-/// Listens, and tells the address with the real port. With `local`, at a TCP address also for
-/// [`dial_local`].
+/// Listens at an address and returns it with the actual port. With `local`, a TCP address also
+/// accepts [`dial_local`].
 pub(crate) fn listen(at: &ListenAddr, local: bool) -> Result<Listening, RtError> {
     let fail = |source: io::Error| match source.raw_os_error() {
         Some(libc::EADDRINUSE) => RtError::InUse { at: at.clone() },
@@ -68,7 +68,7 @@ pub(crate) fn listen(at: &ListenAddr, local: bool) -> Result<Listening, RtError>
     }
 }
 
-/// Takes away the socket file of a process that is gone; nothing else.
+/// Removes the socket file of a dead process, and no other file.
 fn clear_stale(path: &Path, addr: &SockAddr, at: &ListenAddr) -> Result<(), RtError> {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !meta.file_type().is_socket() {
@@ -76,7 +76,7 @@ fn clear_stale(path: &Path, addr: &SockAddr, at: &ListenAddr) -> Result<(), RtEr
     }
     let fail = |source| RtError::Listen { at: at.clone(), source };
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(fail)?;
-    // A full backlog must not block; it means that somebody listens.
+    // A full backlog must not block; it means that a process listens.
     probe.set_nonblocking(true).map_err(fail)?;
     match probe.connect(addr) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
@@ -86,8 +86,8 @@ fn clear_stale(path: &Path, addr: &SockAddr, at: &ListenAddr) -> Result<(), RtEr
     }
 }
 
-/// The unix socket that stands for a TCP address among the processes of one host: an abstract one,
-/// so it has no file, goes with its process, and is seen in its network namespace only.
+/// Returns the unix address that stands for a TCP address among the processes of one host. It is
+/// abstract: it has no file, ends with its process, and is visible only in its network namespace.
 fn local_name(at: std::net::SocketAddr) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0gabion/{at}"))
 }
@@ -99,11 +99,12 @@ fn listen_local(at: std::net::SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Connects to a process of this host that listens at the TCP address `to`, past TCP: that costs half
-/// as much. `None` when there is none, or when it is another user's, who may be anybody: then TCP tells.
+/// Connects to a process on this host that listens at the TCP address `to`, without TCP, at half
+/// the cost. `None` when no process listens there, or when its user is neither root nor this
+/// process's user and so can't be trusted: the caller then uses TCP.
 pub(crate) fn dial_local(to: std::net::SocketAddr, nonblocking: bool) -> Option<OwnedFd> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).ok()?;
-    // It is there at once, or not at all; a full backlog must not block.
+    // A local connect succeeds or fails at once; a full backlog must not block.
     socket.set_nonblocking(true).ok()?;
     socket.connect(&local_name(to).ok()?).ok()?;
     let owner = rustix::net::sockopt::socket_peercred(&socket).ok()?.uid;
@@ -112,44 +113,45 @@ pub(crate) fn dial_local(to: std::net::SocketAddr, nonblocking: bool) -> Option<
     trusted.then(|| socket.into())
 }
 
-/// A socket to dial `to` with.
+/// Creates a socket with which to dial `to`.
 pub(crate) fn dialing(to: std::net::SocketAddr, nonblocking: bool) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.set_nonblocking(nonblocking)?;
     Ok(socket.into())
 }
 
-/// How long nothing may come from a far end before it is asked whether it is there, and how often it is asked then. A
-/// host that went without a word is noticed after eleven seconds, also where nobody has anything to send.
+/// TCP keepalive: the first probe goes out after 5 s of silence, then one every 2 s, 3 in all. A
+/// host that disappears without closing its connections is noticed after 11 s, even where there is
+/// nothing to send.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(5))
     .with_interval(Duration::from_secs(2))
     .with_retries(3);
 
-/// Sets a new TCP connection up. A unix socket has nothing to set.
+/// Configures a new TCP connection. A unix socket needs no configuration.
 pub(crate) fn set_up(socket: &OwnedFd) {
-    // Fails on a unix socket, and on a connection that is gone already: told by its first read.
+    // Fails on a unix socket, and on a connection that is gone: the first read reports that.
     let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
     let _ = socket2::SockRef::from(socket).set_tcp_keepalive(&KEEPALIVE);
 }
 
-/// True when a dial to a port of this host where nobody listens has connected to itself.
+/// Returns true if a dial to a port of this host at which no process listens connected to itself.
 pub(crate) fn is_own_echo(socket: &OwnedFd) -> bool {
     let s = socket2::SockRef::from(socket);
     matches!((s.local_addr(), s.peer_addr()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Makes the next close of this socket drop what is not sent yet.
+/// Makes the next close of this socket discard unsent data.
 pub(crate) fn reset_on_close(socket: impl AsFd) {
     let _ = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
 }
 
-/// True for an error that means: no descriptor, or no memory, for another socket.
+/// Returns true for an error that means: no descriptor or no memory for another socket.
 pub(crate) fn is_exhausted(error: i32) -> bool {
     [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM].contains(&error)
 }
 
-/// Raises the limit on open files as far as this process may.
+/// Raises this process's soft limit on open files to its hard limit.
 pub(crate) fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

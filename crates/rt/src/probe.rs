@@ -1,4 +1,4 @@
-//! Chooses the backend: whether this kernel, and this container, allow what the io_uring one needs.
+//! Chooses the backend: checks whether this kernel and container allow what the io_uring one needs.
 
 use crate::config::Backend;
 use crate::error::RtError;
@@ -6,7 +6,7 @@ use crate::sys::uring;
 use io_uring::{Probe, opcode};
 use std::sync::OnceLock;
 
-/// The backend to use, and why it is not the better one.
+/// The backend to use, and the reason if it is not io_uring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Choice {
     pub(crate) backend: Backend,
@@ -30,10 +30,10 @@ pub(crate) fn fallback(why: &str) -> Choice {
     Choice { backend: Backend::Epoll, notice: Some(notice) }
 }
 
-/// Whether io_uring works in this process; tried once.
+/// Checks once whether io_uring works in this process.
 ///
-/// On a thread of its own: when a ring goes, the kernel interrupts the thread that made it, and a
-/// caller's system call would fail with EINTR.
+/// The check runs on a thread of its own: when a ring is closed, the kernel interrupts the thread
+/// that created it, and a system call of the caller would fail with EINTR.
 fn uring_works() -> Result<(), String> {
     static WORKS: OnceLock<Result<(), String>> = OnceLock::new();
     let failed = || Err("no thread to try it on".to_owned());
@@ -44,7 +44,7 @@ fn uring_works() -> Result<(), String> {
     WORKS.get_or_init(probe).clone()
 }
 
-/// Makes a ring and asks it what it can do.
+/// Creates a ring and asks it which operations it supports.
 fn try_uring() -> Result<(), String> {
     let ring = uring::build().map_err(|e| match e.raw_os_error() {
         Some(libc::ENOSYS) => "the kernel has none".to_owned(),

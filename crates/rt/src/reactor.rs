@@ -1,8 +1,9 @@
-//! A shard that its caller drives: no thread of its own, so no hop between the caller and its I/O.
+//! A shard that its caller drives. It has no thread, so there is no hop between the caller and its
+//! I/O.
 //!
-//! The caller asks ([`Reactor::request`]), turns the loop, and takes the answers. Who has other
-//! things to wait for waits for [`Reactor::fd`], after [`Reactor::arm`] has said that there is nothing
-//! to do yet.
+//! The caller makes requests ([`Reactor::request`]), turns the loop, and takes the answers. A
+//! caller that also waits for other things calls [`Reactor::arm`], and if that finds nothing to do,
+//! waits until [`Reactor::fd`] is readable.
 
 use crate::clock;
 use crate::error::RtError;
@@ -18,14 +19,14 @@ use seam::{BlockError, BlockRequest, Buf, Node, Note, RequestId};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// A shard on the backend that was chosen.
-#[allow(clippy::large_enum_variant)] // There is one, and it stays where it is.
+/// A shard on the chosen backend.
+#[allow(clippy::large_enum_variant)] // There is one per reactor, and it is not moved around.
 pub(crate) enum Engine<N: Node, T> {
     Uring(Shard<N, Uring, T>),
     Epoll(Shard<N, Epoll, T>),
 }
 
-/// Calls the same on either backend.
+/// Makes the same call on either backend.
 macro_rules! on {
     ($engine:expr, $shard:ident => $call:expr) => {
         match $engine {
@@ -35,13 +36,13 @@ macro_rules! on {
     };
 }
 
-/// A running shard without a thread. It stays on the thread that started it.
+/// A running shard without a thread of its own. It stays on the thread that started it.
 pub struct Reactor<N: Node, T> {
     engine: Engine<N, T>,
-    /// Readable when the ring, or the timer, has something.
+    /// An epoll instance, readable when the backend or the timer has something to do.
     poll: OwnedFd,
     timer: OwnedFd,
-    /// What the timer is set to.
+    /// The time that the timer is set to.
     armed: Option<Time>,
 }
 
@@ -61,40 +62,41 @@ impl<N: Node, T: FnMut(usize, Time, Note)> Reactor<N, T> {
         Ok(Reactor { engine, poll, timer, armed: None })
     }
 
-    /// One round of the loop: waits for something to do, at most so long (`None`: for ever; zero:
-    /// not at all), and does it.
+    /// Runs one round of the loop: waits for events and handles them. Waits at most `at_most`
+    /// (`None`: without limit; zero: not at all).
     pub fn turn(&mut self, at_most: Option<Duration>) -> Result<(), RtError> {
         on!(&mut self.engine, shard => shard.turn(at_most))
     }
 
-    /// Hands a request to the node of this seat at once. What it sends goes out with the next turn,
-    /// so that many requests make one batch. The caller keeps `id` unique until its answer.
+    /// Hands a request to this seat's node at once. What the node sends goes out with the next
+    /// turn, so that many requests make one batch. The caller keeps `id` unique until its answer.
     pub fn request(&mut self, seat: usize, id: RequestId, request: BlockRequest) {
         on!(&mut self.engine, shard => shard.request(seat as u32, id, request));
     }
 
-    /// The answers that came since the last call, in order.
+    /// Returns the answers that arrived since the last call, in order.
     pub fn answers(&mut self) -> std::vec::Drain<'_, (RequestId, Result<Buf, BlockError>)> {
         on!(&mut self.engine, shard => shard.answers.drain(..))
     }
 
-    /// A buffer of `len` bytes with arbitrary content, for a request.
+    /// Allocates a buffer of `len` bytes with arbitrary content, for a request.
     pub fn alloc(&self, len: usize) -> Buf {
         on!(&self.engine, shard => shard.pool().alloc(len))
     }
 
-    /// The node of this seat.
+    /// Returns this seat's node.
     pub fn node(&mut self, seat: usize) -> &mut N {
         on!(&mut self.engine, shard => shard.node(seat))
     }
 
-    /// Readable when a turn has something to do, as long as [`Reactor::arm`] was the last call.
+    /// Returns a descriptor that is readable when a turn has something to do. This holds only while
+    /// [`Reactor::arm`] was the last call.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.poll.as_fd()
     }
 
-    /// Starts what is queued and sets the timer. False when there is something to do already: turn
-    /// before you wait.
+    /// Submits queued work and sets the timer. Returns false when there is something to do already:
+    /// call [`Reactor::turn`] before you wait.
     pub fn arm(&mut self) -> Result<bool, RtError> {
         let (idle, due) = on!(&mut self.engine, shard => (shard.is_idle()?, shard.next_timer()));
         let now = clock::now();

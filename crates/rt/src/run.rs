@@ -1,4 +1,4 @@
-//! The public entry: bind a shard, then run its nodes.
+//! The public entry point: binds a shard, then runs its nodes.
 
 use crate::config::{Backend, Config, ListenAddr, Listener};
 use crate::disk::Disk;
@@ -14,10 +14,10 @@ use seam::{BufPool, DiskId, Effects, Node, Note, Port};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// A shard that has its addresses and devices, and waits for nodes to run.
+/// A shard with open addresses and devices, before its nodes run.
 ///
-/// It listens already: who dials it meanwhile waits until it runs. It may be moved to the thread
-/// that runs it. Dropped without having run, it frees everything.
+/// It already listens; connections made now wait until it runs. It may be moved to the thread that
+/// runs it. Dropping it before it has run frees everything.
 pub struct Shard {
     parts: Parts,
     choice: Choice,
@@ -28,8 +28,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Listens, opens the devices, and chooses the backend. Also raises this process's limit on
-    /// open files to what it may have.
+    /// Listens, opens the devices, and chooses the backend. Also raises this process's soft limit
+    /// on open files to its hard limit.
     pub fn bind(config: Config) -> Result<Shard, RtError> {
         net::raise_open_files();
         let choice = probe::choose(config.backend)?;
@@ -62,35 +62,38 @@ impl Shard {
         })
     }
 
-    /// Where the node of this seat listens, in the configuration's order, with the real ports.
+    /// Returns the addresses at which this seat's node listens, in the order of the configuration
+    /// and with the actual ports.
     pub fn addrs(&self, seat: usize) -> Vec<ListenAddr> {
         self.parts.seats[seat].listeners.iter().map(|(_, l)| l.at.clone()).collect()
     }
 
-    /// The backend that was chosen: never [`Backend::Auto`].
+    /// Returns the chosen backend, never [`Backend::Auto`].
     pub fn backend(&self) -> Backend {
         self.choice.backend
     }
 
-    /// What its user should know: why [`Backend::Auto`] did not choose io_uring, and which devices go
-    /// through the page cache. One line for the log.
+    /// Returns one line for the log with what the user should know: why [`Backend::Auto`] did not
+    /// choose io_uring, and which devices use the page cache.
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
 
-    /// The size of a seat's device; of a file, its present size. `None`: there is no such device.
+    /// Returns the size of a seat's device; for a growing file, its present size. `None`: there is
+    /// no such device.
     pub fn disk_bytes(&self, seat: usize, disk: DiskId) -> Option<u64> {
         self.parts.seats.get(seat)?.disks.get(disk.0 as usize).map(Disk::bytes)
     }
 
-    /// Runs the nodes, one per seat, on this thread until `stop`. `on_note` gets what they report,
-    /// with the seat; it is called within the loop, so it must be quick.
+    /// Runs the nodes, one per seat, on this thread until `stop`. `on_note` receives their notes
+    /// with the index of the seat. It is called within the loop, so it must return quickly.
     ///
-    /// On return all links are closed; what was queued and did not go out at once is lost. So it is
-    /// when a node panics: then, too, no memory is freed that the kernel may write to.
+    /// On return all links are closed; queued data that could not be sent at once is lost. The same
+    /// holds when a node panics, and even then no memory is freed that the kernel may still write
+    /// to.
     ///
     /// # Panics
-    /// When there are not as many nodes as seats.
+    /// When the number of nodes differs from the number of seats.
     pub fn run<N: Node>(
         self,
         nodes: Vec<N>,
@@ -104,8 +107,8 @@ impl Shard {
         }
     }
 
-    /// Hands the loop to the caller, who turns it: for a program that waits for its own requests
-    /// anyway, and wants no other thread between. Panics as [`Shard::run`] does.
+    /// Returns a [`Reactor`], whose loop the caller drives: for a program that waits for its own
+    /// requests anyway and does not want another thread in between. Panics as [`Shard::run`] does.
     pub fn start<N: Node, T: FnMut(usize, Time, Note)>(
         self,
         nodes: Vec<N>,
@@ -130,7 +133,7 @@ impl Shard {
                 Engine::Epoll(shard::Shard::new(sys, self.parts, out, nodes, on_note))
             }
             Backend::Auto | Backend::Uring => {
-                // It was tried at `bind`; what may have gone since is memory.
+                // `bind` has tried it; what may be missing by now is memory.
                 let sys = Uring::new(waker.as_fd())
                     .map_err(|e| RtError::NoUring { why: e.to_string() })?;
                 Engine::Uring(shard::Shard::new(sys, self.parts, out, nodes, on_note))

@@ -1,19 +1,19 @@
-//! What would have been written to a device that must not change: kept in memory, and seen by reads.
+//! Writes to a device that must not change: kept in memory, and visible to reads.
 //!
-//! So a program that repairs or replays before it reads can look at a device without touching it. It costs
-//! memory for each block that is written.
+//! A program that repairs or replays before it reads can thus look at a device without modifying
+//! it. Each written block costs 4 KiB of memory.
 
 use crate::device::BLOCK;
 use std::collections::BTreeMap;
 
 const LEN: usize = BLOCK as usize;
 
-/// Blocks of 4 KiB, by number.
+/// Written blocks of 4 KiB, by block number.
 #[derive(Default)]
 pub(crate) struct Shadow(BTreeMap<u64, Box<[u8; LEN]>>);
 
 impl Shadow {
-    /// Keeps what is written at a multiple of 4 KiB.
+    /// Keeps the data of a write. `at` is a multiple of 4 KiB.
     pub(crate) fn write(&mut self, at: u64, body: &[u8]) {
         for (number, block) in (at / BLOCK..).zip(body.chunks_exact(LEN)) {
             let kept = self.0.entry(number).or_insert_with(|| Box::new([0; LEN]));
@@ -21,7 +21,7 @@ impl Shadow {
         }
     }
 
-    /// Puts what was written over what was read at a multiple of 4 KiB.
+    /// Overlays kept writes on data that was read from the device. `at` is a multiple of 4 KiB.
     pub(crate) fn cover(&self, at: u64, data: &mut [u8]) {
         let first = at / BLOCK;
         for (number, block) in self.0.range(first..first + (data.len() / LEN) as u64) {

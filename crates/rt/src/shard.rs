@@ -1,19 +1,21 @@
-//! The loop of one shard and its nodes: wait, deliver events, carry out effects, start what they need; again.
+//! The loop of one shard and its nodes: wait, deliver events, carry out effects, start operations.
 //!
-//! One round of it is a *batch*: everything that the kernel has completed. Its order is a promise to
-//! the node (`seam::contract`):
-//! 1. the backend brings completions;
-//! 2. the clock is read, and again after each receive, so no event's `now` is earlier than its data, nor
-//!    than that of the event before;
-//! 3. events go to [`Node::on`] one by one. What it emits is carried out at once, but without system
-//!    calls: sends are queued, a closed link is silent from here on, answers that are known at once
-//!    become events of the next turn (`ready`), never a recursion;
-//! 4. [`Node::flush`] of each node that had events, and further turns while there are `ready` events, a bounded number;
-//! 5. one send per link that has something to send, at once; what has to wait (a socket that is full, input
-//!    of the links that were read) reaches the kernel together with the next wait.
+//! One round of the loop is a *batch*: everything that the kernel has completed. Its order is a
+//! promise to the node (`seam::contract`):
+//! 1. The backend collects completions.
+//! 2. The clock is read, and again after each receive, so that an event's `now` is never earlier
+//!    than its data or than the event before.
+//! 3. Events go to [`Node::on`] one by one. The effects of an event are carried out at once, but
+//!    sends are only queued, and a closed link is silent from then on. Answers that are known at
+//!    once become events of the next turn (`ready`), never a recursion.
+//! 4. Each node that had events gets a [`Node::flush`]. Further turns follow while there are
+//!    `ready` events, up to a bound.
+//! 5. Each link with queued data sends it at once. Operations that have to wait (a send on a full
+//!    socket, input on the links that were read) are submitted with the next wait.
 //!
-//! Invariant: whatever memory the kernel may use is in `links`, `dials` or `files`, whose entries go
-//! only when the kernel has let go of them; see [`Shard::drop`] for the end.
+//! Invariant: all memory that the kernel may use belongs to an entry of `links`, `dials` or
+//! `files`, and an entry is removed only when the kernel is done with it. [`Shard::drop`] handles
+//! the end.
 
 mod completions;
 mod effects;
@@ -41,71 +43,72 @@ use std::sync::Arc;
 use std::time::Duration;
 use strangers::Crowd;
 
-/// Turns within one batch; then the kernel is asked again, without waiting.
+/// Turns per batch; after that many the kernel is asked again, without waiting.
 const TURNS: usize = 8;
-/// File operations that the kernel works on at the same time: more than a device takes at once it would
-/// hand to threads of its own, which costs more than waiting here.
+/// File operations in flight at the same time. The kernel would hand operations beyond a device's
+/// queue depth to its worker threads, which costs more than waiting here.
 const FILES: usize = 128;
-/// How long a closed link may take to send what is queued, and to see the other side's end.
+/// How long a closed link may take to send its queue, and to see the other side close.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long to leave a listener alone after accepting failed: no descriptors, no memory.
+/// How long to pause a listener after a failed accept (no descriptors, no memory).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long to wait at the end for the kernel to let go of everything.
+/// How long a dropped shard waits for the kernel to complete everything.
 const LAST_WAIT: Duration = Duration::from_secs(10);
-/// How long nodes may take to put things in order when the process is to end.
+/// How long nodes may take to finish their work when the process is to stop.
 const ORDER_WAIT: Duration = Duration::from_secs(3);
-/// Polling is trusted up to here: each success earns some, each failure costs one. So it goes on as long
-/// as one in three pays: what a success saves (a wake-up, on both sides) is more than what a failure costs.
+/// Polling has a credit up to this value: each success adds `SPIN_EARNS`, each failure takes 1. So
+/// polling goes on while at least one in three succeeds: a success saves more (a wake-up on both
+/// sides) than a failure costs.
 const SPIN_TRUST: u32 = 16;
 const SPIN_EARNS: u32 = 2;
-/// Without trust, polling is tried once in so many waits.
+/// Without credit, polling is tried once in this many waits.
 const SPIN_RETRY: u32 = 32;
 
-/// What one node brings.
+/// The listeners and devices of one node.
 pub(crate) struct Belongings {
     pub(crate) listeners: Vec<(Port, Listening)>,
     pub(crate) disks: Vec<Disk>,
 }
 
-/// What the shard is given.
+/// What [`super::run`] hands to a new shard.
 pub(crate) struct Parts {
     pub(crate) waker: Arc<Waker>,
-    /// What each node has for itself.
+    /// One per node.
     pub(crate) seats: Vec<Belongings>,
     pub(crate) spin: Duration,
     pub(crate) link_queue: u64,
     pub(crate) local: bool,
 }
 
-/// The answer to a request of who drives the shard.
+/// The answer to a request of the reactor's caller.
 pub(crate) type Answer = (RequestId, Result<Buf, BlockError>);
 
-/// An event that the driver knows itself.
+/// An event that the driver itself produced.
 enum Ready {
     DiskDone(DiskOp, Result<seam::Buf, DiskError>),
     LinkDown(LinkId, DownReason),
     DialFailed(DialId, DialError),
-    /// A dial within this host has come through.
+    /// A dial to a process on this host has connected.
     Dialled(DialId, Port, OwnedFd),
-    /// A link that was resumed may have frames that are here already.
+    /// A link may be read again, and may have complete frames in its buffer.
     Resumed(LinkId),
 }
 
-/// A node, and what is its own.
+/// A node and everything that belongs to it.
 struct Seat<N> {
     node: N,
     disks: Vec<Disk>,
-    /// By [`Port`].
+    /// Strangers, by [`Port`].
     crowds: [Crowd; 2],
-    /// Bytes that wait for those who dialled it, by [`Port`], where it bounds them.
+    /// Unsent bytes of the links that others dialled, by [`Port`], where the node bounds them.
     unread: [u64; 2],
-    /// It had an event since its last flush.
+    /// The node has had an event since its last flush.
     active: bool,
-    /// What it said after its last flush.
+    /// The node's [`Node::wake_at`] after its last flush.
     wake_at: Option<Time>,
 }
 
-/// A listener, and when to accept again after a failure.
+/// A listener, and the time of the next accept after a failure.
 struct Accepting {
     seat: u32,
     port: Port,
@@ -115,40 +118,40 @@ struct Accepting {
 
 pub(crate) struct Shard<N: Node, S: Sys, T> {
     seats: Vec<Seat<N>>,
-    /// The seats that had events since their last flush, each once.
+    /// The seats with events since their last flush, each once.
     active: Vec<u32>,
     on_note: T,
     pub(crate) sys: S,
     pool: BufPool,
     out: Effects,
-    /// The effects that are being carried out; kept for its memory.
+    /// The effects being carried out; kept to reuse its memory.
     effects: Vec<Effect>,
     done: Vec<Done>,
     ready: VecDeque<(u32, Ready)>,
     links: Table<Link<N::Framer>>,
-    /// Links with something to send, and links that may want to receive.
+    /// Links with queued data, and links that may have to be awaited.
     to_send: Vec<u32>,
     to_receive: Vec<u32>,
-    /// Closed links that are not gone yet.
+    /// Links that the node has closed and that are still open.
     closing: Vec<LinkId>,
     dials: Table<Dial>,
     listeners: Vec<Accepting>,
     files: Table<(u32, FileOp)>,
-    /// File operations that the kernel works on, and those that wait until it works on fewer.
+    /// File operations that the kernel works on, and those that wait for their turn.
     files_started: usize,
     files_waiting: VecDeque<u32>,
     zeros: Zeros,
     waker: Arc<Waker>,
-    /// Answers to who drives the shard.
+    /// Answers for the reactor's caller.
     pub(crate) answers: Vec<Answer>,
     link_queue: u64,
     local: bool,
     spin: Duration,
     trust: u32,
     waits: u32,
-    /// Events since the start: tells whether a batch had any.
+    /// Events since the start; shows whether a batch had any.
     events: u64,
-    /// The last batch had frames.
+    /// The last batch delivered frames.
     had_frames: bool,
     last_event: Time,
 }
@@ -201,7 +204,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// Starts to listen. Before everything else, once.
+    /// Starts to listen. Called once, before everything else.
     pub(crate) fn open(&mut self) -> Result<(), RtError> {
         for i in 0..self.listeners.len() {
             let socket = &self.listeners[i].listening.socket;
@@ -214,7 +217,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         Ok(())
     }
 
-    /// Runs until it is told to stop, and lets the nodes put things in order then.
+    /// Runs until `stop` is set, then gives the nodes up to [`ORDER_WAIT`] to finish their work.
     pub(crate) fn run(&mut self, stop: &Stop) -> Result<(), RtError> {
         self.open()?;
         while !stop.is_set() {
@@ -233,11 +236,12 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         Ok(())
     }
 
-    /// One round of the loop; waits at most so long for something to do.
+    /// Runs one round of the loop. Waits at most `at_most` for something to do.
     pub(crate) fn turn(&mut self, at_most: Option<Duration>) -> Result<(), RtError> {
         self.settle();
         if self.had_frames {
-            // Who wants this core goes first: meanwhile more comes, and large batches make I/O cheap.
+            // Lets other threads use this core first: meanwhile more data arrives, and large
+            // batches make I/O cheap.
             std::thread::yield_now();
         }
         self.wait(at_most)?;
@@ -245,15 +249,15 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         Ok(())
     }
 
-    /// Ends the batch of requests that came since the last turn.
+    /// Ends the batch of the requests since the last turn.
     fn settle(&mut self) {
         if !self.active.is_empty() {
             self.turns(clock::now());
         }
     }
 
-    /// A request of who drives the shard: the node works on it at once, what it sends goes out with
-    /// the next turn.
+    /// Delivers a request of the reactor's caller. The node handles it at once, and what it sends
+    /// goes out with the next turn.
     pub(crate) fn request(&mut self, seat: u32, id: RequestId, request: BlockRequest) {
         self.deliver(clock::now(), seat, Event::Request { id, request });
     }
@@ -272,7 +276,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.sys.accept(i, a.listening.socket.as_raw_fd());
     }
 
-    /// Works on everything that has completed.
+    /// Handles everything that has completed.
     fn batch(&mut self) {
         let mut now = clock::now();
         let before = self.events;
@@ -292,7 +296,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// Hands one event to a node, and carries out what it asks for.
+    /// Delivers one event to a node and carries out its effects.
     fn deliver(&mut self, now: Time, seat: u32, event: Event<'_>) {
         self.events += 1;
         let s = &mut self.seats[seat as usize];
@@ -303,7 +307,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.carry_out(now, seat);
     }
 
-    /// Lets the nodes that had events end their batch.
+    /// Flushes the nodes that had events.
     fn flush(&mut self, now: Time) {
         let mut active = std::mem::take(&mut self.active);
         for seat in active.drain(..) {
@@ -316,7 +320,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.active = active;
     }
 
-    /// Steps 4 and 5 of a batch.
+    /// Performs steps 4 and 5 of a batch.
     fn turns(&mut self, mut now: Time) {
         for turn in 0..TURNS {
             for _ in 0..self.ready.len() {
@@ -345,7 +349,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             }
             Ready::Resumed(id) => {
                 if let Some((index, link)) = self.link(id) {
-                    // What came while it rested is no news to the backend any more.
+                    // The backend does not report again the data that arrived while the link
+                    // rested.
                     link.input.drained = false;
                     self.cut(now, index);
                 }
@@ -353,7 +358,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// What is due: dials without an answer, closed links, listeners that failed, the node's tick.
+    /// Handles what is due: dials that time out, closed links, listeners to retry, silent
+    /// strangers, links that are not read, the nodes' ticks.
     fn timers(&mut self, now: Time) {
         if !self.dials.is_empty() {
             for index in self.dials.indices() {
@@ -385,7 +391,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// Starts what is queued. False when there is something to do without waiting.
+    /// Submits queued work. Returns false when there is something to do without waiting.
     pub(crate) fn is_idle(&mut self) -> Result<bool, RtError> {
         self.settle();
         let failed = RtError::system("waiting for I/O");
@@ -393,7 +399,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         Ok(self.ready.is_empty() && !self.has_news())
     }
 
-    /// When the next of those is due.
+    /// Returns the time at which [`Shard::timers`] next has something to do.
     pub(crate) fn next_timer(&mut self) -> Option<Time> {
         let mut next = self.seats.iter().filter_map(|s| s.wake_at).min();
         for dial in self.dials.values().filter(|d| !d.abandoned) {
@@ -413,7 +419,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         Time::earliest(next, retries).filter(|t| *t != Time::NEVER)
     }
 
-    /// Waits for completions, at most so long: polls for a while when that is promising, then sleeps.
+    /// Waits for completions, at most `at_most`: polls for a while when that is promising, then
+    /// sleeps.
     fn wait(&mut self, at_most: Option<Duration>) -> Result<(), RtError> {
         let failed = RtError::system("waiting for I/O");
         let now = clock::now();
@@ -432,12 +439,12 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 if self.sys.is_promising() {
                     self.sys.wait(Some(Duration::ZERO), &mut self.done).map_err(&failed)?;
                 } else {
-                    // Whoever works for us may need this very core.
+                    // The thread that produces our next event may need this very core.
                     std::thread::yield_now();
                 }
             }
             if self.has_news() {
-                // That something of ours went out proves nothing.
+                // A completed send does not show that polling pays.
                 if self.done.iter().any(|d| !matches!(d.token, Token::Send(_))) {
                     self.trust = (self.trust + SPIN_EARNS).min(SPIN_TRUST);
                 }
@@ -448,7 +455,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.sys.wait(left, &mut self.done).map_err(failed)
     }
 
-    /// True when polling has paid lately, or it is time to try again; and the last event is recent.
+    /// Returns true if the last event is recent, and polling has paid lately or is due for a retry.
     fn may_spin(&mut self, now: Time) -> bool {
         if self.spin.is_zero() || now.since(self.last_event) >= self.spin {
             return false;
@@ -463,8 +470,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
 }
 
 impl<N: Node, S: Sys, T> Drop for Shard<N, S, T> {
-    /// The kernel must not write into memory that is somebody else's: everything is cancelled and
-    /// waited for. What does not come back is leaked rather than freed.
+    /// Cancels everything and waits for it, because the kernel must not write to freed memory.
+    /// Memory of operations that don't complete is leaked.
     fn drop(&mut self) {
         for index in self.links.indices() {
             let Some(link) = self.links.get_mut(index) else { continue };
@@ -496,11 +503,11 @@ impl<N: Node, S: Sys, T> Drop for Shard<N, S, T> {
     }
 }
 
-/// Starts an operation on a file, or goes on with it; its answer if it is known at once.
+/// Starts or continues an operation on a file; returns its result if it is known at once.
 fn work_on_file<S: Sys>(sys: &mut S, files: &mut Table<(u32, FileOp)>, index: u32) -> Option<i32> {
     let (_, file) = files.get_mut(index)?;
     let (fd, call): (_, FileCall) = (file.fd, file.call());
-    // SAFETY: the memory is the operation's own buffer; the operation stays in `files` until the
-    // completion, and its buffer is not looked at meanwhile.
+    // SAFETY: the memory is the operation's own buffer; the operation stays in `files` until it
+    // completes, and its buffer is not accessed meanwhile.
     unsafe { sys.file(index, fd, call) }
 }

@@ -1,7 +1,7 @@
-//! Waking a shard from another thread, and telling it to end.
+//! Wakes a shard from another thread, and tells it to stop.
 //!
-//! A shard sleeps in the kernel; an eventfd in its ring is what wakes it. Wake-ups are counted once
-//! until the shard has seen them, so that a busy sender pays one system call per batch.
+//! A shard sleeps in the kernel; an eventfd that its reactor watches wakes it. Until the shard has
+//! seen a wake-up, further ones cost no system call, so a busy sender pays for one per batch.
 
 use crate::error::RtError;
 use rustix::event::{EventfdFlags, eventfd};
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// An eventfd, and whether it is set.
+/// An eventfd, and a flag that tells whether it is set.
 pub(crate) struct Waker {
     fd: OwnedFd,
     pending: AtomicBool,
@@ -22,20 +22,21 @@ impl Waker {
         Ok(Waker { fd, pending: AtomicBool::new(false) })
     }
 
-    /// Makes the shard come back from its wait. What was published before is seen by it.
+    /// Makes the shard return from its wait. The shard sees everything published before this call.
     pub(crate) fn wake(&self) {
         if !self.pending.swap(true, Ordering::AcqRel) {
-            // It fails only when the counter is full, and then the shard is awake.
+            // It fails only when the counter is full, and then the shard is awake anyway.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
 
-    /// True when somebody has called [`Waker::wake`] since the last [`Waker::clear`].
+    /// Returns true if [`Waker::wake`] was called since the last [`Waker::clear`].
     pub(crate) fn is_pending(&self) -> bool {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// For the shard, before it looks at what was published: a wake from now on counts again.
+    /// Resets the waker. The shard calls it before it looks at published data, so that any later
+    /// wake counts again.
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
         self.pending.swap(false, Ordering::AcqRel);
@@ -48,8 +49,8 @@ impl AsFd for Waker {
     }
 }
 
-/// Ends the shards that run with it. Clones mean the same; any thread may use them (a signal
-/// handler may not: let a thread wait for the signal).
+/// Stops the shards that run with it. Clones share one state. Any thread may use them, but a signal
+/// handler may not: let a thread wait for the signal.
 #[derive(Clone)]
 pub struct Stop(Arc<Inner>);
 
@@ -59,24 +60,24 @@ struct Inner {
 }
 
 impl Stop {
-    /// One that is not set.
+    /// Returns a `Stop` that is not set.
     pub fn new() -> Stop {
         Stop(Arc::new(Inner { set: AtomicBool::new(false), wakers: Mutex::new(Vec::new()) }))
     }
 
-    /// Makes every shard that runs with it return, after the batch that it works on.
+    /// Makes every shard that runs with it return after its current batch.
     pub fn stop(&self) {
         self.0.set.store(true, Ordering::SeqCst);
         let wakers = self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         wakers.iter().filter_map(Weak::upgrade).for_each(|w| w.wake());
     }
 
-    /// True after [`Stop::stop`].
+    /// Returns true after [`Stop::stop`].
     pub fn is_set(&self) -> bool {
         self.0.set.load(Ordering::SeqCst)
     }
 
-    /// From now on, `stop` wakes this shard too.
+    /// Registers a shard, so that `stop` wakes it too.
     pub(crate) fn add(&self, waker: &Arc<Waker>) {
         let mut wakers = self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         wakers.retain(|w| w.strong_count() > 0);

@@ -1,8 +1,8 @@
-//! What a backend does for the shard: starts operations, waits, and hands back completions.
+//! The interface of a backend: it starts operations, waits, and returns completions.
 //!
-//! The interface is io_uring's: an operation is started and completes later, once. A backend may
-//! answer at once where it says so. The memory that an operation uses is lent to the backend until
-//! it completes, or until [`Sys::forget`] says that it is given back.
+//! It follows io_uring: an operation is started, and completes later, once. Some calls may answer
+//! at once; their docs say so. The memory of an operation is lent to the backend until the
+//! operation completes, or until [`Sys::forget`] returns true.
 
 pub(crate) mod epoll;
 pub(crate) mod uring;
@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
-/// Which operation of which entry: a link, a dial, a listener, a device operation.
+/// An operation, by kind and by the index of its link, listener, dial or file operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Token {
     Recv(u32),
@@ -20,7 +20,7 @@ pub(crate) enum Token {
     Connect(u32),
     Disk(u32),
     Wake,
-    /// The backend's own; never handed out.
+    /// Used inside the backend; never returned as a completion.
     Cancel,
 }
 
@@ -56,7 +56,7 @@ impl Token {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     pub(crate) token: Token,
-    /// As a system call's: not negative, or minus the error number.
+    /// As a system call returns it: not negative, or the negated error number.
     pub(crate) result: i32,
 }
 
@@ -68,7 +68,7 @@ pub(crate) enum FileCall {
         len: u32,
         at: u64,
     },
-    /// `durable`: not before it is that.
+    /// A write; if `durable`, it completes only when its data is durable.
     Write {
         from: *const u8,
         len: u32,
@@ -78,72 +78,75 @@ pub(crate) enum FileCall {
     Sync,
 }
 
-/// A backend. Entries (links, dials, listeners) are announced with `watch_*` before their first
-/// operation, and are gone after `forget`.
+/// A backend. A socket (of a link, a dial or a listener) is registered with `watch` before its
+/// first operation, and is gone after `forget`.
 pub(crate) trait Sys {
-    /// True when sockets must be non-blocking.
+    /// True if sockets must be non-blocking.
     const NONBLOCKING: bool;
 
-    /// Announces a socket that operations with tokens of this kind and index will name. For links,
-    /// the token is `Token::Recv`.
+    /// Registers a socket. Later operations name it by tokens of this kind and index. A link is
+    /// registered as `Token::Recv`.
     fn watch(&mut self, token: Token, fd: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Gives up the operations of this socket: for links, of both directions. True when they are
-    /// gone; false when each of them completes later, soon.
+    /// Cancels the operations of this socket; for a link, in both directions. Returns true when
+    /// they are gone, and false when each of them completes later, soon.
     fn forget(&mut self, token: Token, fd: BorrowedFd<'_>) -> bool;
 
-    /// Completes, with any result, when the socket has something to receive, or has ended. `drained`:
-    /// the last receive took everything.
+    /// Completes, with any result, when the socket has data or has ended. `drained`: the last
+    /// receive took everything.
     fn await_input(&mut self, link: u32, fd: RawFd, drained: bool);
 
-    /// Completes as [`Token::Recv`] when the other side of the link has ended it, whatever there is to
-    /// receive. The result is not negative then: what `poll` says, such as `POLLHUP` and `POLLERR` for a
-    /// link that broke. Instead of [`Sys::await_input`].
+    /// Completes as [`Token::Recv`] when the other side has closed the link, no matter how much
+    /// data is unread. The result is then not negative: it holds the flags of `poll`, such as
+    /// `POLLHUP` and `POLLERR` for a broken link. Used instead of [`Sys::await_input`].
     fn await_end(&mut self, link: u32, fd: RawFd);
 
     /// Makes [`Sys::await_end`] complete soon, with any result.
     fn recall(&mut self, link: u32);
 
-    /// Sends; answers at once, or completes later.
+    /// Sends a message; answers at once, or completes later.
     ///
     /// # Safety
-    /// If it does not answer at once: `message`, and the memory that it points to, stay valid and
-    /// untouched until the completion or until `forget` returns true.
+    /// If it does not answer at once, `message` and the memory that it points to stay valid and
+    /// unmodified until the completion or until `forget` returns true.
     unsafe fn send(&mut self, link: u32, fd: RawFd, message: *const libc::msghdr) -> Option<i32>;
 
     /// Starts to accept one connection. Completes with its file descriptor.
     fn accept(&mut self, listener: u32, fd: RawFd);
 
-    /// Starts to connect.
+    /// Starts to connect a socket.
     ///
     /// # Safety
-    /// `address` stays valid and untouched as in [`Sys::send`].
+    /// `address` stays valid and unmodified as in [`Sys::send`].
     unsafe fn connect(&mut self, dial: u32, fd: RawFd, address: *const socket2::SockAddr);
 
-    /// Works on a file; answers at once, or completes later.
+    /// Starts an operation on a file; answers at once, or completes later.
     ///
     /// # Safety
-    /// The memory in `call` stays valid and untouched until then.
+    /// The memory in `call` stays valid and unmodified until then.
     unsafe fn file(&mut self, slot: u32, fd: RawFd, call: FileCall) -> Option<i32>;
 
-    /// Starts what is to be started, and collects completions: waits for the first one at most as
-    /// long as told (`None`: for ever), and then takes what is there. May come back empty early.
+    /// Submits queued operations and collects completions. Waits for the first one at most
+    /// `at_most` (`None`: without limit), then takes all that are there. May return early without
+    /// any.
     fn wait(&mut self, at_most: Option<Duration>, done: &mut Vec<Done>) -> io::Result<()>;
 
-    /// False when `wait(0)` would surely find nothing. Cheap.
+    /// Returns false when `wait(0)` would certainly find nothing. Cheap.
     fn is_promising(&mut self) -> bool;
 
-    /// Readable when `wait(0)` would find something, as long as the last `wait` found nothing.
+    /// Returns a descriptor that is readable when `wait(0)` would find something. This holds only
+    /// while the last `wait` found nothing.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Operations that the kernel has not given back.
+    /// Returns the number of operations that the kernel has not completed.
     fn in_flight(&self) -> usize;
 
-    /// For the end: asks for the completion of everything that can be cancelled.
+    /// Prepares the end: cancels the wait for a wake-up. (The shard calls [`Sys::forget`] for its
+    /// sockets; file operations complete by themselves.)
     fn cancel_all(&mut self);
 }
 
-/// The result of the last system call, as completions tell it.
+/// Returns the result of the last system call in the form that completions use.
 pub(crate) fn outcome(result: isize) -> i32 {
     if result >= 0 { result as i32 } else { -errno() }
 }
@@ -152,13 +155,13 @@ fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Sends what the socket takes without waiting; `None` when it takes nothing.
+/// Sends what the socket takes without waiting; returns `None` when it takes nothing.
 ///
 /// # Safety
 /// `message` and what it points to are valid.
 unsafe fn send_now(fd: RawFd, message: *const libc::msghdr) -> Option<i32> {
     loop {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let n = unsafe { libc::sendmsg(fd, message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
         match outcome(n) {
             e if e == -libc::EINTR => {}
@@ -168,17 +171,17 @@ unsafe fn send_now(fd: RawFd, message: *const libc::msghdr) -> Option<i32> {
     }
 }
 
-/// Receives what the socket has, into one place or two (the second may be empty); `None` when it has
-/// nothing.
+/// Receives what the socket has into one or two buffers (the second may be empty); returns `None`
+/// when the socket has nothing.
 ///
 /// # Safety
-/// The places are valid, and nobody else uses them.
+/// The buffers are valid, and nothing else uses them.
 pub(crate) unsafe fn recv_now(fd: RawFd, parts: &mut [libc::iovec; 2]) -> Option<i32> {
     // SAFETY: all zeros are a valid `msghdr`: null pointers with lengths of zero.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), parts.len());
     loop {
-        // SAFETY: the caller's promise; the message names `parts` only.
+        // SAFETY: guaranteed by the caller; the message names only `parts`.
         let n = unsafe {
             match parts {
                 [one, libc::iovec { iov_len: 0, .. }] => {

@@ -1,8 +1,8 @@
 //! A table addressed by small indices, for things that the kernel knows by a number.
 //!
-//! Unlike `base::Slab` it is looked up by index alone: an entry stays until the kernel has let go of
-//! it, so a late completion can't meet a stranger. The generation is for those who keep names longer
-//! than entries live.
+//! Unlike `base::Slab`, an entry is looked up by index alone. An entry stays until the kernel is
+//! done with it, so a late completion never finds another entry in its place. The generation is for
+//! users that keep a name longer than its entry lives.
 
 pub(crate) struct Table<T> {
     slots: Vec<Slot<T>>,
@@ -19,7 +19,7 @@ impl<T> Table<T> {
         Table { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// The index that the next insert will use, and its generation.
+    /// Returns the index that the next insert will use, and its generation.
     pub(crate) fn next(&self) -> (u32, u32) {
         match self.free.last() {
             Some(i) => (*i, self.slots[*i as usize].generation),
@@ -44,7 +44,7 @@ impl<T> Table<T> {
         self.slots.get_mut(index as usize)?.value.as_mut()
     }
 
-    /// The entry at `index`, if it is still the one of this generation.
+    /// Returns the entry at `index`, if it still has this generation.
     pub(crate) fn get_mut_of(&mut self, index: u32, generation: u32) -> Option<&mut T> {
         let slot = self.slots.get_mut(index as usize)?;
         if slot.generation == generation { slot.value.as_mut() } else { None }
@@ -62,12 +62,12 @@ impl<T> Table<T> {
         self.slots.len() == self.free.len()
     }
 
-    /// All indices that may be in use.
+    /// Returns all indices that may be in use.
     pub(crate) fn indices(&self) -> std::ops::Range<u32> {
         0..self.slots.len() as u32
     }
 
-    /// All entries, with their indices.
+    /// Returns all entries with their indices.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.slots).filter_map(|(i, s)| Some((i, s.value.as_ref()?)))
     }

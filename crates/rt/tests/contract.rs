@@ -1,4 +1,4 @@
-//! The driver contract, on both backends, with devices in memory, in growing files and in files as devices.
+//! The driver contract on both backends, with RAM devices, growing files and file devices.
 
 use rt::{Backend, Config, DiskSpec, ListenAddr, Listener, RtError, Shard, Stop};
 use seam::contract::{DEADLINE, Harness, Place, Probe, SCENARIOS, Setup};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const DISK_BYTES: u64 = 64 << 20;
 
-/// What the devices are.
+/// The kind of the devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Memory,
@@ -20,16 +20,16 @@ enum Kind {
     WriteThrough,
 }
 
-/// Runs each probe on a shard and a thread of its own, over TCP on this host.
+/// Runs each probe on its own shard and thread, over TCP on this host.
 struct Threads {
     backend: Backend,
     kind: Kind,
-    /// Where the devices' files are.
+    /// The directory of the devices' files.
     dir: PathBuf,
     spin: Duration,
 }
 
-/// A probe that tells when it is done.
+/// A probe that stops all shards once the last probe is done.
 struct Watched {
     probe: Probe,
     done: bool,
@@ -58,7 +58,7 @@ impl Node for Watched {
     }
     fn on(&mut self, now: base::Time, event: Event<'_>, out: &mut Effects) {
         if self.left.load(Ordering::SeqCst) == 0 {
-            return; // the other shards are ending: what one hears of it is no part of the play
+            return; // the other shards are stopping, which is no part of the scenario
         }
         self.probe.on(now, event, out);
         self.look();
@@ -97,8 +97,8 @@ impl Threads {
     }
 }
 
-/// A port that is not in use. The listener has to go, so it could be taken by somebody else; not
-/// soon, for the kernel hands ports out in turn.
+/// Returns a port that is not in use. Its listener is closed, so another process could take it;
+/// that is unlikely soon, because the kernel hands out ports in turn.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -153,7 +153,7 @@ fn check(backend: Backend, kind: Kind, spin: Duration) {
     let dir = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&dir).unwrap();
     let mut harness = Threads { backend, kind, dir: dir.clone(), spin };
-    // What links do does not depend on the kind of device.
+    // Links behave the same with every kind of device.
     let all = matches!(kind, Kind::Memory | Kind::Growing);
     for scenario in SCENARIOS.iter().filter(|s| all || DEVICES.contains(&s.name)) {
         println!("{backend}, {kind:?}: {}", scenario.name);
@@ -165,7 +165,7 @@ fn check(backend: Backend, kind: Kind, spin: Duration) {
 /// The scenarios about devices.
 const DEVICES: [&str; 2] = ["device_operations_end_once_and_are_seen", "flushed_writes_survive"];
 
-/// io_uring is forbidden in many containers; then there is nothing to test.
+/// Returns whether io_uring works here. Many containers forbid it; its tests are then skipped.
 fn has_uring() -> bool {
     match Shard::bind(Config { backend: Backend::Uring, ..Config::default() }) {
         Ok(_) => true,

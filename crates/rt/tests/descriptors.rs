@@ -1,4 +1,5 @@
-//! A process that runs out of file descriptors. A binary of its own: the limit is the process's.
+//! A process that runs out of file descriptors. A separate binary, because the limit is per
+//! process.
 
 mod common;
 
@@ -11,7 +12,7 @@ use std::io::{BufRead, ErrorKind, Read, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Lets this process open `n` more descriptors, whatever numbers those have that are open.
+/// Lets this process open `n` more descriptors, whatever the numbers of the open ones are.
 fn leave_room_for(n: u64) -> Rlimit {
     let before = getrlimit(Resource::Nofile);
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -23,7 +24,7 @@ fn leave_room_for(n: u64) -> Rlimit {
     before
 }
 
-/// The limit is the process's: one test at a time.
+/// The limit belongs to the process, so the tests run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -33,7 +34,7 @@ fn without_descriptors_a_shard_waits_and_goes_on_when_some_are_free() {
         let listeners = vec![Listener { port: Port::Peer, at: "127.0.0.1:0".parse().unwrap() }];
         let shard = Shard::bind(Config { backend, ..Config::of(listeners, vec![]) }).unwrap();
         let at = shard.addrs(0)[0].clone();
-        // The kernel takes them all, before the shard accepts any.
+        // The kernel establishes all of them before the shard accepts any.
         let mut peers: Vec<_> = (0..30).map(|_| connect(&at)).collect();
         let before = leave_room_for(10);
         let running = spawn(shard, Echo::default);
@@ -56,7 +57,7 @@ fn without_descriptors_a_shard_waits_and_goes_on_when_some_are_free() {
     }
 }
 
-/// Many say nothing; whoever says something is served, also when there are no descriptors.
+/// Opens many silent connections: a client that sends a frame is served, even without descriptors.
 fn silent_connections_keep_nobody_out(most: u32, silent: usize, descriptors: Option<u64>) {
     for backend in backends() {
         let listeners = vec![Listener { port: Port::Peer, at: "127.0.0.1:0".parse().unwrap() }];
@@ -64,7 +65,7 @@ fn silent_connections_keep_nobody_out(most: u32, silent: usize, descriptors: Opt
         let at = shard.addrs(0)[0].clone();
         let strangers = Strangers { most, body: 100, patience: Duration::from_millis(500) };
         let node = || Echo { strangers: Some(strangers), ..Echo::default() };
-        // Their ends take descriptors of this process, too: they come from another one.
+        // Another process opens them, because their other ends would need descriptors here.
         let mut crowd = Crowd::of(silent, &at.to_string());
         let mut member = connect(&at);
         let before = descriptors.map(leave_room_for);
@@ -86,7 +87,7 @@ fn silent_connections_keep_nobody_out(most: u32, silent: usize, descriptors: Opt
     }
 }
 
-/// Connections of another process that say nothing: it is this very binary.
+/// Silent connections from another process, which runs this same binary.
 struct Crowd(std::process::Child, std::io::BufReader<std::process::ChildStdout>);
 
 impl Crowd {
@@ -101,7 +102,7 @@ impl Crowd {
         Crowd(child, out)
     }
 
-    /// Waits until it has said this.
+    /// Reads the child's output until a line contains `what`.
     fn says(&mut self, what: &str) {
         let mut lines = self.1.by_ref().lines().map(|line| line.unwrap());
         assert!(lines.any(|line| line.contains(what)), "{what}");
@@ -146,7 +147,7 @@ fn without_descriptors_strangers_make_room() {
     silent_connections_keep_nobody_out(1024, 300, Some(10));
 }
 
-/// Descriptors that this process has open.
+/// Returns the number of open descriptors of this process.
 fn open() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -172,7 +173,7 @@ fn strangers_have_a_sixteenth_of_the_descriptors_and_sixteen_at_least() {
         let mut last = connect(&at);
         exchange(&mut last, b"who comes now is served: all before were taken");
         let began = Instant::now();
-        // The last one has two ends here, and came as a stranger: one of the crowd made room for it.
+        // The last client has both ends here and came as a stranger: one of the crowd made room.
         let stay = alone + 2 + most - 1;
         while open() > stay {
             assert!(began.elapsed() < Duration::from_secs(60), "{} are open", open() - alone);

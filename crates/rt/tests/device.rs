@@ -1,7 +1,8 @@
-//! Files and block devices, by themselves: who may open what, what is refused, what happens to a device
-//! that changes underneath or fails.
+//! Files and block devices on their own: exclusive use, what is refused, and devices that change
+//! underneath or fail.
 //!
-//! What needs root and a loop device or a mount says so and is skipped where these can't be had.
+//! Tests that need root and a loop device or a mount are skipped with a message where these are not
+//! available.
 
 mod common;
 
@@ -19,7 +20,7 @@ fn effects(drive: &Drive) -> Effects {
     Effects::new(drive.pool().clone(), base::Prng::new(1), None)
 }
 
-/// Begins operations, and waits for all of their ends.
+/// Starts operations and waits for all of them; returns their results in the order of their ids.
 fn play(drive: &mut Drive, list: Vec<Effect>) -> Vec<rt::Ended> {
     let mut out = effects(drive);
     let count = list.len();
@@ -64,7 +65,7 @@ fn a_file_is_made_once_sparse_and_keeps_its_size() {
     let path = dir.0.join("disk");
     let error = refusal(&DiskSpec::file(&path, None));
     assert!(error.to_string().contains("give it a size"), "{error}");
-    File::create(&path).unwrap(); // as a crash in the midst of making it leaves it
+    File::create(&path).unwrap(); // as a crash during its creation leaves it
     for backend in backends() {
         assert_eq!(open(&path, backend).bytes(), 16 * MIB);
     }
@@ -116,7 +117,7 @@ fn writes_of_any_memory_arrive_and_flushes_end_beside_them() {
         let path = dir.0.join(backend.to_string());
         let mut drive = open(&path, backend);
         assert_eq!(drive.notice(), None, "tests run where there is direct I/O");
-        // The body begins within a page: direct I/O would refuse that memory.
+        // The body begins within a page: direct I/O would refuse that address.
         let body = drive.pool().copy(&vec![3; 3 * 4096]).slice(100..100 + 8192);
         let uneven = Effect::Write { op: DiskOp(0), disk: DISK, at: 4096, body, durable: false };
         let mut list = vec![uneven, flush(1)];
@@ -201,13 +202,13 @@ fn a_read_only_drive_changes_nothing_and_reads_what_it_would_have_written() {
     assert_eq!(std::fs::read(&path).unwrap(), vec![5; MIB as usize]);
 }
 
-/// Runs a program; `None` when it is missing or fails.
+/// Runs a program; `None` if it is missing or fails.
 fn run(program: &str, args: &[&str]) -> Option<String> {
     let out = Command::new(program).args(args).output().ok().filter(|o| o.status.success())?;
     Some(String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-/// A loop device over a file; `None` where there is none to be had.
+/// A loop device over a file.
 struct Loop(PathBuf);
 
 impl Loop {
@@ -244,7 +245,7 @@ fn a_block_device_has_its_size_and_one_user_and_tells_when_it_fails() {
         assert!(error.to_string().contains("block:PATH"), "{error}");
         let list = vec![write(&drive, 1, 8192, 9, 8192), flush(2)];
         assert!(play(&mut drive, list).iter().all(|(_, result)| result.is_ok()));
-        // What lies under it goes: the device reports errors.
+        // The file under the device shrinks, so the device reports errors.
         File::options().write(true).open(&path).unwrap().set_len(65536).unwrap();
         assert_eq!(one(&mut drive, read(3, 2 * MIB, 65536)).unwrap_err(), DiskError::Io);
         drop(drive);
@@ -269,7 +270,7 @@ fn a_read_only_block_device_is_refused() {
     assert_eq!(Drive::read_only(&device.0).unwrap().bytes(), MIB);
 }
 
-/// A small file system; gone with the test.
+/// A mounted file system, unmounted with the test.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {

@@ -1,5 +1,5 @@
-//! What a user of a shard sees beyond the contract: stopping, driving it, several nodes, files,
-//! addresses that are taken, unix sockets, many links at once, a process without descriptors.
+//! Behaviour of a shard beyond the contract: stopping, driving it from outside, several nodes,
+//! files, addresses in use, unix sockets, many links at once, memory and bounds of greedy peers.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn a_sleeping_shard_stops_at_once_and_frees_its_port() {
         let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
         let at = shard.addrs(0)[0].clone();
         let running = spawn(shard, Echo::default);
-        // A connection that is served shows that it runs; then it has nothing to do.
+        // An exchange shows that the shard runs; after that it has nothing to do.
         let mut peer = connect(&at);
         exchange(&mut peer, b"hello");
         running.end();
@@ -76,7 +76,7 @@ fn start(config: Config) -> Reactor<Echo, impl FnMut(usize, base::Time, seam::No
 
 type Answer = Result<Vec<u8>, BlockError>;
 
-/// Asks one thing of a seat's device, and turns the loop until the answer is there.
+/// Makes one request to a seat's device, and turns the loop until it is answered.
 fn ask<T: FnMut(usize, base::Time, seam::Note)>(
     reactor: &mut Reactor<Echo, T>,
     seat: usize,
@@ -142,7 +142,7 @@ fn links_belong_to_the_seat_whose_address_was_dialled() {
     }
 }
 
-/// True when the descriptor becomes readable within the time.
+/// Returns true if the descriptor becomes readable within this time.
 fn readable(fd: BorrowedFd<'_>, within: Duration) -> bool {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     let time = rustix::time::Timespec::try_from(within).unwrap();
@@ -284,7 +284,7 @@ fn many_links_at_once_all_get_their_own_back() {
                         let len = *rng.pick(&[0, 1, 100, 4096, 4096, 30_000, 200_000]);
                         exchange(peer, &Fill(t ^ round).bytes(len));
                         if rng.chance(0.1) {
-                            // In the middle of a frame, with an answer on its way that is not read.
+                            // Closes in the middle of a frame, with an unread answer on its way.
                             let bytes = frame(&Fill(t).bytes(50_000));
                             let peer = peers[i].as_mut().unwrap();
                             peer.write_all(&bytes).unwrap();
@@ -320,7 +320,7 @@ fn an_idle_shard_uses_no_processor() {
     }
 }
 
-/// Talks to the shard until this many bytes of its memory are in use, or as few.
+/// Talks to the shard until `reached` accepts the number of buffer bytes in use, and returns it.
 fn until(running: &Running, member: &mut TcpStream, reached: impl Fn(u64) -> bool) -> u64 {
     let began = Instant::now();
     loop {
@@ -337,7 +337,7 @@ fn until(running: &Running, member: &mut TcpStream, reached: impl Fn(u64) -> boo
 #[test]
 fn what_strangers_send_costs_little_and_nothing_when_they_are_gone() {
     const MANY: u64 = 60;
-    // Three bytes of a head, or all but one byte of the longest body.
+    // Three bytes of a head, or all but one byte of the longest allowed frame.
     let almost = frame(&[1; 8 << 10]);
     let (short, long) = (&[0; 3][..], &almost[..almost.len() - 1]);
     let strangers = Strangers { most: 64, body: 8 << 10, patience: Duration::from_secs(600) };
@@ -376,17 +376,17 @@ fn a_panic_in_the_node_frees_nothing_too_early() {
         assert!(thread.join().is_err(), "it panics");
         assert!(began.elapsed() < Duration::from_secs(10), "everything came back from the kernel");
         for mut p in peers {
-            // The end, or a reset for what was not read.
+            // The end of the stream, or a reset because of unread data.
             let _ = p.read_to_end(&mut Vec::new());
         }
     }
 }
 
-/// Frames of one greedy client, and bytes of each.
+/// Frames that one greedy client sends, and bytes in the body of each.
 const ASKED: u64 = 4096;
 const EACH: usize = 16 << 10;
 
-/// Sends many frames and reads nothing; how many it could send so far.
+/// A client that sends many frames without reading; `sent` counts them.
 struct Greedy {
     stream: TcpStream,
     sent: Arc<AtomicU64>,
@@ -407,7 +407,7 @@ impl Greedy {
         Greedy { stream, sent, writer }
     }
 
-    /// Waits until it can't send more.
+    /// Waits until the client can't send more, and returns how many frames it has sent.
     fn wait_stopped(&self) -> u64 {
         let mut before = 0;
         loop {
@@ -455,7 +455,7 @@ fn who_takes_no_answers_can_ask_no_more_until_it_does() {
 #[test]
 fn when_too_much_waits_for_all_who_took_nothing_for_longest_goes() {
     let patience = Duration::from_millis(200);
-    // A link that rests has 32 to 80 KiB waiting: one alone is within the bound, three never are.
+    // A link that is not read has 32 to 80 KiB unsent: one is within the bound, three never are.
     let unsent = Unsent { link: 64 << 10, all: 88 << 10, patience };
     for backend in backends() {
         let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
@@ -474,7 +474,7 @@ fn when_too_much_waits_for_all_who_took_nothing_for_longest_goes() {
             without_those_gone(&mut greedy);
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Of two, one may be too much.
+        // Two may exceed the bound, so one of them may go.
         std::thread::sleep(patience * 5);
         without_those_gone(&mut greedy);
         greedy.truncate(1);

@@ -1,12 +1,14 @@
-//! `gabion bench`: what the kernel costs, and what Gabion costs on top of it.
+//! `gabion bench`: measures what the kernel costs, and what Gabion costs on top of it.
 //!
-//! `floor` exchanges bare frames between processes: no product logic, only heads and payloads of the
-//! same sizes. `io` loads a cluster from inside an SDC, on the shard's own thread. Both measure over
-//! the same stretch, and print processor time per I/O beside the rate: of the processes that take
-//! part, and of the whole machine, since the kernel's network work lands anywhere. Only the ratio of
-//! both, in one run, says something: `ratio` takes it. `esg` re-enacts a published experiment and writes a
-//! report. `rebuild` kills servers, and times until all is whole again. `disk` compares a durable cluster with `fio` on the same disk, `device` leaves cluster and network
-//! out of that.
+//! `floor` exchanges bare frames between processes: no product logic, only heads and payloads of
+//! the same sizes as Gabion's. `io` loads a cluster from inside an SDC, on the shard's own thread.
+//! Both count requests and processor time over the same period, and print processor time per I/O
+//! next to the rate: that of the participating processes, and that of the whole machine, because
+//! the kernel's network work may be charged to any process. Only the ratio of the two, taken in one
+//! run, is meaningful: `ratio` measures it. `esg` re-enacts a published experiment and writes a
+//! report. `rebuild` kills servers and measures the time until all data has two copies again.
+//! `disk` compares a durable cluster with `fio` on the same disk; `device` does so without cluster
+//! and network.
 
 mod cpu;
 mod device;
@@ -32,20 +34,20 @@ use crate::target::Target;
 use anyhow::Result;
 use clap::Subcommand;
 
-/// What to measure.
+/// The benchmarks.
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
     /// Load a cluster from inside an SDC: IOPS, latency, processor time per I/O
     Io(io::IoArgs),
-    /// Bare TCP between processes, without any product logic
+    /// Bare TCP frames between processes, without any product logic
     Floor(floor::FloorArgs),
-    /// The durable store on one device, without a cluster, beside fio on the same device
+    /// The durable store on one device, without a cluster, compared with fio on the same device
     Device(device::DeviceArgs),
-    /// A cluster of file devices on one disk, beside fio on the same one, against what is promised
+    /// A cluster of file devices on one disk, compared with fio on that disk and with the promises
     Disk(disk::DiskArgs),
-    /// Ratios of Gabion's figures to the floor's, in one run, against what is promised
+    /// Ratios of Gabion's figures to the floor's in one run, compared with the promises
     Ratio(ratio::RatioArgs),
-    /// How much faster more servers make a lost one's copies anew, and what clients notice of it
+    /// Rebuild time after the loss of a server by cluster size, and its effect on clients
     Rebuild(rebuild::RebuildArgs),
     /// ESG Lab's test of ScaleIO (2015) on this machine, 3 to 128 nodes, with plots and tables
     Esg(esg::EsgArgs),

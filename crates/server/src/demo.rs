@@ -1,4 +1,4 @@
-//! `gabion demo`: published experiments, re-enacted on this machine.
+//! `gabion demo`: re-enacts published experiments on this machine.
 
 mod exaforge;
 mod page;
@@ -10,7 +10,7 @@ use crate::target::Target;
 use anyhow::Result;
 use clap::Subcommand;
 
-/// What can be shown.
+/// The experiments.
 #[derive(Subcommand, Debug)]
 pub enum DemoCommand {
     /// Three small servers: throughput, removal, return, loss and rebuild (ScaleIO, 2013)

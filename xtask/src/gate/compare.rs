@@ -1,44 +1,44 @@
-//! The baseline, and what a change against it means. Knows nothing of how counts come about.
+//! The baseline, and the comparison with it. Knows nothing about how counts are made.
 
 use anyhow::{Context, Result};
 use std::fmt::Write;
 
-/// Growth beyond this many per cent fails; as much the other way is worth a new baseline.
+/// Growth by more than this percentage fails; shrinkage by more than this gets a note.
 const TOLERANCE: f64 = 5.0;
 
 const TAKEN_WITH: &str = "# taken with: ";
 
-/// What something costs.
+/// The cost of one measurement.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Count {
-    /// What.
+    /// The name of the measurement.
     pub name: String,
     /// Instructions per operation.
     pub instructions: f64,
 }
 
-/// What everything costs.
+/// The costs of all measurements.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Baseline {
-    /// The compiler and the libraries, for people.
+    /// The compiler and the tools, for people.
     pub taken_with: String,
-    /// In the order in which they were counted.
+    /// In the order of counting.
     pub counts: Vec<Count>,
 }
 
-/// What came of a comparison.
+/// The result of a comparison.
 #[derive(Debug)]
 pub struct Verdict {
-    /// Nothing grew, nothing is missing.
+    /// Nothing grew, and both sides have the same measurements.
     pub passed: bool,
-    /// A table, and words about what to do.
+    /// A table, and advice on what to do.
     pub text: String,
-    /// What grew.
+    /// The measurements that grew.
     pub grown: Vec<String>,
 }
 
 impl Baseline {
-    /// Reads what [`Baseline::to_text`] wrote.
+    /// Parses the output of [`Baseline::to_text`].
     pub fn parse(text: &str) -> Result<Baseline> {
         let mut baseline = Baseline::default();
         for line in text.lines() {
@@ -54,7 +54,7 @@ impl Baseline {
         Ok(baseline)
     }
 
-    /// As it is committed.
+    /// Returns the text that is committed.
     pub fn to_text(&self) -> String {
         let mut text = format!(
             "# Instructions per operation, written by `cargo xtask gate --update`.\n{TAKEN_WITH}{}\n",
@@ -70,7 +70,7 @@ impl Baseline {
         self.counts.iter().find(|c| c.name == name).map(|c| c.instructions)
     }
 
-    /// Compares with what was counted now.
+    /// Compares with the counts of this run.
     pub fn judge(&self, now: &Baseline) -> Verdict {
         let (mut grown, mut shrunk, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
         let mut text =

@@ -1,7 +1,8 @@
-//! Who may import whom. The table is the architecture; a ban carries its reason.
+//! The dependencies that each crate may have. The table is the architecture; every ban has its
+//! reason.
 //!
-//! A crate that is not in the table, or an import that its row does not name, is a finding: a new
-//! edge is a decision, and this is the place where it is made visible.
+//! A crate that is not in the table, or a dependency that its row does not name, is a finding: a
+//! new edge is a decision, and must be made visible here.
 
 use crate::steps::cargo;
 use anyhow::{Context, Result, bail};
@@ -12,9 +13,9 @@ struct Row {
     name: &'static str,
     /// 0 vocabulary, 1 sans-I/O cores, 2 drivers, 3 edges; see ARCHITECTURE.
     tier: u8,
-    /// Crates of ours.
+    /// Allowed crates of the workspace.
     ours: &'static [&'static str],
-    /// Libraries.
+    /// Allowed libraries.
     libraries: &'static [&'static str],
 }
 
@@ -40,7 +41,7 @@ const TABLE: &[Row] = &[
         &["gabion-base", "gabion-seam", "gabion-wire", "gabion-placement"],
         &["prost", "thiserror"],
     ),
-    // raft: a pure state machine. slog: the library wants a logger, and gets one that drops everything.
+    // raft: a pure state machine. slog: raft requires a logger, and gets one that drops everything.
     row("gabion-consensus", 1, &["gabion-base"], &["prost", "raft", "slog"]),
     row("gabion-target", 1, &["gabion-base", "gabion-seam"], &["thiserror", "zerocopy"]),
     row(
@@ -81,12 +82,12 @@ const TABLE: &[Row] = &[
         ],
         &["anyhow", "clap", "prost", "serde", "serde_json", "thiserror", "toml", "zerocopy"],
     ),
-    // Drives nodes, as `sim` does, with nothing that costs instructions of its own.
+    // Drives nodes, as `sim` does, without instructions of its own that would distort the counts.
     row("gabion-gate", 2, &["gabion-base", "gabion-seam", "gabion-wire", "gabion-node"], &[]),
     row(
         "gabion-server",
         3,
-        // The store: `inspect` looks at a device without a node.
+        // The store: `inspect` reads a device without a node.
         &["gabion-base", "gabion-seam", "gabion-wire", "gabion-store", "gabion-node", "gabion-rt"],
         &[
             "anyhow",
@@ -109,17 +110,17 @@ const TABLE: &[Row] = &[
     row(
         "gabion-capi",
         3,
-        // The client's node and its driver: what a program links is what `gabion sdc run` runs.
+        // The client's node and its driver: a program links what `gabion sdc run` runs.
         &["gabion-base", "gabion-seam", "gabion-node", "gabion-rt"],
-        // libc: error numbers, and a hook that notices a fork. toml: where `gabion up` put the MDM.
+        // libc: error numbers, and a hook that notices a fork. toml: finds the MDM of `gabion up`.
         &["libc", "rustix", "toml"],
     ),
     row("gabion-system-tests", 3, &[], &["anyhow", "fuser", "rustix", "serde_json"]),
-    // cbindgen: writes the C header from the Rust text, so that the two can't differ.
+    // cbindgen: generates the C header from the Rust source, so that the two can't differ.
     row("xtask", 3, &[], &["anyhow", "cbindgen", "clap", "serde", "serde_json"]),
 ];
 
-/// Imports that somebody will want one day, and why not. `*` stands for any crate.
+/// Dependencies that would be tempting, each with the reason against it. `*` stands for any crate.
 const BANS: &[(&str, &str, &str)] = &[
     (
         "gabion-store",
@@ -221,7 +222,7 @@ fn check_package(package: &Package) -> Vec<String> {
     found
 }
 
-/// Why a crate may not have a dependency, if it may not.
+/// Returns the reason why a crate may not have a dependency, if it may not.
 fn breach(row: &Row, dependency: &Dependency) -> Option<String> {
     let name = dependency.name.as_str();
     let applies = |who: &str, whom: &str| {

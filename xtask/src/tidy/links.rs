@@ -1,4 +1,4 @@
-//! Every page and file that a text points to is there.
+//! The rule that every page and file that a text refers to exists.
 
 use super::File;
 use std::path::{Component, Path, PathBuf};
@@ -25,7 +25,7 @@ pub fn check(files: &[File]) -> Vec<String> {
     found
 }
 
-/// Targets of `[text](target)` that are files of ours.
+/// Returns the targets of `[text](target)` that are files of the project.
 fn markdown(line: &str, folder: &Path) -> Vec<PathBuf> {
     line.split("](")
         .skip(1)
@@ -36,7 +36,7 @@ fn markdown(line: &str, folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Pages named in running text or comments, as in `docs/internals/protocol.md`.
+/// Returns pages named in running text or comments, such as `docs/internals/protocol.md`.
 fn mentioned(line: &str) -> Vec<PathBuf> {
     line.split(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c)))
         .map(|word| word.trim_end_matches('.'))
@@ -45,7 +45,7 @@ fn mentioned(line: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Without `.` and `..`.
+/// Removes `.` and `..` from a path.
 fn normal(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -69,7 +69,7 @@ mod tests {
         let paths: Vec<PathBuf> =
             ["docs/internals/protocol.md", "README.md"].map(Into::into).into();
         assert_eq!(markdown(line, folder), paths);
-        // Taken apart, so that this file does not find itself.
+        // Split so that this file does not match itself.
         let page = |name: &str| format!("{}/{name}", "docs");
         let line =
             format!("// As `{}` and {}. say; not docs/d or x/docs/e", page("a/b.md"), page("c.md"));

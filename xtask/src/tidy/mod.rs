@@ -1,6 +1,6 @@
 //! `cargo xtask tidy`: the house rules that neither rustc nor clippy checks.
 //!
-//! Every finding is one line that says where, what, and why it is a rule.
+//! Every finding is one line with the place, the fault, and the reason for the rule.
 
 mod crates;
 mod links;
@@ -10,12 +10,12 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders that hold nothing of ours.
+/// Directories without source files of the project.
 const SKIPPED: &[&str] = &["target", ".git", "gabion-data", "corpus", "artifacts"];
 
 /// A text file of the project.
 pub struct File {
-    /// Relative to the workspace.
+    /// The path relative to the workspace.
     pub path: PathBuf,
     /// Its content.
     pub text: String,

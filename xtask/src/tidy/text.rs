@@ -1,25 +1,25 @@
-//! Rules about single files.
+//! Rules for single files.
 
 use super::File;
 use std::path::Path;
 
-/// A file longer than that is two nouns.
+/// The maximum length of a source file in lines: a longer file describes two things.
 const MAX_LINES: usize = 800;
 
-/// Crates that need `unsafe`: buffers that are shared without copying, system calls, and pointers that
-/// come from C.
+/// Crates that need `unsafe`, for shared buffers without copies, system calls, and pointers from C.
 const UNSAFE: &[&str] =
     &["crates/seam/src/lib.rs", "crates/rt/src/lib.rs", "crates/capi/src/lib.rs"];
 
-/// Crates that the simulator runs: no clock, no I/O, no threads.
+/// Crates that the simulator runs: they have no clock, no I/O and no threads.
 const NO_STD: &[&str] =
     &["base", "seam", "wire", "placement", "store", "mirror", "mdm", "target", "node"];
 
-/// Macros that mark unfinished work. Taken apart, so that this file does not find itself.
+/// Macros that mark unfinished work. The strings are split so that this file does not match itself.
 const UNFINISHED: &[&str] =
     &[concat!("to", "do!("), concat!("db", "g!("), concat!("unimple", "mented!(")];
 
-/// What makes, replaces or renames a file, and leaves its name or its content to a power cut. Taken apart like those.
+/// Calls that create, replace or rename a file without making that survive a power cut. Split
+/// likewise.
 const WRITES: &[&str] = &[
     concat!("fs::wr", "ite("),
     concat!("fs::ren", "ame("),
@@ -31,8 +31,9 @@ const WRITES: &[&str] = &[
     concat!("OFlags::CRE", "ATE"),
 ];
 
-/// The place for that, and those that write no files of a cluster's: devices with flushes of their own, the kernel's
-/// switches, scratch files of measurements, and the developers' tools.
+/// The file that makes these calls for all others, and files that don't write a cluster's files:
+/// devices with flushes of their own, kernel settings, scratch files of benchmarks, and developer
+/// tools.
 const WRITERS: &[&str] = &[
     "crates/server/src/files.rs",
     "crates/rt/src/device.rs",
@@ -95,12 +96,12 @@ fn check_file(file: &File) -> Vec<String> {
     found
 }
 
-/// True for the source of a package that ships.
+/// Returns true for the source of a package in `crates`.
 fn is_shipped(path: &Path) -> bool {
     path.starts_with("crates") && path.iter().nth(2).is_some_and(|part| part == "src")
 }
 
-/// True for the `lib.rs` and `main.rs` of a package that ships.
+/// Returns true for the `lib.rs` or `main.rs` of a package in `crates`.
 fn is_crate_root(path: &Path) -> bool {
     path.starts_with("crates") && (path.ends_with("src/lib.rs") || path.ends_with("src/main.rs"))
 }

@@ -1,52 +1,56 @@
 //! Receiving: a staging buffer, from which frames are cut.
 //!
-//! A link has one only while something is in it: it takes one from the pool when its socket has data,
-//! and gives it back when everything is cut and nobody looks at it any more. So idle links cost nothing,
-//! and many busy ones use the same memory one after the other, while it is in the cache.
+//! A link has a staging buffer only while the buffer holds data. The link takes one from the pool
+//! when its socket has data, and returns it when everything is cut and no body refers to it. So
+//! idle links cost no memory, and many busy ones use the same memory in turn while it is in the
+//! cache.
 //!
-//! A body is a view of the staging buffer: nothing is copied. While such views live, what comes next is
-//! received behind them; when little room is left, the next staging buffer takes over what was not
-//! cut yet, and the old one goes when its last view does. Large bodies get buffers of their own: as
-//! soon as such a body is known to be longer than what has arrived, the rest of it is received straight
-//! into its buffer, and only what follows it into the staging buffer, by one scattered receive.
+//! A body is a view of the staging buffer, without a copy. While such views live, later data is
+//! received behind them. When little room is left, a new staging buffer takes over the uncut data,
+//! and the old one is freed with its last view. Large bodies get buffers of their own: as soon as
+//! such a body is known to be longer than the data that has arrived, the rest of it is received
+//! directly into its buffer, and only the data after it into the staging buffer, with one scattered
+//! receive.
 //!
-//! The buffer of a body above [`TRUST`] grows as the body arrives: what is only announced costs no memory.
+//! The buffer of a body above [`TRUST`] grows as the body arrives: an announced length alone costs
+//! no memory.
 //!
-//! Staging buffers start small and grow on links that fill them. A stranger's has room for one frame: 16 KiB at
-//! most, as its bodies are short.
+//! Staging buffers start small and grow on links that fill them. A stranger's has room for one
+//! frame: 16 KiB at most, because its bodies are short.
 //!
-//! Invariant: every view of the staging buffer ends at or before `start`; bytes are received from `end`
-//! on only, and `start <= end`.
+//! Invariant: every view of the staging buffer ends at or before `start`; data is received only
+//! from `end` on, and `start <= end`.
 
 use seam::{Buf, BufPool, FrameError, Framer, Framing, Head};
 use std::ptr::null_mut;
 
-/// The first size of a staging buffer, and the largest.
+/// The initial and the largest size of a staging buffer.
 const STAGING: (usize, usize) = (16 << 10, 256 << 10);
-/// That of a stranger's first staging buffer.
+/// The initial size for a stranger.
 const SMALL: usize = 4 << 10;
-/// Bodies above this size that have not arrived whole get a buffer of their own.
+/// Bodies above this size that have not arrived completely get a buffer of their own.
 const LARGE: usize = 32 << 10;
-/// Bytes that a link may have memory for before they arrive: the largest body that moves all the time.
+/// Memory in bytes that a link may allocate for a body before its data arrives: the largest body
+/// that is common.
 const TRUST: usize = 1 << 20;
 
-/// One link's receiving side.
+/// The receiving side of one link.
 pub(crate) struct Input {
-    /// The backend is to tell when there is something to receive.
+    /// The backend has been asked to report input, or the end of the link.
     pub(crate) awaited: bool,
-    /// That is told only when the other side has ended the link: it is paused, or was.
+    /// It has been asked only for the end: the link is paused, or was.
     pub(crate) for_end: bool,
-    /// The last receive took everything that the socket had.
+    /// The last receive emptied the socket.
     pub(crate) drained: bool,
     staging: Buf,
-    /// How large the next one is to be.
+    /// Size of the next staging buffer.
     size: usize,
-    /// It is a stranger's.
+    /// The other side is a stranger.
     small: bool,
-    /// What arrived and was not cut yet: `staging[start..end]`.
+    /// Data that has arrived and is not cut: `staging[start..end]`.
     start: usize,
     end: usize,
-    /// The framer knows the lengths of the next frame, which is not here whole.
+    /// Lengths of head and body of the next frame, which has not arrived completely.
     told: Option<(usize, usize)>,
     filling: Option<Filling>,
 }
@@ -54,9 +58,9 @@ pub(crate) struct Input {
 /// A frame whose body is arriving.
 struct Filling {
     head: Head,
-    /// Bytes of the whole body.
+    /// Length of the whole body in bytes.
     whole: usize,
-    /// A buffer for all of it, or for its first part.
+    /// A buffer for the whole body, or for its first part.
     body: Buf,
     got: usize,
 }
@@ -68,7 +72,7 @@ impl Filling {
         Filling { head: Head::new(head), whole, body, got: start.len() }
     }
 
-    /// Makes room for more, if all that there was is used: as much again as has arrived.
+    /// Doubles the buffer when it is full and the body is longer.
     fn grow(&mut self, pool: &BufPool) {
         if self.got == self.body.len() && self.got < self.whole {
             let mut larger = pool.alloc(self.whole.min(self.got * 2));
@@ -77,19 +81,19 @@ impl Filling {
         }
     }
 
-    /// There is room for all of it: what follows is the next frame.
+    /// Returns true if the buffer has room for the whole body; the data after it is the next frame.
     fn has_room(&self) -> bool {
         self.body.len() == self.whole
     }
 }
 
 impl Input {
-    /// That of a stranger.
+    /// Returns an input for a stranger.
     pub(crate) fn small() -> Input {
         Input { size: SMALL, small: true, ..Input::new() }
     }
 
-    /// The other side is no stranger any more.
+    /// Ends the limits of a stranger.
     pub(crate) fn widen(&mut self) {
         self.size = self.size.max(STAGING.0);
         self.small = false;
@@ -110,8 +114,9 @@ impl Input {
         }
     }
 
-    /// Where the next bytes belong: at most two places, the second one maybe empty. Everything that
-    /// arrived has been cut before, but for a part of a frame. Good until the next call of any kind.
+    /// Returns the buffers for the next bytes: at most two, of which the second may be empty. All
+    /// frames that arrived have been cut before, except for a part of one. The buffers are valid
+    /// until the next call of any method.
     pub(crate) fn prepare(&mut self, pool: &BufPool) -> [libc::iovec; 2] {
         self.make_room(pool);
         let staging = libc::iovec {
@@ -130,7 +135,7 @@ impl Input {
         }
     }
 
-    /// Makes sure that a good part of the staging buffer is free, and that the next frame fits.
+    /// Ensures that a good part of the staging buffer is free, and that the next frame fits.
     fn make_room(&mut self, pool: &BufPool) {
         let (left, size) = (self.end - self.start, self.staging.len());
         let large = |body: usize| if body > LARGE { 0 } else { body };
@@ -150,8 +155,8 @@ impl Input {
         assert!(self.end < self.staging.len(), "the next frame fits");
     }
 
-    /// `n` bytes have arrived where the last [`Input::prepare`] wanted them. True when that filled
-    /// all of it.
+    /// Records that `n` bytes have arrived in the buffers of the last [`Input::prepare`]. Returns
+    /// true if they filled all of it.
     pub(crate) fn received(&mut self, n: usize) -> bool {
         let mut n = n;
         if let Some(f) = &mut self.filling {
@@ -173,20 +178,21 @@ impl Input {
         full
     }
 
-    /// Everything that is here was cut: gives the staging buffer back if nobody looks at it.
+    /// Returns the staging buffer to the pool if everything is cut and no body refers to it.
     pub(crate) fn rest(&mut self) {
         if self.start == self.end && self.staging.is_unique() {
             (self.staging, self.start, self.end) = (Buf::EMPTY, 0, 0);
         }
     }
 
-    /// Forgets what has arrived: nobody wants it any more.
+    /// Discards all data that has arrived.
     pub(crate) fn discard(&mut self) {
         (self.staging, self.start, self.end) = (Buf::EMPTY, 0, 0);
         (self.told, self.filling) = (None, None);
     }
 
-    /// The next frame that is here whole; a body of more than `most` bytes is refused.
+    /// Cuts the next frame, if it has arrived completely. A body of more than `most` bytes is an
+    /// error.
     pub(crate) fn cut<F: Framer>(
         &mut self,
         framer: &mut F,
@@ -242,7 +248,7 @@ mod tests {
     use super::*;
     use base::Prng;
 
-    /// Head: 1 byte, the head's length; 4 bytes, the body's length; then filling.
+    /// Head: 1 byte with the head's length, 4 bytes with the body's length, then padding.
     struct Lengths;
     impl Framer for Lengths {
         fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError> {
@@ -254,12 +260,12 @@ mod tests {
         }
     }
 
-    /// What the kernel would do: fills the parts from `stream`, at most `limit` bytes.
+    /// Does the kernel's part: fills the buffers with at most `limit` bytes of `stream`.
     fn kernel(parts: [libc::iovec; 2], stream: &[u8], limit: usize) -> usize {
         let mut done = 0;
         for part in parts.iter().filter(|p| p.iov_len > 0) {
             let n = part.iov_len.min(stream.len() - done).min(limit - done);
-            // SAFETY: `prepare` made the parts, and nothing has changed since.
+            // SAFETY: `prepare` returned the buffers, and nothing has changed since.
             unsafe {
                 part.iov_base.cast::<u8>().copy_from_nonoverlapping(stream[done..].as_ptr(), n);
             }
@@ -268,7 +274,7 @@ mod tests {
         done
     }
 
-    /// The longest body that may come.
+    /// The longest body in these tests.
     const MOST: usize = 32 << 20;
 
     fn announced(len: u32) -> Vec<u8> {
@@ -338,7 +344,7 @@ mod tests {
                     next += 1;
                 }
                 input.rest();
-                // Some bodies are used for long: what arrives later must not touch them.
+                // Some bodies are kept for long: data that arrives later must not overwrite them.
                 while !held.is_empty() && rng.chance(0.5) {
                     let (body, of) = held.swap_remove(rng.below(held.len() as u64) as usize);
                     assert!(body[..] == frames[of].1[..], "frame {of} has changed");

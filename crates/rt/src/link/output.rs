@@ -1,42 +1,42 @@
-//! Sending: a queue that goes out with one scattered send per batch.
+//! Sending: a queue that goes out with scattered sends.
 //!
 //! Heads and small bodies are copied into one run of bytes; large bodies are sent from their own
-//! buffers. What the kernel works on (`flying`) and what is added meanwhile (`next`) are apart, so
-//! that nothing moves under the kernel's hands.
+//! buffers. The batch that the kernel works on (`flying`) is separate from the one that grows
+//! (`next`), so nothing moves while the kernel uses it.
 //!
-//! What waits is kept in rounds of whole frames. A frame that may overtake goes out before the next
-//! round: so it waits for the rest of one round at most, and for what the socket has taken already.
+//! Waiting frames are kept in rounds of whole frames. A frame that may overtake goes out before the
+//! next round: it waits at most for the rest of one round and for what is already in the socket.
 
 use super::{Pinned, empty_message};
 use seam::{Buf, Head};
 use std::collections::VecDeque;
 
-/// Bodies up to this size are copied behind their heads: cheaper than one more part of a message.
+/// Bodies up to this size are copied behind their heads: that is cheaper than one more part.
 const SMALL: usize = 512;
-/// Parts of one message. The kernel's limit is 1024.
+/// Parts per message. The kernel's limit is 1024.
 const PARTS: usize = 256;
-/// A round that has so many bytes ends with its last frame.
+/// A round with this many bytes ends with its last frame.
 const ROUND: u64 = 512 << 10;
-/// A run of bytes that grew beyond this in a burst is given back.
+/// A run of bytes that grew beyond this in a burst is freed.
 const KEEP: usize = 256 << 10;
 
-/// One link's sending side.
+/// The sending side of one link.
 pub(crate) struct Output {
-    /// The kernel holds `message` and what it points to.
+    /// The kernel may read `message` and the memory that it points to.
     pub(crate) in_flight: bool,
     /// The link is in the shard's list of links that have something to send.
     pub(crate) listed: bool,
-    /// Bytes that wait, those in flight included.
+    /// Unsent bytes, including those in flight.
     pub(crate) queued: u64,
     /// Frames that overtake `rounds` and `next`.
     first: Batch,
-    /// Full rounds. The one in `next` follows them.
+    /// Full rounds; the one in `next` follows them.
     rounds: VecDeque<Batch>,
     next: Batch,
     flying: Batch,
-    /// Empty; kept for its memory.
+    /// An empty batch, kept to reuse its memory.
     spare: Batch,
-    /// The first byte of `flying` that is not out: its part, and the place in it.
+    /// The first unsent byte of `flying`: the index of its part, and the offset within the part.
     part: usize,
     offset: usize,
     parts: Vec<libc::iovec>,
@@ -47,7 +47,7 @@ pub(crate) struct Output {
 struct Batch {
     bytes: Vec<u8>,
     parts: Vec<Part>,
-    /// Bytes of all parts.
+    /// Bytes in all parts.
     len: u64,
 }
 
@@ -127,16 +127,17 @@ impl Output {
         }
     }
 
-    /// Queues a frame without a body before all frames that wait, but behind earlier ones of its kind.
+    /// Queues a frame without a body ahead of all waiting frames, but behind earlier ones of its
+    /// kind.
     pub(crate) fn push_first(&mut self, head: &Head) {
         self.queued += head.as_slice().len() as u64;
         self.first.copy(head.as_slice());
     }
 
-    /// What is to be sent next, as a message for the kernel; `None` when everything is out.
+    /// Returns the next message for the kernel; `None` when everything is sent.
     ///
-    /// What the message points to stays where it is, and is not touched, until [`Output::sent`] or
-    /// until the kernel has let go of it otherwise; the caller sets `in_flight` meanwhile.
+    /// The memory that the message points to stays in place and unmodified until [`Output::sent`],
+    /// or until the kernel has released it otherwise; the caller sets `in_flight` for that time.
     pub(crate) fn prepare(&mut self) -> Option<*const libc::msghdr> {
         assert!(!self.in_flight, "one send at a time");
         if self.part == self.flying.parts.len() {
@@ -166,14 +167,14 @@ impl Output {
                 iov_len: data.len(),
             });
         }
-        // SAFETY: nobody else looks at the message: no send is in flight.
+        // SAFETY: no send is in flight, so nothing else uses the message.
         let message = unsafe { &mut *self.message.as_ptr() };
         message.msg_iov = self.parts.as_mut_ptr();
         message.msg_iovlen = self.parts.len();
         Some(self.message.as_ptr())
     }
 
-    /// The kernel took `n` bytes of the last message. Bodies that are out are let go.
+    /// Records that the kernel took `n` bytes of the last message. Releases bodies that are sent.
     pub(crate) fn sent(&mut self, n: usize) {
         self.queued -= n as u64;
         self.offset += n;
@@ -187,7 +188,7 @@ impl Output {
         }
     }
 
-    /// True when nothing waits.
+    /// Returns true when nothing is unsent.
     pub(crate) fn is_empty(&self) -> bool {
         self.queued == 0
     }
@@ -199,10 +200,10 @@ mod tests {
     use base::Prng;
     use seam::BufPool;
 
-    /// Sends all that is queued, or as much as `limit` says; adds it to `got`.
+    /// Sends one message, or at most `limit` bytes of it, and appends it to `got`.
     fn send(out: &mut Output, limit: usize, got: &mut Vec<u8>) -> bool {
         let Some(message) = out.prepare() else { return false };
-        // SAFETY: `prepare` made it, and its parts are still there.
+        // SAFETY: `prepare` made it, and its parts still exist.
         let parts =
             unsafe { std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
         let mut n = 0;
@@ -251,7 +252,7 @@ mod tests {
             }
             for _ in 0..rng.below(3) {
                 let Some(message) = out.prepare() else { break };
-                // SAFETY: `prepare` made it, and its parts are still there.
+                // SAFETY: `prepare` made it, and its parts still exist.
                 let parts = unsafe {
                     std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen)
                 };

@@ -1,4 +1,4 @@
-//! What the kernel has done: turned into events, and into more work.
+//! Turns the kernel's completions into events and further work.
 
 use super::{ACCEPT_PAUSE, Accepting, Ready, Shard, work_on_file};
 use crate::clock;
@@ -11,7 +11,7 @@ use rustix::net::{Shutdown, shutdown};
 use seam::{DialError, DialId, DownReason, Event, Node, Note, Port};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
-/// Receives from one socket before the others have their turn.
+/// Receives from one socket before the others get their turn.
 const RECEIVES: usize = 4;
 
 impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
@@ -22,7 +22,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             Token::Accept(i) => self.accepted(*now, i, done),
             Token::Connect(i) => self.connected(*now, i, done.result),
             Token::Disk(i) => self.file_done(*now, i, done.result),
-            // Somebody wants the shard to look whether it should stop.
+            // Another thread asks the shard to look at its stop flag.
+    /// Returns the link with this id and its index, if it is still in the table.
             Token::Wake => self.waker.clear(),
             Token::Cancel => {}
         }
@@ -50,7 +51,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let (index, generation) = self.links.next();
         let link = LinkId((u64::from(generation) << 32 | u64::from(index)) + 1);
         if self.sys.watch(Token::Recv(index), socket.as_fd()).is_err() {
-            // No memory for it in the kernel: as if it had broken at once.
+            // The kernel has no memory for it: treated as a connection that broke at once.
             if let Some(dial) = dial {
                 let failed = Ready::DialFailed(dial, DialError::Unreachable);
                 self.ready.push_back((seat, failed));
@@ -72,12 +73,12 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         match done.result {
             fd if fd >= 0 => {
                 self.accept(i);
-                // SAFETY: the kernel has just made this descriptor for us.
+                // SAFETY: the kernel has just created this descriptor for us.
                 let socket = unsafe { OwnedFd::from_raw_fd(fd) };
                 let Accepting { seat, port, .. } = self.listeners[i as usize];
                 self.new_link(now, seat, socket, port, None);
             }
-            // The caller gave up while it was waiting.
+            // The other side gave up before the accept.
             e if [libc::ECONNABORTED, libc::EINTR, libc::EAGAIN, libc::EPROTO].contains(&-e) => {
                 self.accept(i);
             }
@@ -108,7 +109,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// Gives a dial up that takes too long.
+    /// Fails a dial that takes too long.
     pub(super) fn check_dial(&mut self, now: Time, index: u32) {
         let Some(entry) = self.dials.get_mut(index) else { return };
         if entry.abandoned || entry.until > now {
@@ -122,7 +123,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.ready.push_back((seat, Ready::DialFailed(dial, DialError::Unreachable)));
     }
 
-    /// The socket has something to receive, or has ended.
+    /// Handles a socket that has input, or has ended.
     fn readable(&mut self, now: &mut Time, index: u32, result: i32) {
         let Some(link) = self.links.get_mut(index) else { return };
         link.input.awaited = false;
@@ -131,7 +132,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             return self.bury(index);
         }
         if link.wants_end() {
-            // Whoever is gone waits for no answer: nothing that is in the socket still is worth reading.
+            // The other side is gone and waits for no answer, so the rest of its data is not read.
             return match for_end && result >= 0 {
                 true if result & i32::from(libc::POLLHUP | libc::POLLERR) == 0 => {
                     self.down(index, DownReason::Closed)
@@ -147,14 +148,14 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// Receives once, and delivers what is whole. True when there may be more.
+    /// Receives once and delivers complete frames. Returns true when there may be more data.
     fn receive(&mut self, now: &mut Time, index: u32) -> bool {
         let Some(link) = self.links.get_mut(index) else { return false };
         if !link.wants_input() {
             return false;
         }
         let mut parts = link.input.prepare(&self.pool);
-        // SAFETY: the parts are the input's own memory, and nobody looks at it meanwhile.
+        // SAFETY: the parts are the input's own memory, which nothing else accesses meanwhile.
         let result = unsafe { recv_now(link.fd(), &mut parts) };
         link.input.drained = result.is_none();
         *now = clock::now();
@@ -179,20 +180,20 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         false
     }
 
-    /// Nothing more comes: the other side has closed (0), or an error.
+    /// Handles the end of the input: the other side has closed (0), or an error.
     fn stream_ended(&mut self, now: Time, index: u32, result: i32) {
         let Some(link) = self.links.get_mut(index) else { return };
         let orderly = result == 0 && !link.broken;
         link.ended = Some(if orderly { DownReason::Closed } else { DownReason::Broken });
         match link.state {
             State::Up => self.cut(now, index),
-            // The other side says no more, but may read what is queued still.
+            // The other side sends no more, but may still read what is queued.
             State::Closing(_) if result == 0 => {}
             _ => self.kill(index),
         }
     }
 
-    /// Delivers the frames that are here; then the end of the stream, if it has ended.
+    /// Delivers the complete frames in the buffer; then the end of the stream, if it has ended.
     pub(super) fn cut(&mut self, now: Time, index: u32) {
         loop {
             let Some(link) = self.links.get_mut(index) else { return };
@@ -233,7 +234,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             return self.bury(index);
         }
         if self.took(index, result) {
-            // Went out in part, or more was queued meanwhile. The rest goes with this batch's sends.
+            // The send was partial, or more was queued meanwhile. The rest goes out with this
+            // batch.
             self.list_send(index);
             self.finish(now, index);
         }
@@ -247,7 +249,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// The kernel has taken so much. False when the link is broken.
+    /// Accounts for a send's result. Returns false when the link is broken.
     fn took(&mut self, index: u32, result: i32) -> bool {
         let Some(link) = self.links.get_mut(index) else { return false };
         match result {
@@ -266,20 +268,20 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         true
     }
 
-    /// Nothing goes out any more. What the other side had said before, an explanation maybe, is in
-    /// the socket still: it is read before the link goes down.
+    /// Handles a failed send. The socket may still hold data that the other side sent before,
+    /// perhaps an explanation: it is read before the link goes down.
     fn send_failed(&mut self, index: u32) {
         let Some(link) = self.links.get_mut(index) else { return };
         if link.state != State::Up || link.rests() {
             return self.down(index, DownReason::Broken);
         }
         link.broken = true;
-        // So that the end follows what is in the socket, for sure and at once.
+        // Makes the end follow the data in the socket, reliably and at once.
         let _ = shutdown(&*link, Shutdown::Both);
         self.to_receive.push(index);
     }
 
-    /// One send per link that has something to send.
+    /// Sends on each link that has queued data.
     pub(super) fn start_sends(&mut self, now: Time) {
         let mut list = std::mem::take(&mut self.to_send);
         for index in list.drain(..) {
@@ -299,8 +301,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             }
             let fd = link.fd();
             let Some(message) = link.output.prepare() else { break };
-            // SAFETY: the link stays in the table until `in_flight` is cleared by the completion,
-            // and `Output` does not touch what the message points to meanwhile.
+            // SAFETY: the link stays in the table until the completion clears `in_flight`, and
+            // `Output` does not touch the memory of the message meanwhile.
             match unsafe { self.sys.send(index, fd, message) } {
                 Some(result) => {
                     if !self.took(index, result) {
@@ -316,14 +318,14 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.finish(now, index);
     }
 
-    /// A closed link whose queue is empty: tells the other side.
+    /// Shuts down the sending direction of a closed link whose queue is empty.
     pub(super) fn finish(&mut self, now: Time, index: u32) {
         let Some(link) = self.links.get_mut(index) else { return };
         if !matches!(link.state, State::Closing(_)) || !link.output.is_empty() {
             return;
         }
-        // Closing at once would throw away what is on its way when the other side has sent
-        // something that was not read: so the other side closes first, if it does so soon.
+            // If the other side has sent data that was not read, closing at once would discard data
+            // in transit. So the other side closes first, if it does so within [`LINGER`].
         link.state = State::Finished(now + super::LINGER);
         if link.ended.is_some() || shutdown(&*link, Shutdown::Write).is_err() {
             self.kill(index);
@@ -348,7 +350,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.to_receive = list;
     }
 
-    /// The link is gone, and the node learns it unless it closed it itself.
+    /// Ends a link. The node gets a `LinkDown` unless it has closed the link itself.
     pub(super) fn down(&mut self, index: u32, why: DownReason) {
         let Some(link) = self.links.get_mut(index) else { return };
         if link.state == State::Up {
@@ -360,7 +362,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.kill(index);
     }
 
-    /// Ends a link as soon as the kernel lets go of it. No event comes from it any more.
+    /// Ends a link as soon as the kernel is done with it. It produces no more events.
     pub(super) fn kill(&mut self, index: u32) {
         let Some(link) = self.links.get_mut(index) else { return };
         if link.state == State::Dead {
@@ -371,7 +373,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             self.seats[link.seat as usize].unread[unread.port as usize] -= link.output.queued;
         }
         if !link.is_quiet() {
-            // Makes what is under way complete, whatever it waits for.
+            // Makes pending operations complete, whatever they wait for.
             let _ = shutdown(&*link, Shutdown::Both);
         }
         if self.sys.forget(Token::Recv(index), link.as_fd()) {
@@ -391,7 +393,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// A file operation has ended, or goes on.
+    /// Handles a completion of a file operation, which ends or continues.
     pub(super) fn file_done(&mut self, now: Time, index: u32, result: i32) {
         let Some(result) = self.file_ended(index, result) else { return };
         let Some((seat, file)) = self.files.remove(index) else { return };
@@ -400,7 +402,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.deliver(now, seat, Event::DiskDone { op: file.op, result });
     }
 
-    /// Goes on with a file operation until it ends or waits; tells how it ended.
+    /// Continues a file operation until it ends or has to wait; returns its result if it ends.
     pub(super) fn file_ended(
         &mut self,
         index: u32,
@@ -415,10 +417,10 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     }
 }
 
-/// Closes a connection that came too late.
+/// Closes a connection that was accepted too late.
 pub(super) fn close_accepted(done: Done) {
     if let (Token::Accept(_), fd @ 0..) = (done.token, done.result) {
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the kernel has just created this descriptor for us.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
     }
 }

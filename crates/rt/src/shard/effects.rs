@@ -1,4 +1,4 @@
-//! What the node asks for: queued, begun, or answered at the next turn. No socket I/O here.
+//! Carries out a node's effects: queues, starts or answers them. Does no I/O on connections.
 
 use super::{FILES, LINGER, Ready, Shard, work_on_file};
 use crate::dial::{Dial, PATIENCE};
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
-    /// Carries out what a node has emitted since the last time, in order.
+    /// Carries out, in order, the effects that a node has emitted since the last call.
     pub(super) fn carry_out(&mut self, now: Time, seat: u32) {
         if self.out.is_empty() {
             return;
@@ -64,7 +64,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.queue(now, id, |output| output.push_first(head));
     }
 
-    /// Adds a frame to what a link has to send. A link on which too much waits is given up.
+    /// Adds a frame to a link's queue. Closes the link as stuck when its queue is too long.
     fn queue(&mut self, now: Time, id: LinkId, push: impl FnOnce(&mut Output)) {
         let most = self.link_queue;
         let Some((index, link)) = self.link(id) else { return };
@@ -83,7 +83,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.list_send(index);
     }
 
-    /// Gives a link up on which too much waits.
+    /// Closes a link whose other side does not read, and reports it.
     pub(super) fn stuck(&mut self, now: Time, index: u32) {
         let Some(link) = self.links.get_mut(index) else { return };
         let note = Note::Stuck { link: link.id, queued: link.output.queued, peer: link.peer() };
@@ -146,7 +146,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let entry = Dial { seat, dial, port, socket, address, until, abandoned: false };
         let index = self.dials.insert(entry);
         let Some(entry) = self.dials.get_mut(index) else { return };
-        // Never fails: a dial is watched from its connect on.
+        // Never fails: the epoll backend adds a dial only when it connects.
         let _ = self.sys.watch(Token::Connect(index), entry.socket.as_fd());
         // SAFETY: the address is pinned in its entry, which stays until the connect has completed.
         unsafe { self.sys.connect(index, fd, entry.address.as_ptr()) };
@@ -167,7 +167,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// Starts file operations that wait, as many as the kernel may work on.
+    /// Starts waiting file operations, up to [`FILES`] in flight.
     pub(super) fn start_files(&mut self) {
         while self.files_started < FILES
             && let Some(index) = self.files_waiting.pop_front()

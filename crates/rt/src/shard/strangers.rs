@@ -1,6 +1,7 @@
-//! Links that others dialled and that their node has not welcomed yet: few, and not for long.
+//! Bounds strangers: links that others dialled and that their node has not welcomed yet. There may
+//! be few of them, and each only for a short time.
 //!
-//! Invariant: `Crowd::here` counts the links of the table that carry a [`Stranger`], those included that are
+//! Invariant: `Crowd::here` counts the links in the table that have a [`Stranger`], including those
 //! being closed: a socket counts as long as it is open.
 
 use super::Shard;
@@ -12,21 +13,21 @@ use seam::{DownReason, Node, Note, Port, Strangers};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Links that are closed at once when there are no descriptors.
+/// Links closed at once when the process runs out of descriptors.
 const CLOSED_AT_ONCE: usize = 8;
-/// How long to leave a listener alone after that: closing takes a moment.
+/// How long to pause a listener after that, because closing takes a moment.
 const MOMENT: Duration = Duration::from_millis(1);
-/// The part of this process's descriptors that the strangers of one node and protocol may have.
+/// The strangers of one node and protocol may use one in this many of the process's descriptors.
 const SHARE: u64 = 16;
-/// So many strangers are taken even if descriptors are few.
+/// This many strangers are allowed even if there are few descriptors.
 const LEAST: u64 = 16;
 
-/// The strangers of one node at one protocol.
+/// The strangers of one node on one protocol.
 #[derive(Default)]
 pub(super) struct Crowd {
-    /// The oldest first. Some are gone, or no strangers any more.
+    /// The oldest first. Some entries are gone, or no longer strangers.
     order: VecDeque<LinkId>,
-    /// Those whose first frame has not come, and some more.
+    /// Those whose first frame has not arrived, and some others.
     silent: VecDeque<LinkId>,
     here: usize,
 }
@@ -36,7 +37,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         &mut self.seats[seat as usize].crowds[port as usize]
     }
 
-    /// Somebody has dialled: the oldest stranger goes if there are too many.
+    /// Closes the oldest stranger if a new link would make too many.
     pub(super) fn make_room(&mut self, now: Time, seat: u32, port: Port) {
         let Some(bounds) = self.seats[seat as usize].node.strangers(port) else { return };
         if self.crowd(seat, port).here >= most(bounds) && self.close_oldest(seat, port) {
@@ -44,7 +45,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// The new link is a stranger's, if the node wants it so.
+    /// Makes a new link a stranger's, if the node bounds strangers.
     pub(super) fn take_stranger(
         &mut self,
         now: Time,
@@ -61,7 +62,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         link.of_stranger(now, port, bounds)
     }
 
-    /// The node knows who is at the other side.
+    /// Ends the limits of a stranger: the node has welcomed it.
     pub(super) fn welcome(&mut self, id: LinkId) {
         if let Some((_, link)) = self.link(id) {
             let seat = link.seat;
@@ -71,12 +72,12 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// A link has left the table.
+    /// Accounts for a stranger's link that has left the table.
     pub(super) fn stranger_left(&mut self, seat: u32, stranger: Stranger) {
         self.crowd(seat, stranger.port).here -= 1;
     }
 
-    /// Drops the names of links that are no strangers any more, when they are many.
+    /// Drops ids of links that are no longer strangers, when there are many.
     fn forget_strangers(&mut self, seat: u32, port: Port) {
         let crowd = self.crowd(seat, port);
         if crowd.order.len() <= crowd.here * 2 + LEAST as usize {
@@ -91,7 +92,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.link(id)?.1.stranger
     }
 
-    /// Closes the stranger that has been here for longest. False: there is none.
+    /// Closes the oldest stranger. Returns false if there is none.
     fn close_oldest(&mut self, seat: u32, port: Port) -> bool {
         while let Some(id) = self.crowd(seat, port).order.pop_front() {
             let Some((index, link)) = self.link(id) else { continue };
@@ -103,7 +104,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         false
     }
 
-    /// When a stranger has to have said something, the first one.
+    /// Returns the earliest deadline of a silent stranger's first frame.
     pub(super) fn next_stranger(&mut self) -> Option<Time> {
         let mut next = None;
         for seat in 0..self.seats.len() as u32 {
@@ -114,7 +115,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         next
     }
 
-    /// The stranger that has been silent for longest, and when it has to say something.
+    /// Returns the stranger that has been silent for longest, and its deadline.
     fn next_silent(&mut self, seat: u32, port: Port) -> Option<(LinkId, Time)> {
         loop {
             let id = *self.crowd(seat, port).silent.front()?;
@@ -127,7 +128,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// Closes the links of those that have said nothing in time.
+    /// Closes strangers whose first frame has not arrived in time.
     pub(super) fn close_silent(&mut self, now: Time) {
         for seat in 0..self.seats.len() as u32 {
             for port in [Port::Peer, Port::Nbd] {
@@ -142,8 +143,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// There are no descriptors, or there is no memory for another socket. Closes a few of the oldest strangers;
-    /// tells how long to wait for what that gives back.
+    /// Handles a lack of descriptors, or of memory for another socket: closes a few of the oldest
+    /// strangers. Returns how long to pause the listener until that has freed something.
     pub(super) fn no_descriptors(&mut self, now: Time, seat: u32) -> Duration {
         (self.on_note)(seat as usize, now, Note::NoDescriptors);
         let mut closed = 0;
@@ -158,7 +159,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     }
 }
 
-/// How many strangers there may be: most descriptors are kept for others.
+/// Returns how many strangers are allowed: most descriptors are kept for other links.
 fn most(bounds: Strangers) -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::from(bounds.most).min((descriptors / SHARE).max(LEAST)).max(1) as usize

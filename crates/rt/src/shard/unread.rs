@@ -1,7 +1,7 @@
-//! What waits for those who dialled a node and don't take what is sent to them, where the node bounds that.
+//! Bounds the unsent data of links that others dialled, for nodes that set such bounds.
 //!
-//! Invariant: `Seat::unread` is the sum of what waits on the links that are not dead and have an
-//! [`Unread`], by protocol.
+//! Invariant: `Seat::unread` is the sum of the unsent bytes, by protocol, of the links that are not
+//! dead and have an [`Unread`].
 
 use super::{Ready, Shard};
 use crate::link::Unread;
@@ -10,13 +10,13 @@ use base::Time;
 use seam::{Node, Note, Port, Unsent};
 
 impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
-    /// The bound of a new link that somebody dialled.
+    /// Returns the bound for a new link that another side dialled.
     pub(super) fn unread(&self, seat: u32, port: Port) -> Option<Unread> {
         let bounds = self.seats[seat as usize].node.unsent(port)?;
         Some(Unread { port, most: bounds.link, since: None })
     }
 
-    /// So many bytes more wait on a link. Above its bound it is not read.
+    /// Accounts for `bytes` more unsent bytes on a link. A link above its bound is not read.
     pub(super) fn now_waits(&mut self, now: Time, index: u32, bytes: u64) {
         let Some(link) = self.links.get_mut(index) else { return };
         let Some(unread) = &mut link.unread else { return };
@@ -26,7 +26,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.seats[link.seat as usize].unread[unread.port as usize] += bytes;
     }
 
-    /// The kernel took so many bytes of what waited. At half of its bound a link is read again.
+    /// Accounts for `bytes` that the kernel took. At half of its bound a link is read again.
     pub(super) fn was_taken(&mut self, index: u32, bytes: u64) {
         let Some(link) = self.links.get_mut(index) else { return };
         let Some(unread) = &mut link.unread else { return };
@@ -37,7 +37,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// The bounds of those protocols for whose links more waits than may.
+    /// Returns the bounds of the protocols whose links have too many unsent bytes in total.
     fn over_bounds(&self) -> impl Iterator<Item = (u32, Port, Unsent)> {
         let seats = (0..).zip(&self.seats);
         let all = seats.flat_map(|(i, seat)| [Port::Peer, Port::Nbd].map(|port| (i, seat, port)));
@@ -48,7 +48,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         })
     }
 
-    /// Of these links the one that has not been read for longest, and since when.
+    /// Returns the link that has not been read for the longest time, and since when.
     fn longest_unread(&self, seat: u32, port: Port) -> Option<(u32, Time)> {
         let links = self.links.entries().filter(|(_, link)| link.seat == seat);
         let unread = links.filter_map(|(index, link)| {
@@ -58,7 +58,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         unread.min_by_key(|(_, since)| *since)
     }
 
-    /// When the first link may be given up because too much waits for all.
+    /// Returns the time at which the first link may be closed because the total is too high.
     pub(super) fn next_unread(&self) -> Option<Time> {
         let each = self.over_bounds().filter_map(|(seat, port, bounds)| {
             self.longest_unread(seat, port).map(|(_, since)| since + bounds.patience)
@@ -66,7 +66,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         each.min()
     }
 
-    /// Gives up links while too much waits for all.
+    /// Closes links as stuck, the longest unread first, while the total is too high.
     pub(super) fn close_unread(&mut self, now: Time) {
         loop {
             let due = self.over_bounds().find_map(|(seat, port, bounds)| {

@@ -1,9 +1,9 @@
 //! The backend for kernels and containers without io_uring: epoll, edge-triggered.
 //!
-//! An operation waits in its entry until the socket is ready, and is then done by [`Sys::wait`]
-//! itself, in the shard's thread. The kernel keeps no pointer between system calls, so `forget`
-//! always gives everything back at once. Files are read, written and synced synchronously: a slow
-//! device stops the shard meanwhile. That is the price of this backend.
+//! An operation on a socket waits in its entry until the socket is ready; then [`Sys::wait`]
+//! performs it on the shard's thread. The kernel holds no pointer between system calls, so `forget`
+//! always returns all memory at once. Files are read, written and synced synchronously: a slow
+//! device blocks the shard for that time. That is the price of this backend.
 
 use super::{Done, FileCall, Sys, Token, outcome, send_now};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -11,27 +11,28 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// Events taken per system call.
+/// Events per system call.
 const BATCH: usize = 256;
 
-/// A socket, as far as its readiness is known.
+/// A socket, its known readiness, and its pending operations.
 #[derive(Default)]
 struct Entry {
     fd: RawFd,
     readable: bool,
     writable: bool,
-    /// An end or an error was seen. It is told once, so `readable` and `writable` stay from now on.
+    /// The end or an error was reported. The kernel reports it once, so `readable` and `writable`
+    /// stay set from then on.
     ended: bool,
-    /// It was an error, or both directions are closed: what `poll` calls that.
+    /// The `poll` flags of an error, or of both directions being closed; 0 otherwise.
     broken: i32,
-    /// Its input is awaited.
+    /// An `await_input` is pending.
     recv: bool,
-    /// Its end is awaited.
+    /// An `await_end` is pending.
     end: bool,
     send: Option<*const libc::msghdr>,
-    /// An accept, or a connect.
+    /// An accept or a connect is pending.
     open: bool,
-    /// The connect failed outright.
+    /// The error of a connect that failed at once.
     failed: Option<i32>,
 }
 
@@ -41,11 +42,11 @@ pub(crate) struct Epoll {
     links: Vec<Entry>,
     listeners: Vec<Entry>,
     dials: Vec<Entry>,
-    /// Operations that can probably be done now.
+    /// Operations that can probably make progress now.
     runnable: Vec<Token>,
     batch: Vec<Token>,
     events: Vec<libc::epoll_event>,
-    /// The kernel has no `epoll_pwait2`: wait in milliseconds.
+    /// The kernel lacks `epoll_pwait2`: timeouts are in milliseconds.
     coarse: bool,
 }
 
@@ -78,7 +79,7 @@ impl Epoll {
         &mut table[index]
     }
 
-    /// Asks the kernel what has become ready.
+    /// Asks the kernel which sockets have become ready.
     fn poll(&mut self, at_most: Option<Duration>, done: &mut Vec<Done>) -> io::Result<()> {
         let n = self.poll_raw(at_most)?;
         for i in 0..n {
@@ -129,7 +130,7 @@ impl Epoll {
         }
         if result == -libc::ENOSYS || result == -libc::EPERM {
             self.coarse = true;
-            // Rounded up: early would be a busy loop.
+            // Rounded up: returning early would make a busy loop.
             let ms = at_most.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(1 << 30) as i32);
             // SAFETY: `to` has room for `len` events.
             let n = unsafe { libc::epoll_wait(fd, to, len as i32, ms) };
@@ -137,7 +138,7 @@ impl Epoll {
         }
         match result {
             n if n >= 0 => {
-                // SAFETY: the kernel wrote that many.
+                // SAFETY: the kernel wrote this many events.
                 unsafe { self.events.set_len(n as usize) };
                 Ok(n as usize)
             }
@@ -146,7 +147,7 @@ impl Epoll {
         }
     }
 
-    /// Tries an operation. It stays where it is when the socket turns out not to be ready.
+    /// Tries an operation. It stays pending when the socket turns out not to be ready.
     fn run(&mut self, token: Token) -> Option<Done> {
         let entry = self.entry(token);
         let result = match token {
@@ -173,7 +174,7 @@ impl Entry {
         if !self.writable {
             return None;
         }
-        // SAFETY: `send`'s caller keeps the message and its parts valid while it stands here.
+        // SAFETY: the caller of `send` keeps the message and its parts valid while it is pending.
         let result = unsafe { send_now(self.fd, message) };
         match result {
             None => self.writable = false,
@@ -187,7 +188,7 @@ impl Entry {
             return None;
         }
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: no address is asked for.
+        // SAFETY: null pointers: no address is requested.
         let fd =
             unsafe { libc::accept4(self.fd, std::ptr::null_mut(), std::ptr::null_mut(), flags) };
         let result = outcome(fd as isize);
@@ -224,7 +225,7 @@ impl Sys for Epoll {
         *self.entry(token) = Entry { fd: fd.as_raw_fd(), ..Entry::default() };
         rustix::io::ioctl_fionbio(fd, true)?;
         let flags = match token {
-            // A socket that is not connecting yet counts as hung up: watched from `connect` on.
+            // A socket that is not connecting yet reports a hang-up, so `connect` adds it.
             Token::Connect(_) => return Ok(()),
             Token::Accept(_) => EventFlags::IN | EventFlags::ET,
             _ => EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET,
@@ -235,7 +236,7 @@ impl Sys for Epoll {
 
     fn forget(&mut self, token: Token, fd: BorrowedFd<'_>) -> bool {
         *self.entry(token) = Entry { fd: -1, ..Entry::default() };
-        // A dial that never began to connect is not there.
+        // The deletion fails for a dial that never began to connect.
         let _ = epoll::delete(&self.epoll, fd);
         true
     }
@@ -243,7 +244,8 @@ impl Sys for Epoll {
     fn await_input(&mut self, link: u32, _: RawFd, drained: bool) {
         let entry = self.entry(Token::Recv(link));
         entry.recv = true;
-        // New data makes a new edge; nobody has looked for one since the last receive.
+        // New data makes a new edge. If the last receive drained the socket, an older edge means
+        // nothing.
         entry.readable = entry.ended || (entry.readable && !drained);
         if entry.readable {
             self.runnable.push(Token::Recv(link));
@@ -267,12 +269,12 @@ impl Sys for Epoll {
     }
 
     unsafe fn send(&mut self, link: u32, fd: RawFd, message: *const libc::msghdr) -> Option<i32> {
-        // SAFETY: the caller's promise. Tried although the edge may be unseen: it mostly succeeds.
+        // SAFETY: guaranteed by the caller. Sends without knowing of an edge: it mostly succeeds.
         let result = unsafe { send_now(fd, message) };
         if result.is_none() {
             let entry = self.entry(Token::Send(link));
-            // An edge that came before this attempt may be in the kernel's list still; it costs
-            // one more attempt. One that comes after it is seen for sure.
+            // An edge from before this attempt may still be in the kernel's list; it costs one more
+            // attempt. An edge after this attempt is always reported.
             entry.writable = entry.ended;
             entry.send = Some(message);
             if entry.writable {
@@ -291,9 +293,9 @@ impl Sys for Epoll {
     }
 
     unsafe fn connect(&mut self, dial: u32, fd: RawFd, address: *const socket2::SockAddr) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let address = unsafe { &*address };
-        // SAFETY: pointer and length belong together.
+        // SAFETY: pointer and length come from the same address.
         let n = unsafe { libc::connect(fd, address.as_ptr().cast(), address.len()) };
         let result = outcome(n as isize);
         let token = Token::Connect(dial);
@@ -314,7 +316,7 @@ impl Sys for Epoll {
     }
 
     unsafe fn file(&mut self, _: u32, fd: RawFd, call: FileCall) -> Option<i32> {
-        // SAFETY: the caller's promise: the memory is valid for the call.
+        // SAFETY: the caller guarantees that the memory is valid for the call.
         let n = unsafe {
             match call {
                 FileCall::Read { to, len, at } => {

@@ -1,8 +1,10 @@
-//! The io_uring backend: what may have to wait is an operation in the ring, started with the system call
-//! that waits. What can be done at once, sends and receives, is done by system calls of its own.
+//! The io_uring backend. Operations that may have to wait go through the ring and are submitted by
+//! the system call that waits; file operations are submitted at once. Sends and receives that can
+//! complete at once are plain system calls.
 //!
-//! Invariant: an operation that was pushed is counted in `in_flight` until its completion has been
-//! reaped; only then its memory is anybody else's again. Operations are cancelled, never abandoned.
+//! Invariant: every pushed operation, except a cancel request, is counted in `in_flight` until its
+//! completion is reaped; its memory may not be reused before that. Operations are cancelled, never
+//! abandoned.
 
 use super::{Done, FileCall, Sys, Token, send_now};
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
@@ -12,16 +14,15 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-/// Operations that are started per system call, and completions that fit at once. More wait, none
-/// is lost.
+/// Sizes of the submission and completion queues. Operations beyond them wait; none is lost.
 const ENTRIES: (u32, u32) = (1024, 8192);
 /// `IORING_ENTER_GETEVENTS`.
 const GET_EVENTS: u32 = 1;
 
-/// A ring with the best options that this kernel knows.
+/// Creates a ring with the best options that this kernel supports.
 pub(crate) fn build() -> io::Result<IoUring> {
     let mut best = IoUring::builder();
-    // Completions are worked on when this thread asks for them, and interrupt nothing (6.1).
+    // Completions are processed when this thread asks for them, and interrupt nothing (6.1).
     best.setup_cqsize(ENTRIES.1).setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
     let mut good = IoUring::builder();
     good.setup_cqsize(ENTRIES.1).setup_coop_taskrun().setup_taskrun_flag(); // 5.19
@@ -35,15 +36,15 @@ pub(crate) struct Uring {
     ring: IoUring,
     wake: RawFd,
     wake_armed: bool,
-    /// What did not fit into the submission queue.
+    /// Operations that did not fit into the submission queue.
     backlog: VecDeque<squeue::Entry>,
     in_flight: usize,
-    /// At the end: nothing is armed again.
+    /// The shard is ending: the wake-up is not armed again.
     ending: bool,
 }
 
 impl Uring {
-    /// `wake` outlives the ring.
+    /// Creates a ring; `wake` must outlive it.
     pub(crate) fn new(wake: BorrowedFd<'_>) -> io::Result<Uring> {
         let ring = build()?;
         Ok(Uring {
@@ -56,7 +57,7 @@ impl Uring {
         })
     }
 
-    /// Starts an operation with the next `wait`.
+    /// Queues an operation; the next `wait` submits it.
     fn push(&mut self, token: Token, entry: squeue::Entry) {
         if token != Token::Cancel {
             self.in_flight += 1;
@@ -65,11 +66,12 @@ impl Uring {
         self.fill();
     }
 
-    /// Moves the backlog into the submission queue, as far as it has room.
+    /// Moves operations from the backlog to the submission queue, as far as there is room.
     fn fill(&mut self) {
         let mut queue = self.ring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: who pushed it promised that its memory stays until its completion.
+            // SAFETY: the caller of `push` keeps the memory of the operation valid until it
+            // completes.
             if unsafe { queue.push(entry) }.is_err() {
                 break;
             }
@@ -90,23 +92,23 @@ impl Uring {
         }
     }
 
-    /// True when the kernel has something to start, or to do before more completions appear. (On one
-    /// that knows no task-run flag they appear by themselves.)
+    /// Returns true when the kernel has operations to start, or must run before more completions
+    /// appear. (On a kernel without the task-run flag they appear by themselves.)
     fn needs_kernel(&mut self) -> bool {
         let queue = self.ring.submission();
         !queue.is_empty() || queue.cq_overflow() || queue.taskrun()
     }
 
-    /// One system call: starts what is queued, and waits as long as told.
+    /// Makes one system call that submits queued operations and waits at most `at_most`.
     fn enter(&mut self, at_most: Option<Duration>) -> io::Result<()> {
         let queued = self.ring.submission().len() as u32;
         let submitter = self.ring.submitter();
         let result = match at_most {
             None => submitter.submit_and_wait(1),
             Some(Duration::ZERO) => {
-                // Not `submit`: that one leaves deferred work lying.
+                // Not `submit`: it would not run deferred task work.
                 let none = None::<&libc::sigset_t>;
-                // SAFETY: no argument points anywhere; `queued` is what the queue holds.
+                // SAFETY: no argument is a pointer; `queued` is the length of the queue.
                 unsafe { submitter.enter(queued, 0, GET_EVENTS, none) }
             }
             Some(t) => {
@@ -117,8 +119,8 @@ impl Uring {
         match result {
             Ok(_) => Ok(()),
             Err(e) => match e.raw_os_error() {
-                // The time is over; a signal; the completion queue is full, or memory is short:
-                // reap what is there, what was not started stays queued.
+                // The timeout; a signal; the completion queue is full, or memory is short. Reap
+                // what is there; operations that were not submitted stay queued.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(e),
             },
@@ -141,7 +143,7 @@ impl Uring {
 }
 
 impl Sys for Uring {
-    // The kernel waits by itself; on a non-blocking socket it would fail instead.
+    // The kernel waits by itself; on a non-blocking socket the operation would fail instead.
     const NONBLOCKING: bool = false;
 
     fn watch(&mut self, _: Token, _: BorrowedFd<'_>) -> io::Result<()> {
@@ -157,12 +159,12 @@ impl Sys for Uring {
     }
 
     fn await_input(&mut self, link: u32, fd: RawFd, _: bool) {
-        // Not a receive: it would need memory for as long as nothing comes, of each link its own.
+        // Not a receive: each idle link would need a receive buffer of its own.
         self.push(Token::Recv(link), opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build());
     }
 
     fn await_end(&mut self, link: u32, fd: RawFd) {
-        // Errors come unasked.
+        // The kernel reports errors without a flag for them.
         self.push(Token::Recv(link), opcode::PollAdd::new(Fd(fd), libc::POLLRDHUP as u32).build());
     }
 
@@ -171,13 +173,14 @@ impl Sys for Uring {
     }
 
     unsafe fn send(&mut self, link: u32, fd: RawFd, message: *const libc::msghdr) -> Option<i32> {
-        // A system call of its own costs less than an operation's completion, which would end the next
-        // wait at once, for nothing.
-        // SAFETY: the caller's promise.
+        // A plain system call costs less than an operation, whose completion would end the next
+        // wait at once for nothing.
+        // SAFETY: guaranteed by the caller.
         if let Some(result) = unsafe { send_now(fd, message) } {
             return Some(result);
         }
-        // Wait for room until everything is out: one completion per batch.
+        // The socket is full: the operation waits until everything is sent, for one completion per
+        // batch.
         let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
         let entry = opcode::SendMsg::new(Fd(fd), message).flags(flags).build();
         self.push(Token::Send(link), entry);
@@ -192,7 +195,7 @@ impl Sys for Uring {
     }
 
     unsafe fn connect(&mut self, dial: u32, fd: RawFd, address: *const socket2::SockAddr) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let address = unsafe { &*address };
         let entry = opcode::Connect::new(Fd(fd), address.as_ptr().cast(), address.len()).build();
         self.push(Token::Connect(dial), entry);
@@ -208,8 +211,9 @@ impl Sys for Uring {
             FileCall::Sync => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
         };
         self.push(Token::Disk(slot), entry);
-        // Not with the rest of the batch: a device that is given work late has nothing to do while this
-        // thread works on what it has completed. What the kernel does not take now, it takes with the next wait.
+        // Submitted now and not with the rest of the batch: otherwise the device would be idle
+        // while this thread processes completions. Whatever the kernel does not take now goes with
+        // the next wait.
         let _ = self.ring.submit();
         None
     }

@@ -1,4 +1,4 @@
-//! A node that gives everything back, and how to talk to it.
+//! A node that sends everything back, and helpers to talk to it.
 #![allow(dead_code)] // each test binary uses a part
 
 use rt::{Backend, Config, ListenAddr, RtError, Shard, Stop};
@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// The backends that work here. `GABION_EPOLL_ONLY=1` leaves io_uring out: valgrind can't run it.
+/// Returns the backends that work here. `GABION_EPOLL_ONLY=1` leaves out io_uring, which valgrind
+/// can't run.
 pub fn backends() -> Vec<Backend> {
     if std::env::var_os("GABION_EPOLL_ONLY").is_some() {
         return vec![Backend::Epoll];
@@ -29,7 +30,7 @@ pub fn backends() -> Vec<Backend> {
     }
 }
 
-/// A length, then so many bytes.
+/// Frames of a length followed by that many bytes.
 pub struct Lengths;
 
 impl Framer for Lengths {
@@ -47,13 +48,13 @@ pub struct Echo {
     pub frames: u64,
     pub panic_at: Option<u64>,
     pub batches: Arc<AtomicU64>,
-    /// Bytes of the shard's memory that are in use.
+    /// Bytes of the shard's buffers in use.
     pub memory: Arc<AtomicU64>,
     pub requests: BTreeMap<u64, RequestId>,
     pub next: u64,
-    /// What it allows those that have sent nothing yet.
+    /// Its limits for strangers.
     pub strangers: Option<Strangers>,
-    /// What may wait for those that take no answers.
+    /// Its bounds on unsent data.
     pub unsent: Option<Unsent>,
 }
 
@@ -146,12 +147,12 @@ impl Running {
         self.batches.load(Ordering::Relaxed)
     }
 
-    /// What it has reported.
+    /// Returns the notes so far.
     pub fn notes(&self) -> Vec<Note> {
         self.notes.lock().unwrap().clone()
     }
 
-    /// Bytes of memory in use when the node was called last.
+    /// Returns the bytes of buffers in use when the node was called last.
     pub fn memory(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
     }
@@ -179,7 +180,7 @@ pub fn exchange(peer: &mut (impl Read + Write), body: &[u8]) {
     assert!(back == sent, "{} bytes came back changed", body.len());
 }
 
-/// Some bytes that depend on a number.
+/// Bytes that depend on a number.
 pub struct Fill(pub u64);
 
 impl Fill {
@@ -193,7 +194,7 @@ impl Fill {
     }
 }
 
-/// A folder that goes with the test.
+/// A directory that is removed with the test.
 pub struct Dir(pub PathBuf);
 
 impl Dir {

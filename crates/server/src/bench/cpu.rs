@@ -1,46 +1,47 @@
-//! Processor time: of processes by what they are, and of the whole machine.
+//! Processor time of processes, by kind, and of the whole machine.
 //!
-//! The kernel's network work lands on whatever process runs, and some of it on none, so both are
-//! taken. The total of a process is exact (`schedstat`) unless threads of it have ended: their time is in
-//! `stat` alone, in hundredths of a second. How it splits into user and system time is the kernel's
-//! estimate (`stat`). What this machine's own host took away is `steal`.
+//! The kernel's network work is charged to whatever process runs, and some of it to none, so both
+//! are measured. The total of a process is exact (`schedstat`) unless some of its threads have
+//! ended: their time is only in `stat`, in units of 10 ms. The split into user and system time is
+//! the kernel's estimate (`stat`). `steal` is the time that the host of this virtual machine took
+//! away.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fs;
 use std::time::Instant;
 
-/// What a process is.
+/// The kind of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// This one, which loads.
+    /// This process, which makes the load.
     Client,
     /// Data servers.
     Sds,
-    /// The metadata manager.
+    /// Metadata managers.
     Mdm,
-    /// Data clients other than the one that loads.
+    /// Data clients other than the one that makes the load.
     Sdc,
     /// Servers of the floor.
     Server,
 }
 
-/// The processes that take part, by kind.
+/// The participating processes, by kind.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Processes {
     groups: Vec<(Kind, Vec<u32>)>,
-    /// Kinds of which some run on other hosts: their time is not in any figure.
+    /// Kinds with processes on other hosts, whose time is in no figure.
     pub unseen: Vec<Kind>,
 }
 
 impl Processes {
-    /// Only this process.
+    /// Returns only this process.
     pub fn client() -> Processes {
         Processes { groups: vec![(Kind::Client, vec![std::process::id()])], unseen: Vec::new() }
     }
 
-    /// Adds processes; each counts once, as several servers may live in one.
+    /// Adds processes. Each counts once, even if several servers share it.
     pub fn add(&mut self, kind: Kind, pids: impl IntoIterator<Item = u32>) {
         let mut pids: Vec<u32> = pids.into_iter().collect();
         pids.sort_unstable();
@@ -50,7 +51,7 @@ impl Processes {
         }
     }
 
-    /// All but this process: the daemons.
+    /// Returns all processes except this one.
     pub fn daemons(&self) -> Processes {
         let groups = self.groups.iter().filter(|(kind, _)| *kind != Kind::Client).cloned();
         Processes { groups: groups.collect(), unseen: self.unseen.clone() }
@@ -62,8 +63,8 @@ impl Processes {
 pub struct Reading {
     at: Instant,
     machine: Machine,
-    /// Of each process of each group: total, user and system time, in microseconds, the latter two
-    /// estimated; `None` of a client that has ended.
+    /// Total, user and system time of each process in each group, in microseconds; the latter two
+    /// are estimates. `None` for a client that has ended.
     groups: Vec<(Kind, Vec<Option<[f64; 3]>>)>,
 }
 
@@ -74,20 +75,20 @@ struct Machine {
     all: f64,
 }
 
-/// What happened between two readings. Times are in microseconds.
+/// The time spent between two readings, in microseconds where not stated otherwise.
 #[derive(Clone, Debug)]
 pub struct Spent {
-    /// How long that was.
+    /// The length of the period in seconds.
     pub seconds: f64,
     /// Busy time of all cores: user, nice, system, interrupts.
     pub machine: f64,
-    /// Percent of all cores' time that the host of this virtual machine gave to others.
+    /// Percentage of all cores' time that the host of this virtual machine gave to others.
     pub steal_percent: f64,
-    /// By kind of process.
+    /// The time by kind of process.
     pub kinds: Vec<KindSpent>,
 }
 
-/// One kind's part.
+/// The time spent by the processes of one kind, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct KindSpent {
     pub kind: Kind,
@@ -98,13 +99,13 @@ pub struct KindSpent {
 }
 
 impl Reading {
-    /// Reads everything now.
+    /// Reads all clocks now.
     pub fn take(processes: &Processes) -> Result<Reading> {
         let mut groups = Vec::new();
         let machine = machine(&fs::read_to_string("/proc/stat")?)?;
         for (kind, pids) in &processes.groups {
             let times = pids.iter().map(|pid| match process(*pid) {
-                // Other clients come and go as they like.
+                // Other clients may end at any time.
                 Err(_) if *kind == Kind::Sdc => Ok(None),
                 times => times.map(Some),
             });
@@ -113,7 +114,7 @@ impl Reading {
         Ok(Reading { at: Instant::now(), machine, groups })
     }
 
-    /// From this reading to a later one of the same processes.
+    /// Returns the time spent between this reading and a later one of the same processes.
     pub fn until(&self, later: &Reading) -> Spent {
         let all = (later.machine.all - self.machine.all).max(1.0);
         let kinds = self.groups.iter().zip(&later.groups).map(|((kind, first), (_, last))| {
@@ -135,20 +136,20 @@ impl Reading {
 }
 
 impl Spent {
-    /// Processor time of all processes that were asked for.
+    /// Returns the processor time of all processes that were read.
     pub fn processes(&self) -> f64 {
         self.kinds.iter().map(|k| k.total).sum()
     }
 }
 
-/// In hundredths of a second, on every Linux that we run on.
+/// Microseconds per tick: the kernel counts in units of 10 ms on every Linux that we run on.
 const TICK_US: f64 = 1e4;
 
 fn machine(stat: &str) -> Result<Machine> {
     let line = stat.lines().next().context("/proc/stat is empty")?;
     let fields: Vec<u64> = line.split_whitespace().skip(1).map_while(|f| f.parse().ok()).collect();
     let sum = |of: &[usize]| of.iter().filter_map(|i| fields.get(*i)).sum::<u64>() as f64 * TICK_US;
-    // user nice system idle iowait irq softirq steal; what follows is counted in user already.
+    // user nice system idle iowait irq softirq steal; the later fields are already part of user.
     Ok(Machine {
         busy: sum(&[0, 1, 2, 5, 6]),
         steal: sum(&[7]),
@@ -156,7 +157,7 @@ fn machine(stat: &str) -> Result<Machine> {
     })
 }
 
-/// Total, user and system time of a process.
+/// Returns the total, user and system time of a process in microseconds.
 fn process(pid: u32) -> Result<[f64; 3]> {
     let ended = || format!("process {pid} has ended");
     let mut ns = 0u64;
@@ -166,7 +167,7 @@ fn process(pid: u32) -> Result<[f64; 3]> {
         ns += text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
     }
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(ended)?;
-    // The name, in parentheses, may hold anything; behind it the fields from the third on.
+    // The name in parentheses may contain anything; after it come the fields from the third on.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut ticks = fields.split_whitespace().skip(11).map_while(|f| f.parse::<f64>().ok());
     let (user, system) = (ticks.next().unwrap_or(0.0), ticks.next().unwrap_or(0.0));
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(processes.groups.len(), 1, "an empty kind is none");
         let start = Reading::take(&processes).unwrap();
         let begun = Instant::now();
-        // On a busy machine it takes a while until this thread gets time of a processor.
+        // On a busy machine it may take a while until this thread gets processor time.
         while start.until(&Reading::take(&processes).unwrap()).processes() <= 100.0 {
             assert!(begun.elapsed().as_secs() < 60, "our own work is not seen");
         }

@@ -1,8 +1,9 @@
-//! `gabion bench device`: what the durable store gets out of a device, beside `fio` on the same one.
+//! `gabion bench device`: compares the durable store on a device with `fio` on the same device.
 //!
-//! No network, no replication: a store on a file or block device, driven from this thread. `fio` writes
-//! with O_DSYNC and io_uring to a file of its own beside it, so that both promise the same. They take turns,
-//! and only their ratio says something: the machine's disk is not the same from one minute to the next.
+//! There is no network and no replication: this thread drives a store on a file. `fio` writes with
+//! O_DSYNC and io_uring to another file beside it, so that both give the same guarantee. The two
+//! take turns, and only their ratio is meaningful: a machine's disk changes from one minute to the
+//! next.
 
 use super::interrupt;
 use super::progress::Line;
@@ -30,27 +31,27 @@ Examples:
   gabion bench device . --rounds 5 --only write  one figure, more often
   gabion bench device . --write-through          durable writes (O_DSYNC) instead of flushes")]
 pub struct DeviceArgs {
-    /// The folder to make two scratch files in
+    /// The folder for two scratch files
     folder: PathBuf,
-    /// How much data is written and read at random
+    /// Amount of data to write and read
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]
     data: Size,
-    /// Requests that are under way at any time
+    /// Requests in flight
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
-    /// Seconds of each measurement
+    /// Seconds per measurement
     #[arg(long, default_value_t = 3.0, value_name = "S", value_parser = super::io::seconds)]
     seconds: f64,
-    /// How often fio and we take turns
+    /// Rounds; in each, fio and the store take turns
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Measure one load only: write, read, seq-write or seq-read
+    /// Measure only this load: write, read, seq-write or seq-read
     #[arg(long, value_name = "LOAD")]
     only: Option<String>,
     /// Make each write durable instead of flushing
     #[arg(long)]
     write_through: bool,
-    /// Leave fio out
+    /// Don't measure fio
     #[arg(long)]
     no_fio: bool,
     /// Print one JSON document
@@ -75,7 +76,7 @@ const LOADS: [Load; 4] = [
     Load { name: "seq-read", fio: "read", write: false, random: false, bytes: UNIT },
 ];
 
-/// What one load came to: medians over the rounds.
+/// The result of one load: medians over the rounds.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     load: &'static str,
@@ -83,15 +84,15 @@ struct Row {
     ours: f64,
     fio: Option<f64>,
     ratio: Option<f64>,
-    /// Of the rounds.
+    /// The lowest and the highest ratio of all rounds.
     worst: Option<f64>,
     best: Option<f64>,
-    /// Per batch of the log, and per second.
+    /// Log records per batch, and flushes per second.
     records_per_batch: f64,
     flushes_per_second: f64,
 }
 
-/// Two files that go at the end.
+/// Two scratch files, removed when this is dropped.
 struct Files {
     ours: PathBuf,
     raw: PathBuf,
@@ -198,7 +199,7 @@ fn text(rows: &[Row]) -> String {
 
 // ---- the store ----
 
-/// What one round of the store came to.
+/// The result of one round of the store.
 #[derive(Clone, Copy, Debug)]
 struct Ours {
     rate: f64,
@@ -212,7 +213,7 @@ fn unit(index: u32) -> UnitKey {
     UnitKey { volume: VolumeId(1), index }
 }
 
-/// A new device of which every unit holds data, as large as a quarter more than that.
+/// Creates a device that is a quarter larger than its data (plus 128 MiB), with data in every unit.
 fn prepare(path: &Path, units: u32, write_through: bool) -> Result<Offline> {
     let size = u64::from(units) * u64::from(UNIT) * 5 / 4 + (128 << 20);
     let spec = DiskSpec::File { path: path.to_owned(), size: Some(size), write_through };
@@ -306,7 +307,7 @@ fn has_fio() -> bool {
     Command::new("fio").arg("--version").output().is_ok_and(|o| o.status.success())
 }
 
-/// Writes all of fio's file, so that it overwrites, as we do.
+/// Writes all of fio's file, so that fio overwrites existing data, as the store does.
 fn fill(raw: &Path, units: u32) -> Result<()> {
     let mut file = std::fs::File::create(raw)?;
     let piece: Vec<u8> =
@@ -315,7 +316,7 @@ fn fill(raw: &Path, units: u32) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// Operations per second of fio with the same load on a plain file.
+/// Returns fio's operations per second with the same load on a plain file.
 fn run_fio(raw: &Path, units: u32, load: Load, args: &DeviceArgs) -> Result<f64> {
     let mut command = Command::new("fio");
     command.args(["--name=raw", "--ioengine=io_uring", "--direct=1", "--sync=dsync"]);
@@ -330,7 +331,7 @@ fn run_fio(raw: &Path, units: u32, load: Load, args: &DeviceArgs) -> Result<f64>
     if !out.status.success() {
         bail!("fio failed: {}", String::from_utf8_lossy(&out.stderr).trim());
     }
-    // Its warnings come first.
+    // fio prints its warnings before the report.
     let begin = out.stdout.iter().position(|b| *b == b'{').unwrap_or(0);
     let report: serde_json::Value =
         serde_json::from_slice(&out.stdout[begin..]).context("fio's report can't be read")?;

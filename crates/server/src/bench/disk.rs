@@ -1,12 +1,12 @@
-//! `gabion bench disk`: what a durable cluster gets out of a disk, beside `fio` on the same one.
+//! `gabion bench disk`: compares a durable cluster on a disk with `fio` on the same disk.
 //!
-//! Three data servers with a file device each, in one folder, two copies of all, every answer durable. The
-//! floor is fio on a plain file of the same file system, written before, with O_DIRECT (and O_DSYNC when it
-//! writes): the disk alone. What the device adds to the processor time is the difference to a cluster of NULL
-//! devices under the same load. How latency depends on how full a device is shows two clusters whose devices
-//! are half and all but full.
+//! The cluster has three data servers with one file device each, all in one folder, two copies of
+//! all data, and durable answers. The floor is fio on a plain file in the same file system that was
+//! written before, with O_DIRECT (and O_DSYNC for writes): the disk alone. The processor time that
+//! the devices add is the difference from a cluster of NULL devices under the same load. Two more
+//! clusters, with devices half full and almost full, show how latency depends on the fill level.
 //!
-//! Not here: the store without a cluster (`device`).
+//! The store without a cluster is measured elsewhere (`device`).
 
 mod fio;
 mod rows;
@@ -28,11 +28,12 @@ use std::time::Duration;
 
 /// Data servers of the clusters that are compared with fio.
 const SDS: u32 = 3;
-/// A device's room over its share of the data: groups are not all of one size, and the log takes some.
+/// Space on a device beyond its share of the data, because groups differ in size and the log needs
+/// some.
 const ROOM: u64 = 1 << 30;
-/// Devices of the clusters that differ in how full they are, and each so large.
+/// Bytes of each device in the clusters that differ in fill level.
 const SMALL: u64 = 1 << 30;
-/// Two servers: all data is on both, so both are exactly so full.
+/// Two servers: each has all the data, so both are filled to exactly the same level.
 const PAIR: Layout = Layout { servers: 2, per_process: 1 };
 
 /// Options of `bench disk`.
@@ -50,21 +51,21 @@ Examples:
   gabion bench disk . --only write --only read --rounds 5
   gabion bench disk . --json")]
 pub struct DiskArgs {
-    /// The folder, on the disk that is to be measured
+    /// The folder, on the disk to be measured
     folder: PathBuf,
-    /// Bytes that are written and read; better more than the disk's own cache has
+    /// Amount of data to write and read; preferably larger than the disk's own cache
     #[arg(long, default_value = "2GiB", value_name = "SIZE")]
     data: Size,
-    /// How often Gabion is measured, each time between two floors
+    /// Measurements of Gabion, each between two of the floor
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// How long one measurement takes, after a warm-up
+    /// Seconds per measurement, after a warm-up
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
-    /// Only this row; may be given several times
+    /// Measure only this row; may be given several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Let the cluster's processes talk TCP to each other, as across hosts
+    /// Use TCP between the cluster's processes, as between hosts
     #[arg(long)]
     tcp_only: bool,
     /// How Gabion talks to the kernel: auto, uring or epoll
@@ -100,12 +101,12 @@ fn rows_of(args: &DiskArgs, of: impl Fn(&Row) -> bool) -> Vec<Row> {
     ROWS.into_iter().filter(|r| of(r) && named(r)).collect()
 }
 
-/// The rows that a load gives.
+/// Returns the requested rows that are computed from a load.
 fn wanted(args: &DiskArgs, load: &Load) -> Vec<Row> {
     rows_of(args, |r| matches!(r.kind, Kind::Rate(name) | Kind::Cpu(name) if name == load.name))
 }
 
-/// What is loaded in turns.
+/// The file and the clusters that take turns.
 struct Bench<'a> {
     args: &'a DiskArgs,
     raw: Option<RawFile>,
@@ -129,7 +130,7 @@ impl Bench<'_> {
         Ok(Bench { args, raw, durable: start(&format!("file:{device}"))?, null })
     }
 
-    /// All rows of a load.
+    /// Measures all requested rows of a load.
     fn measure(&self, load: Load) -> Result<Vec<Outcome>> {
         let rows = wanted(self.args, &load);
         rows.into_iter().map(|row| self.row(load, &row)).collect()
@@ -177,7 +178,8 @@ fn told(outcome: Outcome, [floor, ours]: [f64; 2], [floor_us, ours_us]: [f64; 2]
     }
 }
 
-/// The median latency of small overwrites on devices that are all but full, over that on half full ones.
+/// Measures the median latency of small overwrites on almost full devices, over that on half full
+/// ones.
 fn full(args: &DiskArgs, row: &Row) -> Result<Outcome> {
     let filled = |percent: u64| -> Result<Rig> {
         let room = store::durable::layout::Layout::new(SMALL)?.capacity();

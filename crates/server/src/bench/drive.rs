@@ -1,4 +1,4 @@
-//! Loads a volume from this process: one thread and one SDC per job, for as long as it is measured.
+//! Loads a volume from this process, with one thread and one SDC per job.
 
 use super::cpu::Processes;
 use super::figures::{Figures, measure};
@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 
 /// How long the first answer may take.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long going over a volume may take.
+/// How long one pass over a volume may take.
 const FILL_TIMEOUT: Duration = Duration::from_secs(120);
-/// What a filling request writes, and how many are under way.
+/// Bytes per request while a volume is filled, and requests in flight.
 const FILL_BLOCK: u32 = base::UNIT;
 const FILL_DEPTH: u32 = 16;
 
 /// A volume of a running cluster.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Where its MDMs listen.
+    /// Addresses of its MDMs.
     pub mdm: Vec<SocketAddr>,
     /// Its name.
     pub name: String,
@@ -36,35 +36,35 @@ pub struct Volume {
     pub size: u64,
     /// How the loading SDCs talk to the kernel.
     pub backend: rt::Backend,
-    /// They use TCP even towards processes of this machine, as towards other hosts.
+    /// Use TCP even to processes on this machine, as to other hosts.
     pub tcp_only: bool,
 }
 
-/// What to do with it.
+/// The load of a volume.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Work {
     /// Order and kind of the requests.
     pub workload: Workload,
-    /// Percent of reads among `randrw`.
+    /// Percentage of reads in `randrw`.
     pub mix: u32,
-    /// Bytes of a request.
+    /// Bytes per request.
     pub block: u32,
-    /// Requests under way, of each job.
+    /// Requests in flight per job.
     pub depth: u32,
-    /// Requests that each job begins per second, at least 1; without it as many as get done.
+    /// Requests per second and job, at least 1; `None`: as many as possible.
     pub rate: Option<u32>,
-    /// Jobs.
+    /// Number of jobs.
     pub jobs: u32,
-    /// Its data.
+    /// How data is handled.
     pub data: Data,
 }
 
-/// The threads of a load; stopped when dropped.
+/// The threads of a load. They are stopped when this is dropped.
 pub struct Jobs {
     stop: Stop,
     shared: Vec<Arc<Shared>>,
     threads: Vec<JoinHandle<Result<(), RtError>>>,
-    /// The clients' names, held until the threads have ended.
+    /// The clients' names, reserved until the threads have ended.
     names: Vec<HeldName>,
 }
 
@@ -84,13 +84,13 @@ impl Volume {
         Figures::new(&window, &jobs.end()?, work.block.into())
     }
 
-    /// Writes every byte once, so that reads find something.
+    /// Writes every byte once, so that reads find data.
     pub fn fill(&self, data: Data) -> Result<()> {
         let (workload, block, depth) = (Workload::Write, FILL_BLOCK, FILL_DEPTH);
         self.once(&Work { workload, mix: 0, block, depth, rate: None, jobs: 1, data })
     }
 
-    /// Does it over all of the volume, once.
+    /// Makes one pass over the whole volume.
     pub fn once(&self, work: &Work) -> Result<()> {
         let mut jobs = Jobs::start(self, work, Some(self.size / u64::from(work.block)))?;
         let deadline = Instant::now() + FILL_TIMEOUT;
@@ -106,7 +106,7 @@ impl Volume {
 }
 
 impl Jobs {
-    /// Begins to load a volume; with `total`, so many requests of each job.
+    /// Starts to load a volume. With `total`, each job makes this many requests.
     pub fn start(volume: &Volume, work: &Work, total: Option<u64>) -> Result<Jobs> {
         let mut jobs =
             Jobs { stop: Stop::new(), shared: Vec::new(), threads: Vec::new(), names: Vec::new() };
@@ -168,12 +168,12 @@ impl Jobs {
         Ok(())
     }
 
-    /// What each job has done so far.
+    /// Returns the counters of each job.
     pub fn counters(&self) -> Vec<Arc<Counters>> {
         self.shared.iter().map(|s| s.counters.clone()).collect()
     }
 
-    /// An error when a job has failed.
+    /// Returns an error if a job has failed.
     pub fn check(&self) -> Result<()> {
         if let Some(why) = self.shared.iter().find_map(|s| s.error.get()) {
             bail!("{why}");
@@ -184,7 +184,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Waits until each job has had an answer.
+    /// Waits until each job has received an answer.
     pub fn wait_begun(&self) -> Result<()> {
         let deadline = Instant::now() + BEGIN_TIMEOUT;
         while self.shared.iter().any(|s| s.counters.answered() == [0, 0]) {
@@ -200,7 +200,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Stops all jobs; the latencies that they have recorded.
+    /// Stops all jobs and returns the recorded latencies.
     pub fn end(&mut self) -> Result<Tally> {
         self.stop.stop();
         let mut sum = Tally::default();

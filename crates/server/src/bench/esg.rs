@@ -1,8 +1,10 @@
-//! `gabion bench esg`: ESG Lab's test of ScaleIO (2015) on this machine, with a report.
+//! `gabion bench esg`: re-enacts ESG Lab's test of ScaleIO (2015) on this machine, and writes a
+//! report.
 //!
-//! 3 to 128 data servers on NULL devices, 4 KiB at random places, 100 % read and 70/30, at the same depth
-//! per server. Each figure stands between two floors of the same layout. A size that can't be measured
-//! is a row that says why; the others are measured all the same.
+//! It measures 3 to 128 data servers on NULL devices, 4 KiB at random offsets, 100 % read and
+//! 70/30, with the same depth per server. Each figure is measured between two floors of the same
+//! layout. A size that can't be measured becomes a row with the reason; the other sizes are still
+//! measured.
 
 mod number;
 mod page;
@@ -36,25 +38,25 @@ Examples:
   gabion bench esg --nodes 3,6 --rounds 1 --seconds 1 --out report
   gabion bench esg --sds-per-process 8 --out report --json")]
 pub struct EsgArgs {
-    /// How many data servers; several numbers with commas
+    /// Numbers of data servers, separated by commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "3,32,64,128", value_parser = clap::value_parser!(u32).range(2..=512))]
     nodes: Vec<u32>,
-    /// Servers per process; without it, both layouts: all in two processes, and one per process
+    /// Servers per process [default: both layouts, all in two processes and one per process]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=512))]
     sds_per_process: Option<u32>,
-    /// How often Gabion is measured, each time between two floors
+    /// Measurements of Gabion, each between two of the floor
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// How long one measurement takes, after a warm-up
+    /// Seconds per measurement, after a warm-up
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
-    /// Where the report goes; made when it is not there
+    /// Directory for the report, created if it is missing
     #[arg(long, value_name = "DIR", default_value = "gabion-esg")]
     out: PathBuf,
     /// How Gabion talks to the kernel: auto, uring or epoll
     #[arg(long, default_value = "auto")]
     backend: rt::Backend,
-    /// Print report.json, too
+    /// Also print report.json
     #[arg(long)]
     json: bool,
 }
@@ -111,7 +113,7 @@ fn write(file: &Path, text: &str) -> Result<()> {
     files::write(file, text).with_context(|| format!("can't write {}", file.display()))
 }
 
-/// What to measure, in order, with the layouts' names.
+/// Returns the layouts to measure, in order, with their names.
 fn plan(nodes: &[u32], per_process: Option<u32>) -> Vec<(Layout, String)> {
     let mut sizes = nodes.to_vec();
     sizes.sort_unstable();
@@ -145,7 +147,7 @@ fn measure(layout: Layout, name: &str, step: &str, args: &EsgArgs) -> Result<Vec
             Ok(rig) => pair.run(&title, rig, rounds, window).map_err(|why| format!("{why:#}")),
             Err(why) => Err(format!("{why:#}")),
         };
-        // An interrupted measurement is none: the report of an earlier one stays.
+        // An interrupted run writes no report, so an earlier report stays.
         interrupt::check()?;
         match taken {
             Ok(taken) => point.measured = Some(Measured::of(&taken, layout.servers)),

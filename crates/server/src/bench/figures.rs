@@ -1,4 +1,4 @@
-//! A stretch of time under load, and what it says per I/O.
+//! Measures a period under load, and computes figures per I/O.
 
 use super::cpu::{Kind, Processes, Reading, Spent};
 use super::interrupt;
@@ -9,12 +9,12 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the load runs before anything counts.
+/// How long the load runs before the measurement starts.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// How often a load is looked at.
+/// How often the load is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What was counted between two moments.
+/// The counts between two moments.
 #[derive(Debug)]
 pub struct Window {
     /// Reads and writes.
@@ -23,7 +23,7 @@ pub struct Window {
     unseen: Vec<Kind>,
 }
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
     pub seconds: f64,
@@ -31,22 +31,22 @@ pub struct Figures {
     pub iops: f64,
     /// Millions of bytes per second.
     pub mb_per_s: f64,
-    /// Of all requests.
+    /// Of reads and writes together.
     pub latency_us: Latency,
     pub read: Option<SideFigures>,
     pub write: Option<SideFigures>,
-    /// User and system time of all processes of `cpu`.
+    /// User and system time of all processes in `cpu`.
     pub process_us_per_io: f64,
-    /// Busy time of all cores, whoever used them.
+    /// Busy time of all cores, no matter which process used it.
     pub machine_us_per_io: f64,
-    /// Percent of the cores' time that the host of this virtual machine gave to others.
+    /// Percentage of the cores' time that the host of this virtual machine gave to others.
     pub steal_percent: f64,
     pub cpu: Vec<KindFigures>,
-    /// Kinds of processes of which some run on other hosts: their time is in no figure.
+    /// Kinds with processes on other hosts, whose time is in no figure.
     pub unseen: Vec<Kind>,
 }
 
-/// Reads or writes.
+/// Figures of reads, or of writes.
 #[derive(Clone, Debug, Serialize)]
 pub struct SideFigures {
     pub ops: u64,
@@ -55,7 +55,7 @@ pub struct SideFigures {
     pub latency_us: Latency,
 }
 
-/// One kind of process; microseconds per I/O.
+/// Figures of one kind of process, in microseconds per I/O.
 #[derive(Clone, Debug, Serialize)]
 pub struct KindFigures {
     pub kind: Kind,
@@ -65,7 +65,7 @@ pub struct KindFigures {
     pub system_us_per_io: f64,
 }
 
-/// Counts for `window`, after a warm-up. `check` fails when the load does.
+/// Warms up, then counts for `window`. Fails when `check` does, which watches the load.
 pub fn measure(
     title: &str,
     counters: &[Arc<Counters>],
@@ -103,7 +103,8 @@ pub fn measure(
 }
 
 impl Figures {
-    /// Of a window, with the latencies that its threads have recorded, at `block` bytes a request.
+    /// Computes the figures of a window from its counts and latencies, at `block` bytes per
+    /// request.
     pub fn new(window: &Window, tally: &Tally, block: u64) -> Result<Figures> {
         let Window { ops: [reads, writes], spent, unseen } = window;
         let (seconds, ops) = (spent.seconds, reads + writes);
@@ -142,7 +143,7 @@ impl Figures {
         })
     }
 
-    /// For people.
+    /// Returns the figures as text for people.
     pub fn page(&self) -> String {
         let mut page = format!(
             "{:.0} IOPS, {:.1} MB/s, over {:.1} s\n\nlatency, us  {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
@@ -187,7 +188,7 @@ impl Figures {
 }
 
 impl Kind {
-    /// As people say.
+    /// Returns the name for people.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Client => "client",
@@ -199,7 +200,7 @@ impl Kind {
     }
 }
 
-/// Figures for the tests of those who compare them.
+/// Returns figures for tests that compare them.
 #[cfg(test)]
 pub fn sample(iops: f64, us: f64) -> Figures {
     let counters = Counters::default();

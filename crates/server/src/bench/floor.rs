@@ -1,8 +1,9 @@
-//! `gabion bench floor`: what the kernel costs. One client and N servers that exchange bare frames by
-//! epoll, with one send per connection and batch, as any good implementation of the pattern would.
+//! `gabion bench floor`: measures what the kernel costs. One client and N servers exchange bare
+//! frames over epoll, with one send per connection and batch, as any good implementation of the
+//! pattern would.
 //!
-//! Heads are as long as Gabion's. Servers copy payloads into and out of 16 MiB per process, at random
-//! places; the client discards what it reads. There is no product logic.
+//! Heads are as long as Gabion's. Servers copy payloads into and out of 16 MiB of memory per
+//! process, at random offsets; the client discards what it reads. There is no product logic.
 
 mod client;
 mod mesh;
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 
 pub use server::{ServerArgs, serve};
 
-/// How a connection says that it is the client's.
+/// The id by which a connection identifies itself as the client's.
 const CLIENT: u32 = u32::MAX;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -40,31 +41,31 @@ Examples:
   gabion bench floor --depth 1 --spin                           the latency of a polling echo
   gabion bench floor --pattern stream --bs 1MiB                 bytes per second, unasked")]
 pub struct FloorArgs {
-    /// What the frames do
+    /// The path of the frames
     #[arg(long, value_enum, default_value_t = Pattern::Read)]
     pattern: Pattern,
-    /// Percent of reads in a mix
+    /// Percentage of reads in a mix
     #[arg(long, default_value_t = 70, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     mix: u32,
-    /// Servers
+    /// Number of servers
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     servers: u32,
-    /// Servers that share a process, on one loop
+    /// Servers per process; they share one loop
     #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=512))]
     servers_per_process: u32,
-    /// Connections of the client to each server
+    /// Connections from the client to each server
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: u32,
-    /// Requests that are under way at any time, at all servers together
+    /// Requests in flight, at all servers together
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     depth: u32,
-    /// Bytes of a payload
+    /// Size of a payload
     #[arg(long, default_value = "4KiB", value_name = "SIZE", value_parser = block)]
     bs: Size,
     /// Poll for up to 30 us before sleeping, on both sides, as Gabion does
     #[arg(long)]
     spin: bool,
-    /// How long to measure, after a warm-up
+    /// Seconds to measure, after a warm-up
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     seconds: f64,
     /// Print one JSON object
@@ -72,41 +73,41 @@ pub struct FloorArgs {
     json: bool,
 }
 
-/// What the frames do.
+/// The path of the frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Pattern {
-    /// Client -> server -> client with the payload
+    /// Client -> server, then server -> client with the payload
     Read,
-    /// Client -> server with the payload -> client
+    /// Client -> server with the payload, then server -> client
     Write,
-    /// Client -> A -> B with the payload on both ways, then B -> A -> client
+    /// Client -> A -> B with the payload on both hops, then B -> A -> client
     Mirror,
-    /// Some read, the others mirror
+    /// A mix of read and mirror
     Mix,
-    /// Servers send payloads as fast as the client takes them, without being asked
+    /// Servers send payloads as fast as the client takes them, without requests
     Stream,
 }
 
-/// One measurement of the floor.
+/// The parameters of one measurement of the floor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Floor {
-    /// What the frames do.
+    /// The path of the frames.
     pub pattern: Pattern,
-    /// Percent of reads in a mix.
+    /// Percentage of reads in a mix.
     pub mix: u32,
-    /// Servers and processes.
+    /// The number of servers and their processes.
     pub layout: Layout,
-    /// The client's connections to each server.
+    /// Connections from the client to each server.
     pub connections: u32,
-    /// Requests under way.
+    /// Requests in flight.
     pub depth: u32,
-    /// Bytes of a payload.
+    /// Bytes per payload.
     pub block: u32,
-    /// Polls before it sleeps.
+    /// Both sides poll before they sleep.
     pub spin: bool,
 }
 
-/// What a frame is, in its head.
+/// The type of a frame, in its head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 enum Frame {
@@ -127,7 +128,7 @@ impl Frame {
     }
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Document<'a> {
     pattern: String,
@@ -186,12 +187,12 @@ pub fn run(args: &FloorArgs) -> Result<()> {
 }
 
 impl Floor {
-    /// Servers need each other.
+    /// Returns true if servers are connected with each other.
     fn has_peers(&self) -> bool {
         matches!(self.pattern, Pattern::Mirror | Pattern::Mix)
     }
 
-    /// Runs the servers and the client, and measures.
+    /// Starts the servers and the client, and measures.
     pub fn measure(&self, title: &str, window: Duration) -> Result<Figures> {
         let count = self.layout.servers;
         if self.has_peers() && count < 2 {
@@ -259,7 +260,7 @@ impl std::fmt::Display for Floor {
     }
 }
 
-/// Connects to a server that may not listen yet.
+/// Connects to a server that may not be listening yet.
 fn dial(address: SocketAddr, id: u32) -> Result<TcpStream> {
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     loop {

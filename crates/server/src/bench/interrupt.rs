@@ -1,8 +1,9 @@
-//! Ctrl-C, SIGTERM and SIGHUP end a measurement in order: as an error, so that whatever it has started
-//! is taken down by those who own it.
+//! Ctrl-C, SIGTERM and SIGHUP end a measurement with an error, so that the owners of whatever it
+//! has started clean up.
 //!
-//! Everything here that takes long therefore waits by [`sleep`] or [`output`], or asks [`check`]. A
-//! SIGKILL leaves the temporary cluster behind, in a directory that `gabion down --dir` stops.
+//! Therefore everything here that takes long waits with [`sleep`] or [`output`], or calls
+//! [`check`]. A SIGKILL leaves the temporary cluster running; `gabion down --dir` stops it by its
+//! directory.
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,12 +15,12 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often waiting is interrupted by a look at the flag.
+/// How often a wait checks the flag.
 const LOOK: Duration = Duration::from_millis(20);
 
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// From now on signals are noticed instead of ending the process.
+/// Catches the signals from now on; they no longer end the process.
 pub fn watch() -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, INTERRUPTED.clone()).context("can't handle signals")?;
@@ -31,7 +32,7 @@ fn is_set() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// An error once a signal has come.
+/// Returns an error if a signal has arrived.
 pub fn check() -> Result<()> {
     if is_set() {
         bail!("interrupted: what was started for the measurement is stopped");
@@ -39,7 +40,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Sleeps; an error once a signal has come.
+/// Sleeps; returns an error once a signal has arrived.
 pub fn sleep(time: Duration) -> Result<()> {
     let begun = Instant::now();
     while let Some(left) = time.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
@@ -49,7 +50,8 @@ pub fn sleep(time: Duration) -> Result<()> {
     check()
 }
 
-/// Runs a program to its end and takes what it says. A signal is passed on to it, and waits for it.
+/// Runs a program to its end and returns its output. Passes a signal on to the program, and then
+/// still waits for its end.
 pub fn output(command: &mut Command) -> Result<Output> {
     let what = format!("can't run {}", command.get_program().display());
     let mut child = command
@@ -65,7 +67,7 @@ pub fn output(command: &mut Command) -> Result<Output> {
             break status;
         }
         if is_set() && !told {
-            // It is our child and not waited for yet, so the pid is still its own.
+            // It is our child and not reaped yet, so the pid can't belong to another process.
             let _ = kill_process(pid, Signal::TERM);
             told = true;
         }

@@ -1,4 +1,4 @@
-//! `gabion bench io`: Gabion under load, from inside an SDC.
+//! `gabion bench io`: measures Gabion under load, from inside an SDC.
 
 use super::drive::Work;
 use super::figures::Figures;
@@ -13,7 +13,7 @@ use clap::Args;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Data servers of a temporary cluster, when nobody says.
+/// Data servers of a temporary cluster, by default.
 const SDS_DEFAULT: u32 = 3;
 
 /// Options of `bench io`.
@@ -29,44 +29,44 @@ Examples:
   gabion bench io --workload read --bs 1MiB --depth 8  sequential reads of the cluster that runs here
   gabion bench io --mdm 192.168.1.10:7001 --volume scratch --workload randwrite --jobs 2")]
 pub struct IoArgs {
-    /// What each job does
+    /// The workload of each job
     #[arg(long, value_enum, default_value_t = Workload::Randread)]
     workload: Workload,
-    /// Percent of reads among randrw
+    /// Percentage of reads in randrw
     #[arg(long, default_value_t = 70, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     mix: u32,
-    /// Bytes of a request, a multiple of 512
+    /// Size of a request, a multiple of 512
     #[arg(long, default_value = "4KiB", value_name = "SIZE", value_parser = block)]
     bs: Size,
-    /// Requests that each job has under way
+    /// Requests in flight per job
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     depth: u32,
-    /// Requests that each job begins per second, within --depth [default: as many as get done]
+    /// Requests per second and job, within --depth [default: as many as possible]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
-    /// Jobs: each is a thread with an SDC of its own
+    /// Jobs; each is a thread with its own SDC
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
-    /// How long to measure, after a warm-up
+    /// Seconds to measure, after a warm-up
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     seconds: f64,
-    /// Load this volume, as it is. Workloads that write OVERWRITE its data
+    /// Load this existing volume. Workloads that write OVERWRITE its data
     #[arg(long, value_name = "NAME")]
     volume: Option<String>,
-    /// Load a temporary cluster of so many SDSs with a NULL device each
+    /// Load a temporary cluster of N SDSs with one NULL device each
     #[arg(long, value_name = "N", conflicts_with = "volume", value_parser = clap::value_parser!(u32).range(1..=512))]
     sds: Option<u32>,
-    /// SDSs of the temporary cluster that share a process
+    /// SDSs per process in the temporary cluster
     #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=512))]
     sds_per_process: u32,
     /// How the temporary cluster and the load talk to the kernel: auto, uring or epoll
     #[arg(long, default_value = "auto")]
     backend: rt::Backend,
-    /// Use TCP even between processes of this machine, as between hosts
+    /// Use TCP even between processes on this machine, as between hosts
     #[arg(long)]
     tcp_only: bool,
-    /// Copy what is read into memory of the load's own, and what is written out of it, a place for each
-    /// request: as programs do that call libgabion
+    /// Copy the data of each request from and to separate memory, as programs that call libgabion
+    /// do
     #[arg(long)]
     copy: bool,
     /// Print one JSON object
@@ -74,7 +74,7 @@ pub struct IoArgs {
     json: bool,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Document<'a> {
     workload: String,
@@ -82,14 +82,14 @@ struct Document<'a> {
     block_bytes: u32,
     depth: u32,
     jobs: u32,
-    /// Of the temporary cluster.
+    /// Data servers of the temporary cluster.
     sds: Option<u32>,
     sds_per_process: Option<u32>,
     #[serde(flatten)]
     figures: &'a Figures,
 }
 
-/// Reads `--bs`.
+/// Parses `--bs`.
 pub fn block(text: &str) -> Result<Size, String> {
     let size: Size = text.parse()?;
     if size.0 == 0 || !size.0.is_multiple_of(512) || size.0 > 32 << 20 {
@@ -98,7 +98,7 @@ pub fn block(text: &str) -> Result<Size, String> {
     Ok(size)
 }
 
-/// Reads `--seconds`.
+/// Parses `--seconds`.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(n) if (0.1..=86_400.0).contains(&n) => Ok(n),
@@ -145,7 +145,7 @@ pub fn run(target: &Target, args: &IoArgs) -> Result<()> {
     Ok(())
 }
 
-/// The temporary cluster to be started, if one is.
+/// Returns the layout of the temporary cluster, if one is to be started.
 fn temporary(target: &Target, args: &IoArgs) -> Result<Option<Layout>> {
     let layout = |servers| Layout { servers, per_process: args.sds_per_process };
     match args.sds {
@@ -161,7 +161,7 @@ fn temporary(target: &Target, args: &IoArgs) -> Result<Option<Layout>> {
     }
 }
 
-/// Loads a cluster that runs.
+/// Loads a running cluster.
 fn running(
     target: &Target,
     args: &IoArgs,

@@ -1,7 +1,7 @@
-//! A node that loads the SDC that it wraps: requests are made and answered on the shard's own thread,
-//! so what is measured is the SDC library's path, without a hop between threads.
+//! A node that wraps an SDC and loads it. Requests are made and answered on the shard's own thread,
+//! so the measurement covers the path of the SDC library without a hop between threads.
 //!
-//! A request that fails ends the load, with its error in [`Shared`].
+//! A failed request ends the load and stores its error in [`Shared`].
 
 use super::tally::{Counters, Side, Tally};
 use super::workload::Requests;
@@ -13,75 +13,75 @@ use seam::{
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Where the data of requests comes from and goes to.
+/// How the load handles the data of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Data {
-    /// One block of zeros is written by all; what is read is not looked at.
+    /// All writes share one block of zeros; the data of reads is ignored.
     Shared,
-    /// It goes through memory of the load's own, a place per request, as it does in programs that call
+    /// Data is copied from and to separate memory for each request, as in programs that call
     /// libgabion.
     Copied,
-    /// Each 8 bytes hold their place: what is read is compared with that.
+    /// Every 8 bytes encode their offset; the data of reads is compared with that.
     Checked,
 }
 
-/// What to do.
+/// A load.
 #[derive(Debug)]
 pub struct Load {
     /// The volume's name.
     pub volume: String,
     /// The requests.
     pub requests: Requests,
-    /// Bytes of each.
+    /// Bytes per request.
     pub block: u32,
-    /// How many are under way.
+    /// Requests in flight.
     pub depth: u32,
-    /// Its data.
+    /// How data is handled.
     pub data: Data,
-    /// How many to begin per second, at most; what can't begin at its time counts from then. Without it, each answer makes
-    /// room for the next request.
+    /// Requests to start per second. The latency of a request that starts late counts from its
+    /// scheduled time. `None`: each answer starts the next request.
     pub rate: Option<u32>,
-    /// How many to make in all; without it, the load goes on until it is stopped.
+    /// Requests to make in all; `None`: the load continues until it is stopped.
     pub total: Option<u64>,
 }
 
-/// What the load tells.
+/// The state of a load that its owner sees.
 #[derive(Debug, Default)]
 pub struct Shared {
     /// Requests answered.
     pub counters: Arc<Counters>,
     /// Set when all requests of a load with a `total` are answered.
     pub done: AtomicBool,
-    /// Why the load has ended, when a request failed.
+    /// The error that ended the load, if a request failed.
     pub error: OnceLock<String>,
-    /// The latencies that were recorded, once the load has ended.
+    /// The recorded latencies, set when the load has ended.
     pub tally: OnceLock<Tally>,
 }
 
-/// The wrapper.
+/// The node.
 pub struct Loader {
     sdc: Sdc,
     load: Load,
     shared: Arc<Shared>,
     tally: Tally,
-    /// The volume, once the map is here.
+    /// The volume, once the map has arrived.
     volume: Option<VolumeId>,
     issued: u64,
     answered: u64,
-    /// What is under way in each slot, and since when.
+    /// The request of each slot: kind, offset, and the time from which its latency counts.
     slots: Vec<(Side, u64, Time)>,
-    /// Slots whose next request is issued at the end of the batch, or when its time has come.
+    /// Free slots. Their next requests start at the end of the batch, or at their scheduled times.
     due: Vec<u32>,
-    /// With a rate: when the next request is to begin.
+    /// With a rate: the scheduled time of the next request.
     next: Time,
     spare: Vec<Effect>,
     data: Buf,
-    /// With [`Data::Copied`]: a block for each slot.
+    /// With [`Data::Copied`]: one block per slot.
     memory: Vec<u8>,
 }
 
 impl Loader {
-    /// Loads this SDC.
+    /// Wraps this SDC.
     pub fn new(sdc: Sdc, load: Load, shared: Arc<Shared>) -> Loader {
         Loader {
             sdc,
@@ -107,8 +107,8 @@ impl Loader {
         }
     }
 
-    /// Takes the answers to our requests out of what the SDC wants done. The driver carries effects
-    /// out after each call, so this ends each call, too.
+    /// Takes the answers to our requests out of the SDC's effects. The driver carries out effects
+    /// after each call, so every call ends with this.
     fn harvest(&mut self, now: Time, out: &mut Effects) {
         out.swap(&mut self.spare);
         let mut effects = std::mem::take(&mut self.spare);
@@ -156,13 +156,13 @@ impl Loader {
         let _ = self.shared.error.set(text);
     }
 
-    /// The load's own memory for a slot's data.
+    /// Returns the load's own memory for a slot's data.
     fn place(&mut self, slot: u32) -> &mut [u8] {
         let block = self.load.block as usize;
         &mut self.memory[slot as usize * block..][..block]
     }
 
-    /// Begins once the volume is known.
+    /// Starts the load once the volume is known.
     fn begin(&mut self, now: Time, out: &Effects) {
         self.volume = self.sdc.volume_by_name(&self.load.volume).map(|(id, _)| id);
         if self.volume.is_some() {
@@ -172,7 +172,7 @@ impl Loader {
         }
     }
 
-    /// What a write writes.
+    /// Returns the data of a write.
     fn body(&mut self, slot: u32, at: u64, out: &mut Effects) -> Buf {
         match self.load.data {
             Data::Shared => self.data.clone(),
@@ -185,7 +185,7 @@ impl Loader {
         }
     }
 
-    /// Begins a request that counts from `since` on.
+    /// Starts a request whose latency counts from `since`.
     fn issue(&mut self, now: Time, since: Time, slot: u32, out: &mut Effects) {
         let Some(volume) = self.volume else { return };
         let over = self.load.total.is_some_and(|total| self.issued == total);
@@ -204,13 +204,13 @@ impl Loader {
     }
 }
 
-/// What [`Data::Checked`] has at a place, 8 bytes at a time; nowhere zeros.
+/// Returns the content of [`Data::Checked`] from an offset on, 8 bytes at a time. It is never zero.
 fn words(at: u64) -> impl Iterator<Item = [u8; 8]> {
     (at + 1..).step_by(8).map(u64::to_le_bytes)
 }
 
 impl Drop for Loader {
-    /// The shard that ran it keeps it to the end.
+    /// Publishes the latencies. The shard keeps the node until it has stopped.
     fn drop(&mut self) {
         let _ = self.shared.tally.set(std::mem::take(&mut self.tally));
     }

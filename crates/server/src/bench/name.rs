@@ -1,18 +1,18 @@
-//! What a loading client is called: `HOST-bench-N`, with the first N that nobody on this host uses.
+//! The name of a loading client: `HOST-bench-N`, with the lowest N that is free on this host.
 
 use anyhow::{Context, Result};
 use rt::HeldName;
 
-/// What tells such a name from others.
+/// The part of the name that identifies loading clients.
 const MARK: &str = "-bench-";
 
-/// The first name that is free.
+/// Reserves the first free name.
 pub fn first_free() -> Result<HeldName> {
     let name = HeldName::first_free(MARK).context("can't take a client name")?;
     name.with_context(|| format!("{} loads run on this host already: end some", HeldName::MOST))
 }
 
-/// True when a client is called so because it loads.
+/// Returns true if the name is that of a loading client.
 pub fn is_load(name: &str) -> bool {
     name.contains(MARK)
 }

@@ -1,4 +1,5 @@
-//! The floor, Gabion, the floor, Gabion, ... the floor: what else the machine does falls on both.
+//! Measures the floor, Gabion, the floor, Gabion, ... the floor, so that other work on the machine
+//! affects both.
 
 use super::drive::Work;
 use super::figures::Figures;
@@ -7,7 +8,7 @@ use super::rig::Rig;
 use anyhow::Result;
 use std::time::Duration;
 
-/// A load, and the floor that it is compared with.
+/// A load, and the floor to compare it with.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pair {
     /// The floor.
@@ -16,17 +17,17 @@ pub struct Pair {
     pub work: Work,
 }
 
-/// What was measured; of the floor once more than of Gabion. `T` is what one measurement gives.
+/// The measurements: one more of the floor than of Gabion. `T` is the result of one measurement.
 #[derive(Clone, Debug)]
 pub struct Rounds<T> {
     floors: Vec<T>,
     ours: Vec<T>,
 }
 
-/// A ratio of Gabion to the floor beside it, or of anything that was measured several times.
+/// The spread of ratios of Gabion to the floor, or of any figure that was measured several times.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
-    /// The one in the middle.
+    /// The median.
     pub median: f64,
     /// The lowest.
     pub low: f64,
@@ -35,7 +36,7 @@ pub struct Spread {
 }
 
 impl Pair {
-    /// Measures.
+    /// Measures both sides in turn.
     pub fn run(
         &self,
         title: &str,
@@ -55,7 +56,7 @@ impl Pair {
 }
 
 impl<T> Rounds<T> {
-    /// Measures in turn.
+    /// Measures both sides in turn, beginning and ending with the floor.
     pub fn take(
         rounds: usize,
         mut floor: impl FnMut(&str) -> Result<T>,
@@ -70,23 +71,23 @@ impl<T> Rounds<T> {
         Ok(taken)
     }
 
-    /// A figure of the floor.
+    /// Returns the median of a figure of the floor.
     pub fn floor(&self, of: impl Fn(&T) -> f64) -> f64 {
         Spread::of(self.floors.iter().map(of)).median
     }
 
-    /// A figure of Gabion.
+    /// Returns the median of a figure of Gabion.
     pub fn ours(&self, of: impl Fn(&T) -> f64) -> f64 {
         Spread::of(self.ours.iter().map(of)).median
     }
 
-    /// Each figure less the mean of the floors before and after it.
+    /// Subtracts from each figure of Gabion the mean of the floors before and after it.
     pub fn difference(&self, of: impl Fn(&T) -> f64) -> Spread {
         let beside = self.floors.windows(2).map(|f| (of(&f[0]) + of(&f[1])) / 2.0);
         Spread::of(self.ours.iter().zip(beside).map(|(ours, floor)| of(ours) - floor))
     }
 
-    /// Each figure over the mean of the floors before and after it.
+    /// Divides each figure of Gabion by the mean of the floors before and after it.
     pub fn ratio(&self, of: impl Fn(&T) -> f64) -> Spread {
         let beside = self.floors.windows(2).map(|f| (of(&f[0]) + of(&f[1])) / 2.0);
         Spread::of(self.ours.iter().zip(beside).map(|(ours, floor)| of(ours) / floor))
@@ -94,7 +95,7 @@ impl<T> Rounds<T> {
 }
 
 impl Spread {
-    /// Of some values, at least one.
+    /// Returns the spread of at least one value.
     pub fn of(values: impl Iterator<Item = f64>) -> Spread {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
@@ -106,7 +107,7 @@ impl Spread {
         }
     }
 
-    /// How much this one has grown from `start`, at the least and at the most.
+    /// Returns the growth from `start` to this spread, with its lowest and highest possible values.
     pub fn over(&self, start: &Spread) -> Spread {
         Spread {
             median: self.median / start.median,
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn each_figure_is_divided_by_the_floors_beside_it() {
-        // The machine gets twice as slow in the middle: the ratio stays.
+        // The machine becomes twice as slow halfway through: the ratio stays.
         let (mut floors, mut ours) = ([1.0, 1.0, 2.0, 2.0].iter(), [2.0, 3.0, 4.0].iter());
         let next = |of: &mut std::slice::Iter<'_, f64>| Ok(*of.next().unwrap());
         let rounds = Rounds::take(3, |_| next(&mut floors), |_| next(&mut ours)).unwrap();

@@ -1,8 +1,8 @@
-//! One line on the terminal that says how far a measurement is; nothing when stderr is a file.
+//! One line on the terminal that shows the progress of a measurement; nothing if stderr is a file.
 
 use std::io::{IsTerminal, Write, stderr};
 
-/// The line; wiped when dropped.
+/// The line. It is erased when this is dropped.
 #[derive(Debug)]
 pub struct Line {
     title: String,
@@ -10,14 +10,14 @@ pub struct Line {
 }
 
 impl Line {
-    /// A line that begins with `title`.
+    /// Shows a line that begins with `title`.
     pub fn new(title: &str) -> Line {
         let line = Line { title: title.to_owned(), shown: stderr().is_terminal() };
         line.say("");
         line
     }
 
-    /// Replaces what it says.
+    /// Replaces the text after the title.
     pub fn say(&self, text: &str) {
         if self.shown {
             let _ = write!(stderr(), "\r\x1b[K{}  {text}", self.title);

@@ -1,4 +1,4 @@
-//! `gabion bench ratio`: every figure of Gabion that is promised, over its floor, in one run.
+//! `gabion bench ratio`: the ratio of every promised figure of Gabion to its floor, in one run.
 
 mod idle;
 mod nbd;
@@ -32,16 +32,16 @@ Examples:
   gabion bench ratio --only read --only nbd       some of them
   gabion bench ratio --only 'growth*' --rounds 5 --json")]
 pub struct RatioArgs {
-    /// How often Gabion is measured, each time between two floors
+    /// Measurements of Gabion, each between two of the floor
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// How long one measurement takes, after a warm-up
+    /// Seconds per measurement, after a warm-up
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
-    /// Only this row; NAME* stands for all that begin so. May be given several times
+    /// Measure only this row; NAME* stands for all that begin with NAME. May be given several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Servers per process in the rows of many SDSs; without it, all in two processes
+    /// Servers per process in the rows with many SDSs [default: all in two processes]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=512))]
     sds_per_process: Option<u32>,
     /// How Gabion talks to the kernel: auto, uring or epoll
@@ -70,7 +70,7 @@ pub fn run(args: &RatioArgs) -> Result<Exit> {
     page.end()
 }
 
-/// Measures all rows of one layout, on one cluster.
+/// Measures all rows of one layout on one cluster.
 fn measure(plan: &Plan, layout: Layout, args: &RatioArgs, page: &mut Page) -> Result<()> {
     let (rounds, window) = (args.rounds as usize, Duration::from_secs_f64(args.seconds));
     let rig = Rig::start(layout, args.backend, true)?;

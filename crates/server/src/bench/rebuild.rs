@@ -1,11 +1,13 @@
-//! `gabion bench rebuild`: servers die for good, and the others make their copies anew.
+//! `gabion bench rebuild`: servers die for good, and the others rebuild the lost copies.
 //!
-//! Clusters of several sizes, in which every server has as much data. Each server's device is held at a number of
-//! bytes per second, so that the devices are the bound, as on hosts of their own, and not this machine's processors. One
-//! server is killed while nobody asks for anything: the time until all is whole, beside what the devices of all
-//! others allow, which falls as 1/(N-1). Then a second one, under load: what the load's requests take, beside what they took
-//! before. The load begins so many requests per second, as applications do, whatever becomes of the last ones: one that goes on as fast as
-//! it is answered comes up to the devices' limit by itself, and every stall there holds it as a whole.
+//! Measures clusters of several sizes, with the same amount of data per server. Each server's
+//! device is limited to a number of bytes per second, so that the devices are the bottleneck, as on
+//! separate hosts, and not this machine's processors. First one server is killed without any load.
+//! The time until all data has two copies again is compared with what the devices of all other
+//! servers allow, which falls as 1/(N-1). Then a second server is killed under load, and the
+//! latency of requests is compared with that before. The load starts requests at a fixed rate, as
+//! applications do, no matter how long earlier ones take. A load that runs as fast as it is
+//! answered would reach the devices' limit by itself, and every stall would hold it up as a whole.
 
 use super::drive::{Jobs, Work};
 use super::load::Data;
@@ -30,25 +32,27 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use wire::control::{PolicyInfo, SetPool};
 
-/// A rebuild reaches this part of what the devices allow, at least.
+/// A rebuild reaches at least this part of what the devices allow.
 const RATE: Target = Target { must: 0.8, aim: None, higher_is_better: true };
-/// Requests take so much longer under a rebuild, at most.
+/// During a rebuild, requests take at most this many times as long as before.
 const LATENCY: Target = Target { must: 2.0, aim: None, higher_is_better: false };
-/// A rebuild under load takes so much longer than one without, at most.
+/// A rebuild under load takes at most this many times as long as one without.
 const LOADED: Target = Target { must: 3.0, aim: None, higher_is_better: false };
-/// Seconds until a lost server's copies are made anew.
+/// Seconds until the copies of a lost server are rebuilt.
 const REBUILD_AFTER: &str = "1";
-/// The longest rebuild that is waited for.
+/// How long a rebuild may take before the benchmark fails.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// How often it is looked whether it has ended.
+/// How often the status is polled.
 const LOOK: Duration = Duration::from_millis(10);
-/// Counters of servers are at most so old.
+/// The servers' counters are at most this old.
 const HEARTBEATS: Duration = Duration::from_millis(500);
-/// A device's bytes per second for each request per second that one server's share of the load has: requests need about a sixth of them.
+/// Default --rate: a server gets one request per second for this many bytes per second of its
+/// device. Requests need about a sixth of that bandwidth.
 const SHARE: u64 = 32 << 10;
-/// Requests under way at most, per server.
+/// Requests in flight per server, at most.
 const DEPTH: u32 = 16;
-/// A device's room over its share, as groups are not all of one size, and the log takes some.
+/// Space on a device beyond its share of the data, because groups differ in size and the log needs
+/// some.
 const ROOM: u64 = 1 << 30;
 
 /// Options of `bench rebuild`.
@@ -68,22 +72,24 @@ Examples:
 pub struct RebuildArgs {
     /// The folder, on a disk that is faster than all devices together
     folder: PathBuf,
-    /// Servers of a cluster; may be given several times [default: 4, 8 and 16]
+    /// Number of servers in a cluster; may be given several times [default: 4, 8 and 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=64))]
     sds: Vec<u32>,
-    /// Bytes that each server has, copies of others' data included
+    /// Data per server, including copies of other servers' data
     #[arg(long, default_value = "512MiB", value_name = "SIZE")]
     data: Size,
-    /// Bytes per second that each device reads, and writes; more than the requests need, or they show their own queue
+    /// Bytes per second that each device reads, and writes; must exceed the requests' need, or they
+    /// measure their own queue
     #[arg(long, default_value = "32MiB", value_name = "SIZE")]
     disk: Size,
-    /// The storage pool's policy for rebuilds, as in `gabion pool set`; else the default
+    /// Rebuild policy of the storage pool, as in `gabion pool set` [default: that of a new pool]
     #[arg(long, value_name = "POLICY")]
     rebuild: Option<Policy>,
-    /// 4 KiB requests per second for each server; more than that, and the devices' own queue is measured [default: what needs a sixth of --disk]
+    /// 4 KiB requests per second and server; a higher rate measures the devices' own queue
+    /// [default: what needs a sixth of --disk]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: Option<u32>,
-    /// How long requests are measured without a rebuild
+    /// Seconds to measure requests without a rebuild
     #[arg(long, default_value_t = 5.0, value_parser = io::seconds)]
     seconds: f64,
     /// How Gabion talks to the kernel: auto, uring or epoll
@@ -94,15 +100,15 @@ pub struct RebuildArgs {
     json: bool,
 }
 
-/// What one cluster has shown.
+/// The results of one cluster.
 struct Shown {
     servers: u32,
     /// The rebuild without load: seconds, and bytes copied.
     seconds: f64,
     bytes: f64,
-    /// The one under load.
+    /// The same of the rebuild under load.
     loaded: (f64, f64),
-    /// Microseconds that one in a hundred requests exceeded, before a rebuild and during one.
+    /// 99th percentile of request latency in microseconds, before a rebuild and during one.
     p99: [f64; 2],
 }
 
@@ -149,7 +155,7 @@ fn rows(args: &RebuildArgs, shown: &Shown, first: Option<&Shown>) -> Vec<Outcome
     rows
 }
 
-/// A cluster whose devices are held.
+/// A cluster whose devices have limited speed.
 struct Stand {
     rig: Rig,
     dir: StateDir,
@@ -214,8 +220,8 @@ impl Stand {
         Ok(Shown { servers: n, seconds, bytes, loaded, p99: [before, during] })
     }
 
-    /// Kills a server for good, and waits until all is whole; how long that took from the beginning of the rebuild,
-    /// and how much was copied.
+    /// Kills a server for good and waits until all data has two copies again. Returns the time
+    /// since the start of the rebuild, and the bytes copied.
     fn lose(
         &self,
         number: u32,
@@ -254,7 +260,7 @@ impl Stand {
         bail!("not within {PATIENCE:?}")
     }
 
-    /// What all servers but this one have copied.
+    /// Returns the bytes that all servers except this one have copied.
     fn moved(&self, but: &str) -> Result<u64> {
         let report = status::ask(&self.cluster)?;
         let others = report.sds.iter().filter(|s| s.name != but);

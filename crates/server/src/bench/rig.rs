@@ -1,4 +1,4 @@
-//! What is loaded: a temporary cluster of NULL devices on this machine, or a cluster that runs.
+//! The cluster to be loaded: a temporary one of NULL devices on this machine, or a running one.
 
 use super::cpu::{Kind, Processes};
 use super::drive::Volume;
@@ -17,47 +17,47 @@ use wire::control::{Ask, SetPool};
 
 /// The volume of a temporary cluster.
 const VOLUME: &str = "bench";
-/// Each SDS gets so many units of it at least, so that they share the load evenly.
+/// The volume has this many bytes per SDS, so that the SDSs share the load evenly, and a minimum.
 const VOLUME_PER_SDS: u64 = 16 << 20;
 const VOLUME_MIN: u64 = 512 << 20;
 
-/// How many servers, in how many processes.
+/// The number of servers, and their distribution over processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
     /// Data servers, or servers of the floor.
     pub servers: u32,
-    /// How many of them share a process and its one loop.
+    /// Servers that share a process and its loop.
     pub per_process: u32,
 }
 
 impl Layout {
-    /// Processes.
+    /// Returns the number of processes.
     pub fn processes(self) -> u32 {
         self.servers.div_ceil(self.per_process)
     }
 
-    /// All servers in two processes: the nearest that a machine of two cores comes to hosts that
-    /// own their cores.
+    /// Puts all servers into two processes. On a machine with two cores this comes closest to hosts
+    /// with cores of their own.
     pub fn packed(servers: u32) -> Layout {
         Layout { servers, per_process: servers.div_ceil(2) }
     }
 
-    /// Each server in a process of its own.
+    /// Puts each server into its own process.
     pub fn apart(servers: u32) -> Layout {
         Layout { servers, per_process: 1 }
     }
 }
 
-/// A cluster in a temporary directory, gone with this value.
+/// A cluster in a temporary directory. Dropping this stops the cluster and removes the directory.
 pub struct Rig {
     dir: Cleanup,
-    /// Its volume, filled once.
+    /// The cluster's volume.
     pub volume: Volume,
-    /// Its processes, and this one.
+    /// The cluster's processes, and this one.
     pub processes: Processes,
 }
 
-/// Stops the cluster in a directory, and removes that.
+/// Stops the cluster in a directory, then removes the directory.
 struct Cleanup(PathBuf);
 
 impl Drop for Cleanup {
@@ -72,15 +72,15 @@ impl Drop for Cleanup {
 }
 
 impl Rig {
-    /// Starts a cluster of NULL devices and fills its volume. With `tcp_only` its processes talk as
-    /// hosts do, which is what the floor is the floor of.
+    /// Starts a cluster of NULL devices and fills its volume. With `tcp_only` its processes use TCP
+    /// as between hosts, which the floor also does.
     pub fn start(layout: Layout, backend: rt::Backend, tcp_only: bool) -> Result<Rig> {
         let size = (u64::from(layout.servers) * VOLUME_PER_SDS).max(VOLUME_MIN);
         Rig::on(&std::env::temp_dir(), "null:1TiB", size, layout, backend, tcp_only, &[])?.filled()
     }
 
-    /// Starts a cluster in a new directory within `folder`, each server with this device, and a volume of `size`
-    /// bytes with nothing in it. `more` are further arguments of `gabion up`.
+    /// Starts a cluster in a new directory within `folder`, with this device for each server and an
+    /// empty volume of `size` bytes. `more` are further arguments of `gabion up`.
     pub fn on(
         folder: &Path,
         device: &str,
@@ -115,32 +115,32 @@ impl Rig {
         Ok(Rig { dir: cleanup, volume, processes: processes(&report) })
     }
 
-    /// Writes all of the volume.
+    /// Writes the whole volume once.
     pub fn filled(self) -> Result<Rig> {
         self.volume.fill(Data::Shared)?;
         Ok(self)
     }
 
-    /// Lets volumes take all of the devices: nothing will be rebuilt here.
+    /// Lets volumes use all the space of the devices, because nothing will be rebuilt here.
     pub fn without_spare(self) -> Result<Rig> {
         self.set_pool(SetPool { spare: Some(0), ..SetPool::default() })?;
         Ok(self)
     }
 
-    /// Sets what can be set of its storage pool.
+    /// Changes settings of the storage pool.
     pub fn set_pool(&self, set: SetPool) -> Result<()> {
         let target = Target { dir: self.dir.0.clone(), mdm: Vec::new() };
         target.connect()?.order(Ask::SetPool(set))
     }
 
-    /// Where it serves NBD.
+    /// Returns the URI of the volume over NBD.
     pub fn nbd_uri(&self) -> Result<String> {
         let report = status::ask(&Target { dir: self.dir.0.clone(), mdm: Vec::new() })?;
         let uri = report.volumes.iter().flat_map(|v| &v.nbd_uris).next();
         uri.cloned().context("the cluster serves no volume over NBD")
     }
 
-    /// Its directory.
+    /// Returns the cluster's directory.
     pub fn dir(&self) -> &Path {
         &self.dir.0
     }
@@ -153,7 +153,7 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Makes and fills a volume in a cluster that runs.
+    /// Creates and fills a volume in a running cluster.
     pub fn create(
         target: &Target,
         backend: rt::Backend,
@@ -178,7 +178,7 @@ impl Drop for Temporary {
     }
 }
 
-/// The processes of a cluster that run on this machine, and this one.
+/// Returns the processes of a cluster that run on this machine, and this one.
 pub fn processes(report: &Report) -> Processes {
     let mut processes = Processes::client();
     let (mut local, mut remote) = (Vec::new(), false);
@@ -196,18 +196,18 @@ pub fn processes(report: &Report) -> Processes {
     }
     let mdm_is_here = !mdm.is_empty();
     processes.add(Kind::Mdm, mdm);
-    // A client reports no address of its host; those of another host take no part in this load.
-    // Nor do those that load for another measurement.
+    // A client reports no host address. Clients on another host take no part in this load, and
+    // neither do those that load for another measurement.
     let sdc = report.sdc.iter().filter(|s| mdm_is_here && !name::is_load(&s.name));
     processes.add(Kind::Sdc, sdc.map(|s| s.pid).filter(|pid| is_here(*pid, None)));
     processes
 }
 
-/// True when `pid` at `address` is a process of this machine that runs Gabion.
+/// Returns true if `pid` at `address` is a process on this machine that runs Gabion.
 fn is_here(pid: u32, address: Option<&str>) -> bool {
     let name = |path: PathBuf| {
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
-        // What the kernel appends when a new build has replaced the file.
+        // The kernel appends this when a new build has replaced the file.
         name.map(|n| n.trim_end_matches(" (deleted)").to_owned())
     };
     let exe = fs::read_link(format!("/proc/{pid}/exe")).ok().and_then(name);

@@ -1,54 +1,54 @@
-//! What a load has done: counts that others may read at any time, latencies that are merged at the
-//! end.
+//! The results of a load: counters that other threads may read at any time, and latencies that are
+//! merged at the end.
 //!
-//! The thread that loads writes both and pays for no atomic addition and no lock. Only what is
-//! answered while [`Counters::record`] is on goes into the histograms.
+//! The loading thread writes both, without atomic additions or locks. Only requests that are
+//! answered while [`Counters::record`] is on go into the histograms.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Latencies above are counted as this one: a minute, in nanoseconds.
+/// Longer latencies are recorded as this value: one minute, in nanoseconds.
 const LONGEST: u64 = 60_000_000_000;
-/// Decimal digits that a histogram keeps.
+/// Significant decimal digits of a histogram.
 const DIGITS: u8 = 3;
 
-/// Read or write.
+/// A read or a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// Data comes back.
+    /// A read: data comes back.
     Read,
-    /// Data goes out.
+    /// A write: data goes out.
     Write,
 }
 
-/// What one loading thread has done so far, for the thread that measures.
+/// The results of one loading thread so far, for the measuring thread.
 #[derive(Debug, Default)]
 pub struct Counters {
     reads: AtomicU64,
     writes: AtomicU64,
-    /// Nanoseconds that all answers took together.
+    /// Sum of all latencies in nanoseconds.
     waited: AtomicU64,
     record: AtomicBool,
 }
 
 impl Counters {
-    /// Reads and writes that have been answered.
+    /// Returns the numbers of answered reads and writes.
     pub fn answered(&self) -> [u64; 2] {
         [self.reads.load(Ordering::Relaxed), self.writes.load(Ordering::Relaxed)]
     }
 
-    /// Nanoseconds that all of them took together.
+    /// Returns the sum of their latencies in nanoseconds.
     pub fn waited(&self) -> u64 {
         self.waited.load(Ordering::Relaxed)
     }
 
-    /// Switches the recording of latencies.
+    /// Switches the recording of latencies on or off.
     pub fn record(&self, on: bool) {
         self.record.store(on, Ordering::Relaxed);
     }
 
-    /// Counts an answer, and its latency if that is wanted. Only one thread may call this.
+    /// Counts an answer, and records its latency if recording is on. Only one thread may call this.
     pub fn count(&self, side: Side, latency_ns: u64, tally: &mut Tally) {
         let counter = if side == Side::Read { &self.reads } else { &self.writes };
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl Counters {
     }
 }
 
-/// Latencies, of reads and of writes.
+/// Latencies of reads and of writes.
 #[derive(Clone, Debug)]
 pub struct Tally {
     reads: Histogram<u64>,
@@ -79,19 +79,19 @@ impl Tally {
         histogram.saturating_record(latency_ns.max(1));
     }
 
-    /// Adds what another thread has seen.
+    /// Adds the latencies of another thread.
     pub fn merge(&mut self, other: &Tally) {
         for (ours, theirs) in [(&mut self.reads, &other.reads), (&mut self.writes, &other.writes)] {
             ours.add(theirs).expect("both have the same bounds");
         }
     }
 
-    /// Percentiles of one side; `None` when nothing of it was answered.
+    /// Returns the percentiles of reads or writes; `None` if none was recorded.
     pub fn latency(&self, side: Side) -> Option<Latency> {
         Latency::of(if side == Side::Read { &self.reads } else { &self.writes })
     }
 
-    /// Percentiles of both sides together.
+    /// Returns the percentiles of reads and writes together; `None` if none was recorded.
     pub fn both(&self) -> Option<Latency> {
         let mut both = self.reads.clone();
         both.add(&self.writes).expect("both have the same bounds");

@@ -1,4 +1,4 @@
-//! What a job asks for: kinds, sizes and places of its requests.
+//! The requests of a job: their kinds, sizes and offsets.
 
 use super::tally::Side;
 use base::Prng;
@@ -6,23 +6,23 @@ use clap::ValueEnum;
 use std::fmt;
 use std::ops::Range;
 
-/// The order and the kind of requests, named as in fio.
+/// Order and kind of the requests, named as in fio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Workload {
-    /// Reads at random places
+    /// Reads at random offsets
     Randread,
-    /// Writes at random places
+    /// Writes at random offsets
     Randwrite,
-    /// Reads and writes at random places, as --mix says
+    /// Reads and writes at random offsets, mixed as --mix says
     Randrw,
-    /// Reads one after the other; each job in a region of its own
+    /// Sequential reads; each job has its own region
     Read,
-    /// Writes one after the other; each job in a region of its own
+    /// Sequential writes; each job has its own region
     Write,
 }
 
 impl Workload {
-    /// One after the other.
+    /// Returns true for the sequential workloads.
     pub fn is_sequential(self) -> bool {
         matches!(self, Workload::Read | Workload::Write)
     }
@@ -40,21 +40,21 @@ impl fmt::Display for Workload {
     }
 }
 
-/// One job's requests.
+/// The requests of one job.
 #[derive(Clone, Debug)]
 pub struct Requests {
     workload: Workload,
     read_share: f64,
     block: u64,
-    /// Block numbers.
+    /// The job's region of the volume, in blocks.
     region: Range<u64>,
     next: u64,
     prng: Prng,
 }
 
 impl Requests {
-    /// Requests of `block` bytes to job `job` of `jobs`; `None` when the volume is too small. Of a
-    /// random mix, `mix` percent read.
+    /// Creates the requests of job `job` of `jobs`, of `block` bytes each. In a random mix, `mix`
+    /// percent are reads. `None` if the volume is too small.
     pub fn new(
         workload: Workload,
         mix: u32,
@@ -76,7 +76,7 @@ impl Requests {
         })
     }
 
-    /// The next request: its kind, and where it begins.
+    /// Returns the kind and the offset of the next request.
     pub fn next(&mut self) -> (Side, u64) {
         let side = match self.workload {
             Workload::Randread | Workload::Read => Side::Read,

@@ -1,7 +1,8 @@
 //! The fifth experiment: ScaleIO 1.2 on three tiny virtual machines, ExaForge Labs, 2013.
 //!
-//! Its steps, on servers that may use 1 GB of memory each, and a disk of a known speed: what comes out is compared with
-//! what three such disks allow. The published figures stand beside it, as parts of what three of their disks allowed.
+//! It repeats the steps of that test on servers with 1 GiB of memory each and disks of a known
+//! speed, and compares the throughput with what three such disks allow. The published figures are
+//! shown next to it, as fractions of what three of their disks allowed.
 
 use super::page;
 use super::stand::{SERVERS, Sizes, Stand};
@@ -24,16 +25,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = base::MIB;
-/// A phase must reach this part of what the devices allow.
+/// A phase must reach this part of what the disks allow.
 const MUST: f64 = 0.7;
-/// How soon a killed server, and one whose cable was pulled, must be noticed.
+/// How soon a killed server, and one without its network link, must be noticed.
 const KILL_NOTICED: Duration = Duration::from_secs(1);
 const CABLE_NOTICED: Duration = Duration::from_secs(3);
-/// How long requests may wait after a loss was noticed, at the slowest that is believable.
+/// How long requests may stall after a loss was noticed before the demo fails.
 const RESUMED: Duration = Duration::from_secs(30);
-/// How long moving may take, at the slowest that is believable.
+/// How long copying may take before the demo fails.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// A SATA disk of 2013, bytes per second: what the published figures are measured by.
+/// Assumed speed of the disks in the published test, a SATA disk of 2013, in bytes per second.
 const THEIR_DISK: f64 = 120e6;
 
 /// Options of `gabion demo exaforge`.
@@ -49,16 +50,16 @@ Examples:
   gabion demo exaforge --out report --json       report/report.html, report/report.json, and that on the screen
   gabion demo exaforge --data 8GiB --disk 200MiB --seconds 60")]
 pub struct ExaforgeArgs {
-    /// Bytes of the volume; each server's disk is twice as large, and sparse
+    /// Size of the volume; each server's disk is twice as large, and sparse
     #[arg(long, default_value = "1GiB")]
     data: Size,
     /// Bytes per second that each server's disk reads, and writes
     #[arg(long, default_value = "64MiB")]
     disk: Size,
-    /// How long each load runs
+    /// Seconds per load
     #[arg(long, default_value_t = 8.0, value_parser = crate::bench::io::seconds)]
     seconds: f64,
-    /// Where to write the report
+    /// Directory for the report
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print the report as JSON
@@ -72,22 +73,22 @@ pub struct Phase {
     pub name: &'static str,
     pub begin_seconds: f64,
     pub seconds: f64,
-    /// Requests of clients.
+    /// Requests of the client.
     pub requests: u64,
     pub requests_per_second: f64,
     pub client_bytes_per_second: f64,
-    /// What servers copied to each other.
+    /// Bytes that servers copied to each other.
     pub moved_bytes: u64,
-    /// What counts: bytes at the disks, per second.
+    /// The figure that is judged: bytes at the disks, per second.
     pub disk_bytes_per_second: f64,
-    /// What the disks allow.
+    /// What the disks allow, in bytes per second.
     pub allowed_bytes_per_second: f64,
-    /// The one as a part of the other.
+    /// The fraction of the allowed rate that was reached.
     pub ratio: f64,
     pub p99_ms: Option<f64>,
-    /// The longest that any request took.
+    /// The longest latency of any request.
     pub longest_ms: Option<f64>,
-    /// As published, and as a part of what three of their disks allowed.
+    /// The published figure, and its fraction of what three of their disks allowed.
     pub published: &'static str,
     pub published_ratio: Option<f64>,
 }
@@ -99,7 +100,7 @@ pub struct Document {
     pub data_bytes: u64,
     pub disk_bytes_per_second: u64,
     pub memory_bytes: u64,
-    /// Requests that failed, or read something wrong.
+    /// 1 if an error ended the run, such as a failed request or wrong data; else 0.
     pub io_errors: u64,
     pub error: Option<String>,
     pub kill_noticed_ms: f64,
@@ -153,7 +154,7 @@ struct Demo {
     cable_noticed: Duration,
 }
 
-/// What a load does.
+/// A kind of load.
 #[derive(Clone, Copy)]
 struct Kind {
     workload: Workload,
@@ -165,7 +166,7 @@ const READ: Kind = Kind { workload: Workload::Read, block: 1 << 20, depth: 16 };
 const WRITE: Kind = Kind { workload: Workload::Write, block: 1 << 20, depth: 16 };
 const MIXED: Kind = Kind { workload: Workload::Randrw, block: 8192, depth: 64 };
 
-/// What a phase is called, what its disks allow, and what was published.
+/// The name of a phase, what its disks allow, and the published figure.
 struct Title {
     name: &'static str,
     allowed: f64,
@@ -233,7 +234,7 @@ impl Demo {
         self.read_all()
     }
 
-    /// Runs a phase, under load if there is one.
+    /// Runs a phase, under load if `kind` is given.
     fn under(
         &mut self,
         title: Title,
@@ -255,7 +256,8 @@ impl Demo {
         self.watch.load(Vec::new(), 0);
         let block = kind.map_or(0, |k| u64::from(k.block));
         let [reads, writes] = [0, 1].map(|side| after[side] - before[side]);
-        // A whole slot that is overwritten goes to a new place; less goes to the log, too.
+        // An overwrite of a whole slot (64 KiB) goes to a new place and is written once per copy; a
+        // smaller one is also written to the log.
         let times = if block < 1 << 16 { 4 } else { 2 };
         let read_alone = writes == 0 && moved_bytes == 0;
         let at_disks =
@@ -294,7 +296,7 @@ impl Demo {
         Ok(jobs)
     }
 
-    /// Waits until nothing is to be copied any more.
+    /// Waits until no copies are missing and none are being moved.
     fn settle(&self) -> Result<()> {
         self.wait("everything has its copies", |report| {
             report.groups.degraded == 0
@@ -324,7 +326,7 @@ impl Demo {
         self.wait("node3 has given all away", gone)
     }
 
-    /// Waits until a server has its share.
+    /// Waits until a server has its share of the groups.
     fn level(&self, number: usize) -> Result<()> {
         let name = format!("node{number}");
         self.wait("it has its share", |report| {
@@ -354,7 +356,7 @@ impl Demo {
         self.noticed(1, UpDown::Up).map(drop)
     }
 
-    /// Waits until more requests are answered than were under way.
+    /// Waits until more requests are answered than were in flight.
     fn resumed(&self) -> Result<()> {
         let (begin, before) = (Instant::now(), self.watch.answered());
         while self.watch.answered() <= before + u64::from(MIXED.depth) {
@@ -371,7 +373,7 @@ impl Demo {
         watch::until(&self.stand.target, &name, state, Duration::from_secs(30))
     }
 
-    /// Every byte is what it should be.
+    /// Reads the whole volume and compares every byte.
     fn read_all(&self) -> Result<()> {
         let Kind { workload, block, depth } = READ;
         let work =
@@ -428,7 +430,7 @@ fn line(p: &Phase) -> String {
 }
 
 impl Document {
-    /// For people.
+    /// Returns the report as text for people.
     fn page(&self) -> String {
         let mut t = table(&[
             "phase",

@@ -1,11 +1,11 @@
-//! The report as one HTML file that needs nothing else: curves, drawn as SVG, and the table.
+//! The report as one self-contained HTML file, with curves drawn as SVG and a table.
 
 use super::exaforge::{Document, Phase};
 use super::watch::Sample;
 use crate::size::Size;
 use std::fmt::Write as _;
 
-/// Of a chart, in pixels.
+/// Size of a chart in pixels, and its left margin.
 const WIDTH: f64 = 1080.0;
 const HEIGHT: f64 = 180.0;
 const LEFT: f64 = 70.0;
@@ -23,7 +23,7 @@ struct Curve {
     of: fn(&Sample) -> f64,
 }
 
-/// The whole page.
+/// Returns the page.
 pub fn html(document: &Document) -> String {
     let mut page = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><title>Gabion: ExaForge, re-enacted</title>\
@@ -73,7 +73,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The phases lie under the curves, with their names.
+/// Draws a chart of curves, with the phases as numbered stripes behind them.
 fn chart(title: &str, document: &Document, curves: &[Curve]) -> String {
     let end = document.samples.last().map_or(1.0, |s| s.seconds).max(1.0);
     let values = curves.iter().flat_map(|c| document.samples.iter().map(c.of));

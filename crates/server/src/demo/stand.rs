@@ -1,5 +1,5 @@
-//! The stand: three small servers, the first two with an MDM, and a fourth host with the tie-breaker and the client,
-//! in network namespaces of this machine.
+//! The cluster of the demo: three small servers, the first two with an MDM, and a fourth host with
+//! the tie-breaker and the client, in network namespaces on this machine.
 
 use crate::bench::drive::Volume;
 use crate::bench::interrupt;
@@ -20,12 +20,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Servers.
+/// Number of servers with a device.
 pub const SERVERS: usize = 3;
-/// Its volume.
+/// The name of the volume.
 const VOLUME: &str = "exaforge";
 
-/// How large everything is.
+/// The sizes and limits of the cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Bytes of each server's device.
@@ -33,11 +33,11 @@ pub struct Sizes {
     /// Bytes of the volume.
     pub volume: u64,
     pub limits: Limits,
-    /// Seconds until a lost server's copies are made anew.
+    /// Seconds until the copies of a lost server are rebuilt.
     pub rebuild_after: u32,
 }
 
-/// It is taken down with this value; its files stay.
+/// The cluster. It is taken down when this is dropped; its files stay.
 pub struct Stand {
     folder: PathBuf,
     local: Local,
@@ -47,7 +47,7 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Deploys it.
+    /// Deploys the cluster.
     pub fn new(folder: &Path, sizes: &Sizes) -> Result<Stand> {
         let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let mut hosts = Vec::new();
@@ -85,7 +85,7 @@ impl Stand {
         Ok(stand)
     }
 
-    /// What the MDM says.
+    /// Asks the MDM for the status.
     pub fn status(&self) -> Result<Report> {
         status::ask(&self.target)
     }
@@ -103,18 +103,18 @@ impl Stand {
         self.groups[number - 1].add(self.process(number, "sds")?.pid)
     }
 
-    /// What runs on a server.
+    /// Returns the roles that run on a server.
     fn roles(&self, number: usize) -> &'static [&'static str] {
         if self.host(number).mdm.is_some() { &["sds", "mdm"] } else { &["sds"] }
     }
 
-    /// Cuts a server's power.
+    /// Kills all processes of a server with SIGKILL.
     pub fn kill(&self, number: usize) -> Result<()> {
         let kill = |role: &&str| self.process(number, role)?.signal(Signal::KILL).map(drop);
         self.roles(number).iter().try_for_each(kill)
     }
 
-    /// Ends a data server in order; one that was removed may have ended by itself.
+    /// Ends a data server in an orderly way. One that was removed may have ended by itself.
     pub fn end(&self, number: usize) -> Result<()> {
         if let Ok(process) = self.process(number, "sds") {
             process.signal(Signal::TERM)?;
@@ -123,7 +123,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Starts what runs on a server again; with `empty`, with a new disk.
+    /// Restarts the roles of a server; with `empty`, on a new disk.
     pub fn start(&self, number: usize, empty: bool) -> Result<()> {
         for role in self.roles(number) {
             let before = self.process(number, role).ok();
@@ -145,7 +145,7 @@ impl Stand {
         &self.local.topology.hosts[number - 1]
     }
 
-    /// Pulls a server's cable, or puts it in again.
+    /// Takes a server's network link down, or up again.
     pub fn cable(&self, number: usize, there: bool) -> Result<()> {
         let state = if there { "up" } else { "down" };
         ip(&["-n", &self.local.space(self.host(number)), "link", "set", "eth0", state]).map(drop)

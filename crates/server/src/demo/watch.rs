@@ -1,4 +1,4 @@
-//! What happens while phases run, sample by sample: requests, their latency, and how well the data is protected.
+//! Samples the cluster while phases run: requests, their latency, and how much data is protected.
 
 use crate::admin::Admin;
 use crate::bench::interrupt;
@@ -15,26 +15,26 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often everything is looked at.
+/// Time between two samples.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// One look.
+/// One sample.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Sample {
-    /// Since the beginning.
+    /// Time since the start of the watch.
     pub seconds: f64,
     pub bytes_per_second: f64,
     pub requests_per_second: f64,
-    /// Of requests that were answered since the last look; 0 when there were none.
+    /// Mean latency of the requests answered since the last sample; 0 if there were none.
     pub latency_ms: f64,
     pub protected_bytes: u64,
     pub degraded_bytes: u64,
     pub failed_bytes: u64,
-    /// Copied for rebuild and rebalance.
+    /// Bytes copied for rebuild and rebalance.
     pub moved_bytes_per_second: f64,
 }
 
-/// What is loaded now.
+/// The present load.
 #[derive(Default)]
 struct Loaded {
     counters: Vec<Arc<Counters>>,
@@ -43,7 +43,7 @@ struct Loaded {
     waited: u64,
 }
 
-/// A thread that looks.
+/// The sampling thread.
 pub struct Watch {
     begin: Instant,
     stop: Arc<AtomicBool>,
@@ -53,7 +53,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins.
+    /// Starts the thread.
     pub fn start(target: &Target) -> Watch {
         let (stop, loaded) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
         let (begin, moved) = (Instant::now(), Arc::new(AtomicU64::new(0)));
@@ -63,40 +63,40 @@ impl Watch {
         Watch { begin, stop, loaded, moved, thread }
     }
 
-    /// Seconds since the beginning.
+    /// Returns the seconds since the start.
     pub fn now(&self) -> f64 {
         self.begin.elapsed().as_secs_f64()
     }
 
-    /// Bytes that servers have copied to others so far.
+    /// Returns the bytes that servers have copied to each other so far.
     pub fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Looks at these counters from now on; requests have so many bytes.
+    /// Samples these counters from now on; a request has `block` bytes.
     pub fn load(&self, counters: Vec<Arc<Counters>>, block: u64) {
         *self.loaded.lock().expect("no thread panics with it") =
             Loaded { counters, block, ..Loaded::default() };
     }
 
-    /// Requests that were answered under the present load.
+    /// Returns the number of requests answered under the present load.
     pub fn answered(&self) -> u64 {
         let loaded = self.loaded.lock().expect("no thread panics with it");
         loaded.counters.iter().map(|c| c.answered().iter().sum::<u64>()).sum()
     }
 
-    /// Ends; all samples.
+    /// Stops the thread and returns all samples.
     pub fn end(self) -> Vec<Sample> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
     }
 }
 
-/// What the looking thread has for itself.
+/// The state of the sampling thread.
 struct Look {
-    /// What all servers have copied.
+    /// Bytes that all servers have copied.
     moved: Arc<AtomicU64>,
-    /// What each device had copied when it was looked at last: a new process counts from 0.
+    /// Bytes that each device had copied at the last sample. A new process counts from 0.
     before: BTreeMap<u32, u64>,
 }
 
@@ -130,7 +130,7 @@ impl Look {
         samples
     }
 
-    /// What has been copied since the last look.
+    /// Returns the bytes copied since the last sample.
     fn moved(&mut self, report: &Report) -> u64 {
         let mut moved = 0;
         for device in report.sds.iter().flat_map(|s| &s.devices) {
@@ -153,8 +153,8 @@ fn requests(sample: &mut Sample, loaded: &mut Loaded, passed: f64) {
     (loaded.answered, loaded.waited) = (answered, waited);
 }
 
-/// Waits until an MDM shows a server as up, or as down; how long that took. All MDMs are asked side by side: one that
-/// is cut off must not hide what the others know.
+/// Waits until an MDM reports a server as up, or as down, and returns the time that took. All MDMs
+/// are asked in parallel, so that an unreachable one does not hide what the others know.
 pub fn until(target: &Target, server: &str, state: UpDown, limit: Duration) -> Result<Duration> {
     let (begin, over) = (Instant::now(), Arc::new(AtomicBool::new(false)));
     let (tell, seen) = sync_channel(target.mdm.len());

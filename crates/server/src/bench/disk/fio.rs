@@ -1,4 +1,4 @@
-//! The disk alone: fio on a plain file beside the cluster, past the page cache, durable when it writes.
+//! The disk alone: fio on a plain file next to the cluster, with direct I/O and durable writes.
 
 use super::rows::Load;
 use crate::bench::interrupt;
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long fio loads before it counts, as we do.
+/// fio's warm-up before it counts, as long as ours.
 const WARM_UP: &str = "--ramp_time=700ms";
 const PIECE: u64 = 1 << 20;
 
-/// A file that is written all over, gone with this value.
+/// A file that is written completely. It is removed when this is dropped.
 pub struct RawFile {
     path: PathBuf,
     bytes: u64,
@@ -25,13 +25,13 @@ impl Drop for RawFile {
     }
 }
 
-/// True when fio can be run.
+/// Returns true if fio can be run.
 pub fn is_there() -> bool {
     Command::new("fio").arg("--version").output().is_ok_and(|o| o.status.success())
 }
 
 impl RawFile {
-    /// Writes a file of `bytes` into a folder.
+    /// Creates the file with `bytes` bytes in a folder.
     pub fn new(folder: &Path, bytes: u64) -> Result<RawFile> {
         let _line = Line::new("writing fio's file");
         let path = folder.join(format!(".gabion-bench-{}-raw", std::process::id()));
@@ -48,7 +48,7 @@ impl RawFile {
         Ok(file)
     }
 
-    /// Operations per second of a load.
+    /// Returns fio's operations per second with a load.
     pub fn rate(&self, title: &str, load: &Load, window: Duration) -> Result<f64> {
         let _line = Line::new(title);
         let mut command = Command::new("fio");
@@ -72,7 +72,7 @@ impl RawFile {
 }
 
 fn rate(text: &str, writes: bool) -> Result<f64> {
-    // Its notices come before the document, on the same stream.
+    // fio prints notices before the report, on the same stream.
     let report: serde_json::Value = serde_json::from_str(&text[text.find('{').unwrap_or(0)..])
         .context("fio's report is no JSON")?;
     let side = if writes { "write" } else { "read" };

@@ -1,46 +1,46 @@
-//! What `bench disk` measures, and what each row must reach.
+//! The loads and rows of `bench disk`, and the bound of each row.
 
 use crate::bench::drive::Work;
 use crate::bench::load::Data;
 use crate::bench::ratio::rows::Target;
 use crate::bench::workload::Workload;
 
-/// A load, as Gabion and as fio know it.
+/// A load, as Gabion and as fio describe it.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Its name here.
+    /// The name of the load.
     pub name: &'static str,
-    /// For Gabion.
+    /// The load for Gabion.
     pub work: Work,
-    /// fio's word for it.
+    /// fio's name for the pattern.
     pub fio: &'static str,
-    /// Durable when it ends.
+    /// The load writes, so its answers are durable.
     pub writes: bool,
 }
 
-/// How a row comes out of what was measured.
+/// The computation of a row's figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The rate of this load over fio's.
     Rate(&'static str),
-    /// The processes' time of this load, less that with NULL devices.
+    /// The processor time of this load, minus that with NULL devices.
     Cpu(&'static str),
-    /// The latency on full devices over that on half full ones.
+    /// The latency on almost full devices over that on half full ones.
     Full,
 }
 
 /// One promise.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Its name.
+    /// The name of the row.
     pub name: &'static str,
-    /// What it is.
+    /// A description for people.
     pub title: &'static str,
-    /// What its figures are in.
+    /// The unit of its figures.
     pub unit: &'static str,
-    /// How it is taken.
+    /// How its figure is computed.
     pub kind: Kind,
-    /// What it must reach.
+    /// The bound that it must meet.
     pub target: Target,
 }
 
@@ -63,7 +63,7 @@ pub const LOADS: [Load; 4] = [
     load("seq-read", "read", Workload::Read, base::UNIT, 8),
 ];
 
-/// What devices are loaded with that differ in how full they are.
+/// The load for devices with different fill levels.
 pub const OVERWRITE: Work = LOADS[0].work;
 
 const fn row(

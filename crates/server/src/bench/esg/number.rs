@@ -1,6 +1,6 @@
-//! Numbers and words as an HTML page shows them.
+//! Numbers and text as an HTML page shows them.
 
-/// Three digits and a unit's prefix: `31.0 M`, `240 K`, `83.3`, `1.72`.
+/// Formats a number with three digits and a prefix: `31.0 M`, `240 K`, `83.3`, `1.72`.
 pub fn short(n: f64) -> String {
     let (n, prefix) = match n.abs() {
         a if a >= 999.5e3 => (n / 1e6, " M"),
@@ -16,7 +16,7 @@ pub fn short(n: f64) -> String {
     format!("{n:.digits$}{prefix}")
 }
 
-/// A round number at an axis: `20 K`, `0.5`.
+/// Formats a round number for an axis: `20 K`, `0.5`.
 pub fn tick(n: f64) -> String {
     let text = short(n);
     let (digits, prefix) = text.split_once(' ').unwrap_or((&text, ""));
@@ -28,7 +28,7 @@ pub fn tick(n: f64) -> String {
     if prefix.is_empty() { digits.to_owned() } else { format!("{digits} {prefix}") }
 }
 
-/// Text that stands for itself in HTML.
+/// Escapes text for HTML.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! `report.html`: one file that needs no other, in light and dark.
+//! `report.html`: one self-contained file, with light and dark styles.
 
 use super::number::{escape, short};
 use super::plot::{Plot, Series};
@@ -31,7 +31,7 @@ td:first-child, th:first-child { text-align: left; }
 .unit, .soft { color: var(--soft); font-size: 0.86rem; }
 ";
 
-/// What of a point a plot shows.
+/// The figure of a point that a plot shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Measure {
     Total,
@@ -86,7 +86,7 @@ impl Measure {
 }
 
 impl Report {
-    /// The page.
+    /// Returns the page.
     pub fn html(&self) -> String {
         let mut out = format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -144,7 +144,7 @@ impl Report {
         )
     }
 
-    /// The layouts, in the order in which they were measured.
+    /// Returns the names of the layouts, in the order of measurement.
     fn layouts(&self) -> Vec<&str> {
         let mut all: Vec<&str> = Vec::new();
         for p in &self.scaling {
@@ -192,7 +192,8 @@ impl Report {
         }
     }
 
-    /// One node, as far as one can be told from the smallest cluster.
+    /// Returns the figures per node in the smallest cluster, next to the published ones for one
+    /// host.
     fn one_node(&self) -> String {
         let mut out = format!(
             "<h2>One node</h2>\n<div class=\"scroll\">\n<table>\n\
@@ -225,7 +226,7 @@ impl Report {
         out
     }
 
-    /// Whether our cost grows faster than the floor's.
+    /// Plots Gabion's cost over the floor's: a rising line means that Gabion's cost grows faster.
     fn growth(&self) -> String {
         let mut out = String::new();
         for kind in Kind::ALL {
@@ -342,7 +343,7 @@ mod tests {
                 + html.matches(&format!("<{tag} ")).count();
             assert_eq!(open, html.matches(&format!("</{tag}>")).count(), "{tag}");
         }
-        // Three measures and one ratio, of two workloads.
+        // Three measures and one ratio, each for two workloads.
         assert_eq!(html.matches("role=\"img\"").count(), 8);
     }
 }

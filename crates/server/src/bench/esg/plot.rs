@@ -1,5 +1,5 @@
-//! A plot as SVG, and the same figures as a table: text that stands in an HTML page and needs nothing
-//! else. Colours come from the page's style sheet by class, so they suit light and dark.
+//! A plot as SVG, and the same figures as a table, for a self-contained HTML page. Colours come
+//! from the page's style sheet by class, so they suit light and dark.
 
 use super::number::{escape, short, tick};
 use std::fmt::Write;
@@ -10,32 +10,32 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 52.0;
-/// Labels of the lower axis that are closer than this would run into each other.
+/// Labels of the horizontal axis that are closer than this would overlap.
 const LABEL_GAP: f64 = 30.0;
 
-/// A line.
+/// A line of the plot.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Series {
     pub name: String,
-    /// Its colour and its mark, a number of the style sheet.
+    /// Number of its colour in the style sheet; also selects the shape of its markers.
     pub colour: usize,
-    /// Drawn with gaps: what is not Gabion.
+    /// Drawn dashed: a line that is not Gabion's.
     pub dashed: bool,
-    /// From left to right; what was not measured is missing.
+    /// From left to right; points that were not measured are missing.
     pub points: Vec<(f64, f64)>,
 }
 
-/// A plot over logarithmic axes: what doubles is as far from its half everywhere.
+/// A plot with logarithmic axes: equal ratios have equal distances.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plot {
     pub title: String,
-    /// What the axes show, with the unit.
+    /// Titles of the axes, with units.
     pub x: String,
     pub y: String,
     pub series: Vec<Series>,
 }
 
-/// From values to places.
+/// Maps values to coordinates.
 struct Scale {
     low: f64,
     high: f64,
@@ -51,7 +51,7 @@ impl Scale {
 }
 
 impl Plot {
-    /// All places on the lower axis, each once.
+    /// Returns all positions on the horizontal axis, each once.
     fn columns(&self) -> Vec<f64> {
         let mut all: Vec<f64> = self.all().map(|p| p.0).collect();
         all.sort_by(f64::total_cmp);
@@ -59,7 +59,7 @@ impl Plot {
         all
     }
 
-    /// Points that a logarithmic axis can show.
+    /// Returns the points that a logarithmic axis can show.
     fn all(&self) -> impl Iterator<Item = (f64, f64)> {
         self.series.iter().flat_map(|s| &s.points).copied().filter(|p| p.0 > 0.0 && p.1 > 0.0)
     }
@@ -78,7 +78,7 @@ impl Plot {
         (x, Scale { low, high, from: HEIGHT - BOTTOM, to: TOP })
     }
 
-    /// The drawing.
+    /// Returns the drawing.
     pub fn svg(&self) -> String {
         let (x, y) = self.scales();
         let mut out = format!(
@@ -131,7 +131,7 @@ impl Plot {
         out + "</svg>\n"
     }
 
-    /// Which line is which.
+    /// Returns the legend.
     pub fn legend(&self) -> String {
         let mut out = "<p class=\"legend\">".to_owned();
         for series in &self.series {
@@ -147,7 +147,8 @@ impl Plot {
         out + "</p>\n"
     }
 
-    /// The figures that the drawing shows, one line for each place on the lower axis.
+    /// Returns the plotted figures as a table, with one row for each position on the horizontal
+    /// axis.
     pub fn table(&self) -> String {
         let mut out = format!("<table>\n<tr><th>{}</th>", escape(&self.x));
         for series in &self.series {
@@ -194,7 +195,7 @@ impl Series {
     }
 }
 
-/// A mark whose shape tells colours apart for those who can't see them; a dashed line's is hollow.
+/// Draws a marker. Its shape also tells the colours apart; that of a dashed line is hollow.
 fn mark(colour: usize, hollow: bool, (x, y): (f64, f64), tip: &str) -> String {
     let shape = match colour % 3 {
         0 => format!("M{:.1} {:.1}h8v8h-8z", x - 4.0, y - 4.0),
@@ -207,7 +208,7 @@ fn mark(colour: usize, hollow: bool, (x, y): (f64, f64), tip: &str) -> String {
     format!("<path class=\"mark c{colour}{hollow}\" d=\"{shape}\">{title}</path>")
 }
 
-/// 1, 2 and 5 times powers of ten, from one to the other; powers of ten only, where those are many.
+/// Returns 1, 2 and 5 times powers of ten in a range; only powers of ten if these are many.
 fn steps(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let factors: &[f64] = if last - first > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -215,13 +216,13 @@ fn steps(low: f64, high: f64) -> Vec<f64> {
     all.filter(|n| (low * 0.999..=high * 1.001).contains(n)).collect()
 }
 
-/// The nearest of 1, 2 and 5 times a power of ten that is not above.
+/// Returns the largest of 1, 2 and 5 times a power of ten that is not above `n`.
 fn step_below(n: f64) -> f64 {
     let power = 10f64.powi(n.log10().floor() as i32);
     [5.0, 2.0].into_iter().map(|f| f * power).find(|s| *s <= n).unwrap_or(power)
 }
 
-/// The nearest that is above.
+/// Returns the smallest of these that is above `n`.
 fn step_above(n: f64) -> f64 {
     let power = 10f64.powi(n.log10().floor() as i32);
     [2.0, 5.0].into_iter().map(|f| f * power).find(|s| *s > n).unwrap_or(10.0 * power)
@@ -246,7 +247,7 @@ mod tests {
         }
     }
 
-    /// All numbers of attributes that place something.
+    /// Returns the values of an attribute that positions elements.
     fn places(svg: &str, attribute: &str) -> Vec<f64> {
         let key = format!(" {attribute}=\"");
         let texts = svg.split(&key).skip(1).filter_map(|rest| rest.split('"').next());

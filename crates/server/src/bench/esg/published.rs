@@ -1,25 +1,25 @@
-//! What ESG Lab published about ScaleIO in 2015: hosts with 20 cores of 2.8 GHz, each a data server
-//! and a client at once, 4 KiB at random places.
+//! The figures that ESG Lab published about ScaleIO in 2015: hosts with 20 cores of 2.8 GHz, each a
+//! data server and a client at once, 4 KiB at random offsets.
 
 use serde::Serialize;
 
-/// Cores of each host, and their clock.
+/// Cores of each host.
 pub const CORES: f64 = 20.0;
 /// IOPS of one host with NULL devices, reads.
 pub const NULL_DEVICE: f64 = 240e3;
-/// The same with one PCIe flash card.
+/// IOPS of one host with one PCIe flash card, reads.
 pub const FLASH_CARD: f64 = 220e3;
-/// All reads of 128 hosts.
+/// IOPS of 128 hosts together, reads.
 const READS_AT_128: f64 = 31e6;
-/// All reads and writes of 128 hosts, 70/30; and per host with fewer.
+/// IOPS with 70 % reads: of 128 hosts together, and per host with fewer hosts.
 const MIXED_AT_128: f64 = 23.7e6;
 const MIXED: f64 = 220e3;
-/// The sizes that were measured.
+/// The numbers of hosts that were measured.
 pub const NODES: [u32; 4] = [3, 32, 64, 128];
-/// Microseconds of processor time per read: 20 cores do 240 K of them.
+/// Microseconds of processor time per read, as 20 cores do 240 K reads per second.
 pub const CPU_US_PER_READ: f64 = CORES * 1e6 / NULL_DEVICE;
 
-/// What is done to the volume.
+/// The workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -30,10 +30,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Both.
+    /// Both workloads.
     pub const ALL: [Kind; 2] = [Kind::Read, Kind::Mixed];
 
-    /// For people.
+    /// Returns the description for people.
     pub fn title(self) -> &'static str {
         match self {
             Kind::Read => "100 % read",
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// In names.
+    /// Returns the name of the workload in row names.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Read => "read",
@@ -50,8 +50,9 @@ impl Kind {
     }
 }
 
-/// What so many hosts did in all. At 128 that is the published sum; below, "linear" and "about 220 K per
-/// node" are what is published, so those are products; `None` for a size that was not measured.
+/// Returns the IOPS of this number of hosts together. For 128 the sum was published. For fewer, the
+/// publication says "linear" and "about 220 K per node", so the result is a product. `None` for a
+/// number that was not measured.
 pub fn iops(kind: Kind, nodes: u32) -> Option<f64> {
     let n = f64::from(nodes);
     match (kind, nodes) {
@@ -63,7 +64,7 @@ pub fn iops(kind: Kind, nodes: u32) -> Option<f64> {
     }
 }
 
-/// Processor time per I/O, in microseconds, if one believes that all cores were busy.
+/// Returns the processor time per I/O in microseconds, on the assumption that all cores were busy.
 pub fn cpu_us(kind: Kind, nodes: u32) -> Option<f64> {
     Some(CORES * 1e6 * f64::from(nodes) / iops(kind, nodes)?)
 }

@@ -1,4 +1,4 @@
-//! What the experiment has measured, in the shape of `report.json`.
+//! The results of the experiment, in the format of `report.json`.
 
 use super::published::{self, Kind};
 use crate::bench::figures::Figures;
@@ -19,13 +19,13 @@ pub struct Report {
     pub depth_per_sds: u32,
     pub published: Published,
     pub scaling: Vec<Point>,
-    /// Not measured: what a host with the published cores would do at our processor time per I/O.
+    /// Not measured: the IOPS of a host with the published cores at our processor time per I/O.
     pub arithmetic: Vec<Arithmetic>,
-    /// What the method can't show.
+    /// Explanations of what the method can't show.
     pub limits: Vec<String>,
 }
 
-/// The published figures that are no function of the number of nodes.
+/// The published figures that don't depend on the number of nodes.
 #[derive(Debug, Serialize)]
 pub struct Published {
     pub cores_per_node: f64,
@@ -34,7 +34,7 @@ pub struct Published {
     pub cpu_us_per_read: f64,
 }
 
-/// One size, one workload, one layout.
+/// The results for one size, workload and layout.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
     pub nodes: u32,
@@ -43,14 +43,14 @@ pub struct Point {
     pub sds_per_process: u32,
     /// Processes of data servers.
     pub processes: u32,
-    /// Requests under way, at all nodes together.
+    /// Requests in flight, at all nodes together.
     pub depth: u32,
     #[serde(flatten)]
     pub measured: Option<Measured>,
     pub published_iops: Option<f64>,
     pub published_iops_per_node: Option<f64>,
     pub published_cpu_us_per_io: Option<f64>,
-    /// Why it was not measured.
+    /// Why the point was not measured.
     pub note: Option<String>,
 }
 
@@ -59,34 +59,35 @@ pub struct Point {
 pub struct Measured {
     pub iops: f64,
     pub iops_per_node: f64,
-    /// Of all processes that take part.
+    /// Processor time of all participating processes.
     pub cpu_us_per_io: f64,
-    /// Of the whole machine.
+    /// Busy time of the whole machine.
     pub machine_us_per_io: f64,
     pub latency_p50_us: f64,
     pub latency_p99_us: f64,
-    /// Percent of the cores' time that the host of this virtual machine gave to others.
+    /// Percentage of the cores' time that the host of this virtual machine gave to others.
     pub steal_percent: f64,
     pub floor_iops: f64,
     pub floor_us_per_io: f64,
     pub floor_machine_us_per_io: f64,
-    /// Processor time of Gabion over the floor's beside it: the median, the lowest and the highest.
+    /// Processor time of Gabion over that of the adjacent floors: the median; the lowest and the
+    /// highest.
     pub ratio: f64,
     pub ratio_spread: [f64; 2],
 }
 
-/// A product of a measured and a published figure.
+/// A figure computed from a measured and a published one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Arithmetic {
     pub nodes: u32,
     pub workload: Kind,
     pub layout: String,
-    /// What was multiplied.
+    /// How the figure is computed.
     pub formula: &'static str,
     pub iops_per_node: f64,
 }
 
-/// Where it was measured.
+/// The machine of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     pub cores: usize,
@@ -94,14 +95,14 @@ pub struct Machine {
     pub virtual_machine: bool,
     pub memory_bytes: u64,
     pub kernel: String,
-    /// Programs that wanted a core when the measurement began: 1, 5 and 15 minutes.
+    /// Load average over 1, 5 and 15 minutes when the measurement began.
     pub load_average: String,
     /// How Gabion talks to the kernel.
     pub backend: String,
 }
 
 impl Measured {
-    /// Of some rounds.
+    /// Computes the medians of some rounds.
     pub fn of(taken: &Rounds<Figures>, nodes: u32) -> Measured {
         let ratio: Spread = taken.ratio(|f| f.process_us_per_io);
         let iops = taken.ours(|f| f.iops);
@@ -123,7 +124,7 @@ impl Measured {
 }
 
 impl Point {
-    /// A point that is not measured yet.
+    /// Creates a point that is not measured yet.
     pub fn new(layout: Layout, name: &str, kind: Kind, depth: u32) -> Point {
         let nodes = layout.servers;
         let published_iops = published::iops(kind, nodes);
@@ -142,7 +143,7 @@ impl Point {
         }
     }
 
-    /// One line for people.
+    /// Returns the point as one line for people.
     pub fn line(&self) -> String {
         let start = format!("{:>5} {:<6} {:<12}", self.nodes, self.workload.name(), self.layout);
         match &self.measured {
@@ -160,7 +161,7 @@ impl Point {
         }
     }
 
-    /// What stands above the lines.
+    /// Returns the header of these lines.
     pub fn head() -> String {
         format!(
             "{:>5} {:<6} {:<12} {:>9} {:>9} {:>9} {:>9} {:>6} (spread)",
@@ -170,7 +171,7 @@ impl Point {
 }
 
 impl Arithmetic {
-    /// What follows from the points that were measured.
+    /// Computes the figures for the points that were measured.
     pub fn of(points: &[Point]) -> Vec<Arithmetic> {
         let with = points.iter().filter_map(|p| Some((p, p.measured.as_ref()?)));
         with.map(|(p, m)| Arithmetic {
@@ -185,7 +186,7 @@ impl Arithmetic {
 }
 
 impl Published {
-    /// As published.
+    /// Returns the published figures.
     pub fn new() -> Published {
         Published {
             cores_per_node: published::CORES,
@@ -197,7 +198,7 @@ impl Published {
 }
 
 impl Machine {
-    /// This one, now. What the kernel doesn't tell is empty.
+    /// Describes this machine. Values that the kernel does not report are empty.
     pub fn this(backend: rt::Backend) -> Machine {
         let read = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
         let cpu = read("/proc/cpuinfo");
@@ -219,7 +220,7 @@ impl Machine {
     }
 }
 
-/// What one machine can't show, and how the figures are to be read.
+/// Returns explanations of what one machine can't show, and of how to read the figures.
 pub fn limits(machine: &Machine) -> Vec<String> {
     let cores = machine.cores;
     vec![
@@ -264,7 +265,7 @@ pub mod tests {
     use super::*;
     use crate::bench::figures::sample;
 
-    /// A report of two sizes in two layouts, one of which was not measured.
+    /// A report of two sizes in two layouts, with one point that was not measured.
     pub fn example() -> Report {
         let taken =
             Rounds::take(1, |_| Ok(sample(600e3, 2.0)), |_| Ok(sample(300e3, 3.0))).unwrap();
@@ -301,7 +302,7 @@ pub mod tests {
         }
     }
 
-    /// The published shape. Only additions may change this test.
+    /// The published format. This test may only be extended.
     #[test]
     fn the_published_fields_are_all_there() {
         let report = example();

@@ -1,4 +1,4 @@
-//! The floor's client: keeps a number of requests under way, on a thread of its own.
+//! The floor's client: keeps a fixed number of requests in flight, on its own thread.
 
 use super::mesh::{Mesh, Part, Stopper};
 use super::stream::Head;
@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// A client that does not run yet.
+/// A client before its start.
 pub struct Client {
     mesh: Mesh,
     connections: usize,
     floor: Floor,
 }
 
-/// A client at work.
+/// A running client.
 pub struct Load {
-    /// What it has done so far.
+    /// Its results so far.
     pub counters: Arc<Counters>,
     stop: Stopper,
     thread: JoinHandle<Result<Tally>>,
@@ -29,27 +29,27 @@ struct Requests {
     floor: Floor,
     connections: usize,
     clock: Instant,
-    /// The kind of the request in each slot, and when it began.
+    /// Type of the request in each slot, and its start in nanoseconds.
     slots: Vec<(Frame, u64)>,
     counters: Arc<Counters>,
     tally: Tally,
 }
 
 impl Client {
-    /// A client without connections.
+    /// Creates a client without connections.
     pub fn new(floor: &Floor) -> Result<Client> {
         let mesh = Mesh::new(u64::from(super::CLIENT), floor.block as usize, floor.spin)?;
         Ok(Client { mesh, connections: 0, floor: *floor })
     }
 
-    /// Takes over a connection to a server.
+    /// Adds a connection to a server.
     pub fn add(&mut self, socket: TcpStream) -> Result<()> {
         self.mesh.add(socket, 0)?;
         self.connections += 1;
         Ok(())
     }
 
-    /// Begins.
+    /// Starts the client.
     pub fn start(mut self) -> Result<Load> {
         let (counters, stop) = (Arc::new(Counters::default()), self.mesh.stopper()?);
         let mut requests = Requests {
@@ -76,7 +76,7 @@ impl Client {
 }
 
 impl Load {
-    /// An error when the client has ended.
+    /// Returns an error if the client has ended.
     pub fn check(&self) -> Result<()> {
         if self.thread.is_finished() {
             bail!("a server of the floor has ended before its time; its message is above");
@@ -84,7 +84,7 @@ impl Load {
         Ok(())
     }
 
-    /// Stops; the latencies that were recorded.
+    /// Stops the client and returns the recorded latencies.
     pub fn end(self) -> Result<Tally> {
         self.stop.stop();
         match self.thread.join() {
@@ -126,7 +126,7 @@ impl Part for Requests {
     fn frame(&mut self, mesh: &mut Mesh, _stream: usize, head: Head, _at: usize) {
         let now = self.now();
         if self.floor.pattern == Pattern::Stream {
-            // Nobody has asked, so the time since the last one is all there is.
+            // There are no requests, so the time since the last frame counts as latency.
             let since = std::mem::replace(&mut self.slots[0].1, now);
             return self.counters.count(Side::Read, now - since, &mut self.tally);
         }

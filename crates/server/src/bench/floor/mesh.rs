@@ -1,4 +1,5 @@
-//! One process of the floor: an epoll loop over the connections of one client or several servers.
+//! One process of the floor: an epoll loop over the connections of one client or of several
+//! servers.
 
 use super::stream::{Gather, Head, Stream};
 use anyhow::Result;
@@ -13,45 +14,46 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What payloads are copied into and out of, per process.
+/// Bytes of memory per process that payloads are copied into and out of.
 const STORE: usize = 16 << 20;
-/// What one receive takes at most: what stays in a core's cache.
+/// The largest receive: an amount that stays in a core's cache.
 const INPUT: usize = 256 << 10;
-/// Payloads begin at multiples of that, as a careful implementation's do: the kernel copies them faster.
+/// Payloads begin at multiples of this, as in a careful implementation: the kernel copies them
+/// faster.
 const PAGE: usize = 4096;
 /// The event that ends the loop.
 const STOP: u64 = u64::MAX;
 
-/// What a process does with frames.
+/// The frame handling of a client or of servers.
 pub trait Part {
-    /// True when the payload of such a frame goes into the store.
+    /// Returns true if the payload of this frame goes into the store.
     fn keeps(&self, head: &Head) -> bool;
 
-    /// A frame has come; its payload, if it is kept, lies at `at`.
+    /// Handles a frame. Its payload, if it is kept, is in the store at `at`.
     fn frame(&mut self, mesh: &mut Mesh, stream: usize, head: Head, at: usize);
 
-    /// All that was queued on a stream is out, or the socket takes no more.
+    /// Called when all queued frames of a stream are sent, or the socket takes no more.
     fn flushed(&mut self, _mesh: &mut Mesh, _stream: usize) {}
 }
 
-/// The process.
+/// The loop of a process and its connections.
 pub struct Mesh {
     epoll: OwnedFd,
     streams: Vec<Stream>,
     dirty: Vec<usize>,
     store: Store,
     gather: Gather,
-    /// Held, so that the loop's end doesn't depend on who stops it.
+    /// Held here, so that the descriptor outlives the stopper.
     stop: Option<Arc<OwnedFd>>,
-    /// Draws places in the store, and whom to ask.
+    /// Draws offsets in the store, and servers to send to.
     pub prng: Prng,
     spin: Option<Spin>,
 }
 
-/// What payloads are copied into and out of.
+/// The memory that payloads are copied into and out of.
 struct Store {
     bytes: Vec<u8>,
-    /// Where the first block begins.
+    /// Offset of the first block.
     start: usize,
     block: usize,
     blocks: u64,
@@ -70,19 +72,20 @@ impl Store {
     }
 }
 
-/// Ends a loop from another thread. No timeout does: a timer that is set for each sleep is not free.
+/// Stops a loop from another thread. The loop has no timeout, because setting a timer for each
+/// sleep has a cost.
 #[derive(Clone)]
 pub struct Stopper(Arc<OwnedFd>);
 
 impl Stopper {
-    /// Ends the loop.
+    /// Stops the loop.
     pub fn stop(&self) {
-        // A counter that is full has woken the loop before.
+        // A full counter has already woken the loop.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
 
-/// The same adaptive polling as that of `rt`'s shard: for a while after the last event, as long as
+/// Adaptive polling as in `rt`'s shard: the loop polls for a while after the last event, as long as
 /// that finds something.
 struct Spin {
     trust: u32,
@@ -106,7 +109,7 @@ impl Spin {
 }
 
 impl Mesh {
-    /// A process whose payloads are `block` bytes long.
+    /// Creates a process whose payloads have `block` bytes.
     pub fn new(seed: u64, block: usize, spin: bool) -> Result<Mesh> {
         let start = Spin { trust: Spin::TRUST / 2, waits: 0, last: Instant::now() };
         Ok(Mesh {
@@ -121,7 +124,7 @@ impl Mesh {
         })
     }
 
-    /// Takes over a connection of one server of this process; returns its index.
+    /// Adds a connection of one server in this process and returns its index.
     pub fn add(&mut self, socket: TcpStream, owner: u32) -> Result<usize> {
         let index = self.streams.len();
         epoll::add(&self.epoll, &socket, EventData::new_u64(index as u64), EventFlags::IN)?;
@@ -129,7 +132,7 @@ impl Mesh {
         Ok(index)
     }
 
-    /// What ends this loop before a connection does.
+    /// Returns a handle that stops this loop before a connection ends.
     pub fn stopper(&mut self) -> Result<Stopper> {
         let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         epoll::add(&self.epoll, &fd, EventData::new_u64(STOP), EventFlags::IN)?;
@@ -137,17 +140,17 @@ impl Mesh {
         Ok(Stopper(fd))
     }
 
-    /// Which server of this process a connection belongs to.
+    /// Returns the server in this process that a connection belongs to.
     pub fn owner(&self, stream: usize) -> u32 {
         self.streams[stream].owner
     }
 
-    /// Frames that wait on a stream.
+    /// Returns the number of unsent frames of a stream.
     pub fn queued(&self, stream: usize) -> usize {
         self.streams[stream].queued()
     }
 
-    /// Queues a frame.
+    /// Queues a frame on a stream.
     pub fn push(&mut self, to: usize, head: Head, at: usize) {
         self.streams[to].push(head, at);
         if !std::mem::replace(&mut self.streams[to].dirty, true) {
@@ -155,12 +158,12 @@ impl Mesh {
         }
     }
 
-    /// A place in the store for one payload.
+    /// Draws an offset in the store for one payload.
     pub fn place(&mut self) -> usize {
         self.store.place(&mut self.prng)
     }
 
-    /// Works until it is stopped or a connection ends.
+    /// Runs until it is stopped or a connection ends.
     pub fn run(&mut self, part: &mut impl Part) -> Result<()> {
         let (mut events, mut input) = (Vec::with_capacity(256), vec![0; INPUT]);
         let mut flushing = Vec::new();
@@ -216,7 +219,7 @@ impl Mesh {
                     spin.trust = spin.trust.saturating_sub(1);
                     break;
                 }
-                // Whoever works for us may need this very core.
+                // The process that sends our next frame may need this very core.
                 std::thread::yield_now();
             }
         }
@@ -227,7 +230,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Receives once; false when the other side is gone.
+    /// Receives once. Returns false when the other side has closed the connection.
     fn receive(&mut self, index: usize, input: &mut [u8], part: &mut impl Part) -> Result<bool> {
         let n = match recv(&self.streams[index].socket, &mut *input, RecvFlags::empty()) {
             Ok((_, 0)) => return Ok(false),
@@ -238,7 +241,7 @@ impl Mesh {
         let mut rest = &input[..n];
         while !rest.is_empty() {
             let Mesh { streams, store, prng, .. } = self;
-            // Drawn before the store is lent out; not used when the payload is not kept.
+            // Drawn before the store is borrowed; unused when the payload is not kept.
             let at = store.place(prng);
             let to = |head: &Head| (head.len > 0 && part.keeps(head)).then_some(at);
             if let Some((head, at)) = streams[index].next(&mut rest, &mut store.bytes, to) {

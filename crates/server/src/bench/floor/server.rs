@@ -1,5 +1,5 @@
-//! The floor's servers: one process runs several, each with a listening socket and connections of its
-//! own, on one loop.
+//! The floor's servers. One process runs several on one loop; each has its own listening socket and
+//! connections.
 
 use super::mesh::{Mesh, Part};
 use super::stream::Head;
@@ -10,28 +10,28 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
-/// Frames that a raw stream keeps queued.
+/// Frames that are kept queued on a connection of the pattern `stream`.
 const AHEAD: usize = 2;
 
-/// Options of one process.
+/// Options of one server process.
 #[derive(Args, Debug)]
 pub struct ServerArgs {
-    /// Its first server
+    /// Index of its first server
     #[arg(long)]
     first: u32,
-    /// How many servers it runs
+    /// Number of servers in this process
     #[arg(long)]
     count: u32,
-    /// Where all servers of all processes listen
+    /// Ports of all servers of all processes
     #[arg(long, value_delimiter = ',')]
     ports: Vec<u16>,
-    /// The client's connections to each server
+    /// Connections from the client to each server
     #[arg(long)]
     connections: u32,
-    /// Servers are connected with each other
+    /// Connect the servers with each other
     #[arg(long)]
     peers: bool,
-    /// Bytes of a payload
+    /// Bytes per payload
     #[arg(long)]
     block: u32,
     /// Poll for a while before sleeping
@@ -39,7 +39,7 @@ pub struct ServerArgs {
     spin: bool,
 }
 
-/// Streams by whom they lead to.
+/// The streams of one server, by the other side.
 #[derive(Default)]
 struct Server {
     peers: Vec<usize>,
@@ -50,7 +50,7 @@ struct Servers {
     first: u32,
     servers: Vec<Server>,
     block: u32,
-    /// Streams that are filled without being asked.
+    /// Streams that send without requests.
     endless: Vec<bool>,
 }
 
@@ -73,7 +73,7 @@ pub fn serve(args: &ServerArgs) -> Result<()> {
         }
         servers.servers.push(server);
     }
-    // The later servers and the client, in any order.
+    // The servers with higher indices and the client connect in any order.
     for (owner, (i, listener)) in mine.zip(&listeners).enumerate() {
         let later = if args.peers { total - 1 - i } else { 0 };
         for _ in 0..later + args.connections {
@@ -87,13 +87,13 @@ pub fn serve(args: &ServerArgs) -> Result<()> {
             }
         }
     }
-    // A connection that breaks is how a measurement ends, as well as how it fails: the client knows.
+    // Broken connections end a measurement, whether it succeeds or fails; the client knows which.
     let _ = mesh.run(&mut servers);
     Ok(())
 }
 
-/// Whoever measures may be killed before it has connected, or while nobody reads; then nothing else
-/// would tell.
+/// Makes the kernel kill this process with its parent. The parent may be killed before it has
+/// connected, or while no server reads from it; nothing else would end this process then.
 fn die_with_parent() -> Result<()> {
     let parent = getppid();
     set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -104,7 +104,7 @@ fn die_with_parent() -> Result<()> {
 }
 
 impl Servers {
-    /// Any server but this one.
+    /// Draws any other server and returns the stream to it.
     fn other(&self, mesh: &mut Mesh, owner: u32) -> usize {
         let (id, peers) = (self.first + owner, &self.servers[owner as usize].peers);
         let drawn = mesh.prng.below(peers.len() as u64 - 1) as u32;

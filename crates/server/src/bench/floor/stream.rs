@@ -1,7 +1,8 @@
 //! One connection of the floor: batches in, batches out, nothing in between.
 //!
-//! Payloads are taken out of the process's one receive buffer as they come, in pieces: into the store
-//! or to nowhere. So no connection has a buffer of its own, and what was received is still in cache.
+//! Payloads are taken out of the process's single receive buffer as they arrive, in pieces, and
+//! copied into the store or discarded. So no connection has its own buffer, and received data is
+//! still in the cache.
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -9,22 +10,23 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::TcpStream;
 
-/// As long as Gabion's own.
+/// Length of a head: the same as Gabion's.
 pub const HEAD: usize = 128;
-/// Heads and payloads that one system call takes.
+/// Heads and payloads per system call.
 const GATHER: usize = 512;
 
-/// The list of parts that the last system call had; kept for its memory only.
+/// The list of parts of the last system call, kept only to reuse its memory.
 #[derive(Default)]
 pub struct Gather(Vec<IoSlice<'static>>);
 
 impl Gather {
-    /// An empty list that may borrow for a shorter time.
+    /// Returns an empty list whose elements may have a shorter lifetime.
     fn take<'a>(&mut self) -> Vec<IoSlice<'a>> {
         std::mem::take(&mut self.0)
     }
 
-    /// Keeps the memory. Collecting nothing into a type of the same layout allocates nothing.
+    /// Keeps the list's memory: collecting an empty list into a type of the same layout does not
+    /// allocate.
     fn keep(&mut self, mut parts: Vec<IoSlice<'_>>) {
         parts.clear();
         self.0 = parts.into_iter().map(|_| IoSlice::new(&[])).collect();
@@ -34,15 +36,15 @@ impl Gather {
 /// A frame's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// What it is.
+    /// Type of the frame.
     pub kind: u32,
-    /// How long its payload is.
+    /// Length of its payload.
     pub len: u32,
-    /// Which request it belongs to.
+    /// Request that it belongs to.
     pub slot: u32,
-    /// The server that passed it on.
+    /// Server that forwarded it.
     pub from: u32,
-    /// The client's connection to that server.
+    /// Client's connection to that server.
     pub connection: u32,
 }
 
@@ -66,35 +68,36 @@ impl Head {
 
 struct Frame {
     head: [u8; HEAD],
-    /// Where the payload lies in the store.
+    /// Offset of the payload in the store.
     at: usize,
     len: usize,
 }
 
-/// The frame that is being received.
+/// The frame being received.
 struct Incoming {
     head: [u8; HEAD],
-    /// Bytes of the head that are here.
+    /// Bytes of the head that have arrived.
     have: usize,
-    /// Once the head is whole: what it says, how much payload is missing, and where it goes.
+    /// Once the head is complete: the head, the missing bytes of payload, and its offset in the
+    /// store.
     body: Option<(Head, usize, Option<usize>)>,
 }
 
 /// A connection.
 pub struct Stream {
     pub socket: TcpStream,
-    /// The server of this process that it belongs to.
+    /// The server in this process that it belongs to.
     pub owner: u32,
     incoming: Incoming,
     queue: VecDeque<Frame>,
-    /// Bytes of the first frame that are out already.
+    /// Bytes of the first frame that are already sent.
     sent: usize,
-    /// Queued since the last flush.
+    /// Frames were queued since the last flush.
     pub dirty: bool,
 }
 
 impl Stream {
-    /// Takes over a connected socket.
+    /// Takes a connected socket.
     pub fn new(socket: TcpStream, owner: u32) -> std::io::Result<Stream> {
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
@@ -108,17 +111,17 @@ impl Stream {
         })
     }
 
-    /// Queues a frame whose payload is `store[at..at + head.len]` when it is sent.
+    /// Queues a frame. Its payload is `store[at..at + head.len]` at the time of sending.
     pub fn push(&mut self, head: Head, at: usize) {
         self.queue.push_back(Frame { head: head.bytes(), at, len: head.len as usize });
     }
 
-    /// Frames that are not out yet.
+    /// Returns the number of unsent frames.
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// Sends what the socket takes; false when something is left.
+    /// Sends what the socket takes. Returns false when something is left.
     pub fn flush(&mut self, store: &[u8], gather: &mut Gather) -> Result<bool, Errno> {
         while !self.queue.is_empty() {
             let mut parts = gather.take();
@@ -152,8 +155,8 @@ impl Stream {
         }
     }
 
-    /// Takes the next frame out of what was received; `None` when the rest of it is still to come.
-    /// `place` says where in the store a payload goes, if it is kept.
+    /// Takes the next frame out of received data; `None` when the rest of it has not arrived.
+    /// `place` returns the payload's offset in the store, if the payload is kept.
     pub fn next(
         &mut self,
         input: &mut &[u8],

@@ -1,4 +1,4 @@
-//! What a cluster costs that nobody uses: percent of one core, all daemons together.
+//! The cost of an idle cluster: percentage of one core, of all daemons together.
 
 use super::outcome::Outcome;
 use super::rows::IDLE;
@@ -10,10 +10,10 @@ use crate::bench::rig::Rig;
 use anyhow::Result;
 use std::time::Duration;
 
-/// After a load, shards poll and clients stay known for a moment.
+/// Wait before measuring: after a load, shards still poll and clients stay registered for a moment.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Measures each round for `window`.
+/// Measures for `window` in each round.
 pub fn measure(rig: &Rig, rounds: usize, window: Duration) -> Result<Outcome> {
     let daemons = rig.processes.daemons();
     let mut percents = Vec::new();

@@ -1,4 +1,4 @@
-//! NBD on a unix socket: the same line of fio against `nbdkit null` and against Gabion.
+//! NBD on a unix socket: the same fio command line against `nbdkit null` and against Gabion.
 
 use super::outcome::Outcome;
 use super::rows::NBD;
@@ -82,7 +82,7 @@ pub fn measure(rig: &Rig, rounds: usize, window: Duration) -> Result<Outcome> {
     })
 }
 
-/// Runs fio, and counts what it and the servers have used.
+/// Runs fio and returns its cost, including the servers' time.
 fn fio(title: &str, uri: &str, servers: &Processes, window: Duration) -> Result<Cost> {
     let _line = Line::new(title);
     let start = Reading::take(servers)?;
@@ -99,9 +99,9 @@ fn fio(title: &str, uri: &str, servers: &Processes, window: Duration) -> Result<
     cost(&String::from_utf8_lossy(&out.stdout), spent.processes())
 }
 
-/// What fio's report and the servers' time make per I/O.
+/// Computes the cost per I/O from fio's report and the servers' time.
 fn cost(text: &str, servers_us: f64) -> Result<Cost> {
-    // Its notices come before the document, on the same stream.
+    // fio prints notices before the report, on the same stream.
     let json: Value = serde_json::from_str(&text[text.find('{').unwrap_or(0)..])
         .context("fio's report is no JSON")?;
     let job = &json["jobs"][0];

@@ -1,4 +1,4 @@
-//! One row's outcome, and the whole page of them.
+//! The result of one row, and the page of all rows.
 
 use super::rows::Target;
 use crate::bench::pair::Spread;
@@ -6,7 +6,7 @@ use crate::exit::Exit;
 use anyhow::Result;
 use serde::Serialize;
 
-/// What `--json` prints at the end, and people see as it grows.
+/// The results: printed row by row for people, or as one document with `--json`.
 #[derive(Debug, Serialize)]
 pub struct Page {
     pub rounds: u32,
@@ -15,37 +15,37 @@ pub struct Page {
     json: bool,
 }
 
-/// A row that was measured, or could not be.
+/// The result of one row, measured or not.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     pub name: String,
     pub title: String,
-    /// What `floor` and `ours` are in.
+    /// The unit of `floor` and `ours`.
     pub unit: &'static str,
     pub floor: Option<f64>,
     pub ours: Option<f64>,
-    /// The same as microseconds per I/O.
+    /// The same figures as microseconds per I/O.
     pub floor_us: Option<f64>,
     pub ours_us: Option<f64>,
-    /// Ours over the floor's: the median of the rounds.
+    /// Gabion's figure over the floor's: the median of the rounds.
     pub ratio: Option<f64>,
-    /// The lowest and the highest.
+    /// The lowest and the highest ratio.
     pub spread: Option<[f64; 2]>,
     pub must: f64,
     pub aim: Option<f64>,
     pub higher_is_better: bool,
     /// The must is met.
     pub ok: bool,
-    /// The ratio of all processes' time per I/O, whatever this row is about.
+    /// The ratio of all processes' time per I/O, whatever figure this row compares.
     pub process_ratio: Option<f64>,
     /// The ratio of the machine's busy time per I/O.
     pub machine_ratio: Option<f64>,
-    /// Why it could not be measured.
+    /// Why the row could not be measured, or a remark.
     pub note: Option<String>,
 }
 
 impl Outcome {
-    /// A row without figures.
+    /// Creates a row without figures.
     pub fn new(name: &str, title: &str, unit: &'static str, target: Target) -> Outcome {
         Outcome {
             name: name.to_owned(),
@@ -67,25 +67,25 @@ impl Outcome {
         }
     }
 
-    /// The row with its ratio, judged.
+    /// Adds the ratio, and judges whether it meets the must.
     pub fn with_ratio(self, ratio: Spread) -> Outcome {
         let (median, must) = (ratio.median, self.must);
         let ok = if self.higher_is_better { median >= must } else { median <= must };
         Outcome { ratio: Some(median), spread: Some([ratio.low, ratio.high]), ok, ..self }
     }
 
-    /// The row with the reason why it has no ratio.
+    /// Adds the reason why there is no ratio.
     pub fn not_measured(self, why: &str) -> Outcome {
         Outcome { note: Some(why.to_owned()), ..self }
     }
 
-    /// The ratio again.
+    /// Returns the spread of the ratio; `None` if the row was not measured.
     pub fn spread(&self) -> Option<Spread> {
         let ([low, high], median) = (self.spread?, self.ratio?);
         Some(Spread { median, low, high })
     }
 
-    /// One line for people.
+    /// Returns the row as one line for people.
     pub fn line(&self) -> String {
         let Some(s) = self.spread() else {
             let why = self.note.as_deref().unwrap_or_default();
@@ -116,7 +116,7 @@ impl Outcome {
 }
 
 impl Page {
-    /// A page without rows. The last two columns of its lines are ratios of processor time.
+    /// Starts a page. The last two columns are ratios of processor time.
     pub fn begin(rounds: u32, json: bool) -> Page {
         if !json {
             println!(
@@ -137,7 +137,7 @@ impl Page {
         Page { rounds, results: Vec::new(), json }
     }
 
-    /// The next row.
+    /// Adds a row.
     pub fn tell(&mut self, outcome: Outcome) {
         if !self.json {
             println!("{}", outcome.line());
@@ -145,7 +145,7 @@ impl Page {
         self.results.push(outcome);
     }
 
-    /// The whole page is there: names what missed its must.
+    /// Ends the page and names the rows that missed their must.
     pub fn end(&self) -> Result<Exit> {
         if self.json {
             println!("{}", serde_json::to_string_pretty(self)?);
@@ -164,7 +164,7 @@ impl Page {
 mod tests {
     use super::*;
 
-    /// The published shape. Only additions may change this test.
+    /// The published format. This test may only be extended.
     #[test]
     fn the_published_fields_are_all_there() {
         let target = Target { must: 2.0, aim: Some(1.5), higher_is_better: false };

@@ -1,4 +1,4 @@
-//! What `bench ratio` measures: pairs of a load and its floor, and the rows that each pair gives.
+//! The measurements of `bench ratio`: pairs of a load and its floor, and the rows from each pair.
 
 use crate::bench::drive::Work;
 use crate::bench::figures::Figures;
@@ -8,18 +8,18 @@ use crate::bench::pair::Pair;
 use crate::bench::rig::Layout;
 use crate::bench::workload::Workload;
 
-/// The layout of all rows that are not about many servers.
+/// The layout of all rows except those with many servers.
 pub const BASIC: Layout = Layout { servers: 3, per_process: 1 };
-/// How many servers the other rows have.
+/// Numbers of servers in the other rows.
 pub const SIZES: [u32; 5] = [3, 16, 32, 64, 128];
-/// Requests under way per server in those.
+/// Requests in flight per server in the other rows.
 pub const DEPTH_PER_SDS: u32 = 16;
-/// Reads in a mix, in percent.
+/// Percentage of reads in a mix.
 pub const MIX: u32 = 70;
-/// Bytes of a request of those.
+/// Bytes per request in the other rows.
 pub const BLOCK: u32 = 4096;
 
-/// What a ratio must reach, and what it should.
+/// A bound that a ratio must meet, and one that it should meet.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Target {
     pub must: f64,
@@ -36,21 +36,21 @@ const fn at_least(must: f64, aim: f64) -> Target {
 }
 
 const CPU: Target = at_most(2.0, 1.5);
-/// From the smallest to the largest size, over the floor's growth.
+/// Growth of the ratio from the smallest to the largest number of servers.
 pub const GROWTH: Target = at_most(1.1, 0.8);
-/// Percent of one core.
+/// In percent of one core.
 pub const IDLE: Target = Target { must: 1.0, aim: None, higher_is_better: false };
-/// Over `nbdkit null`.
+/// Over the cost of `nbdkit null`.
 pub const NBD: Target = at_most(1.5, 1.2);
 
-/// Which figure a row compares.
+/// The figure that a row compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Figure {
     /// The machine's busy time per I/O.
     Machine,
     /// All processes' time per I/O.
     Process,
-    /// The median latency: the mean is mostly the neighbours'.
+    /// The median latency, because other work on the machine dominates the mean.
     Latency,
     /// Bytes per second.
     Bytes,
@@ -59,7 +59,7 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// Its value.
+    /// Returns the value.
     pub fn of(self, f: &Figures) -> f64 {
         match self {
             Figure::Machine => f.machine_us_per_io,
@@ -70,7 +70,7 @@ impl Figure {
         }
     }
 
-    /// The same in microseconds: of a rate, the time from one I/O to the next.
+    /// Returns the value in microseconds; for a rate, the time from one I/O to the next.
     pub fn us(self, f: &Figures) -> f64 {
         match self {
             Figure::Bytes | Figure::Iops => 1e6 / f.iops,
@@ -78,7 +78,7 @@ impl Figure {
         }
     }
 
-    /// What its value is in.
+    /// Returns the unit of the value.
     pub fn unit(self) -> &'static str {
         match self {
             Figure::Machine => "us of the machine",
@@ -90,7 +90,7 @@ impl Figure {
     }
 }
 
-/// One promise.
+/// One promised ratio.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
     pub name: String,
@@ -98,7 +98,7 @@ pub struct Row {
     pub target: Target,
 }
 
-/// What is measured together, and the rows that come out of it.
+/// A pair of measurements, and the rows computed from it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Planned {
     pub title: String,
@@ -106,7 +106,7 @@ pub struct Planned {
     pub rows: Vec<Row>,
 }
 
-/// A row that compares the ratio of the largest size with that of the smallest.
+/// A row that compares the ratio at the largest number of servers with that at the smallest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Growth {
     pub name: String,
@@ -115,7 +115,7 @@ pub struct Growth {
     pub end: String,
 }
 
-/// Everything to be measured.
+/// All measurements and rows of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
     pub pairs: Vec<Planned>,
@@ -125,7 +125,8 @@ pub struct Plan {
     only: Vec<String>,
 }
 
-/// Random reads, or a mix of reads and writes, of many servers, with the floor of the same layout.
+/// Returns the pair for random reads, or a mix of reads and writes, with the floor of the same
+/// layout.
 pub fn many(layout: Layout, mixed: bool) -> Pair {
     let depth = layout.servers * DEPTH_PER_SDS;
     let (pattern, workload) =
@@ -134,7 +135,7 @@ pub fn many(layout: Layout, mixed: bool) -> Pair {
 }
 
 fn pair(layout: Layout, pattern: Pattern, workload: Workload, depth: u32, block: u32) -> Pair {
-    // A client that waits for each answer is where polling counts, so there the floor does it, too.
+    // Polling matters to a client that waits for each answer, so the floor polls in that case, too.
     let spin = depth == 1;
     Pair {
         floor: Floor { pattern, mix: MIX, layout, connections: 1, depth, block, spin },
@@ -143,7 +144,7 @@ fn pair(layout: Layout, pattern: Pattern, workload: Workload, depth: u32, block:
 }
 
 impl Plan {
-    /// All rows; with `per_process` servers in a process where there are many.
+    /// Returns all rows, with `per_process` servers per process where there are many servers.
     pub fn new(per_process: Option<u32>) -> Plan {
         let row = |name: &str, figure, target| Row { name: name.to_owned(), figure, target };
         let basic = |title: &str, pattern, workload, depth, block, rows| Planned {
@@ -220,7 +221,8 @@ impl Plan {
                     pairs.push(Planned {
                         title: format!("4 KiB {kind}, {servers} SDSs in {processes} processes"),
                         pair: many(layout, kind == "mixed"),
-                        // Between two measurements the cluster beats: that is on the machine's bill.
+                        // While the floor is measured, the idle cluster's heartbeats would count as
+                        // the floor's machine time.
                         rows: vec![row(
                             &format!("{kind}-{servers}sds{suffix}"),
                             Figure::Process,
@@ -243,24 +245,24 @@ impl Plan {
         Plan { pairs, growths, idle: true, nbd: true, only: Vec::new() }
     }
 
-    /// All names.
+    /// Returns the names of all rows.
     pub fn names(&self) -> Vec<String> {
         let rows = self.pairs.iter().flat_map(|p| &p.rows).map(|r| r.name.clone());
         let growths = self.growths.iter().map(|g| g.name.clone());
         rows.chain(growths).chain(["idle", "nbd"].map(str::to_owned)).collect()
     }
 
-    /// True when a row is called so, or begins so.
+    /// Returns true if a row matches `pattern`, which is a name or NAME*.
     pub fn has(&self, pattern: &str) -> bool {
         self.names().iter().any(|name| matches(pattern, name))
     }
 
-    /// True when the row was asked for itself, not only for another one that needs it.
+    /// Returns true if the row was requested, and is not only needed for another one.
     pub fn is_wanted(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|pattern| matches(pattern, name))
     }
 
-    /// Keeps these rows and what they need; all, when none is named.
+    /// Keeps the named rows and those that they need; all rows if none is named.
     pub fn keep(&mut self, only: &[String]) {
         self.only = only.to_vec();
         let wanted = |name: &str| only.is_empty() || only.iter().any(|p| matches(p, name));
@@ -274,7 +276,7 @@ impl Plan {
         (self.idle, self.nbd) = (wanted("idle"), wanted("nbd"));
     }
 
-    /// The layouts that are needed, each once.
+    /// Returns the layouts of the remaining rows, each once.
     pub fn layouts(&self) -> Vec<Layout> {
         let mut layouts: Vec<Layout> = Vec::new();
         if self.idle || self.nbd {
