@@ -129,7 +129,7 @@ impl Search {
                 Err(_) => {}
             }
             if next.is_empty() && self.asked.is_empty() {
-                return Err((last.expect("somebody has answered"), followers.len()));
+                return Err((last.expect("an MDM has answered"), followers.len()));
             }
         }
     }
@@ -231,7 +231,7 @@ impl Admin {
         match header.kind() {
             Some(Kind::Welcome) => match Welcome::decode(&body[..])? {
                 welcome if welcome.role() == Role::Mdm => Ok((admin, welcome)),
-                _ => bail!("{mdm} belongs to Gabion, but is no MDM"),
+                _ => bail!("{mdm} belongs to Gabion, but is not an MDM"),
             },
             Some(Kind::Refusal) => Err(refused(mdm, &Refusal::decode(&body[..])?)),
             _ => bail!("{mdm} does not greet as an MDM does: is it the right address?"),
@@ -280,7 +280,7 @@ impl Admin {
         self.ask(Ask::Rename(RenameAsk { kind: kind as i32, name, to })).map(drop)
     }
 
-    /// Gives an order about a protection domain, a fault set or a storage pool.
+    /// Sends an order about a protection domain, a fault set or a storage pool.
     pub fn order(&mut self, ask: Ask) -> Result<()> {
         self.ask(ask).map(drop)
     }

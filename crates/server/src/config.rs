@@ -163,7 +163,7 @@ tcp_only = false
 
 /// The output of `sds run --example-config`.
 
-/// What `sds run --example-config` prints.
+/// The output of `sds run --example-config`.
 pub const SDS_EXAMPLE: &str = r#"# gabion sds run --config /etc/gabion/sds.toml
 
 # The server's name, unique in the cluster.
@@ -240,7 +240,10 @@ pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
         return Err(files::emptied(file).into());
     }
     toml::from_str(&text).with_context(|| {
-        format!("{} is no configuration of this role (--example-config prints one)", file.display())
+        format!(
+            "{} is not a configuration of this role (--example-config prints one)",
+            file.display()
+        )
     })
 }
 

@@ -186,7 +186,7 @@ impl DeviceCommand {
 /// Parses `7` or `dev7`.
 fn id(text: &str) -> Result<u32, String> {
     let number = text.strip_prefix("dev").unwrap_or(text);
-    number.parse().map_err(|_| format!("`{text}` is no device: write its number, as in 7 or dev7"))
+    number.parse().map_err(|_| format!("`{text}` is not a device: write a number, as in 7 or dev7"))
 }
 
 /// Runs `gabion device`.

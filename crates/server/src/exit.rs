@@ -10,7 +10,8 @@ pub enum Exit {
     Ok = 0,
     /// It failed, or the cluster refused it. (clap uses 2 for a wrong command line.)
     Failed = 1,
-    /// `status`: everything is served, some of it from fewer copies than wanted.
+    /// `status`: everything is served, some of it from fewer copies than wanted. `volume damage`:
+    /// MDMs are being recovered, so it is not known yet what is served.
     Degraded = 3,
     /// `status`, `up --detach`, `volume damage`, `mdm recover`, removals: some data has no copy
     /// that may serve.

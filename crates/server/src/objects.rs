@@ -30,8 +30,8 @@ pub enum DomainCommand {
 /// Subcommands of `gabion fault-set`.
 #[derive(Subcommand, Debug)]
 pub enum FaultSetCommand {
-    /// Create a fault set: servers that fail together, such as those of one rack; the two copies of
-    /// anything are in two of them
+    /// Create a fault set: servers that fail together, such as those of one rack; two copies never
+    /// share one
     #[command(after_help = "\
 A server is in the fault set that its configuration names when the server first registers.
 

@@ -107,7 +107,7 @@ impl Offline {
         }
     }
 
-    /// Ends a batch of calls.
+    /// Flushes the store, and starts the operations that it emits.
     fn settle(&mut self) {
         self.store.flush(&mut self.out);
         self.drive.begin_all(&mut self.out);

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
     /// Its pid.
-    /// Its number.
     pub pid: u32,
     start: u64,
     boot: String,

@@ -228,7 +228,7 @@ impl<N: Node + Watch + 'static> Shards<N> {
     /// Stops a shard whose file system is full, until there is space.
     fn starve(&mut self, log: &Log, name: &str, why: &str) {
         let Some(shard) = self.running.get(name) else { return };
-        log.line(&format!("{name}: {why}. It is opened again by itself then{OTHERS_GO_ON}"));
+        log.line(&format!("{name}: {why}. It is opened again when there is space{OTHERS_GO_ON}"));
         shard.stop.stop();
         self.starved.insert(name.to_owned(), shard.file.clone());
     }
@@ -378,7 +378,7 @@ fn follow<N: Node + Watch + 'static>(
                         return Err(failed(&shard, why));
                     }
                     Some(why) => log.line(&format!("{shard}: {why}{OTHERS_GO_ON}")),
-                    None if !asked => bail!("{shard} ended although nobody asked it to"),
+                    None if !asked => bail!("{shard} ended without being asked to"),
                     None => {}
                 }
             }

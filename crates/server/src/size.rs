@@ -3,7 +3,7 @@
 //! `K M G T P` and `KiB MiB ...` are powers of 1024, as in `qemu-img` and `fio`; `KB MB ...` are
 //! powers of 1000.
 
-/// Bytes.
+/// A size in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Size(pub u64);
 

@@ -191,7 +191,7 @@ pub fn volume_name(name: &str) -> Result<String, String> {
     let fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fine) {
         return Err(format!(
-            "`{name}` is no volume name: 1 to {NAME_MAX} of the characters a-z A-Z 0-9 - _ ."
+            "`{name}` is not a volume name: use 1 to {NAME_MAX} of the characters a-z A-Z 0-9 - _ ."
         ));
     }
     Ok(name.to_owned())

@@ -232,7 +232,7 @@ pub fn servers(report: &Report) -> String {
             let state = match (device.state, device.full) {
                 (up, _) if device.maintenance.is_some() => format!("{up}, maintenance"),
                 (UpDown::Up, _) if !device.connected => "up, not heard".to_owned(),
-                (UpDown::Up, _) if !device.told => "up, has not told yet".to_owned(),
+                (UpDown::Up, _) if !device.told => "up, no report yet".to_owned(),
                 (UpDown::Up, _) if device.cut_off => "up, other servers do not reach it".to_owned(),
                 (UpDown::Up, _) if device.quarantine_seconds > 0.0 => {
                     format!("up, held out for {:.0} s", device.quarantine_seconds.ceil())

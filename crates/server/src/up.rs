@@ -151,7 +151,7 @@ impl Asked {
     }
 }
 
-/// What is to be run.
+/// The cluster to run.
 struct Plan {
     asked: Asked,
     /// The directory holds this cluster's data.

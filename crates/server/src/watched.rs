@@ -25,7 +25,7 @@ pub trait Watch {
     fn verdict(&self) -> Option<Verdict>;
 }
 
-/// The wrapper.
+/// A node, and the wrapper around it.
 pub struct Watched<N, F> {
     /// The node.
     pub node: N,

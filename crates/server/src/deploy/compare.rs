@@ -32,8 +32,8 @@ fn machines(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
     again.map(|(host, first)| (host, why(first))).collect()
 }
 
-/// Checks the clocks. No decision of Gabion depends on the time of day, but whoever analyses an
-/// incident compares logs.
+/// Checks the clocks. No decision of Gabion depends on the time of day, but an operator who analyses
+/// an incident compares logs.
 fn clocks(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
     let mut order = all.to_vec();
     order.sort_by_key(|host| findings[*host].ahead);

@@ -1,6 +1,6 @@
 //! Hosts that are network namespaces of this machine, each with its own address on a bridge.
 //!
-//! The plan is written to a file before anything is created, so that it can always be removed.
+//! The plan is written to a file before anything is created, so that everything can be removed again.
 
 use super::topology::{Host, Topology};
 use crate::files;

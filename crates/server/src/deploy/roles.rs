@@ -17,9 +17,11 @@ pub struct Role {
     config: String,
 }
 
-/// Returns the roles of a host. With `founding` there is no cluster yet, and the first manager
-/// begins one. Otherwise an MDM without a log waits to be added, and never begins another cluster
-/// in place of this one.
+/// Returns the roles of a host.
+///
+/// With `founding` there is no cluster yet, and the first manager begins one. Otherwise an MDM
+/// without a log waits to be added, so that it does not begin another cluster in place of this one.
+/// A single MDM never waits.
 pub fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>> {
     let mdm = topology.mdms_at();
     let alone = mdm.len() == 1;

@@ -174,7 +174,7 @@ fn mdm_role<'de, D: Deserializer<'de>>(from: D) -> Result<Option<MdmRole>, D::Er
     }
 }
 
-/// A value that files contain as one string.
+/// A value that is one string in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Text<T>(pub T);
 
@@ -190,8 +190,8 @@ impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
     }
 }
 
-/// A device or a volume, and the storage pool that it names: `"db:20GiB"`, or `{ spec = "db:20GiB",
-/// pool = "fast" }`.
+/// A device or a volume, and the storage pool that it names. In a file it is `"db:20GiB"`, or
+/// `{ spec = "db:20GiB", pool = "fast" }`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InPool<T> {
     pub spec: T,
@@ -306,7 +306,7 @@ impl Topology {
         let is_table = file.extension().is_some_and(|e| e == "csv");
         let read = if is_table { Topology::of_table(&text) } else { Ok(toml::from_str(&text)?) };
         read.with_context(|| {
-            format!("{} is no topology (`gabion deploy --example` prints one)", file.display())
+            format!("{} is not a topology (`gabion deploy --example` prints one)", file.display())
         })
     }
 

@@ -77,7 +77,7 @@ pub fn check_place(spec: &DeviceSpec) -> Result<()> {
                 bail!("there is no file {}, and {why}", path.display());
             }
             bail!(
-                "there is no file {0}: give it a size, as in file:{0}:100GiB, and it is made",
+                "there is no file {0}: give it a size, as in file:{0}:100GiB, and it is created",
                 path.display()
             )
         }

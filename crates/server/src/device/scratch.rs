@@ -32,8 +32,8 @@ pub struct Scratch {
 
 impl Scratch {
     /// Makes a scratch area. For a file, which need not exist, or a folder, it is an unlinked file
-    /// in that folder. For a block device it is a range of the device, which is written only if the
-    /// device is empty, or with `force`.
+    /// beside the file or in the folder. For a block device it is a range of the device, which is
+    /// written only if the device is empty, or with `force`.
     pub fn new(path: &Path, force: bool) -> Result<Scratch> {
         let kind = stat(path).map(|s| FileType::from_raw_mode(s.st_mode));
         match kind {

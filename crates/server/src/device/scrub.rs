@@ -20,7 +20,7 @@ pub fn run(target: &Target, id: Option<u32>, detach: bool) -> Result<Exit> {
     }
     target.connect()?.scrub(id)?;
     if detach {
-        println!("Scrubbing: `gabion device list --json` shows how it goes.");
+        println!("Scrubbing: `gabion device list --json` shows the progress.");
         return Ok(Exit::Ok);
     }
     let line = Line::new("scrubbing");

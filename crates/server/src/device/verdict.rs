@@ -135,7 +135,7 @@ mod tests {
             (Kind::Rotating, back, 60.0, Trust::Lying),
             (Kind::Rotating, through, 60.0, Trust::Doubtful),
             (Kind::Rotating, through, 8000.0, Trust::Sound),
-            // Flash: a desktop drive, a server drive, one that ignores flushes, one without a cache.
+            // Flash: a desktop drive, a server drive, one that ignores flushes, one with no cache.
             (Kind::Solid, back, 900.0, Trust::Sound),
             (Kind::Solid, back, 32.0, Trust::Doubtful),
             (Kind::Solid, back, 1.0, Trust::Lying),

@@ -104,7 +104,7 @@ fn growth(growth: &Growth) -> String {
             Size(from_bytes),
             Size(to_bytes)
         ),
-        Some(why) => format!("Growth {} are used, and no more will be: {why}", Size(from_bytes)),
+        Some(why) => format!("Growth {} are used, and that stays so: {why}", Size(from_bytes)),
     }
 }
 

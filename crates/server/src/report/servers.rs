@@ -14,7 +14,7 @@ pub struct Sds {
     pub process_name: String,
     pub protection_domain: String,
     pub fault_set: Option<String>,
-    /// Up when all its devices are.
+    /// Up when all its devices are up.
     pub state: UpDown,
     pub pid: u32,
     /// Address of its first device.
@@ -41,7 +41,7 @@ pub struct Device {
     pub maintenance: Option<&'static str>,
     /// Seconds for which it still gets no groups, because it restarted too often or is slow.
     pub quarantine_seconds: f64,
-    /// Recent latency of its operations, or of its host's answers, in ms; 0 if it is not slow.
+    /// Recent latency of its operations, or of its host's answers, in ms; 0 below 50 ms.
     pub slow_ms: u32,
     /// The MDM reaches it, but the other servers don't.
     pub cut_off: bool,
