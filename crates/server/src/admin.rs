@@ -1,5 +1,4 @@
-//! The command line's side of the protocol: sends the MDM one request at a time over a blocking
-//! socket.
+//! The command line's side of the protocol: sends one request at a time over a blocking socket.
 
 use crate::exit::{Exit, coded};
 use anyhow::{Context, Result, anyhow, bail};
@@ -262,8 +261,7 @@ impl Admin {
         reply.volume.ok_or_else(|| anyhow!("the MDM at {} did not say what it grew", self.mdm))
     }
 
-    /// Deletes a volume. With `unmap`, deletes it even if it is mapped to a client by name, or in
-    /// use.
+    /// Deletes a volume. With `unmap`, also if it is in use or mapped to a client by name.
     pub fn delete_volume(&mut self, name: &str, unmap: bool) -> Result<()> {
         self.ask(Ask::DeleteVolume(DeleteVolume { name: name.into(), unmap })).map(drop)
     }
@@ -340,7 +338,7 @@ impl Admin {
     }
 
     /// Sends a request to the leader. If this MDM stops leading meanwhile, finds the new leader and
-    /// asks again. The first request may have taken effect all the same; an error of the second one
+    /// asks again. The first request may have taken effect all the same; the second one's error
     /// says so.
     fn ask(&mut self, ask: Ask) -> Result<AdminReply> {
         let deadline = Instant::now() + ELECTION;

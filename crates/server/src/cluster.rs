@@ -3,8 +3,7 @@
 //! Each process is this very binary with `ROLE run --config FILE`, in a process group of its own,
 //! so that a Ctrl-C at the terminal reaches only `up`. Names: `mdm`, `mdm2` to `mdmN`, `sdc`,
 //! `sds1` to `sdsN`. Several SDSs may share a process (`cluster.toml` says how many): each has its
-//! own configuration and pid file, but they start and end together, and write the log of the first
-//! one.
+//! own configuration and pid file, but they start and end together, and share the log of the first.
 
 use crate::config::{self, SdsConfig};
 use crate::files;
@@ -94,11 +93,10 @@ pub fn spawn(dir: &StateDir, name: &str) -> Result<Child> {
         .with_context(|| format!("can't start {name}"))
 }
 
-/// Stops processes with SIGTERM, and kills those that don't end in time. Returns the names of
-/// those.
+/// Stops processes with SIGTERM. Kills those that don't end in time, and returns their names.
 ///
-/// MDMs end first: they would declare a server that ends before them dead, and its copies out of
-/// date.
+/// MDMs end first. They would declare a server that ends before them dead, and take its copies for
+/// out of date.
 pub fn stop(processes: &[(String, Process)]) -> Result<Vec<String>> {
     let all = processes.iter();
     let (mdms, others): (Vec<_>, Vec<_>) = all.partition(|(name, _)| name.starts_with("mdm"));

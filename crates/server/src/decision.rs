@@ -1,5 +1,4 @@
-//! Irreversible decisions of operators: the question before one, and the record of who took it and
-//! when.
+//! Irreversible decisions of operators: the question before one, and the record of it.
 
 use anyhow::{Result, bail};
 use std::fs;

@@ -271,8 +271,7 @@ impl Deployment<'_> {
         mdm.configure(&remote).map(drop)
     }
 
-    /// Returns the orders that create the domains, fault sets and pools which the servers will
-    /// name.
+    /// Returns the orders that create the domains, fault sets and pools that the servers name.
     fn orders(&self) -> Result<Vec<Ask>> {
         self.until(|| {
             let mut admin = self.admin()?;

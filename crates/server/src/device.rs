@@ -104,8 +104,7 @@ Examples:
         #[arg(long, requires = "now")]
         force: bool,
     },
-    /// Use more of a device, while its server runs: enlarge a file, or use a disk that has become
-    /// larger
+    /// Use more of a device, while its server runs: enlarge a file, or use a disk that has grown
     #[command(after_help = "\
 The server opens the device again, which takes a moment; the other copies serve meanwhile. Writes \
 that wait for space resume automatically. A device grows by at least 16 MiB at a time, up to 16 \

@@ -18,8 +18,8 @@ pub fn write(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     rename(&draft, file)
 }
 
-/// Replaces a file that is useless after a power cut, such as a pid file, atomically and without a
-/// flush.
+/// Atomically replaces a file that is useless after a power cut, such as a pid file. It is not
+/// flushed.
 pub fn write_for_this_boot(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     let draft = aside(file, content, |_| Ok(()))?;
     fs::rename(draft, file)
@@ -34,7 +34,7 @@ fn aside(
     name.push(DRAFT);
     let draft = file.with_file_name(name);
     let mut to = File::create(&draft)?;
-        // In a full file system a draft would take space from what is to free some.
+    // A draft left on a full file system would take the space that cleaning up needs.
     if let Err(error) = to.write_all(content.as_ref()).and_then(|()| flush(&to)) {
         let _ = fs::remove_file(&draft);
         return Err(error);
@@ -42,8 +42,7 @@ fn aside(
     Ok(draft)
 }
 
-/// Creates a file that does not exist yet. The caller flushes it with [`File::sync_all`] and
-/// [`settle`].
+/// Creates a file that must not exist. The caller flushes with [`File::sync_all`] and [`settle`].
 pub fn create(file: &Path) -> Result<File> {
     File::options().write(true).create_new(true).open(file)
 }

@@ -1,4 +1,4 @@
-//! Forming the MDM cluster of a new cluster: the first MDM begins it and adds the others.
+//! Formation of the MDM cluster: the first MDM begins a new cluster and adds the others.
 
 use crate::admin::Admin;
 use anyhow::Result;

@@ -1,5 +1,4 @@
-//! `gabion inspect DEVICE`: examines one device without a cluster, and without changing a byte of
-//! it.
+//! `gabion inspect DEVICE`: examines one device without a cluster, and without changing a byte.
 //!
 //! The device is opened for reading and mounted as at the start of a server, except that the writes
 //! of replay and checkpoint stay in memory. So the command shows, verifies and exports what a

@@ -232,8 +232,8 @@ fn tell(note: Note) -> Telling {
         Note::Quarantined { device, long } => told(
             "quarantines",
             format!(
-                "{device} goes down again and again: it gets nothing for {:.1} s. Check its disk, \
-                 host and network",
+                "{device} goes down again and again: it gets no groups for {:.1} s. Check its \
+                 disk, host and network",
                 long.as_secs_f64()
             ),
         ),

@@ -92,8 +92,7 @@ impl Offline {
             if let Some(finished) = self.store.finished() {
                 return Ok(Some(finished));
             }
-            // Operations that have ended come first, so that a batch of the log is as long as
-            // possible.
+            // Takes what has ended first, so that a batch of the log is as long as possible.
             if let Some((op, result)) = self.drive.poll()? {
                 self.store.disk_done(op, result, &mut self.out);
                 continue;

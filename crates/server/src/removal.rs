@@ -1,7 +1,6 @@
 //! Removal of devices and servers: gives the order and shows its progress.
 //!
-//! The MDM carries the removal out. Stopping this command does not stop the removal; only `--keep`
-//! cancels it.
+//! The MDM carries the removal out, also after this command is stopped; only `--keep` cancels it.
 
 use crate::bench::progress::Line;
 use crate::exit::{Exit, coded};

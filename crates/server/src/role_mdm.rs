@@ -75,8 +75,7 @@ fn job(config: &MdmConfig) -> Result<Job<Mdm>> {
     Ok(Job { notices, file, ..job })
 }
 
-/// Returns the length in bytes of the longest image in these areas of a log; 0 if no image can be
-/// read.
+/// Returns the length in bytes of the longest image in these areas of a log; 0 if there is none.
 fn image(log: &Path, areas: [u64; 2]) -> u64 {
     let Ok(log) = File::open(log) else { return 0 };
     let image = |at| {

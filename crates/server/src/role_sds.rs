@@ -166,8 +166,7 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>
     // examined: it is locked, and the check would wait for the lock.
     let path = spec.path().filter(|_| runs.is_none());
     let format = path.is_some_and(|path| matches!(content::of(path), Ok(Content::Nothing)));
-    // The nonce identifies this start of the shard; the uuid becomes that of a newly formatted
-    // device.
+    // The nonce identifies this start of the shard; a newly formatted device gets the uuid.
     let (nonce, uuid) = (crate::random()?, [crate::random()?, crate::random()?]);
     let disk = match &spec {
         DeviceSpec::File(path, size) => DiskSpec::file(path, size.map(|s| s.0)),

@@ -59,7 +59,7 @@ pub fn has_devices(dir: &StateDir) -> Result<bool> {
     Ok(false)
 }
 
-/// Returns true when a server's configuration names a device that survives its process, anywhere.
+/// Returns true when a server has a device, in any place, that survives its process.
 pub fn names_devices(dir: &StateDir) -> Result<bool> {
     let files = dir.configured()?.into_iter().map(|name| dir.config_file(&name));
     let servers = files.filter_map(|file| config::read::<SdsConfig>(&file).ok());

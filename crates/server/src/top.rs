@@ -1,8 +1,7 @@
 //! `gabion top`: the cluster live, for an operator's screen, or as lines for a log or a program.
 //!
 //! It asks the MDM for its status repeatedly, and shows the differences: `rates` computes them, and
-//! `screen` draws them. If no MDM answers, it shows that and asks again; I/O goes on without an
-//! MDM.
+//! `screen` draws them. If no MDM answers, it shows that and asks again; I/O goes on meanwhile.
 
 mod rates;
 mod screen;

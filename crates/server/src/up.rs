@@ -114,8 +114,7 @@ fn servers(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("two copies need two servers: write a number from 2 to {MAX_SDS}"))
 }
 
-/// The content of `cluster.toml`: the arguments of `up`, so that the next `up` finds the same
-/// cluster.
+/// The content of `cluster.toml`: the arguments of `up`, from which the next `up` continues.
 #[derive(Serialize, Deserialize)]
 struct Asked {
     #[serde(default = "one")]

@@ -118,8 +118,7 @@ Exit code 4 when there are any; 3 while MDMs are recovered and it is not known y
         #[arg(long)]
         json: bool,
     },
-    /// Serve volumes again without what is lost: those bytes read as zeros or as errors, and can be
-    /// written
+    /// Serve volumes again without lost data: it reads as zeros or errors, and can be written
     #[command(group(ArgGroup::new("how").required(true)), after_help = "\
 Examples:
   gabion volume accept-loss db1 --read-as zeros

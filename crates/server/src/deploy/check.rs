@@ -1,5 +1,4 @@
-//! Checks of a single host before anything is changed on it. `compare` does the checks across
-//! hosts.
+//! Checks of a single host before anything is changed on it. `compare` checks across hosts.
 
 use super::host::Remote;
 use super::topology::{MDM_PORT, SDS_PORT};

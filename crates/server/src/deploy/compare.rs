@@ -32,8 +32,8 @@ fn machines(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
     again.map(|(host, first)| (host, why(first))).collect()
 }
 
-/// Checks the clocks. No decision of Gabion depends on the time of day, but an operator who analyses
-/// an incident compares logs.
+/// Checks the clocks. No decision of Gabion depends on the time of day, but operators compare logs
+/// after an incident.
 fn clocks(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
     let mut order = all.to_vec();
     order.sort_by_key(|host| findings[*host].ahead);
@@ -73,8 +73,7 @@ fn logs(topology: &Topology, findings: &[Findings], all: &[usize]) -> Wrong {
     with.map(|host| (*host, why(*host))).collect()
 }
 
-/// Checks that devices with data belong to the cluster that goes on, and that no device is there
-/// twice.
+/// Checks that devices with data belong to the cluster that goes on, and that none is a copy.
 fn devices(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
     let each = || all.iter().flat_map(|host| findings[*host].held.iter().map(|held| (*host, held)));
     let goes_on = all.iter().any(|host| findings[*host].has_log);

@@ -1,6 +1,6 @@
 //! Hosts that are network namespaces of this machine, each with its own address on a bridge.
 //!
-//! The plan is written to a file before anything is created, so that everything can be removed again.
+//! The plan is written to a file before anything is created, so that all of it can be removed.
 
 use super::topology::{Host, Topology};
 use crate::files;
@@ -163,8 +163,7 @@ impl Local {
     }
 }
 
-/// Moves a file device into its host's own folder, because the hosts share this machine's file
-/// system.
+/// Moves a file device into its host's own folder. The hosts share this machine's file system.
 fn below(root: &Path, device: &mut DeviceSpec) {
     if let DeviceSpec::File(path, _) = device {
         *path = root.join(path.strip_prefix("/").unwrap_or(path));

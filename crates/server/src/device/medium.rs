@@ -74,8 +74,7 @@ pub fn beneath(path: &Path) -> Result<Medium> {
     Ok(medium)
 }
 
-/// Returns the atomic write size that the file system promises, which may be less than the
-/// device's.
+/// Returns the atomic write size of the file system, which may be less than the device's.
 fn atomic_of_file(path: &Path) -> Option<u32> {
     let wanted = StatxFlags::from_bits_retain(WRITE_ATOMIC);
     let told = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
@@ -86,7 +85,7 @@ fn atomic_of_file(path: &Path) -> Option<u32> {
 fn sysfs(major: u32, minor: u32) -> Option<PathBuf> {
     let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok();
     let folder = folder.or_else(|| {
-        // A file system with a device number of its own (btrfs): look up the device it is mounted
+        // A file system with a device number of its own (btrfs): find the device it is mounted
         // from.
         let source = mounted_from(&fs::read_to_string("/proc/self/mountinfo").ok()?, major, minor)?;
         let device = stat(source.as_str()).ok()?.st_rdev;

@@ -12,8 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use store::durable::layout::PAGE;
 
-/// Interval of the checks. The superblocks are in the page cache, so a check does not disturb the
-/// disk.
+/// Interval of the checks. They read superblocks from the page cache, and don't disturb the disk.
 pub const EVERY: Duration = Duration::from_secs(3);
 
 /// A device in use.
@@ -44,8 +43,8 @@ impl Presence {
         Presence { path, seen: None, missed: false }
     }
 
-    /// Returns what the server has to do, if the device was there and two checks missed it in a
-    /// row.
+    /// Returns what the server has to do if the device was there, and two checks in a row missed
+    /// it.
     pub fn look(&mut self) -> Option<Verdict> {
         let verdict = self.compare();
         let before = std::mem::replace(&mut self.missed, verdict.is_some());

@@ -26,8 +26,7 @@ const LARGE: usize = 4 << 20;
 pub struct Found {
     pub schema: u32,
     pub path: String,
-    /// False if nothing is at the path: then the file system that a file there would lie on was
-    /// measured.
+    /// False if nothing is at the path. Then the file system around it was measured.
     pub exists: bool,
     pub medium: Medium,
     /// The file system allows direct I/O.

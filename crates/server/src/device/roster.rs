@@ -122,7 +122,7 @@ impl Found {
         self.wait_for(shard, &format!("is not {state}"), refusable, |d| d.state == state)
     }
 
-    /// Waits until the MDM shows this device as `wanted`. `yet` describes for an error what is not
+    /// Waits until the MDM shows this device as `wanted`. `yet` says in an error what is not
     /// true yet. With `refusable`, fails as soon as the server's log says why it can't be.
     pub fn wait_for(
         &self,
@@ -168,8 +168,7 @@ impl Found {
         told.find_map(|(_, why)| Some(why.strip_suffix(service::OTHERS_GO_ON)?.to_owned()))
     }
 
-    /// Adds a device to the configuration and waits until it is up. Undoes that if it does not come
-    /// up.
+    /// Adds a device to the configuration and waits until it is up. Otherwise removes it again.
     fn enter(
         &mut self,
         spec: DeviceSpec,
@@ -186,8 +185,7 @@ impl Found {
         })
     }
 
-    /// Adds a device to the configuration, in place of `replaced` if that is given. Returns its
-    /// shard.
+    /// Adds a device to the configuration, in place of `replaced` if given. Returns its shard.
     fn note(
         &mut self,
         spec: DeviceSpec,

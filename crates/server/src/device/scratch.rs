@@ -162,8 +162,7 @@ impl Scratch {
         fdatasync(&self.fd).context("flushing")
     }
 
-    /// Returns the range of the device that may be read: the first byte, and the one after the
-    /// last.
+    /// Returns the readable range of the device: the first byte, and the one after the last.
     pub fn readable(&self) -> (u64, u64) {
         self.readable
     }

@@ -13,8 +13,8 @@ use store::durable::survey::HeldSlot;
 const DEPTH: usize = 32;
 
 /// Reads the slots for which `wanted` is true. `take` gets runs of blocks that hold data, with the
-/// number of the first block in the unit. Slots that can't be read as a whole come last, block by
-/// block.
+/// number of the first block in the unit. Slots that can't be read as a whole come last, one block
+/// at a time.
 pub fn read(
     device: &mut Offline,
     title: &str,

@@ -24,7 +24,7 @@ pub struct Recovery {
     pub waits_for: Vec<u32>,
     /// Those of `waits_for` in whose place an older disk came back.
     pub older_disks: Vec<u32>,
-    /// Volumes that the MDM can't take over, although devices hold their data or a server's map
+    /// Volumes that the MDM can't take over, although a device has their data, or a server's map
     /// has them.
     pub unknown_volumes: Vec<u32>,
     /// A summary for people.
