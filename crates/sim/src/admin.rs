@@ -404,7 +404,7 @@ impl Node for Admin {
                     (Some(Kind::Refusal), _) => {
                         let leader = Refusal::decode(&body[..]).map(|r| r.leader);
                         if self.is_curious() {
-                            // A status request also goes to MDMs that don't lead: do they know it?
+                            // A status request also goes to MDMs that refuse as they don't lead.
                             return self.leave(now, link, out);
                         }
                         out.push(Effect::Close { link });

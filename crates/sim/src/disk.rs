@@ -1,8 +1,9 @@
 //! Simulated devices.
 //!
 //! Fault model: at a power loss, each write to a *log* or a *file* that was not flushed is kept,
-//! lost or torn, by sector; for a file also by page, and its sectors may turn to garbage. When only
-//! the process dies, all finished operations are kept. A *memory* device is wiped with its process.
+//! lost or torn. A torn write keeps some of its sectors; on a file it may instead keep some of its
+//! pages, or leave garbage in some sectors. When only the process dies, all finished operations are
+//! kept. A *memory* device is wiped with its process.
 //!
 //! On demand a file is damaged: bits of a page rot, its sectors become unreadable, a write is
 //! lost, or a write lands on another page. The *atlas* holds each damaged page and its correct
@@ -179,8 +180,8 @@ impl Disk {
         }
     }
 
-    /// Returns another device with the same content, as a reader sees it that copies the device
-    /// from start to end.
+    /// Returns a device with the same content, as a program that copies it from
+    /// start to end reads it.
     pub fn copy(&self) -> Disk {
         let (seen, durable) = (self.seen.clone(), self.seen.clone());
         Disk { seen, durable, ..Disk::new(self.kind, self.size) }

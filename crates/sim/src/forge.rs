@@ -20,7 +20,7 @@ const REMEMBERED: usize = 64;
 /// Change to an overheard hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forgery {
-    /// None: the hello is repeated.
+    /// No change: the hello is repeated.
     Replay,
     /// A later incarnation.
     Life,

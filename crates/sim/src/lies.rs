@@ -30,8 +30,8 @@ pub enum Lie {
     Past,
     /// Its hello names a peer in an incarnation that no MDM has given out.
     Future,
-    /// To a server: its hello is meant for another device. To an MDM: its hello is a peer's, and it
-    /// does not register.
+    /// To a server: its hello is meant for another device. To an MDM: its hello copies a peer's,
+    /// and it does not register.
     Guest,
     /// To an MDM: it registers a server with a device that this server does not have. To a server:
     /// the same as `Guest`.
@@ -235,7 +235,7 @@ impl Liar {
 }
 
 impl World {
-    /// Lets a stranger listen from now on, which may lie later.
+    /// Adds a stranger that listens from now on, and may lie later.
     pub fn expect_lies(&mut self, prng: Prng) {
         self.liar = Some(Liar::new(prng));
     }

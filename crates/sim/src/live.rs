@@ -211,7 +211,7 @@ impl Stage {
         self.removals_unmet().or_else(|| self.share_unmet()).or_else(together)
     }
 
-    /// Returns a volume of which the client's map does not allow it to use everything yet.
+    /// Returns a volume that the client, by its map, may not use in full yet.
     pub fn volumes_unmet(&self, client: u8) -> Option<String> {
         let map = self.sdc(client)?.map();
         let usable = |id: VolumeId| {

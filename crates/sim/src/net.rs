@@ -14,7 +14,7 @@ use base::{LinkId, Time};
 use seam::{Buf, BufPool, DialId, DownReason, FrameError, Framer, Framing, Head, Port};
 use std::collections::VecDeque;
 
-/// What travels along a lane.
+/// Content of a piece on a lane.
 pub(crate) enum Cargo {
     /// The connection is established.
     Up,

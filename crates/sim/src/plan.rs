@@ -2,7 +2,7 @@
 //! limits, the weather, and a list of timed actions.
 //!
 //! Everything that shrinking may want to remove is an explicit action, faults and workload alike.
-//! What remains random at run time (delays, ties, batches) comes from the plan's seed.
+//! All other random choices at run time (delays, ties, batches) come from the plan's seed.
 
 mod addresses;
 pub mod clocks;
@@ -335,7 +335,7 @@ pub struct Plan {
     pub shipped: bool,
     /// Limits of all processes.
     pub limits: Limits,
-    /// Behavior of the simulated hardware.
+    /// Behaviour of the simulated hardware.
     pub weather: Weather,
     /// The server that fails after phase 1, named by its first device, and its fault; or a second
     /// device that fails alone.

@@ -341,7 +341,7 @@ impl Stage {
         self.order(Order::Accept(there.iter().fold(0, |bits, v| bits | 1 << v)));
     }
 
-    /// Processes the answer to that order.
+    /// Processes the answer to an order that accepts losses.
     pub(crate) fn loss_accepted(&mut self) {
         let at = self.world.now();
         for index in std::mem::take(&mut self.rescue.accepting) {
@@ -582,7 +582,7 @@ impl Stage {
     }
 
     /// Returns true when a group may be in doubt: a server was down since the loss, or had no map
-    /// yet at the loss. Its map is lost, and its memory.
+    /// yet at the loss. Then its map and its memory are lost.
     fn may_doubt(&self) -> bool {
         let same = |(i, life): (usize, &Option<u32>)| {
             *life == Some(self.world.life(self.proc(Who::Sds(i as u8))))

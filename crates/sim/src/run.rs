@@ -163,7 +163,7 @@ fn wait(
         relief.look(stage);
         stage.be_patient();
         match unmet(stage) {
-            // Nothing was unmet twice in a row with the same map, so the state is stable.
+            // All conditions are met for the second time with the same map: the state is stable.
             None if seen == Some(stage.observer.version) => return Ok(()),
             None => seen = Some(stage.observer.version),
             Some(text) if stage.world.now() > end => {
@@ -310,9 +310,9 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     become_whole(stage)
 }
 
-/// Leaves groups in doubt aside. Nobody can serve them, and an order to serve them gives up data
-/// that cannot be known. So clients request nothing of these groups any more. Everything that does
-/// not need them continues, and is judged.
+/// Leaves groups in doubt aside. Nobody can serve them, and an order to serve them may give up
+/// acknowledged writes. So clients send no more requests to these groups. Everything that does not
+/// need them continues, and is judged.
 fn leave_doubt(stage: &mut Stage) {
     stage.marks.meet("sim: a group stayed in doubt after a recovery");
     let (now, groups) = (stage.world.now(), stage.doubtful());
@@ -376,8 +376,8 @@ fn without_mdms(stage: &mut Stage) -> Result<(), Failure> {
     become_whole(stage)
 }
 
-/// In a quarter of the runs, unmaps a volume from all clients while nothing is wrong, which must be
-/// confirmed. I9 is judged by confirmed unmappings.
+/// In a quarter of the runs, unmaps a volume from all clients while nothing is wrong: the unmap
+/// must be confirmed. I9 is judged by confirmed unmaps.
 fn unmap(stage: &mut Stage) -> Result<(), Failure> {
     let there = stage.volumes.iter().position(|v| v.id.is_some() && !v.doomed);
     let Some(v) = there.filter(|_| stage.plan.seed.is_multiple_of(4)) else { return Ok(()) };
@@ -482,7 +482,8 @@ fn casts_out(stage: &mut Stage, away: &[u8]) {
     stage.outcasts.extend(ids);
 }
 
-/// Slows the server down under load: the others must do without it, and without no other server.
+/// Slows the server down under load. The others must do without it, and must not
+/// drop any other server.
 fn without_slow(
     stage: &mut Stage,
     i: u8,
@@ -497,7 +498,7 @@ fn without_slow(
     // Observations of the server expire after ten heartbeats, so it gets work twice in that time.
     let turn = stage.plan.limits.heartbeat_every * 5;
     let end = stage.world.now() + CALM;
-    // `busy_since`: start of the time in which the server got work in each turn.
+    // `busy_since` is the time since which the server has got work in every turn.
     let (mut asked, mut busy_since) = (stage.world.writes_asked(id), stage.world.now());
     for n in 0.. {
         ask_everything(stage, n);
@@ -705,7 +706,7 @@ fn older_copies(stage: &mut Stage) -> Result<(), Failure> {
 
 /// Scrubs every device, and checks that all damage is repaired.
 fn scrub_well(stage: &mut Stage) -> Result<(), Failure> {
-    // The first pass read from memory what was on its way from the log to its slot.
+    // The first pass may have read blocks from memory, on their way from the log to their slots.
     scrub(stage)?;
     if i03_mirrors::mended(stage).is_err() {
         scrub(stage)?;
@@ -713,8 +714,8 @@ fn scrub_well(stage: &mut Stage) -> Result<(), Failure> {
     i03_mirrors::mended(stage)
 }
 
-/// Scrubs every device that keeps its content once. A server that dies meanwhile forgets its pass,
-/// so the order is repeated then.
+/// Scrubs every device that keeps its content. A server that dies meanwhile forgets its pass, so
+/// the order is repeated then.
 fn scrub(stage: &mut Stage) -> Result<(), Failure> {
     loop {
         let (asked, lives) = (stage.observer.version, server_lives(stage));

@@ -64,8 +64,8 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
         fails
     }
 
-    /// Removes the last half of the actions, as long as that helps; then ends phase 1 right after
-    /// the last action.
+    /// Finds by bisection how many of the first actions are needed, and ends phase 1 100 ms after
+    /// the last of them.
     fn cut_tail(&mut self, best: &mut Plan) {
         let mut keep = best.steps.len() / 2;
         let mut end = best.steps.len();

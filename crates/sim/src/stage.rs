@@ -161,7 +161,7 @@ const TUNING: Tuning = Tuning {
     executed: 96,
     sweep: 8,
 };
-/// Delay in ms until a server starts again that gave up its device: (lowest, highest).
+/// Delay in ms before a server that gave up its device starts again: (lowest, highest).
 const AGAIN_MS: (u64, u64) = (1, 300);
 /// First alarm token for these restarts; the process id is added.
 const AGAIN: u64 = 1 << 32;

@@ -3,10 +3,10 @@
 //!
 //! One damaged superblock must not matter. If all four are damaged, or the end is missing, the
 //! device must be refused, and the refusal reported; then the device is repaired, and it serves
-//! with its former content. A device in another server's place is refused as long as the MDM takes
-//! it, or the device that was in its place, for up. Then it serves there under the identity that is
-//! written on it. A copy of a device that is in service is refused wherever it is started, and so
-//! is an older copy of a device in its own place.
+//! with its former content. A device in another server's place is refused as long as the MDM
+//! believes that this device, or the one whose place it took, is up. Then it serves there under the
+//! identity that is written on it. A copy of a device that is in service is refused wherever it is
+//! started, and so is an older copy of a device in its own place.
 //!
 //! This file does not damage other metadata. The store's own tests show how a mount handles that
 //! (`crates/store/tests/damage.rs`).
@@ -61,7 +61,8 @@ pub(crate) struct Harm {
     aside: Option<Disk>,
 }
 
-/// Offset in a superblock of a byte that only the checksum covers, and that nothing reads before.
+/// Offset in a superblock of a byte that its checksum covers, and that is not used before the
+/// checksum is compared.
 const INSIDE: u64 = 100;
 
 impl Stage {
@@ -75,7 +76,7 @@ impl Stage {
             _ => vec![i],
         };
         // A copy is refused only while the original is in service. Without the original, the copy
-        // counts as the device at another server.
+        // counts as the device itself, which has moved.
         if !those.iter().all(|i| self.can_be_tampered(*i) && !self.is_copied(*i)) {
             return;
         }
@@ -175,7 +176,7 @@ impl Stage {
         }
     }
 
-    /// Returns true when the trouble with which a server gives up its device is expected.
+    /// Returns true when a server's reason to give up its device is expected.
     pub(crate) fn is_refused_rightly(&self, i: u8, trouble: &Trouble) -> bool {
         use MountError::{Damaged, Shrunk, TooSmall};
         match (self.tampered.get(&i).map(|harm| harm.how), trouble) {

@@ -1,5 +1,5 @@
-//! Behavior of the simulated hardware: delays, batch sizes, and faults that need no action of their
-//! own because they may strike any frame or operation. Part of a plan.
+//! Behaviour of the simulated hardware: delays, batch sizes, and faults that need no action of
+//! their own because they may strike any frame or operation. Part of a plan.
 
 use base::Prng;
 use seam::DiskError;

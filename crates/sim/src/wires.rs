@@ -363,8 +363,8 @@ impl World {
         self.arm(index, lane);
     }
 
-    /// Leaves what arrives in place until the node reads again. If the other side is gone, that is
-    /// reported at once.
+    /// Keeps arriving pieces on the lane until the node reads again. Only the end of the connection
+    /// is reported at once.
     fn arrive_unread(&mut self, index: u32, lane: usize) {
         let pieces = &mut self.conns[index as usize].as_mut().expect("still there").lanes[lane];
         let Some(&Piece { at, cargo: Cargo::Down(why) }) = pieces.pieces.back() else { return };
@@ -401,8 +401,8 @@ impl World {
         self.deliver(id, Item::LinkUp { link, port, dial });
     }
 
-    /// Adds a link that the node may not know to its strangers. If there are too many, the oldest
-    /// one is closed.
+    /// Counts a new incoming link as a stranger's. If there are too many of these,
+    /// the oldest is closed.
     fn take_stranger(&mut self, id: ProcId, link: LinkId, bounds: Strangers) {
         let strangers = &mut self.procs[id.0].strangers;
         if strangers.len() >= bounds.most as usize
@@ -512,7 +512,7 @@ impl World {
         self.queue.push(at, What::Expire { conn: index, lane: lane as u8, stall: l.stall });
     }
 
-    /// Ends the sender's side: TCP has waited long enough for an acknowledgement.
+    /// Ends the sender's side, when TCP has waited long enough for an acknowledgement.
     pub(crate) fn expire(&mut self, index: u32, lane: usize, stall: u32) {
         let Some(conn) = &mut self.conns[index as usize] else { return };
         let l = &mut conn.lanes[lane];
@@ -695,7 +695,7 @@ fn is_write(head: &Head) -> bool {
     matches!(kind, Some(Kind::Write | Kind::Replicate))
 }
 
-/// Returns the header of a frame between our processes.
+/// Returns the header of a frame between Gabion's processes; `None` for other frames.
 fn header(head: &Head) -> Option<Header> {
     let head = head.as_slice();
     (head.len() == wire::header::HEADER).then(|| wire::parse(head))

@@ -259,12 +259,12 @@ impl World {
         self.procs[proc.0].life
     }
 
-    /// Changes the behavior of the hardware from now on.
+    /// Changes the behaviour of the hardware from now on.
     pub fn set_weather(&mut self, weather: Weather) {
         self.weather = weather;
     }
 
-    /// Returns the behavior of the hardware.
+    /// Returns the behaviour of the hardware.
     pub fn weather(&self) -> &Weather {
         &self.weather
     }

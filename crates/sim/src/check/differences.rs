@@ -55,8 +55,8 @@ fn members(stage: &Stage, group: GroupId) -> Vec<(u8, Standing)> {
 }
 
 /// Returns true when a device's copy has to be equal to the others, by this configuration. An
-/// incarnation that the map does not know yet may have lost the content of the former one. Of a
-/// group in doubt, it is unknown who is in sync.
+/// incarnation that the map does not know yet may have lost the content of the former one. In a
+/// group in doubt, it is unknown which replicas are in sync.
 fn counts(config: &GroupInfo, device: DeviceId, in_this_life: bool) -> bool {
     in_this_life && !config.lost && config.doubt == 0 && config.in_sync.contains(&device.0)
 }

@@ -105,8 +105,8 @@ fn sector_of(unit: UnitKey, block: u32) -> u32 {
     (unit.index * BLOCKS_PER_UNIT + block) * BLOCK_SECTORS
 }
 
-/// Returns true when `found` can't be in a sector that this operation has written, as
-/// it was over before.
+/// Returns true when `found` can't be in a sector that this operation wrote, as the write of
+/// `found` was over before.
 pub fn lacks(history: &History, value: Value, found: Value, sector: u32) -> bool {
     let covers = |op: &Record| (op.sector..op.sector + op.sectors).contains(&sector);
     let Some(op) = history.writer(value).filter(|op| covers(op)) else { return false };

@@ -112,7 +112,7 @@ impl Observer {
                 old.doubt = new.doubt;
                 return Ok(None);
             }
-            Some(old) if new.epoch < old.epoch => return Ok(None), // an old answer
+            Some(old) if new.epoch < old.epoch => return Ok(None), // an older page
             Some(old) if new.epoch == old.epoch && *old != new => {
                 let text = format!("one epoch, two configurations: {old:?} and {new:?}");
                 return Err(Failure::new("I13", text));

@@ -38,7 +38,7 @@ pub(super) fn limits(r: &mut Prng) -> Limits {
     l
 }
 
-/// Draws the behavior of the hardware.
+/// Draws the behaviour of the hardware.
 pub(super) fn weather(r: &mut Prng) -> Weather {
     let mut w = Weather::FAIR;
     let mut sometimes = |p: f64, f: &mut dyn FnMut(&mut Weather, &mut Prng)| {

@@ -246,7 +246,7 @@ impl Episode<'_> {
     }
 
     /// Isolates a server from the MDM while some clients still reach it. It must stop serving them
-    /// in time. What these clients do there is mostly reads.
+    /// in time. These clients mostly read.
     fn island(&mut self, r: &mut Prng) {
         let who = self.sds(r);
         let time = Duration::from_micros(r.range(200_000, 4_000_000));

@@ -122,8 +122,8 @@ impl Story<'_> {
         }
     }
 
-    /// Restarts a client after the backup, and then starts it elsewhere. The frozen process between
-    /// the two resumes after the loss. The backup knows neither incarnation.
+    /// Restarts a client after the backup, and then starts it elsewhere. The process between the
+    /// two is frozen, and resumes after the loss. The backup knows neither incarnation.
     fn double(&mut self, backup: u64, again: u64) {
         let client = self.r.below(u64::from(self.plan.clients)) as u8;
         let at = self.between(backup, backup.max(self.loss(again).saturating_sub(800_000)) + 1);

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A server and its incarnation.
 pub(super) type Life = (u8, u32);
 
-/// What was known at the loss.
+/// Knowledge of volumes at the time of the loss.
 #[derive(Default, Debug)]
 pub(super) struct Known {
     /// Servers with the volume on their maps.
