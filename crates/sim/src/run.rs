@@ -357,7 +357,7 @@ fn mend(stage: &mut Stage) {
 /// they come back.
 fn without_mdms(stage: &mut Stage) -> Result<(), Failure> {
     let within = stage.plan.limits.answer_within;
-    // A user who allows less time than is promised gets an error where others get an answer.
+    // With a shorter time limit than the promise, clients get errors, so these runs are skipped.
     let too_soon = !within.is_zero() && within < first_success::WITHOUT_MDM;
     if !stage.plan.seed.is_multiple_of(3) || stage.is_tight() || too_soon {
         return Ok(());

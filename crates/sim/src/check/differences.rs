@@ -70,7 +70,7 @@ fn compare(
     let device = |i: u8| stage.sds(i).and_then(Sds::device).expect("it runs");
     let mut units: BTreeSet<UnitKey> = device(i).units(group).into_iter().collect();
     units.extend(device(j).units(group));
-        // Servers delete the data of a deleted volume at different times.
+    // Servers delete the data of a deleted volume at different times.
     units.retain(|unit| stage.is_there(unit.volume));
     for unit in units {
         let mut valid = device_valid(stage, i, group, unit);
