@@ -140,8 +140,8 @@ impl Outbox {
     }
 }
 
-/// True for a message that does not say that anything is durable. While a term is not durable,
-/// every message of that term says so by its term.
+/// True for a message that does not promise that anything is durable. While a term is not durable,
+/// none counts as such: each message of that term promises the term.
 fn promises_nothing(m: &Message, unsure: bool) -> bool {
     const FREE: [MessageType; 4] = [
         MessageType::MsgHeartbeatResponse,

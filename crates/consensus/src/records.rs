@@ -296,7 +296,8 @@ macro_rules! from_number {
 use eraftpb::EntryType::*;
 use eraftpb::MessageType::*;
 from_number!(eraftpb::EntryType, [EntryNormal, EntryConfChange, EntryConfChangeV2]);
-// The kinds that come from other members. The library uses the rest only within one member.
+// The kinds that come from other members. The rest stay within a member, except for proposals: a
+// member that does not lead would forward them, but owners propose only while they lead.
 from_number!(
     eraftpb::MessageType,
     [

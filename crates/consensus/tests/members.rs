@@ -94,7 +94,7 @@ fn leader(nodes: &[Node], alive: &[u64]) -> usize {
     nodes.iter().position(|n| n.image.me == best.image.me).unwrap()
 }
 
-/// A cluster of one that has grown to three.
+/// A cluster that has grown from one member to three.
 fn three() -> Vec<Node> {
     let mut nodes = vec![Node::new(Image::first(1, b"begin".to_vec()))];
     nodes[0].consensus.campaign();
@@ -127,7 +127,7 @@ fn what_was_agreed_survives_the_loss_of_any_one_and_comes_to_who_returns() {
         let data = format!("entry {said}").into_bytes();
         assert!(nodes[leads].consensus.propose(data.clone()).is_some());
         run(&mut nodes, &alive, 10);
-        // The dead one starts again from its disk.
+        // The dead member starts again from its disk.
         let i = nodes.iter().position(|n| n.image.me == dead).unwrap();
         nodes[i] = Node::new(nodes[i].image.clone());
         run(&mut nodes, &[1, 2, 3], 60);
@@ -187,7 +187,7 @@ fn nobody_needs_a_member_that_does_not_count_any_more() {
     let mut nodes = three();
     let mut stay = vec![1, 2, 3];
     for gone in [3, 2] {
-        // The first one leads.
+        // The first member becomes the leader.
         let leads = leader(&nodes, &stay);
         nodes[leads].consensus.transfer(1);
         run(&mut nodes, &stay, 10);
@@ -209,7 +209,7 @@ fn nobody_needs_a_member_that_does_not_count_any_more() {
                 there.consensus.step(message).unwrap();
             }
         }
-        // Its disk is wiped, and the others start again at that very moment.
+        // Its disk is wiped, and the others start again at the same moment.
         for node in &mut nodes {
             *node = Node::new(node.image.clone());
         }

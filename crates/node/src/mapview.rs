@@ -21,7 +21,7 @@ use wire::control::{
 /// A device in the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// The server.
+    /// The server that serves it.
     pub sds: SdsId,
     /// The address of its shard; `None` if the map's text is not an address (never seen in
     /// practice).
@@ -128,7 +128,7 @@ pub struct MapView {
     /// Groups of which it is not known which replica has every acknowledged write, each with the
     /// MDM's reason ([`GroupInfo::doubt`]).
     doubts: BTreeMap<GroupId, u32>,
-    /// Volumes by id. Looked up for every I/O.
+    /// Volumes by id. They are looked up for every I/O.
     pub volumes: BTreeMap<VolumeId, Volume>,
     /// Lower ids that are in neither `volumes` nor `unknown` belong to deleted volumes.
     pub next_volume: VolumeId,

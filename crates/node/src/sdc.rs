@@ -13,9 +13,13 @@
 //! - The identity that the MDM gave first stays until the process ends. Operations are numbered
 //!   under it.
 //!
-//! | file | content | |---|---| | `mdm` | the link to the MDM: registration, heartbeats, pulls | |
-//! `servers` | the links to devices | | `nbd` | the NBD sessions | | `topology` | the map as the
-//! client core and the NBD sessions see it | | `framer` | the framers of both kinds of links |
+//! | file | content |
+//! |---|---|
+//! | `mdm` | the link to the MDM: registration, heartbeats, pulls |
+//! | `servers` | the links to devices |
+//! | `nbd` | the NBD sessions |
+//! | `topology` | the map as the client core and the NBD sessions see it |
+//! | `framer` | the framers of both kinds of links |
 
 mod framer;
 mod mdm;

@@ -2,8 +2,8 @@
 //!
 //! Requests go to the client core under the name (link, tag). When a link is down, its session is
 //! dropped, and none of its requests is sent again: the client will connect and repeat a request,
-//! or write something else, and an old write must not come after that (rule R16). A request that a
-//! primary has already is done or not, and its answer is ignored.
+//! or write something else, and an old write must not come after that (rule R16). A primary that
+//! has a request already may execute it or not. Its answer is ignored.
 
 use super::{Origin, Peer, Sdc};
 use alloc::collections::{BTreeSet, VecDeque};

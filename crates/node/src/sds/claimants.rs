@@ -1,4 +1,4 @@
-//! *Claimants*: MDMs that say that they lead, and dial this server to find out whether it lives.
+//! *Claimants*: MDMs that say that they lead, and dial this server to see whether it is alive.
 //! Anyone can say that, so a hello alone changes nothing. The claimant is dialled beside the MDM
 //! that is followed, and replaces it only with a welcome.
 //!

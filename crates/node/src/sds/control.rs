@@ -94,8 +94,9 @@ impl Sds {
     }
 
     /// Waits while the MDM finds out whether the device in this one's place is silent or dead. As
-    /// long as this process lives, nobody can know that an earlier process at its address is dead.
-    /// So this process ends if that takes too long, and its next start has the proof.
+    /// long as this process listens, nobody can see that an earlier process at its address is dead.
+    /// So this process ends if that takes too long: then dials are refused until its next start,
+    /// which is the proof.
     fn wait_for_place(&mut self, now: Time, text: String, out: &mut Effects) {
         let since = *self.occupied.get_or_insert(now);
         if now.since(since) > self.config.limits.suspect_after * 3 {
@@ -190,7 +191,7 @@ impl Sds {
                 return self.give_up(Trouble::Device(error), out);
             }
         } else if (self.me, self.incarnation) != (id, incarnation) {
-            // The MDM has lost this shard's identity, or confuses it with another one. To continue
+            // The MDM has lost this shard's identity, or confuses it with another one. Continuing
             // could only do harm.
             return self.end(Note::Superseded, out);
         }
@@ -244,7 +245,7 @@ impl Sds {
         }
     }
 
-    /// Answers a server whose map is older with what the MDM has sent here since then.
+    /// Sends a server with an older map what the MDM has sent here since that map.
     pub(super) fn pass_on(&self, link: LinkId, pull: &Header, out: &mut Effects) {
         if mutant::on(Mutant::HoardMaps) {
             return;
@@ -257,8 +258,8 @@ impl Sds {
         }
     }
 
-    /// Asks another server for its map, if that has been newer for a while: the MDM does not send
-    /// it.
+    /// Asks another server for its map, if that has been newer for a while without the MDM sending
+    /// it here.
     pub(super) fn look_for_news(
         &mut self,
         now: Time,
@@ -395,7 +396,7 @@ impl Sds {
         for group in groups {
             let Some(config) = self.map.group(group) else { continue };
             let acted = mirror.acted(group);
-            // After a recovery of the MDMs, there are groups that no device has reported yet.
+            // After a recovery of the MDMs, there may be groups that no device has reported yet.
             if config.epoch < acted && self.map.version.0 < mdm::recovery::JUMP {
                 let epoch = config.epoch;
                 let text = alloc::format!(
@@ -420,7 +421,7 @@ impl Sds {
         mirror.map_changed(now, out);
         let wanted: Vec<DeviceId> = needed.union(&courted).copied().collect();
         if courted.iter().any(|device| !self.wanted.1.contains(device)) {
-            // There is a new candidate. Its copy begins only after this shard has proposed that.
+            // There is a new candidate. Its copy begins only after this shard has proposed it.
             self.proposal_due = self.proposal_due.min(now + self.config.limits.heartbeat_every / 8);
         }
         self.wanted = (needed, out_of_sync);

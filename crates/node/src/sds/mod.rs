@@ -110,7 +110,7 @@ pub struct DurableConfig {
     /// Its size in bytes.
     pub bytes: u64,
     /// It may be formatted if it has no format of ours. Set this only for a device that is known to
-    /// be new: data of others is not recognised.
+    /// be new: data of other programs is not recognised.
     pub format: bool,
     /// If the device is formatted, it replaces the device that was here before, whose data is given
     /// up. Without this, the MDM refuses an empty device in the place of one that has data: the
@@ -139,7 +139,7 @@ enum Who {
     Client(SdcId),
 }
 
-/// The newest connection from a client or a leader (rule R8).
+/// The newest connection from a client or a primary (rule R8).
 #[derive(Clone, Copy, Debug)]
 struct Session {
     incarnation: Incarnation,

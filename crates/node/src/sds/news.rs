@@ -2,14 +2,14 @@
 //!
 //! The MDM may be unable to reach a server that all other servers reach. Leases from servers with a
 //! newer map are useless to that server (rule R4), and clients that know a newer configuration of
-//! its groups are told to wait. So its groups would stand still until the MDM hears it, or stops
-//! believing that too many servers are silent to be lost. Therefore each server keeps what the MDM
-//! has sent lately, and a server that hears of a newer map, by a grant or a beacon, asks its
-//! sender.
+//! its groups are told to wait. So its groups would stand still as long as the MDM neither hears it
+//! nor takes it for lost, because too many servers are silent. Therefore each server keeps what the
+//! MDM has sent lately, and a server that hears of a newer map, by a grant or a beacon, asks the
+//! sender for it.
 //!
-//! Invariants: servers pass on what the MDM has sent, complete, so it was decided. A server takes
-//! it over only as a whole, and only if it has the map with which it begins, or a newer one. The
-//! kept pages take at most [`BYTES`] of memory.
+//! Invariants: servers pass on complete answers of the MDM, so everything in them was decided. A
+//! server applies an answer only as a whole, and only if its own map is the one that the answer
+//! begins with, or a newer one. The kept pages take at most [`BYTES`] of memory.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -133,7 +133,7 @@ impl Sds {
             ));
         };
         if hello.to != 0 && hello.to != self.me.0 && !mutant::on(Mutant::AnyDevice) {
-            // As a new session it would end the one of the rightful process.
+            // If it counted as a new session, it would end that of the rightful process.
             let (me, meant) = (self.me, DeviceId(hello.to));
             let text = alloc::format!("this is {me}, not {meant}: an MDM knows where that is");
             return Err(refusal(RefusalCode::NotMe, text));
@@ -450,8 +450,8 @@ mod tests {
         panic!("it never gets in, and says {own}");
     }
 
-    /// Whatever session numbers a stranger uses in a process's name, and after a restart of the
-    /// server: the rightful process is accepted again soon.
+    /// The rightful process is soon accepted again, whatever session numbers a stranger has used in
+    /// its name, and also after a restart of the server.
     #[test]
     fn a_wild_session_keeps_the_true_process_out_of_nothing() {
         let (mut a, mut b) = (None, None);
