@@ -132,7 +132,7 @@ impl Outbox {
         self.unsure_under_way = false;
         let (mut number, mut messages) = self.under_way.take().expect("a write was under way");
         if !self.is_due() {
-                // Nothing has to be written for what was queued meanwhile.
+            // Nothing has to be written for what was queued meanwhile.
             number = self.number;
             messages.append(&mut self.waiting);
         }

@@ -185,7 +185,7 @@ impl Dialer {
     }
 }
 
-    /// Returns the limits on links from peers whose hello has not been accepted.
+/// Returns the limits on links from peers whose hello has not been accepted.
 pub fn strangers(limits: &Limits) -> Strangers {
     let any = mutant::on(Mutant::EndlessStrangers);
     let most = if any { u32::MAX } else { limits.strangers };
