@@ -81,7 +81,7 @@ mod tests {
             (format!("  - {url}"), 0),
             (format!("see {url}"), 1),
         ] {
-            assert_eq!(findings("docs/a.md", &text), count, "{text}");
+            assert_eq!(findings("pages/a.md", &text), count, "{text}");
         }
     }
 }

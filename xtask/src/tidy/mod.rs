@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directories without source files of the project.
+/// Directories without source files of the project. (`target` is one unless it is a crate.)
 const SKIPPED: &[&str] = &["target", ".git", "gabion-data", "corpus", "artifacts"];
 
 /// Paths that the checks of columns, long functions and unused items pass over: others are at work
@@ -91,7 +91,8 @@ fn collect(folder: &Path, into: &mut Vec<File>) -> Result<()> {
     entries.sort();
     for path in entries {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_symlink() || SKIPPED.contains(&name.as_str()) {
+        let skipped = SKIPPED.contains(&name.as_str()) && !path.join("Cargo.toml").exists();
+        if path.is_symlink() || skipped {
             continue;
         }
         if path.is_dir() {

@@ -156,7 +156,7 @@ mod tests {
         assert!(found.len() == 1 && found[0].starts_with(&format!("{PAGE}:4: I2 is named")));
         for (path, text) in [
             ("crates/a/src/lib.rs", "//! Keeps R1, I2\n/// and R3.\n"),
-            ("docs/a.md", "R1, I2\n- and R3\n"),
+            ("pages/a.md", "R1, I2\n- and R3\n"),
         ] {
             let found = findings(page, &[(path, text)]);
             assert!(found.len() == 1 && found[0].starts_with(&format!("{path}:2: names R3")));
